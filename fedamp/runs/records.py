@@ -131,6 +131,11 @@ class Cost(Record):
     flops_per_record: float
     flops_share: float
 
+    @property
+    def bytes_per_check_in(self) -> int:
+        """Bytes of a model as float32 to a client and of its update as float64 back, without the envelope."""
+        return round(self.parameters_per_client * (4 + 8))
+
 
 class Summary(FileRecord):
     """``summary.json`` of a run that has ended; ``final`` is of the last evaluated model.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import pandas
     from torch import nn
 
-BYTES_DOWN, BYTES_UP = 4, 8  # a parameter travels as float32 to a client, its update as float64 back
-
 
 @dataclass(frozen=True)
 class Run:
@@ -115,7 +113,7 @@ class Run:
     @property
     def bytes_per_check_in(self) -> int:
         """Bytes that a client receives and sends when it checks in, without the envelope."""
-        return round(self.summary.cost.parameters_per_client * (BYTES_DOWN + BYTES_UP))
+        return self.summary.cost.bytes_per_check_in
 
     @property
     def seconds_per_check_in(self) -> float:

@@ -26,7 +26,7 @@ from fedamp.errors import DivergedError, FederationError, RunFolderError, StopTr
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
-from fedamp.runs.records import Bracket, Cost, Ending, Quality, RoundRecord, Summary, measured, reports
+from fedamp.runs.records import Bracket, Ending, Quality, RoundRecord, Summary, measured, reports
 from fedamp.server.observers import Observer
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
@@ -190,7 +190,7 @@ class _Run:
             stopped_because=stopped_because,
             error=error,
             parameters=sum(array.size for array in self.state.parameters.values()),
-            cost=Cost(**self.prepared.cost),
+            cost=self.prepared.cost,
         )
         self.observer.ended(summary)
         return summary

@@ -133,7 +133,7 @@ def _enough(plan: Plan, factor: float) -> str:
 def _in_numbers(plan: Plan, prepared: Prepared, sizes: Mapping[str, int]) -> Iterator[Check]:
     """Work of the run, and whether another check-in would serve better at the same epsilon."""
     check_ins = plan.expected_cohort * plan.last_round
-    each = 8 * prepared.cost["parameters_per_client"]  # float32, there and back
+    each = prepared.cost.bytes_per_check_in
     yield Check("bytes", "pass", f"{amount_of_bytes(each)} a check-in, {amount_of_bytes(each * check_ins)} in all")
     with fails_alone("timing the training of made-up records"):
         seconds = _seconds(prepared)

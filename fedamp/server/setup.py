@@ -30,6 +30,7 @@ from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
+from fedamp.runs.records import Cost
 from fedamp.server.evaluate import Evaluation, evaluate
 from fedamp.strategies.aggregation import ClippedSums, ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
@@ -119,7 +120,7 @@ class Prepared:
         return build(self.plan.scenario.model, self.task.input_shape, self.task.num_classes)
 
     @cached_property
-    def cost(self) -> dict[str, float]:
+    def cost(self) -> Cost:
         """Size and work of a unit's model in a round: mean over the submodels, and shares of the whole model."""
         shape, dtype = self.task.input_shape, input_type(self.task.model)
         choices = self.plan.submodels.choices(masks=1)
@@ -129,12 +130,12 @@ class Prepared:
             flops = [cost(module, shape, dtype).flops_per_record for module in modules]
         sizes = [sum(each.numel() for each in module.parameters() if each.requires_grad) for module in modules]
         mean = {name: float(np.mean(parts)) for name, (_, *parts) in (("parameters", sizes), ("flops", flops))}
-        return {
-            "parameters_per_client": mean["parameters"],
-            "parameters_share": mean["parameters"] / sizes[0] if sizes[0] else 1.0,
-            "flops_per_record": mean["flops"],
-            "flops_share": mean["flops"] / flops[0] if flops[0] else 1.0,
-        }
+        return Cost(
+            parameters_per_client=mean["parameters"],
+            parameters_share=mean["parameters"] / sizes[0] if sizes[0] else 1.0,
+            flops_per_record=mean["flops"],
+            flops_share=mean["flops"] / flops[0] if flops[0] else 1.0,
+        )
 
     @property
     def why_one_by_one(self) -> str:
@@ -181,7 +182,7 @@ class Prepared:
         """Expected floating-point operations of the whole run, with one record in every gradient step."""
         trainings = self.plan.expected_cohort * self.plan.last_round
         client = self.plan.scenario.client
-        return trainings * (client.steps or client.epochs or 1) * self.cost["flops_per_record"]
+        return trainings * (client.steps or client.epochs or 1) * self.cost.flops_per_record
 
 
 def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = None) -> Prepared:
