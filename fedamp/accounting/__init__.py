@@ -37,7 +37,9 @@ from fedamp.accounting.mechanism import Accountant, Mechanism, Relation, from_js
 from fedamp.accounting.merging import FIXED_GRADIENTS, JOINT_RELEASE, LinearCombination, RandomSelection
 from fedamp.accounting.prefixes import epsilon_over_rounds
 from fedamp.accounting.releases import (
+    Approximate,
     Compose,
+    FiniteOutcomes,
     Gaussian,
     GaussianMixture,
     GroupPoissonGaussian,
@@ -47,6 +49,7 @@ from fedamp.accounting.releases import (
     NotPrivate,
     RandomisedResponse,
     Repeat,
+    SubstitutedPoissonGaussian,
 )
 from fedamp.accounting.risk import in_words, privacy_profile, trade_off
 from fedamp.accounting.tradeoff import TradeOff
@@ -56,11 +59,13 @@ __all__ = [
     "JOINT_RELEASE",
     "Allocation",
     "AllocationPrefix",
+    "Approximate",
     "Bounds",
     "CappedPoisson",
     "Compose",
     "Cyclic",
     "Dropout",
+    "FiniteOutcomes",
     "Gaussian",
     "GaussianMixture",
     "Group",
@@ -78,6 +83,7 @@ __all__ = [
     "Repeat",
     "Spaced",
     "Submodels",
+    "SubstitutedPoissonGaussian",
     "TradeOff",
     "WithoutReplacement",
     "calibrate",

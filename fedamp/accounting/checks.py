@@ -79,7 +79,7 @@ def weights(name: str, values: Sequence[object], size: int) -> tuple[float, ...]
     """``size`` numbers >= 0 that sum to one (to 1e-9; thirds are written that way), exactly."""
     checked = tuple(probability(name, value) for value in sequence(name, values))
     if len(checked) != size:
-        raise ValueError(f"{name} must have {size} entries, one for each mechanism, got {len(checked)}")
+        raise ValueError(f"{name} must have {size} entries, got {len(checked)}")
     total = math.fsum(checked)
     if abs(total - 1) > 1e-9:
         raise ValueError(f"{name} must sum to 1, got {total!r}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedamp.accounting import checks
 from fedamp.accounting.bounds import Array, Bounds
+from fedamp.accounting.numeric import UNIT
 
 
 class Profile(Protocol):
@@ -41,8 +42,9 @@ class EpsilonAt:
     fine: ClassVar[tuple[float, float]] = 0.01, 20.0  # the answers that are worth a finer grid
 
     def of_losses(self, largest: float) -> float:
-        """The answer where no loss is above ``largest``."""
-        return largest
+        """The answer where no loss is above ``largest`` (Kairouz, Oh, Viswanath 2015, Theorem 3.4)."""
+        spared = self.delta * (1 + math.exp(-largest)) * (1 - 8 * UNIT)
+        return min(largest, max(0.0, largest + math.log1p(-spared) + 8 * UNIT * (1 + largest))) if spared < 1 else 0.0
 
     def ask(self, profile: Profile, **options: Any) -> Bounds:
         """The answer of a profile."""
@@ -66,7 +68,9 @@ class DeltaAt:
 
     def of_losses(self, largest: float) -> float:
         """The answer where no loss is above ``largest``."""
-        return 0.0 if self.epsilon >= largest else 1.0
+        if self.epsilon >= largest:
+            return 0.0
+        return min(1.0, -math.expm1(self.epsilon - largest) / (1 + math.exp(-largest)) * (1 + 8 * UNIT))
 
     def ask(self, profile: Profile, **options: Any) -> Bounds:
         """The answer of a profile."""

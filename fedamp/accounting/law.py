@@ -78,15 +78,18 @@ class Law:
         mass_in: Callable[[Array, Array], Array],
         largest_shift: float,
         *,
+        mass_out: Callable[[Array, Array], Array] = normal_mass,
+        least_shift: float = 0.0,
         points: int = DEFAULT_POINTS,
     ) -> "Law":
-        """X is an increasing function of z. Under Q z is standard normal, under P near shifted normals. ``log_ratio``:
-        log X at each z. ``mass_in``: P-mass of the intervals between two arrays of ends (maybe infinite).
-        ``largest_shift``: P has all but 1e-20 of its mass at z between -9.5 and this plus 9.5.
+        """X is an increasing function of z, which is near shifted normals. ``log_ratio``: log X at each z. ``mass_in``,
+        ``mass_out``: P- and Q-mass of the intervals between two arrays of ends (maybe infinite); by default z is
+        standard normal under Q. Both have all but 1e-20 of their mass between ``least_shift`` - 9.5 and
+        ``largest_shift`` + 9.5.
         """
-        z = np.linspace(-9.5, largest_shift + 9.5, 4 * points)
+        z = np.linspace(least_shift - 9.5, largest_shift + 9.5, 4 * points)
         low, high = np.r_[-np.inf, z], np.r_[z, np.inf]
-        cells = Cells(log_ratio(z), mass_in(low, high), normal_mass(low, high))
+        cells = Cells(log_ratio(z), mass_in(low, high), mass_out(low, high))
         return cls(spread(cells), contract(cells), _rounding_of(cells.edges), points)
 
     @classmethod

@@ -4,6 +4,7 @@ Kinds that have no entry are charged as what ``reductions.charged_as`` makes of 
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache, singledispatch
 from operator import attrgetter
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from fedamp.accounting.points import DEFAULT_POINTS, Cells, contract, spread
 from fedamp.accounting.reductions import charged_as, factors, hidden_rounds_bounds
 from fedamp.accounting.releases import (
     Compose,
+    FiniteOutcomes,
     Gaussian,
     GaussianMixture,
     Laplace,
@@ -30,6 +32,7 @@ from fedamp.accounting.releases import (
     NotPrivate,
     RandomisedResponse,
     Repeat,
+    SubstitutedPoissonGaussian,
 )
 
 
@@ -64,6 +67,11 @@ def law_by_kind(event: Mechanism, detail: Detail) -> Law:
             true, false = np.log(probability), np.log1p(-probability)
             log_weights, log_ratios = np.array([true, false]), np.array([false - true, true - false])
             return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=detail.points)
+        case FiniteOutcomes():
+            present, absent = np.array(event.present), np.array(event.absent)
+            both = absent > 0
+            infinite = float(present[~both].sum())
+            return Law.from_points(present[both] / absent[both], absent[both], infinite=infinite, points=detail.points)
         case NotPrivate():  # no output with the person in can occur without
             return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
         case ModelMix():  # the worst contribution for the hockey-stick is not known: valid but loose, without mixing
@@ -122,6 +130,28 @@ def _(event: GaussianMixture, detail: Detail) -> Law:
     return Law.from_function(lambda z: log_ratio_of_mixture(event, z), mass_in, event.shifts[-1], points=detail.points)
 
 
+@law_by_kind.register
+def _(event: SubstitutedPoissonGaussian, detail: Detail) -> Law:
+    """The contributions x, y of the worst pair are opposite and of norm 1. In u = <x, z>, v = <y, z> the hockey-stick
+    is E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+ at u' = u - |x|^2/2, v' = v - |y|^2/2. Its mixed second
+    derivative is <= 0, so that it falls with <x, y> (Slepian) and, as <x, y> < 0, grows with either norm (Stein).
+    """
+    rate, shift = event.rate, 1 / event.noise_multiplier
+
+    def masses(moved: float) -> Callable[[Array, Array], Array]:
+        def mass(low: Array, high: Array) -> Array:
+            return (1 - rate) * normal_mass(low, high) + rate * normal_mass(low - moved, high - moved)
+
+        return mass
+
+    def log_ratio(z: Array) -> Array:
+        return log_mean(rate, shift * z - shift**2 / 2) - log_mean(rate, -shift * z - shift**2 / 2)
+
+    return Law.from_function(
+        log_ratio, masses(shift), shift, mass_out=masses(-shift), least_shift=-shift, points=detail.points
+    )
+
+
 @law_by_kind.register(Compose)
 @law_by_kind.register(Repeat)
 def _(event: Compose | Repeat, detail: Detail) -> Law:
@@ -145,6 +175,12 @@ def log_density(y: Array, noise_multiplier: float, width: float) -> Array:
         return log_sum(-points * points / 2 + np.log(w / 2)) - math.log(s * math.sqrt(2 * math.pi))
     upper = log_ndtr(near)
     return np.asarray(upper + np.log(-np.expm1(log_ndtr(far) - upper)) - math.log(width))
+
+
+def log_mean(rate: float, log_ratio: Array) -> Array:
+    """log(1 - rate + rate X)."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio))
 
 
 def log_ratio_of_mixture(event: GaussianMixture, z: Array) -> Array:

@@ -28,7 +28,9 @@ from fedamp.accounting.numeric import UNIT
 from fedamp.accounting.participation import best_coin_groups, participation
 from fedamp.accounting.releases import (
     NOTHING,
+    Approximate,
     Compose,
+    FiniteOutcomes,
     Gaussian,
     GaussianMixture,
     GroupPoissonGaussian,
@@ -131,6 +133,18 @@ def _(event: LinearCombination) -> Mechanism:
         tuple(sums.tolist()), tuple(chances.tolist()), relation=event.relation or Relation.ZERO_OUT
     )
     return Repeat(mixture, times)
+
+
+@charged_as.register
+def _(event: Approximate) -> Mechanism:
+    """The worst mechanism with this guarantee, of which every other one is a function (Kairouz, Oh, Viswanath 2015,
+    Theorem 3.4; Murtagh, Vadhan 2016).
+    """
+    if event.known_epsilon > 690:  # beyond floating point: as if it told everything
+        return FiniteOutcomes((1.0, 0.0), (0.0, 1.0), relation=event.relation)
+    rest, less = 1 - event.known_delta, 1 / (1 + math.exp(event.known_epsilon))
+    present = (event.known_delta, rest * (1 - less), rest * less, 0.0)
+    return FiniteOutcomes(present, present[::-1], relation=event.relation)
 
 
 @charged_as.register
@@ -292,6 +306,11 @@ def largest_loss(event: Mechanism) -> Fraction:
             return Fraction(event.change) / Fraction(scale)
         case RandomisedResponse(probability) if 0 < probability < 1:
             return Fraction(abs(math.log(probability) - math.log1p(-probability)) * (1 + 8 * UNIT))
+        case Approximate(known, 0):
+            return Fraction(known)
+        case FiniteOutcomes(present, absent) if all((p > 0) == (q > 0) for p, q in zip(present, absent, strict=True)):
+            logs = [(math.log(p), math.log(q)) for p, q in zip(present, absent, strict=True) if p]
+            return Fraction(max(abs(p - q) - 4 * UNIT * (p + q) for p, q in logs) * (1 + 4 * UNIT))
         case Compose(mechanisms):
             return sum(map(largest_loss, mechanisms), Fraction(0))
         case Repeat(inner, times):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from fedamp.accounting import checks
-from fedamp.accounting.mechanism import Mechanism, OfOne, Release, mechanisms_of
+from fedamp.accounting.mechanism import Mechanism, OfOne, Relation, Release, mechanisms_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,6 +41,41 @@ class RandomisedResponse(Release):
         super().__post_init__()
         if not 0.5 <= self.probability < 1:
             raise ValueError(f"probability must be in [0.5, 1), got {self.probability!r}")
+
+
+@dataclass(frozen=True, repr=False)
+class FiniteOutcomes(Release):
+    """A release with finitely many outcomes: the probability of each with the person's contribution, ``present``, and
+    with its replacement, ``absent``, for the worst neighbours. Both are of one length and sum to 1.
+    """
+
+    present: Sequence[float]
+    absent: Sequence[float]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = len(checks.sequence("present", self.present))
+        for name in ("present", "absent"):
+            object.__setattr__(self, name, checks.weights(name, getattr(self, name), size))
+
+    @property
+    def words(self) -> str:
+        return f"one of {len(self.present)} outcomes"
+
+
+@dataclass(frozen=True, repr=False)
+class Approximate(Release):
+    """A black box that is (``known_epsilon``, ``known_delta``)-private, as somebody else has proved; ``known_epsilon``
+    is >= 0, ``known_delta`` in [0, 1). Nothing more is known of it.
+    """
+
+    known_epsilon: Annotated[float, checks.scale_or_zero]
+    known_delta: checks.Probability = 0.0
+    text = "a black box of epsilon {0.known_epsilon:g} and delta {0.known_delta:g}"
+
+    @property
+    def releases_nothing(self) -> bool:
+        return self.known_epsilon == self.known_delta == 0
 
 
 @dataclass(frozen=True)
@@ -144,6 +179,28 @@ class GroupPoissonGaussian(Release):
 
     def unamplified(self) -> Mechanism:
         return Gaussian(self.noise_multiplier / self.size, relation=self.relation)
+
+
+@dataclass(frozen=True)
+class SubstitutedPoissonGaussian(Mechanism):
+    """A Gaussian sum of a Poisson sample, for neighbours that differ by substitution: with probability ``rate`` the
+    person's contribution is in it, or the other person's in its place.
+    """
+
+    noise_multiplier: checks.Scale
+    rate: checks.Probability
+    text = "Poisson sampling at rate {0.rate:g} of Gaussian noise of multiplier {0.noise_multiplier:g}"
+
+    @property
+    def relation(self) -> Relation | None:
+        return Relation.SUBSTITUTION
+
+    @property
+    def releases_nothing(self) -> bool:
+        return self.rate == 0
+
+    def unamplified(self) -> Mechanism:
+        return Gaussian(self.noise_multiplier, relation=Relation.SUBSTITUTION)
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,18 @@ import numpy as np
 
 from fedamp.accounting import moments
 from fedamp.accounting.bounds import Array
-from fedamp.accounting.laws import log_density, log_ratio_of_mixture
+from fedamp.accounting.laws import log_density, log_mean, log_ratio_of_mixture, numerical_law
 from fedamp.accounting.numeric import log_sum
 from fedamp.accounting.reductions import concentrated
 from fedamp.accounting.releases import (
+    FiniteOutcomes,
     Gaussian,
     GaussianMixture,
     Laplace,
     MixedCoordinate,
     ModelMix,
     RandomisedResponse,
+    SubstitutedPoissonGaussian,
 )
 from fedamp.accounting.renyi import HIGHEST_ORDER, Moments, answers_for, moments_of
 
@@ -72,6 +74,30 @@ class _Gaussian(Moments):
 @answers_for(Laplace, RandomisedResponse)
 class _Finite(Moments):
     symmetric = True
+
+
+@answers_for(FiniteOutcomes)
+class _FiniteOutcomes(Moments):
+    def _negative(self, highest: int) -> Array:
+        law = numerical_law(self.event).upper
+        if law.zero:
+            return np.append(0.0, np.full(highest - 1, np.inf))
+        return np.array([log_sum(law.log_mass_out - b * law.log_ratio) for b in range(highest)])
+
+    def _raw(self, highest: int) -> Array:
+        if numerical_law(self.event).upper.infinite:
+            return np.append([0.0, 0.0], np.full(highest - 1, np.inf))
+        return super()._raw(highest)
+
+
+@answers_for(SubstitutedPoissonGaussian)
+class _SubstitutedPoissonGaussian(Moments):
+    symmetric = True
+
+    def _raw(self, highest: int) -> Array:
+        """Moments are jointly convex: 1 where the person is not sampled, a distance of two contributions where so."""
+        rate = self.event.rate
+        return np.asarray(log_mean(rate, _below(2 / self.event.noise_multiplier, highest)))
 
 
 @answers_for(MixedCoordinate)

@@ -37,6 +37,10 @@ VALUES = {  # of every field that a kind has, by its name
     "population": 5,
     "mechanism": BIT,
     "mechanisms": (BIT, RandomisedResponse(0.6)),
+    "present": (0.5, 0.3, 0.2),
+    "absent": (0.2, 0.3, 0.5),
+    "known_epsilon": 1.0,
+    "known_delta": 1e-4,
     "assumption": "joint release",
     "scales": (),
 }
@@ -75,6 +79,8 @@ def mixed(y):
 ONE, OTHER = finite((0.75, 0.25), (0.25, 0.75)), finite((0.6, 0.4), (0.4, 0.6))
 
 
+BLACK_BOX = np.array([1e-4, 0.9999 * np.e / (1 + np.e), 0.9999 / (1 + np.e), 0.0])
+
 EXACT, WITHIN = True, False  # whether the oracle is a worst case of the kind, or only some case
 ORACLES = {
     "Gaussian": lambda: (on_grid(norm(1, 1.5).pdf, norm(0, 1.5).pdf), EXACT),
@@ -83,6 +89,12 @@ ORACLES = {
         EXACT,
     ),
     "RandomisedResponse": lambda: (ONE, EXACT),
+    "FiniteOutcomes": lambda: (finite((0.5, 0.2), (0.3, 0.3), (0.2, 0.5)), EXACT),
+    "Approximate": lambda: (np.stack([BLACK_BOX, BLACK_BOX[::-1]], axis=1), EXACT),
+    "SubstitutedPoissonGaussian": lambda: (
+        on_grid(*(lambda z, at=at: 0.75 * norm.pdf(z, 0, 1.5) + 0.25 * norm.pdf(z, at, 1.5) for at in (1, -1))),
+        EXACT,
+    ),
     "NotPrivate": lambda: (finite((1, 0), (0, 1)), EXACT),
     "MixedCoordinate": lambda: (on_grid(lambda y: mixed(y - 0.8), mixed), EXACT),
     "ModelMix": lambda: (on_grid(lambda y: mixed(y - 1), mixed), WITHIN),
@@ -117,6 +129,8 @@ ORACLES = {
 MONOTONE = {  # which way the cost goes with a field, and another value of it
     "noise_multiplier": (-1, 2.0),
     "scale": (-1, 2.0),
+    "known_epsilon": (1, 1.5),
+    "known_delta": (1, 5e-4),
     "width": (-1, 4.0),
     "probability": (1, 0.9),
     "shift": (1, 1.2),

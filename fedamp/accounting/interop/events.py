@@ -7,12 +7,26 @@ contribution, so that ``GaussianDpEvent(1.0)`` costs 4.73 at delta 1e-5 by the o
 accountant has to be named.
 """
 
+import math
 from typing import Any, Literal
 
 from fedamp.accounting.amplification import Poisson
 from fedamp.accounting.groups import WithoutReplacement, substituted
 from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.releases import NOTHING, Compose, Gaussian, Laplace, NotPrivate, RandomisedResponse, Repeat
+from fedamp.accounting.merging import RandomSelection
+from fedamp.accounting.releases import (
+    NOTHING,
+    Approximate,
+    Compose,
+    FiniteOutcomes,
+    Gaussian,
+    GaussianMixture,
+    Laplace,
+    NotPrivate,
+    RandomisedResponse,
+    Repeat,
+    SubstitutedPoissonGaussian,
+)
 
 _NAMES = {
     Relation.ZERO_OUT: "REPLACE_SPECIAL",
@@ -90,7 +104,7 @@ def _written(mechanism: Mechanism, change: int) -> Any:
 
 def _read(event: Any, relation: Relation, change: int, in_batch: bool = False) -> Mechanism:
     """``in_batch``: whether it is a batch's release, written for zero-out and charged for substitution."""
-    import dp_accounting as dp
+    from dp_accounting import dp_event as dp
 
     if in_batch:
         relation = Relation.ZERO_OUT
@@ -103,12 +117,42 @@ def _read(event: Any, relation: Relation, change: int, in_batch: bool = False) -
             return Gaussian(change * noise, relation=relation) if noise else NotPrivate()
         case dp.LaplaceDpEvent(noise_multiplier=scale):
             return Laplace(change * scale, relation=relation) if scale else NotPrivate()
+        case dp.RandomizedResponseDpEvent(num_buckets=1):
+            return NOTHING
+        case dp.RandomizedResponseDpEvent(noise_parameter=0):
+            return NotPrivate()
         case dp.RandomizedResponseDpEvent(noise_parameter=noise, num_buckets=2) if (
             in_batch or relation is Relation.SUBSTITUTION
         ):
             return RandomisedResponse(1 - noise / 2, relation=relation)
+        case dp.RandomizedResponseDpEvent(noise_parameter=noise, num_buckets=answers) if (
+            not in_batch and relation is not Relation.ADD_REMOVE
+        ):
+            true, other = 1 - noise + noise / answers, noise / answers
+            present, absent = (true, other, 1 - true - other), (other, true, 1 - true - other)
+            if relation is Relation.ZERO_OUT:  # a zeroed record answers at random
+                present, absent = (true, 1 - true, 0.0), (1 / answers, 1 - 1 / answers, 0.0)
+            return FiniteOutcomes(present, absent, relation=relation)
+        case dp.DiscreteLaplaceDpEvent(noise_parameter=decay, sensitivity=most):
+            return _discrete_laplace(decay, most, relation) if decay else NotPrivate()
+        case dp.MixtureOfGaussiansDpEvent(standard_deviation=deviation, sensitivities=shifts, sampling_probs=weights):
+            if not any(shifts):
+                return NOTHING
+            return (
+                GaussianMixture([s / deviation for s in shifts], weights, relation=relation)
+                if deviation
+                else NotPrivate()
+            )
+        case dp.PoissonSampledDpEvent(sampling_probability=0):
+            return NOTHING
+        case dp.PoissonSampledDpEvent(sampling_probability=rate, event=dp.GaussianDpEvent(noise_multiplier=noise)) if (
+            noise and relation is Relation.SUBSTITUTION
+        ):
+            return SubstitutedPoissonGaussian(change * noise, rate)
         case dp.PoissonSampledDpEvent(sampling_probability=rate, event=inner):
             return Poisson(_read(inner, relation, change, in_batch), rate)
+        case dp.TruncatedSubsampledGaussianDpEvent():
+            return _truncated(event, relation, change)
         case dp.SampledWithoutReplacementDpEvent(source_dataset_size=population, sample_size=batch, event=inner):
             if relation is not Relation.SUBSTITUTION:
                 raise ValueError(f"batches without replacement are for REPLACE_ONE, got {_NAMES[relation]}")
@@ -117,4 +161,47 @@ def _read(event: Any, relation: Relation, change: int, in_batch: bool = False) -
             return Repeat(_read(inner, relation, change, in_batch), times)
         case dp.ComposedDpEvent(events=parts):
             return Compose([_read(part, relation, change, in_batch) for part in parts]) if parts else NOTHING
+    match type(event).__name__:  # events that dp-accounting 0.6 does not have yet
+        case "EpsilonDeltaDpEvent":
+            return Approximate(event.epsilon, event.delta, relation=relation)
+        case "ExponentialMechanismDpEvent" | "PermuteAndFlipDpEvent":
+            return Approximate(event.epsilon, relation=relation)
     raise ValueError(f"there is no mechanism for {type(event).__name__} under {_NAMES[relation]}")
+
+
+def _discrete_laplace(decay: float, most: int, relation: Relation) -> Mechanism:
+    """A whole number with noise of probability ``tanh(decay / 2) exp(-decay |x|)``; a contribution is at most ``most``.
+    Outside of the two means the likelihood ratio is constant.
+    """
+    distance = most * (2 if relation is Relation.SUBSTITUTION else 1)
+    outside = 1 / (1 + math.exp(-decay))
+    between = [math.tanh(decay / 2) * math.exp(-decay * x) for x in range(1, distance)]
+    absent = [outside, *between, outside * math.exp(-decay * distance)]
+    return FiniteOutcomes(absent[::-1], absent, relation=relation)
+
+
+def _truncated(event: Any, relation: Relation, change: int) -> Mechanism:
+    """A Poisson sample of which at most B records are kept, at random. Suppose that it is known whether B others are
+    sampled. If not, it is Poisson sampling. If so, B - 1 of the kept records, and one more, are a random choice of
+    others; the person, if sampled and kept, replaces that one: a change of two contributions. The chance of that,
+    given B others, is rate * E[B / (others + 1)]. (dp-accounting 0.6 charges a distance of four for it.)
+    """
+    from scipy.stats import binom
+
+    rate, noise = event.sampling_probability, change * event.noise_multiplier
+    if not rate or not event.truncated_batch_size or not event.dataset_size:
+        return NOTHING
+    if not noise:
+        return NotPrivate()
+    if relation is Relation.ZERO_OUT:
+        raise ValueError("a truncated Poisson sample is not charged under REPLACE_SPECIAL")
+    many, others = event.truncated_batch_size, event.dataset_size - 1
+    chances = float(binom.cdf(many - 1, others, rate)), float(binom.sf(many - 1, others, rate))
+    kept = float(binom.sf(many, others + 1, rate)) * many / (others + 1) / chances[1] if chances[1] else 0.0
+    # The deltas of both grow with their rates, at least in proportion: which covers the rounding of all chances.
+    rates = [min(1.0, each * (1 + 1e-9)) for each in (rate, kept)]
+    if relation is Relation.SUBSTITUTION:
+        parts: list[Mechanism] = [SubstitutedPoissonGaussian(noise / n, q) for n, q in zip((1, 2), rates, strict=True)]
+    else:
+        parts = [Poisson(Gaussian(noise / n, relation=relation), q) for n, q in zip((1, 2), rates, strict=True)]
+    return RandomSelection(parts, [chance / sum(chances) for chance in chances])
