@@ -38,6 +38,7 @@ PROMISED = {
         "Approximate",
         "Bounds",
         "CappedPoisson",
+        "Claims",
         "Compose",
         "Cyclic",
         "Dropout",
@@ -121,6 +122,7 @@ def test_what_is_imported_is_declared_and_nothing_else():
     extras = names(
         optional["ray"]
         + optional["interop"]
+        + optional["opacus"]
         + optional["pandas"]
         + [each for name in ("tensorboard", "mlflow", "wandb") for each in optional[name]]
     ) | {"mlflow"}  # of mlflow-skinny

@@ -12,8 +12,8 @@ What each module answers, in reading order (docs/accounting.md has the mathemati
 6. Several hidden rounds, by sampling: ``hidden_rounds`` (the likelihood ratio), ``certificate`` (means of bounded
    draws), ``proposals`` (what to draw from), ``sampled`` (the answer). ``revealed``: closed forms, for little noise.
 7. ``answers``: the smallest of all. ``prefixes``: the cost after each round. ``calibration``: noise for a budget.
-   ``risk``, ``tradeoff``: error rates of attacks. ``interop``: dp-accounting. ``ledgers``, ``bundle``: verification of
-   what a run has left or released.
+   ``risk``, ``tradeoff``: error rates of attacks. ``claims``: the numbers of somebody's code. ``interop``: other
+   people's accountants. ``ledgers``, ``bundle``: verification of what a run has left or released.
 
 ``checks``, ``numeric``, ``compiled`` and ``loops`` are arithmetic and arguments.
 """
@@ -31,6 +31,7 @@ from fedamp.accounting.amplification import (
 )
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk
+from fedamp.accounting.claims import Claims
 from fedamp.accounting.conversion import epsilon_from_rdp
 from fedamp.accounting.groups import Group, WithoutReplacement, group
 from fedamp.accounting.mechanism import Accountant, Mechanism, Relation, from_json
@@ -62,6 +63,7 @@ __all__ = [
     "Approximate",
     "Bounds",
     "CappedPoisson",
+    "Claims",
     "Compose",
     "Cyclic",
     "Dropout",

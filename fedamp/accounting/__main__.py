@@ -1,27 +1,57 @@
-"""``fedamp-accounting BUNDLE``: verify a released bundle without what trains."""
+"""``fedamp-accounting``: verify a released bundle, or check the numbers of somebody's code, without what trains."""
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 from fedamp.accounting.bundle import verify_bundle
-from fedamp.accounting.ledgers import worst
+from fedamp.accounting.claims import Claims
+from fedamp.accounting.ledgers import Check, worst
 
 
-def main() -> None:
-    """A line for each check; exit status 1 if one fails, 2 if there is no bundle."""
-    parser = argparse.ArgumentParser(prog="fedamp-accounting", description="Verify a released bundle of fedamp.")
-    parser.add_argument("bundle", type=Path, help="folder or zip that fedamp release wrote")
-    parser.add_argument("--key", help="public key of the server, 64 hexadecimal digits, as it was told elsewhere")
-    asked = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """A line for each check; exit status 1 if one fails, 2 if the question makes no sense."""
+    asked = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        checks = verify_bundle(asked.bundle, asked.key)
+        checks = _claims(asked[1:]) if asked[:1] == ["check"] else _bundle(asked)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     for check in checks:
         print(f"{check.verdict:8}{check.name}: {check.found}")
     sys.exit(worst(checks) == "fail")
+
+
+def _bundle(asked: Sequence[str]) -> list[Check]:
+    parser = argparse.ArgumentParser(
+        prog="fedamp-accounting",
+        description="Verify a released bundle of fedamp.",
+        epilog="fedamp-accounting check --help: check the numbers of somebody's code",
+    )
+    parser.add_argument("bundle", type=Path, help="folder or zip that fedamp release wrote")
+    parser.add_argument("--key", help="public key of the server, 64 hexadecimal digits, as it was told elsewhere")
+    given = parser.parse_args(asked)
+    return verify_bundle(given.bundle, given.key)
+
+
+def _claims(asked: Sequence[str]) -> list[Check]:
+    parser = argparse.ArgumentParser(
+        prog="fedamp-accounting check",
+        description="What epsilon the numbers of somebody's code are worth, and which of them contradict each other.",
+        epilog=Claims.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    types = get_type_hints(Claims)
+    for each in fields(Claims):
+        kind = next(iter(get_args(types[each.name])), types[each.name])
+        flag = f"--{each.name.replace('_', '-')}"
+        parser.add_argument(
+            flag, type=kind, metavar=each.name, required=each.default is MISSING, default=argparse.SUPPRESS
+        )
+    return Claims(**vars(parser.parse_args(asked))).checks()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from fedamp.accounting.reductions import epsilon_of_losses
 from fedamp.accounting.releases import NOTHING, Compose, Repeat
 
 
-class Accountant(dp.PrivacyAccountant):
+class Accountant(dp.PrivacyAccountant):  # type: ignore[misc]
     """Charges what is composed with fedamp, and answers the upper ends of its brackets.
 
     Args:
