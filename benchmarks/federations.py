@@ -278,7 +278,7 @@ def device_cost(scheme: str) -> tuple[float, str]:
     anywhere = {"name": "synthetic", "clients": CLIENTS, "shape": [19, 3, 3]}
     epsilon = EPSILONS[0] if SCHEMES[scheme].private else None
     cost = prepare(Cell("iid", scheme, epsilon).to_run(anywhere, 0, 1, 1.0)).cost
-    return cost["flops_share"], amount_of_bytes(int(4 * cost["parameters_per_client"]))
+    return cost.flops_share, amount_of_bytes(int(4 * cost.parameters_per_client))
 
 
 def put_tables(runs: list[Run]) -> None:

@@ -67,8 +67,8 @@ def train(scenario: Scenario, evaluate_every: int | None = None, seed: int | Non
         accuracy=prepared.evaluate(strategy.state.parameters).score,
         accuracies=tuple(accuracies),
         clipped=collected.clipped / max(collected.reported, 1),
-        parameters_share=cost["parameters_share"],
-        flops_share=cost["flops_share"],
+        parameters_share=cost.parameters_share,
+        flops_share=cost.flops_share,
         seconds=seconds,
     )
 

@@ -3,6 +3,7 @@
 import math
 import time
 import warnings
+from contextlib import suppress
 from functools import lru_cache
 
 from fedamp.accounting import checks
@@ -92,15 +93,13 @@ def _without_sampling(event: Mechanism, question: Question, points: int | None) 
 
 
 def _lower(event: Mechanism, question: Question, points: int | None, by_law: Bounds) -> float:
-    """The lower end by law, of an attained mechanism."""
-    known = attained(event)
-    if known is event:
-        return by_law.lower
-    try:
-        with in_floating_point():
-            return answer_by_law(known, question, points).lower
-    except NotEvaluable:
-        return 0.0
+    """The lower end by law, of an attained mechanism. A group costs at least what one of it costs."""
+    parts = [event, event.mechanism] if isinstance(event, Group) else [event]
+    lowers = [0.0]
+    for known in map(attained, parts):
+        with suppress(NotEvaluable), in_floating_point():
+            lowers.append(by_law.lower if known is event else answer_by_law(known, question, points).lower)
+    return max(lowers)
 
 
 def _with_choices_revealed(event: Mechanism, question: Question, points: int | None, narrow: bool) -> Bounds:

@@ -21,7 +21,7 @@ from fedamp.accounting.amplification import (
     Submodels,
 )
 from fedamp.accounting.bounds import NotEvaluable
-from fedamp.accounting.groups import Group, WithoutReplacement
+from fedamp.accounting.groups import Group, WithoutReplacement, exact_group
 from fedamp.accounting.mechanism import Mechanism, OfOne, Relation
 from fedamp.accounting.merging import JOINT_RELEASE, LinearCombination, RandomSelection
 from fedamp.accounting.numeric import UNIT
@@ -212,8 +212,8 @@ def _(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism:
     every = isinstance(event, Allocation) and event.k == event.rounds  # nothing is hidden
     if (most == 1 or every) and attained(event.mechanism) is event.mechanism:
         return event
-    if isinstance(event, Allocation) and event.k and (signal := signal_to_noise(event.mechanism)) is not None:
-        noise = (event.rounds / signal) ** 0.5 / event.k
+    if isinstance(event, Allocation) and event.k and (signal := signal_to_noise(event)) is not None:
+        noise = signal**-0.5
         return Gaussian(noise, relation=event.relation or Relation.ZERO_OUT) if 1e-50 <= noise <= 1e50 else NOTHING
     first = participation(event.after(min(1, event.span)))
     if len(first.chances) < 2:
@@ -250,7 +250,19 @@ def _(event: Spaced) -> Mechanism:
 
 @attained.register
 def _(event: Group) -> Mechanism:
-    return attained(event.mechanism)
+    """All of the group contribute the same, where they are chosen independently; else one of them alone."""
+    of_one = attained(event.mechanism)
+    if event.mechanism.contains(WithoutReplacement):
+        return of_one
+    try:
+        return exact_group(of_one, event.size)
+    except NotEvaluable:
+        signal = signal_to_noise(event.mechanism)
+        return (
+            of_one
+            if signal is None
+            else Gaussian(signal**-0.5 / event.size, relation=event.relation or Relation.ZERO_OUT)
+        )
 
 
 @attained.register
@@ -261,7 +273,7 @@ def _(event: WithoutReplacement) -> Mechanism:
 
 def signal_to_noise(event: Mechanism) -> float | None:
     """Squared signal-to-noise ratio of a fixed linear statistic that is Gaussian in both worlds; None if there is none.
-    For submodels it is the sum over them: the signal is in one, the noise in all.
+    For submodels, and hidden rounds, it is the sum over all: the signal is in some, the noise in all.
     """
     if isinstance(event, Gaussian):
         return event.change**2 / event.noise_multiplier**2
@@ -269,6 +281,9 @@ def signal_to_noise(event: Mechanism) -> float | None:
         signal = signal_to_noise(event.mechanism)
         times = event.times if isinstance(event, Repeat) else 1 / event.count
         return None if signal is None else times * signal
+    if isinstance(event, Allocation):
+        signal = signal_to_noise(event.mechanism)
+        return None if signal is None else event.k**2 / event.rounds * signal
     if isinstance(event, Compose):
         signals = [signal_to_noise(part) for part in event.mechanisms]
         return None if None in signals else sum(signal for signal in signals if signal is not None)

@@ -189,3 +189,20 @@ def test_people_who_choose_different_bits_turn_several(run, chosen, count):
         assert event.epsilon(1e-9, points=400).upper >= largest - 1e-6  # 1e-9 of mass lies below it
         for order in (2, 12):
             assert event.rdp([order])[0] >= renyi_of(inside, outside, order) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("noise", "k", "rounds", "size"), [(1.0, 2, 5, 2), (2.0, 3, 6, 2), (1.5, 1, 4, 2)])
+def test_the_lower_end_of_a_group_of_hidden_rounds_is_met(noise, k, rounds, size):
+    """People who all add the same in their rounds, by drawn releases: 100,000 and four standard errors."""
+    run, generator, draws = Allocation(Gaussian(noise), k, rounds), np.random.default_rng(3), 100_000
+    together = group(run, size)
+    bounds, alone = together.delta(0.5), run.delta(0.5)
+    assert alone.lower <= bounds.lower <= bounds.upper
+    sets = [np.isin(np.arange(rounds), chosen) for chosen in itertools.combinations(range(rounds), k)]
+    shifts = np.array([np.sum(chosen, axis=0) for chosen in itertools.product(sets, repeat=size)]) / noise
+    z = generator.standard_normal((draws, rounds))
+    ratios = np.mean([np.exp(z @ shift - shift @ shift / 2) for shift in shifts], axis=0)
+    delta = np.maximum(1 - math.exp(0.5) / ratios, 0) * ratios  # bounded under the group's law, here under the other
+    assert bounds.lower <= delta.mean() + 4 * delta.std() / math.sqrt(draws)
+    assert bounds.upper >= delta.mean() - 4 * delta.std() / math.sqrt(draws)
+    assert bounds.lower >= 0.5 * delta.mean()  # it is no trivial end
