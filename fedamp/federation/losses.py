@@ -308,8 +308,8 @@ def look_for_files(asked: Scenario) -> None:
         if is_import_path(name) and not name.startswith(given.PREFIX) and not is_there(name, folder):
             module = name.partition(":")[0]
             raise ModelError(f"{key} {name}: no module {module}; expected: installed, or a file in {folder}")
-    if asked.model.initial is not None and not Path(asked.model.initial).is_file():
-        raise ModelError(f"model.initial {asked.model.initial}: no such file; expected: a safetensors file")
+    if asked.model.initial is not None and not Path(asked.model.initial).exists():
+        raise ModelError(f"model.initial {asked.model.initial}: no such file; expected: a safetensors file or a folder")
     path = getattr(asked.data, "path", None)
     if path is not None and not Path(path).exists():
         raise DataError(f"data.path {path}: no such file or folder")

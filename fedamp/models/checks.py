@@ -19,7 +19,8 @@ def check(module: nn.Module) -> None:
     """Raise ModelError for a module that cannot be trained privately or reproducibly.
 
     Everything that a record can change must be a float32 parameter, because parameters are what is clipped and noised.
-    Batch norm and running statistics mix records, integer buffers count them; both would leave the client unprotected.
+    Batch norm and running statistics mix records, which would leave the client unprotected. Other buffers, also frozen
+    weights, are constants: :func:`check_calls` refuses those that change.
     """
     for path, submodule in module.named_modules():
         name, kind = path or type(module).__name__, type(submodule).__name__
@@ -29,9 +30,7 @@ def check(module: nn.Module) -> None:
             raise ModelError(
                 f"model: {name} ({kind}) keeps running statistics; use track_running_stats=False or GroupNorm"
             )
-        for key, buffer in submodule.named_buffers(recurse=False):
-            if not buffer.dtype.is_floating_point:
-                raise ModelError(f"model: buffer {name}.{key} is {_dtype(buffer)}; integer buffers cannot be protected")
+        for key, _ in submodule.named_buffers(recurse=False):
             if key.startswith("running"):
                 raise ModelError(f"model: buffer {name}.{key} is a running statistic, which cannot be protected")
     for name, parameter in module.named_parameters():
@@ -40,8 +39,6 @@ def check(module: nn.Module) -> None:
             raise ModelError(f"{where} has no shape yet (a lazy module); give its sizes")
         if parameter.dtype != torch.float32:
             raise ModelError(f"{where} is {_dtype(parameter)}; only float32 is accepted")
-        if not parameter.requires_grad:
-            raise ModelError(f"{where} is frozen (requires_grad=False); register it as a buffer instead")
     if sum(parameter.numel() for parameter in module.parameters()) == 0:
         raise ModelError(f"model {type(module).__name__} has no parameters to train")
 

@@ -29,7 +29,7 @@ def cost(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = t
 
 def kept_per_record(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
     """The numbers that the forward pass of one record keeps for the backward pass, besides the parameters."""
-    known = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    known = {each.untyped_storage().data_ptr() for each in (*module.parameters(), *module.buffers())}
     kept: dict[int, Tensor] = {}  # by place in memory: two operations may keep the same numbers
 
     def keep(tensor: Tensor) -> Tensor:

@@ -6,19 +6,19 @@ import inspect
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import psutil
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.errors import InputError, ModelError, one_line
+from fedamp.models import frozen, libraries
 from fedamp.models.architecture import Architecture
 from fedamp.models.architectures import architecture_of, import_own, is_import_path
 from fedamp.models.checks import check, check_calls, constants, example
@@ -89,9 +89,11 @@ def initial_parameters(
     whose initial values come from another generator than torch's.
     """
     model_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
-    values = _values(build(config, input_shape, num_classes, model_seed))
-    if config.initial is not None:
-        return _read(folder / config.initial, values)
+    module = build(config, input_shape, num_classes, model_seed)
+    values = _values(module)
+    starts_there = config.name.startswith(libraries.PREFIX) or module.__dict__.get("frozen_names")
+    if config.initial is not None and not starts_there:
+        return read_parameters(folder / config.initial, values, config.initial_names)
     if is_import_path(config.name):
         again = _values(build(config, input_shape, num_classes, model_seed))
         for name, value in values.items():
@@ -126,9 +128,9 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
         architecture = architecture_of(config)
     except ValueError as error:
         raise ModelError(str(error)) from None
-    if config.options or config.frozen_sha256:
-        key = "options are" if config.options else "frozen_sha256 is"
-        raise ModelError(f"model.{key} for a custom model; {config.name} takes none")
+    for key, verb in {"options": "are", "frozen_sha256": "is", "trainable": "is", "initial_names": "are"}.items():
+        if getattr(config, key):
+            raise ModelError(f"model.{key} {verb} for a custom model; {config.name} takes none")
     with torch.device("meta"):  # shapes alone
         outline = Network(architecture, input_shape, num_classes)
     # Beside it there is at least an update, and a sum of updates in float64.
@@ -142,6 +144,21 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
 
 
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A custom model. Its frozen weights are buffers with the values of ``config.initial``."""
+    if config.name.startswith(libraries.PREFIX):
+        module = libraries.from_transformers(config, num_classes)
+    else:
+        module = _import_own(config, input_shape, num_classes)
+    if config.trainable is not None:
+        frozen.choose_trainable(module, config.trainable)
+    is_frozen = not all(parameter.requires_grad for parameter in module.parameters())
+    if config.initial is not None and is_frozen and not config.name.startswith(libraries.PREFIX):
+        frozen.load_start(module, Path(config.initial), config.initial_names)
+    module.__dict__["frozen_names"] = frozen.freeze(module)
+    return module
+
+
+def _import_own(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     try:
         factory = import_own(config.name, config.folder)
     except InputError as error:
@@ -187,17 +204,19 @@ def _values(module: nn.Module) -> Arrays:
     return {name: parameter.detach().cpu().numpy().copy() for name, parameter in module.named_parameters()}
 
 
-def _read(path: Path, expected: Mapping[str, NDArray[np.float32]]) -> Arrays:
-    try:
-        values = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"model.initial {path}: cannot be read as safetensors ({one_line(error)})") from error
+def read_parameters(
+    path: Path, expected: Mapping[str, NDArray[np.float32]], names: Mapping[str, str | None] = MappingProxyType({})
+) -> Arrays:
+    """Values of exactly these parameters, float32; ModelError where a file does not hold them. ``names``: as of
+    :func:`fedamp.models.frozen.load_start`.
+    """
+    values = frozen.read_tensors(path, names)
     for name in expected.keys() ^ values.keys():
         side = "is missing" if name in expected else "is not in the model"
         raise ModelError(f"model.initial {path}: parameter {name} {side}")
     for name, value in expected.items():
-        shape, kind = list(values[name].shape), values[name].dtype
-        if shape != list(value.shape) or kind != np.float32:
+        shape, kind = list(values[name].shape), str(values[name].dtype).removeprefix("torch.")
+        if shape != list(value.shape) or kind != "float32":
             must = f"must be float32 of shape {list(value.shape)}, got {kind} of shape {shape}"
             raise ModelError(f"model.initial {path}: parameter {name} {must}")
-    return {name: values[name] for name in expected}
+    return {name: values[name].numpy() for name in expected}

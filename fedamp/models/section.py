@@ -13,7 +13,8 @@ class Model(Section):
     """A built-in model, or a custom one as ``package.module:name`` (see docs/models.md)."""
 
     name: str = Field(
-        description="logistic, mlp, cnn, resnet20, resnet18, resnet101, lstm, package.module:name, external (an app's)"
+        description="logistic, mlp, cnn, resnet20, resnet18, resnet101, lstm, package.module:name, "
+        "transformers:GPT2LMHeadModel, external (an app's)"
     )
     hidden: tuple[Annotated[Count, Field(le=1 << 31)], ...] = Field(
         (64,), description="mlp, lstm: units of every hidden layer"
@@ -24,7 +25,22 @@ class Model(Section):
         None, description="inputs are tokens, integers from 0 to below this; default: they are numbers"
     )
     embedding: Count = Field(8, description="lstm: numbers that stand for a token")
-    initial: str | None = Field(None, description="safetensors file to start from; default: random from the seed")
+    initial: str | None = Field(
+        None,
+        description="weights to start from: a safetensors file, a state_dict, or a folder of Hugging Face; default: "
+        "random from the seed",
+    )
+    initial_names: dict[str, str | None] = Field(
+        default_factory=dict,
+        description="prefixes of names in initial, and what stands for them in the model; null leaves the tensors out",
+        examples=[{"transformer.": "network.transformer."}],
+    )
+    trainable: tuple[str, ...] | None = Field(
+        None,
+        description="what a custom model trains: patterns of names, such as lora_* or head; default: all parameters "
+        "that require a gradient",
+        examples=[["head"]],
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="arguments of a custom model")
     folder: str | None = Field(
         None, description="where a custom model is looked for, beside installed packages; default: the scenario's"

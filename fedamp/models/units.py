@@ -51,7 +51,7 @@ class Units:
     count: int
     owned: Mapping[str, int]
     output: str
-    along: int = 1  # dimension of that output along which the nodes lie (dimension 0 is the batch)
+    along: int = 1  # dimension of that output along which the nodes lie (dimension 0 is the batch; -1 the last)
 
     @property
     def submodules(self) -> tuple[str, ...]:
@@ -79,13 +79,14 @@ class Units:
 
     def hooks(self, mask: Tensor) -> list[Hook]:
         def times_nodes(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            if self.along >= output.dim() or output.shape[self.along] % self.count:
+            along = self.along + output.dim() if self.along < 0 else self.along
+            if along >= output.dim() or output.shape[along] % self.count:
                 raise ModelError(
                     f"layer {self.layer!r}: the output of {self.output!r} (shape {list(output.shape)}) does not hold "
                     f"{self.count} nodes along dimension {self.along}"
                 )
-            shape = [-1 if each == self.along else 1 for each in range(output.dim())]
-            per_node = output.shape[self.along] // self.count
+            shape = [-1 if each == along else 1 for each in range(output.dim())]
+            per_node = output.shape[along] // self.count
             return output * mask[:, None].expand(self.count, per_node).reshape(shape).to(output)
 
         return [times_nodes]

@@ -150,13 +150,13 @@ class Run:
         import torch
 
         from fedamp.federation.losses import form_of
-        from fedamp.models.networks import build, initial_parameters
+        from fedamp.models.networks import build, read_parameters
 
         scenario, seed = self.scenario, rng.public_seed(self.scenario.seed, "data")
         dataset = scenario.data.load(seed, Path(), form_of(scenario.client, scenario.model))
-        released = scenario.model.model_copy(update={"initial": str(self.files.model.resolve())})
-        parameters = initial_parameters(released, dataset.input_shape, dataset.num_classes, seed)
         module = build(scenario.model, dataset.input_shape, dataset.num_classes).cpu()
+        shapes = {name: value.detach().numpy() for name, value in module.named_parameters()}
+        parameters = read_parameters(self.files.model, shapes)
         module.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()}, strict=False)
         return module.eval()
 

@@ -147,7 +147,7 @@ def _check(first: Run, other: Run) -> None:
             f"{scenario.seed}, not {first.scenario.seed}; expected: the same seed (without --known-seed "
             "where the noise must be independent), or a natural partition"
         )
-    where = {"initial", "folder"}
+    where = {"initial", "initial_names", "folder"}
     if first.scenario.model.model_dump(exclude=where) != scenario.model.model_dump(exclude=where):
         raise MergeError(f"{other.folder}: another model than {first.folder}'s; only models of one shape can be merged")
 

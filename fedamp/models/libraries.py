@@ -1,0 +1,96 @@
+"""Models of Hugging Face's ``transformers``, with adapters of ``peft``, such as ``transformers:GPT2LMHeadModel``."""
+
+import importlib
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedamp.errors import ModelError, one_line
+from fedamp.models.section import Model
+from fedamp.models.units import Units
+
+PREFIX = "transformers:"
+
+
+class Logits(nn.Module):
+    """A network that answers with logits alone."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found = self.network(inputs)
+        return found if isinstance(found, Tensor) else found.logits
+
+    def units_to_split(self) -> Sequence[Units]:
+        return ranks(self)
+
+
+def ranks(module: nn.Module) -> list[Units]:
+    """The ranks of LoRA adapters as nodes: rank j owns row j of A and column j of B."""
+    found = []
+    for path, submodule in module.named_modules():
+        for adapter, first in getattr(submodule, "lora_A", {}).items():
+            name = f"{path}.lora_A.{adapter}"
+            owned = {f"{name}.weight": 0, f"{path}.lora_B.{adapter}.weight": 1}
+            found.append(Units(layer=path, count=first.out_features, owned=owned, output=name, along=-1))
+    return found
+
+
+def from_transformers(config: Model, num_classes: int) -> nn.Module:
+    """The network of a class of ``transformers``: from a folder (``model.initial``), or with random weights.
+
+    Options are those of the class's configuration, and ``lora``: those of ``peft.LoraConfig``. Dropout is 0, batch
+    norms become group norms, and attention is computed so that clients can train together.
+
+    Raises:
+        ModelError: no such class, or it cannot be built; a library is not installed.
+    """
+    options = dict(config.options)
+    lora = options.pop("lora", None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of one library about another
+            network = _network(config, num_classes, options)
+            _replace_batch_norm(network)
+            if lora is not None:
+                peft = importlib.import_module("peft")
+                network = peft.get_peft_model(network, peft.LoraConfig(**lora))
+    except ImportError as error:
+        raise ModelError(
+            f"model.name {config.name}: {one_line(error)}; expected: pip install transformers peft"
+        ) from None
+    except Exception as error:  # a library may raise anything
+        raise ModelError(
+            f"model {config.name} cannot be built with options={config.options} ({one_line(error)})"
+        ) from error
+    return Logits(network.train())
+
+
+def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> nn.Module:
+    kind = getattr(importlib.import_module("transformers"), config.name.removeprefix(PREFIX))
+    known, sizes = kind.config_class(), {"vocab_size": config.vocabulary, "num_labels": num_classes}
+    fitting = {name: size for name, size in sizes.items() if size is not None and hasattr(known, name)}
+    silent = {name: 0.0 for name, value in vars(known).items() if _is_dropout(name, value)}
+    options = {"attn_implementation": "eager", "use_cache": False, **silent, **fitting, **options}
+    if config.initial is None:
+        made: nn.Module = kind(kind.config_class(**options))
+    else:
+        settings = kind.config_class.from_pretrained(config.initial, **options)
+        made = kind.from_pretrained(config.initial, config=settings, local_files_only=True)
+    return made
+
+
+def _is_dropout(name: str, value: Any) -> bool:
+    return isinstance(value, float) and name.rpartition("_")[2] in ("pdrop", "dropout", "prob") and "drop" in name
+
+
+def _replace_batch_norm(module: nn.Module) -> None:
+    for each in module.modules():
+        for name, child in each.named_children():
+            if isinstance(child, nn.modules.batchnorm._BatchNorm):
+                each.add_module(name, nn.GroupNorm(math.gcd(32, child.num_features), child.num_features))

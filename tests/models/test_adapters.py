@@ -1,0 +1,225 @@
+"""Frozen weights, where they come from, and models of transformers with adapters of peft."""
+
+import warnings
+
+import numpy as np
+import peft
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import nn
+
+import fedamp
+from fedamp.errors import ModelError
+from fedamp.models.networks import build, initial_parameters, pinned
+from fedamp.models.section import Model
+from tests.models.splitting import refused
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks what transformers renames
+
+SMALL = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 8, "bos_token_id": 0, "eos_token_id": 0}
+LORA = {"r": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True}
+GPT = {"name": "transformers:GPT2LMHeadModel", "vocabulary": 11}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    transformers.logging.set_verbosity_error()
+
+
+class Net(nn.Module):
+    """A frozen body of which one tensor is tied, a table of whole numbers, a head."""
+
+    def __init__(self, input_shape, num_classes, counts=False):
+        super().__init__()
+        self.body, self.again = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.again.weight = self.body.weight
+        self.head, self.counts = nn.Linear(4, num_classes), counts
+        self.register_buffer("order", torch.arange(4))
+        self.body.requires_grad_(False)
+
+    def forward(self, inputs):
+        if self.counts:
+            self.order += 1
+        return self.head(torch.tanh(self.again(self.body(inputs[:, self.order % 4]))))
+
+
+@pytest.fixture
+def net(monkeypatch):
+    monkeypatch.setattr("tests.models.test_adapters.Net", Net)
+    return Model(name="tests.models.test_adapters:Net")
+
+
+def test_only_what_requires_a_gradient_is_a_parameter(net):
+    module = build(net, (4,), 3)
+    assert [name for name, _ in module.named_parameters()] == ["head.weight", "head.bias"]
+    assert module.again.weight.data_ptr() == module.body.weight.data_ptr()
+    assert initial_parameters(net, (4,), 3, seed=2).keys() == {"head.weight", "head.bias"}
+
+
+def test_patterns_say_what_is_trained(net):
+    chosen = build(net.model_copy(update={"trainable": ("head.b*",)}), (4,), 3)
+    assert [name for name, _ in chosen.named_parameters()] == ["head.bias"]
+    more = build(net.model_copy(update={"trainable": ("body", "bias")}), (4,), 3)
+    assert [name for name, _ in more.named_parameters()] == ["body.weight", "head.bias"]
+    with refused("model.trainable: 'tail' matches no parameter; expected: such as head.bias"):
+        build(net.model_copy(update={"trainable": ("tail",)}), (4,), 3)
+    with refused("model.trainable is for a custom model; mlp takes none"):
+        build(Model(name="mlp", trainable=("output",)), (4,), 3)
+
+
+def test_a_counter_is_no_constant(net):
+    with refused("order is no parameter, and changes when the model is called"):
+        build(net.model_copy(update={"options": {"counts": True}}), (4,), 3)
+
+
+def folder_of(path, tensors):
+    path.mkdir()
+    names = {name: f"model-{index}.safetensors" for index, name in enumerate(tensors)}
+    for name, file in names.items():
+        save_file({name: tensors[name]}, path / file)
+    index = str({"weight_map": names}).replace("'", '"')
+    (path / "model.safetensors.index.json").write_text(index)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "state_dict", "folder"])
+def test_frozen_weights_come_from_a_file(net, tmp_path, kind):
+    body = torch.randn(4, 4)
+    if kind == "folder":
+        path = folder_of(tmp_path / "there", {"old.body.weight": body, "pooler.weight": torch.ones(2)})
+    else:
+        path = tmp_path / f"start.{'pt' if kind == 'state_dict' else kind}"
+        (torch.save if kind == "state_dict" else save_file)(
+            {"old.body.weight": body, "pooler.weight": torch.ones(2)}, path
+        )
+    names = {"old.": "", "pooler": None}
+    asked = pinned(net.model_copy(update={"initial": str(path), "initial_names": names}), (4,), 3)
+    module = build(asked, (4,), 3)
+    assert torch.equal(module.body.weight, body)
+    assert torch.equal(module.again.weight, body)
+    start, drawn = initial_parameters(asked, (4,), 3, seed=2), initial_parameters(net, (4,), 3, seed=2)
+    assert all(np.array_equal(start[name], drawn[name]) for name in drawn)  # the head is not in the file
+    for wrong, message in [
+        ({}, "lacks .*body.weight; has unexpected old.body"),
+        ({"": None}, "lacks again.weight, body"),
+    ]:
+        with refused(rf"{message}.*; model.initial_names maps prefixes"):
+            build(net.model_copy(update={"initial": str(path), "initial_names": wrong}), (4,), 3)
+    with refused(f"frozen weights .* expected: {asked.frozen_sha256}"):
+        build(net.model_copy(update={"frozen_sha256": asked.frozen_sha256}), (4,), 3)
+
+
+def test_files_that_do_not_fit_are_refused(net, tmp_path):
+    for name, content in {"other.safetensors": b"no", "other.pt": b"no"}.items():
+        (tmp_path / name).write_bytes(content)
+        with refused("cannot be read"):
+            build(net.model_copy(update={"initial": str(tmp_path / name)}), (4,), 3)
+    save_file({"body.weight": torch.ones(2, 4)}, tmp_path / "short.safetensors")
+    with refused(r"body.weight must have shape \[4, 4\], got \[2, 4\]"):
+        build(net.model_copy(update={"initial": str(tmp_path / "short.safetensors")}), (4,), 3)
+    (tmp_path / "empty").mkdir()
+    with refused("no weights; expected: a folder with model.safetensors"):
+        build(net.model_copy(update={"initial": str(tmp_path / "empty")}), (4,), 3)
+
+
+def own(options=LORA):
+    """The same model, by the libraries alone."""
+    settings = transformers.GPT2Config(
+        **SMALL, vocab_size=11, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0, use_cache=False
+    )
+    return peft.get_peft_model(transformers.GPT2LMHeadModel(settings), peft.LoraConfig(**options))
+
+
+def test_adapters_of_peft_train_as_they_do_there():
+    """A client's update after two steps, stacked with others, against torch's own SGD on the model of the libraries."""
+    from fedamp.client.training import Trainer
+    from fedamp.data import Cohort
+    from fedamp.federation.losses import TokenCrossEntropy
+    from fedamp.federation.training import Client
+    from fedamp.models.pieces import Piece
+
+    asked = Model(**GPT, options={**SMALL, "lora": LORA})
+    piece = Piece.whole(asked, (8,), 11)
+    start = {name: torch.from_numpy(each) for name, each in initial_parameters(asked, (8,), 11, seed=3).items()}
+    assert {name.split(".")[-3] for name in start} == {"lora_A", "lora_B"}
+    generator = np.random.default_rng(0)
+    records = generator.integers(0, 11, (3, 5, 8))
+    labels = generator.integers(0, 11, (3, 5, 8))
+    config = Client(steps=2, batch_size="full", learning_rate=0.5, loss="token-cross-entropy")
+    seeds = np.frombuffer(bytes(range(96)), dtype="V32")
+    trained = Trainer(piece.forward, config, loss=TokenCrossEntropy()).train(
+        start, Cohort(records, labels, np.full(3, 5)), seeds
+    )
+    for client in range(3):
+        theirs = own()
+        state = dict(piece.module.state_dict()) | start
+        theirs.load_state_dict({name.removeprefix("network."): value for name, value in state.items()})
+        optimizer = torch.optim.SGD([each for each in theirs.parameters() if each.requires_grad], 0.5)
+        for _ in range(2):
+            optimizer.zero_grad()
+            logits = theirs(torch.from_numpy(records[client])).logits
+            nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels[client]).flatten()).backward()
+            optimizer.step()
+        for name, value in theirs.named_parameters():
+            if value.requires_grad:
+                update = trained.updates[f"network.{name}"][client]
+                assert torch.allclose(update, value.detach() - start[f"network.{name}"], atol=1e-6), name
+                assert update.abs().max() > 1e-4 or "lora_A" in name
+
+
+@pytest.fixture
+def pretrained(tmp_path):
+    torch.manual_seed(5)
+    network = own().unload()
+    network.save_pretrained(tmp_path / "pretrained")
+    return tmp_path / "pretrained", network
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("submodels", [{"scheme": "none"}, {"scheme": "disjoint", "count": 2, "rest": "dealt"}])
+def test_a_run_trains_adapters_alone_and_goes_back_to_peft(tmp_path, pretrained, submodels):
+    folder, base = pretrained
+    generator = np.random.default_rng(1)
+    x, y = generator.integers(0, 11, (2, 60, 8))
+    run = fedamp.run(
+        name="lora",
+        data=(x[:50], y[:50], np.arange(50) // 5),
+        test=(x[50:], y[50:]),
+        model={**GPT, "initial": str(folder), "options": {"lora": LORA}},
+        rounds=3,
+        check_in={"scheme": "balanced", "k": 2},
+        submodels=submodels,
+        client={"loss": "token-cross-entropy", "steps": 1, "learning_rate": 0.5},
+        privacy={"clip": 0.5, "noise_multiplier": 0.5, "delta": 1e-3},
+        engine={"kind": "serial"},
+        out=tmp_path / "run",
+    )
+    assert run.summary.parameters == 4 * (16 + 48)  # ranks of A and B
+    assert run.ledger.frozen_sha256
+    trained = run.model().network
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the hub, which is not asked
+        trained.save_pretrained(tmp_path / "adapter")
+    again = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    tokens = torch.from_numpy(x[50:])
+    with torch.no_grad():
+        # The libraries alone compute attention by another kernel.
+        assert torch.allclose(again(tokens).logits, trained(tokens).logits, atol=1e-5)
+        assert not torch.allclose(trained(tokens).logits, trained.unload()(tokens).logits, atol=1e-4)
+
+
+def test_what_the_library_does_not_know_is_refused():
+    for model, message in [
+        ({"name": "transformers:NoSuchModel"}, "transformers:NoSuchModel cannot be built .*NoSuchModel"),
+        ({**GPT, "options": {**SMALL, "n_head": 3}}, "cannot be built with options="),
+        (
+            {**GPT, "options": {**SMALL, "lora": {**LORA, "target_modules": ["nothing"]}}},
+            "cannot be built with .*nothing",
+        ),
+    ]:
+        with refused(message):
+            build(Model(**model), (8,), 11)
+    with pytest.raises(ModelError, match="must answer logits of shape"):
+        build(Model(**GPT, options=SMALL), (8,), 7)
