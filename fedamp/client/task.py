@@ -20,6 +20,7 @@ from fedamp.data.sections import Data
 from fedamp.federation.aggregation import Terms
 from fedamp.federation.submodels import AnySubmodels
 from fedamp.federation.training import Client
+from fedamp.models.architectures import is_import_path
 from fedamp.models.section import WHOLE, Model
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class ClientTask(Record):
     linf_coordinates: int  # coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not
     normalised: bool = False  # short updates are scaled up to the clipping norm (``privacy.clip: auto``)
     terms: Terms | None = None  # of secure aggregation
+    personal: str | None = None  # the file of the parameters that stay with their client
+    checkpoint_every: int = 1
     data: Data
     data_seed: int  # decides the partition (and synthetic records)
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of local training on a GPU
@@ -52,17 +55,18 @@ class ClientTask(Record):
     @property
     def digest(self) -> str:
         """Of all that decides a unit's update, for nodes that have agreed on it."""
-        return hashlib.sha256(self.model_dump_json(exclude={"terms", "stack"}).encode()).hexdigest()
+        return hashlib.sha256(self.model_dump_json(exclude={"terms", "stack", "personal"}).encode()).hexdigest()
 
     def without_places(self) -> Self:
         """The task for other machines, which have nothing to look for in the server's folders.
 
         Such a node reads its own data folder, gets the initial model from the server, and imports a custom model from
-        installed packages.
+        installed packages. The file of frozen weights lies at the same place on each machine.
         """
         named = {key: getattr(self.data, key, None) for key in DATA_PLACES}
         places = {key: "" for key, place in named.items() if place and Path(place).is_absolute()}
-        model = self.model.model_copy(update={"initial": None, "folder": None})
+        initial = self.model.initial if is_import_path(self.model.name) else None  # it may hold frozen weights
+        model = self.model.model_copy(update={"initial": initial, "folder": None})
         return self.model_copy(update={"data": self.data.model_copy(update=places), "model": model})
 
 

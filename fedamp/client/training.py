@@ -1,10 +1,11 @@
 """Local training of many clients at once: stacked parameters, padded records, one program for all."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -123,7 +124,12 @@ class Trainer:
         self.layers = layers if plain else None  # of a network that trains without autograd
 
     def train(
-        self, start: dict[str, Tensor], cohort: Cohort, seeds: NDArray[np.void], arguments: Sequence[Tensor] = ()
+        self,
+        start: dict[str, Tensor],
+        cohort: Cohort,
+        seeds: NDArray[np.void],
+        arguments: Sequence[Tensor] = (),
+        own: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> Trained:
         """Train every client of a stack. A client's update follows from the shape of the stack, not from its mates,
         where the kernels allow it (:func:`fedamp.client.stacks.why_alone`).
@@ -132,12 +138,13 @@ class Trainer:
             start: the parameters that all of them start from, by name; never written to.
             cohort, seeds: each client's records, and the seed of their order.
             arguments: further arguments of ``forward``, of shape [clients, ...].
+            own: [clients, *shape], in place of some of ``start``, what each client starts from (``module`` is None).
         """
         batches, clients = Batches(self.config, cohort, seeds, self.device), len(cohort.sizes)
         if self.layers is not None:
             updates, losses = perceptron.descend(self.layers, start, batches.inputs, list(batches), self.rate)
             return Trained(updates, losses.cpu().numpy(), batches.counts)
-        stacked = {name: value.expand(clients, *value.shape) for name, value in start.items()}
+        stacked = {name: value.expand(clients, *value.shape) for name, value in start.items()} | dict(own)
         arguments = [each.to(self.device) for each in arguments]
         if self.together is None and clients == 1:
             word = int(rng.client_words(seeds, "what the model draws", 1)[0, 0])

@@ -14,6 +14,7 @@ from fedamp.base.arrays import Arrays, Sums
 from fedamp.client import perceptron
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.memory import places_for
+from fedamp.client.personal import PersonalLayers, personal_layers
 from fedamp.client.records import RecordSteps
 from fedamp.client.stacks import Stack, aligned
 from fedamp.client.task import ClientTask, TrainInstruction, TrainReport, log
@@ -32,6 +33,8 @@ class _PieceTrainer:
 
     def __init__(self, task: ClientTask, piece: Piece, rate: float, loss: Loss, device: str) -> None:
         self.task, self.piece, self.rate = task, piece, rate
+        self.personal: PersonalLayers | None = None
+        self.round = 0  # in which it trains
         module = piece.module.to(device)
         known = module if piece.known else None
         self._trainer = Trainer(piece.forward, task.client, device, task.precision, loss, rate, known)
@@ -62,13 +65,36 @@ class _PieceTrainer:
             clipped, tensor = self._steps.sum(start, cohort, parts, clips, self.task.normalised, counted)
             losses, records = tensor.cpu().numpy(), cohort.sizes
         else:
-            trained = self._trainer.train(start, cohort, stack.seeds, piece.arguments(stack.seeds))
+            own = self._own(start, stack)
+            trained = self._trainer.train(start, cohort, stack.seeds, piece.arguments(stack.seeds), own)
             losses, records = trained.losses, trained.records
+            self._keep(own, trained.updates, stack, counted)
             updates = piece.owned(trained.updates, stack.seeds)
             clipped = clip_and_sum(updates, parts, clips, self.task.linf_coordinates, self.task.normalised, counted)
         sums = {name: total.cpu().numpy() for name, total in clipped.sums.items()}
         report.add(stack.units, clipped, losses, records)  # at last: a stack that is cut in two is not counted twice
         return sums
+
+    def _own(self, start: dict[str, Tensor], stack: Stack) -> dict[str, Tensor]:
+        """What each slot starts from in the parameters that stay with their client."""
+        own = {name: start[name].repeat(len(stack.seeds), *[1] * start[name].dim()) for name in self.piece.local}
+        if self.personal is not None:
+            for slot, client in enumerate(stack.units.tolist()):
+                for name, value in (self.personal.of(client, self.round) or {}).items():
+                    own[name][slot] = torch.from_numpy(value)
+        return own
+
+    def _keep(
+        self, own: dict[str, Tensor], updates: dict[str, Tensor], stack: Stack, counted: NDArray[np.bool_]
+    ) -> None:
+        """Keep what the clients have trained for themselves; what is not finite is not kept."""
+        if self.personal is None:
+            return
+        after = {name: (value + updates[name]).cpu().numpy() for name, value in own.items()}
+        for slot, client in enumerate(stack.units.tolist()):
+            values = {name: each[slot] for name, each in after.items()}
+            if counted[slot] and all(np.isfinite(value).all() for value in values.values()):
+                self.personal.keep(client, self.round, values)
 
 
 class TrainingNode:
@@ -88,7 +114,8 @@ class TrainingNode:
         self.task, self.dataset, self.device = task, dataset, device
         submodels, self._loss = task.submodels, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
-        self._frozen = submodels.a_piece(self._piece).frozen
+        one = submodels.a_piece(self._piece)
+        self._frozen, self._personal = one.frozen, personal_layers(task, one) if task.personal else None
         self._most = sys.maxsize if most is None else most
         self._trainers: dict[int, _PieceTrainer] = {}
         # By the shapes of a model and places for records: how many clients train together, and where that was tried.
@@ -111,6 +138,7 @@ class TrainingNode:
                 if trainer is None or trainer.piece is not piece or trainer.rate != rate:
                     trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device)
                     self._trainers[submodel] = trainer
+                trainer.personal, trainer.round = self._personal, instruction.round
                 whole = instruction.extracted == WHOLE
                 start = piece.extract(received) if whole else received
                 for part in self._sums(trainer, start, clients, seeds, instruction.clips, report):

@@ -62,6 +62,11 @@ class Dataset(ABC):
     def test(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """A copy of the public test set: inputs [records, *input_shape] and labels [records, ...]."""
 
+    @property
+    def test_clients(self) -> NDArray[np.int64] | None:
+        """The client of each test record, shape [records]; None where they belong to nobody."""
+        return None
+
     @abstractmethod
     def by_record(self) -> Self:
         """The same training records, each as a client of its own, in an order that no partition changes."""

@@ -11,6 +11,7 @@ from fedamp.data.given import GivenData
 from fedamp.data.huggingface import HuggingFaceData, TabularData
 from fedamp.data.idx import IdxData, KnownImages
 from fedamp.data.npz import NpzData
+from fedamp.data.ratings import InstEvalData
 from fedamp.data.synthetic import SyntheticData
 
 Data = Annotated[
@@ -23,6 +24,7 @@ Data = Annotated[
     | TabularData
     | IdxData
     | KnownImages
+    | InstEvalData
     | HuggingFaceData
     | GivenData
     | ExternalData,

@@ -77,6 +77,11 @@ class StoredDataset(Dataset):
     training: Records  # sorted by client
     offsets: NDArray[np.int64]  # [num_clients + 1]
     testing: Records
+    testers: NDArray[np.int64] | None = None  # the client of each test record
+
+    @property
+    def test_clients(self) -> NDArray[np.int64] | None:
+        return self.testers
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         self.check_ids(clients)
@@ -176,7 +181,22 @@ class StoredData(DataSection):
             training=training.take(np.argsort(owners, kind="stable")),
             offsets=offsets,
             testing=testing,
+            testers=self._testers(tables, testing),
         )
+
+    def _testers(self, tables: Tables, testing: Records) -> NDArray[np.int64] | None:
+        """The clients of the records of a test table, where its column names known ones."""
+        natural = isinstance(self.partition, NaturalPartition) and tables.federation is None
+        if not natural or tables.test is None or tables.test.read_column is None:
+            return None
+        assert isinstance(self.partition, NaturalPartition)
+        try:
+            column = tables.test.column(self.partition.column)[testing.numbers]
+        except DataError:  # the test records are nobody's
+            return None
+        names = np.unique(tables.train.column(self.partition.column))
+        places = np.minimum(np.searchsorted(names, column), len(names) - 1)
+        return places.astype(np.int64) if np.array_equal(names[places], column) else None
 
     def _owners(
         self, training: Records, federation: FederationFile | None, seed: int, kind: Labels

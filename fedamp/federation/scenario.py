@@ -85,7 +85,23 @@ class Scenario(Section):
             )
         if self.mixing:
             self.mixing.check(self.rounds, self.server, self.privacy.clip)
+        if self.model.local:
+            self._check_local()
         return self
+
+    def _check_local(self) -> None:
+        """Refuse where parameters of a client's own have no place, or the fast ways to train would not know them."""
+        for refused, key, expected in (
+            (self.privacy.unit != "client", f"privacy.unit: {self.privacy.unit}", "client"),
+            (not isinstance(self.submodels, NoSubmodels), f"submodels.scheme: {self.submodels.scheme}", "none"),
+            (self.data.name == "external", "data: external", "data that fedamp reads"),
+            (bool(self.federation.hosts) or self.engine.kind == "flower", "a deployment", "a simulation"),
+            (self.engine.address is not None, "engine.address", "workers of one machine"),
+        ):
+            if refused:
+                raise ValueError(
+                    f"model.local keeps parameters with their client, not with {key}; expected: {expected}"
+                )
 
     def _check_data(self) -> None:
         natural = isinstance(getattr(self.data, "partition", None), NaturalPartition)

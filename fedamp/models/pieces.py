@@ -1,6 +1,6 @@
 """The networks that clients train: the whole model, or all of it under dropout masks; ``splits`` has disjoint ones."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedamp import rng
+from fedamp.errors import ModelError
 from fedamp.models.architectures import is_import_path
+from fedamp.models.frozen import matches
 from fedamp.models.masks import Masks
 from fedamp.models.networks import build, is_random
 from fedamp.models.section import Model
@@ -26,13 +28,15 @@ class Piece:
     Attributes:
         module: the network; its parameter values are arbitrary.
         shared: names of the parameters in the shared part; those neither here nor frozen are in the split part.
-        frozen: names of the parameters that no client trains: no update holds them.
+        frozen: names of the parameters of which no update tells: nobody trains them, or they are ``local``.
+        local: names of the parameters that stay with their client.
         known: whether it is built in, so that it treats every record by itself and uses each layer once.
         random: whether its forward pass draws random numbers in training: then each unit needs its own stream.
         owns_all: whether clients that train this piece may change every parameter of it.
     """
 
     frozen: frozenset[str] = frozenset()
+    local: frozenset[str] = frozenset()
     owns_all = True
 
     def __init__(self, module: nn.Module, shared: frozenset[str], known: bool, random: bool = False) -> None:
@@ -42,7 +46,11 @@ class Piece:
     def whole(cls, model: Model, input_shape: tuple[int, ...], num_classes: int) -> "Piece":
         """All of a scenario's model."""
         module = build(model, input_shape, num_classes)
-        return cls(module, frozenset(), not is_import_path(model.name), is_random(module, model, input_shape))
+        known = not (is_import_path(model.name) or model.local)  # the fast ways have one start for all clients
+        piece = cls(module, frozenset(), known, is_random(module, model, input_shape))
+        piece.local = local_names(module, model.local)
+        piece.frozen = piece.local
+        return piece
 
     @cached_property
     def parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -75,6 +83,18 @@ class Piece:
         """Add this piece's arrays to the whole model's, in place, each coordinate where it belongs."""
         for name, array in part.items():
             total[name][...] += array
+
+
+def local_names(module: nn.Module, patterns: Sequence[str]) -> frozenset[str]:
+    """The parameters that stay with their client; ModelError where a pattern matches none, or nothing is left."""
+    names = [name for name, _ in module.named_parameters()]
+    for pattern in patterns:
+        if not any(matches(name, pattern) for name in names):
+            raise ModelError(f"model.local: {pattern!r} matches no parameter; expected: such as {names[-1]}")
+    found = frozenset(name for name in names if any(matches(name, pattern) for pattern in patterns))
+    if len(found) == len(names):
+        raise ModelError("model.local: all parameters are local, so that nothing is released; expected: some others")
+    return found
 
 
 class MaskedPiece(Piece):

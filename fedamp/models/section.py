@@ -41,6 +41,12 @@ class Model(Section):
         "that require a gradient",
         examples=[["head"]],
     )
+    local: tuple[str, ...] = Field(
+        (),
+        description="patterns of parameters that stay with their client and are never sent, such as output; with "
+        "privacy.unit: client, in a simulation on one machine",
+        examples=[["output"]],
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="arguments of a custom model")
     folder: str | None = Field(
         None, description="where a custom model is looked for, beside installed packages; default: the scenario's"

@@ -1,6 +1,7 @@
 """A run as ``fedamp.open`` and ``fedamp.run`` return it: it shows itself."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
@@ -14,6 +15,9 @@ from fedamp.report.tables import run_table
 from fedamp.report.words import ENDINGS, score
 from fedamp.runs import run
 
+if TYPE_CHECKING:
+    from fedamp.report.clients import ByClient
+
 
 class Run(run.Run):
     """A run with its pictures, its page, and a view for notebooks."""
@@ -24,6 +28,12 @@ class Run(run.Run):
         if not pictures:
             raise InputError(f"{self.folder}: no round was evaluated yet; there is no picture")
         return pictures["rounds"]
+
+    def by_client(self) -> "ByClient":
+        """Loss and score of each client on its own test records, UNPROTECTED; see :mod:`fedamp.report.clients`."""
+        from fedamp.report.clients import by_client  # which imports torch
+
+        return by_client(self)
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write a page to share; default: ``report.html`` in the run's folder."""

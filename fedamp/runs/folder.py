@@ -29,6 +29,7 @@ class RunFolder:
         self.scenario, self.summary = path / "scenario.yaml", path / "summary.json"
         self.model, self.plots = path / "model.safetensors", path / "plots"
         self.log, self.checkpoints = path / "log.txt", path / "checkpoint"
+        self.personal = path / "personal.bin"  # parameters that stay with their client
         self.seed, self.salt, self.certificate = path / "seed.secret", path / "salt.secret", path / "certificate.json"
 
     def append_round(self, record: RoundRecord) -> None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
@@ -96,7 +97,13 @@ class _Run:
     """One run between its start (or resumption) and its end."""
 
     def __init__(self, prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) -> None:
-        self.observer = observer
+        self.observer, scenario = observer, prepared.plan.scenario
+        if scenario.model.local:
+            places = {
+                "personal": str(folder.personal.resolve()),
+                "checkpoint_every": scenario.federation.checkpoint_every,
+            }
+            prepared = replace(prepared, task=prepared.task.model_copy(update=places))
         self.prepared, self.plan, self.grid, self.folder = prepared, prepared.plan, grid, folder
         self.fingerprint = fingerprint(self.plan.scenario)
         self.startup_seconds = 0.0

@@ -1,0 +1,80 @@
+"""Parameters that stay with their client (``model.local``): one file of a simulation holds those of all clients.
+
+The server never gets them, so nothing is charged for them. They follow from a client's own records and the released
+models: who sees a client's own parameters learns of other clients what the released models tell.
+"""
+
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.client.task import ClientTask
+from fedamp.models.pieces import Piece
+
+Values = Mapping[str, NDArray[np.float32]]
+_ROUND = struct.Struct("<q")
+
+
+def personal_layers(task: ClientTask, piece: Piece) -> "PersonalLayers":
+    """Those of a task's clients."""
+    shapes = {name: tuple(value.shape) for name, value in piece.module.named_parameters() if name in piece.local}
+    return PersonalLayers(Path(str(task.personal)), shapes, task.checkpoint_every)
+
+
+class PersonalLayers:
+    """Each client has two places, a round and its values each: of an earlier span of rounds, and of the last one.
+
+    A run that is resumed plays all rounds since a checkpoint again, from what each client had there. Clients write
+    into places of their own, so that several processes may.
+
+    Args:
+        path: the file; made when it is written first. What was never written is round 0.
+        shapes: of the parameters, by name.
+        every: rounds from one checkpoint to the next.
+    """
+
+    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], every: int = 1) -> None:
+        self._path, self._shapes, self._every = path, dict(sorted(shapes.items())), every
+        self._place = _ROUND.size + 4 * sum(int(np.prod(shape)) for shape in shapes.values())
+
+    def of(self, client: int, round_: int) -> Values | None:
+        """What a client has before a round (from 1); None for one that has not trained before."""
+        before = [place for place in self._places(client) if 0 < _round_of(place) < round_]
+        if not before:
+            return None
+        numbers = np.frombuffer(max(before, key=_round_of), np.float32, offset=_ROUND.size).copy()
+        ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])[:-1]
+        parts = zip(self._shapes.items(), np.split(numbers, ends), strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in parts}
+
+    def keep(self, client: int, round_: int, values: Values) -> None:
+        """What a client has after a round."""
+        rounds = [_round_of(place) for place in self._places(client)]
+        newest = int(np.argmax(rounds))
+        is_of_this_span = rounds[newest] > 0 and (rounds[newest] - 1) // self._every >= (round_ - 1) // self._every
+        number = newest if is_of_this_span else 1 - newest
+        content = b"".join(np.ascontiguousarray(values[name], np.float32).tobytes() for name in self._shapes)
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.pwrite(file, _ROUND.pack(round_) + content, (2 * client + number) * self._place)
+        finally:
+            os.close(file)
+
+    def _places(self, client: int) -> list[bytes]:
+        try:
+            file = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return [bytes(self._place)] * 2
+        try:
+            found = os.pread(file, 2 * self._place, 2 * client * self._place).ljust(2 * self._place, b"\0")
+        finally:
+            os.close(file)
+        return [found[: self._place], found[self._place :]]
+
+
+def _round_of(place: bytes) -> int:
+    return int(_ROUND.unpack_from(place)[0])
