@@ -61,11 +61,12 @@ class ClientTask(Record):
         """The task for other machines, which have nothing to look for in the server's folders.
 
         Such a node reads its own data folder, gets the initial model from the server, and imports a custom model from
-        installed packages. The file of frozen weights lies at the same place on each machine.
+        installed packages. It has a file of frozen weights under the same name (:func:`fedamp.models.frozen.place_of`).
         """
         named = {key: getattr(self.data, key, None) for key in DATA_PLACES}
         places = {key: "" for key, place in named.items() if place and Path(place).is_absolute()}
-        initial = self.model.initial if is_import_path(self.model.name) else None  # it may hold frozen weights
+        frozen = is_import_path(self.model.name) and self.model.initial is not None  # it may hold frozen weights
+        initial = Path(str(self.model.initial)).name if frozen else None
         model = self.model.model_copy(update={"initial": initial, "folder": None})
         return self.model_copy(update={"data": self.data.model_copy(update=places), "model": model})
 

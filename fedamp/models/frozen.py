@@ -1,19 +1,20 @@
 """Frozen weights: what a model starts from and does not train. They become buffers, which are never sent or noised."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedamp.errors import ModelError, one_line
 
 _IN_FOLDERS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin")  # of Hugging Face
+_PICKLES = (".pt", ".pth", ".bin")
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -21,6 +22,11 @@ def matches(name: str, pattern: str) -> bool:
     parts = name.split(".")
     ranges = ((first, last) for first in range(len(parts)) for last in range(first + 1, len(parts) + 1))
     return any(fnmatchcase(".".join(parts[first:last]), pattern) for first, last in ranges)
+
+
+def place_of(initial: str) -> Path:
+    """Where the weights of ``model.initial`` are: on a node, which is told a name alone, in ``$FEDAMP_MODELS``."""
+    return Path(os.environ.get("FEDAMP_MODELS", "")) / initial
 
 
 def choose_trainable(module: nn.Module, patterns: Sequence[str]) -> None:
@@ -104,11 +110,10 @@ def _read(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".json":
             files = sorted(set(json.loads(path.read_text())["weight_map"].values()))
             return {name: value for file in files for name, value in load_file(path.parent / file).items()}
-        if path.suffix == ".safetensors":
+        if path.suffix not in _PICKLES:
             return load_file(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
         return {name: value for name, value in loaded.items() if isinstance(value, Tensor)}
-    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, AttributeError, EOFError) as error:
-        raise ModelError(f"model.initial {path}: cannot be read as safetensors ({one_line(error)})") from error
     except Exception as error:  # a pickle may raise anything
-        raise ModelError(f"model.initial {path}: cannot be read ({one_line(error)})") from error
+        kind = "a state_dict" if path.suffix in _PICKLES else "safetensors"
+        raise ModelError(f"model.initial {path}: cannot be read as {kind} ({one_line(error)})") from error

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedamp.errors import ModelError, one_line
+from fedamp.models import frozen
 from fedamp.models.section import Model
 from fedamp.models.units import Units
 
@@ -80,8 +81,9 @@ def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> nn.
     if config.initial is None:
         made: nn.Module = kind(kind.config_class(**options))
     else:
-        settings = kind.config_class.from_pretrained(config.initial, **options)
-        made = kind.from_pretrained(config.initial, config=settings, local_files_only=True)
+        place = frozen.place_of(config.initial)
+        settings = kind.config_class.from_pretrained(place, **options)
+        made = kind.from_pretrained(place, config=settings, local_files_only=True)
     return made
 
 

@@ -153,7 +153,7 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
         frozen.choose_trainable(module, config.trainable)
     is_frozen = not all(parameter.requires_grad for parameter in module.parameters())
     if config.initial is not None and is_frozen and not config.name.startswith(libraries.PREFIX):
-        frozen.load_start(module, Path(config.initial), config.initial_names)
+        frozen.load_start(module, frozen.place_of(config.initial), config.initial_names)
     module.__dict__["frozen_names"] = frozen.freeze(module)
     return module
 

@@ -38,8 +38,8 @@ def test_insteval_itself():
 
 
 def test_what_is_not_there_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedamp.data.ratings.PACKAGE", tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"no Rdata.rdx and Rdata.rdb; expected: make data, or data.path"):
-        monkeypatch.setattr("fedamp.data.ratings.PACKAGE", tmp_path / "nowhere")
         InstEvalData(name="insteval", path="there").load(0, tmp_path, ratings())
     for name in ("Rdata.rdx", "Rdata.rdb"):
         (tmp_path / name).write_bytes(b"something else")

@@ -223,3 +223,13 @@ def test_what_the_library_does_not_know_is_refused():
             build(Model(**model), (8,), 11)
     with pytest.raises(ModelError, match="must answer logits of shape"):
         build(Model(**GPT, options=SMALL), (8,), 7)
+
+
+def test_a_node_finds_frozen_weights_by_their_name(net, tmp_path, monkeypatch):
+    save_file({"body.weight": torch.randn(4, 4)}, tmp_path / "start.safetensors")
+    asked = pinned(net.model_copy(update={"initial": str(tmp_path / "start.safetensors")}), (4,), 3)
+    told = asked.model_copy(update={"initial": "start.safetensors"})  # ClientTask.without_places
+    with refused("model.initial start.safetensors: cannot be read"):
+        build(told, (4,), 3)
+    monkeypatch.setenv("FEDAMP_MODELS", str(tmp_path))
+    assert torch.equal(build(told, (4,), 3).body.weight, build(asked, (4,), 3).body.weight)
