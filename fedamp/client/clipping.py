@@ -8,6 +8,7 @@ of units nor that of nodes changes a sum (2**22 units at full clip fit).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp.client import kernels
+from fedamp.models.tables import is_spare
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +35,14 @@ def quantum(clip: float) -> float:
     if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
         raise ValueError(f"clip must be in [2**-90, 2**90], got {clip}")
     return 2.0 ** (math.frexp(clip)[1] - 31)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Of a table of which each unit has an update of some rows: which ones, int64 [units, places], and of how many."""
+
+    numbers: Tensor
+    table: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,7 @@ def clip_and_sum(
     linf_coordinates: int = 0,
     normalised: bool = False,
     counted: NDArray[np.bool_] | None = None,
+    rows: Mapping[str, Rows] = MappingProxyType({}),
 ) -> ClippedSum:
     """Clip every unit's update part by part, quantise it, and add up.
 
@@ -69,6 +80,8 @@ def clip_and_sum(
             Algorithm 1); 0 does not.
         normalised: scale short updates up, too (:func:`scales_of`).
         counted: [units], which units are in the sum; default: all. The others take as much time, and add nothing.
+        rows: for updates of some rows of a table, [units, places, ...], where they belong. A row that a unit has twice
+            in a row counts once: the first time.
 
     Raises:
         ValueError: parts that do not match the names or the clips, or a clip outside the range of :func:`quantum`.
@@ -78,7 +91,9 @@ def clip_and_sum(
         raise ValueError(
             f"parts must hold every parameter once, none be empty, and have a clip each, got {parts} and clips {clips}"
         )
-    stacks = {name: _as_in_memory(update) for name, update in updates.items()}
+    for name, each in rows.items():
+        updates[name].masked_fill_(is_spare(each.numbers).to(updates[name].device)[..., None], 0.0)
+    stacks = {name: update if name in rows else _as_in_memory(update) for name, update in updates.items()}
     flat = {name: stack.flatten(1) for name, stack in stacks.items()}
     norms = np.sqrt([np.sum([_square_norms(flat[name]) for name in part], 0) for part in parts])
     failed = ~np.isfinite(norms).all(0)
@@ -89,6 +104,9 @@ def clip_and_sum(
         scales = np.where(failed, 0.0, scales_of(norm, clip, normalised) * shares / unit).astype(np.float32)
         limit = math.floor(clip / unit / math.sqrt(linf_coordinates or 1))
         for name in part:
+            if name in rows:
+                sums[name] = _sum_of_rows(stacks[name], scales, _as_float32(limit), unit, rows[name])
+                continue
             total = _sum_of_quanta(flat[name], scales, _as_float32(limit), unit).view(stacks[name].shape[1:])
             sums[name] = total if stacks[name] is updates[name] else total.mT
     clipped = ~failed & (norms > np.array(clips)[:, None])
@@ -126,6 +144,15 @@ def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, uni
     scale = torch.from_numpy(scales).to(stack.device)[:, None]
     scaled = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit)
     return scaled.to(torch.int32).sum(0).double() * unit  # conversion to integers truncates towards zero
+
+
+def _sum_of_rows(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float, rows: Rows) -> Tensor:
+    """As :func:`_sum_of_quanta`, of units [units, places, numbers], into a table: float64 [rows, numbers]."""
+    scale = torch.from_numpy(scales).to(stack.device)[:, None, None]
+    quanta = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit).to(torch.int32).long()
+    total = torch.zeros(rows.table, stack.shape[2], dtype=torch.int64, device=stack.device)
+    total.index_add_(0, rows.numbers.to(stack.device).flatten(), quanta.flatten(0, 1))
+    return total.double() * unit
 
 
 def _as_in_memory(stack: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -156,19 +156,20 @@ class Trainer:
         self,
         start: dict[str, Tensor],
         like: Cohort,
-        arguments: Callable[[NDArray[np.void]], Sequence[Tensor]],
+        further: Callable[[NDArray[Any], NDArray[np.void]], tuple[Sequence[Tensor], Mapping[str, Tensor]]],
         vocabulary: int | None,
     ) -> str:
         """Why clients cannot share a stack such as ``like``, whose records do not count; empty where they can.
 
-        ``arguments`` gives those of ``forward`` for seeds; ``vocabulary`` is the number of tokens, None for numbers.
+        ``further`` gives arguments of ``forward`` and ``own``, for inputs and seeds; ``vocabulary`` is the number of
+        tokens, None for numbers.
         """
         few = copy.copy(self)
         few.rate = MILD_RATE
         few.config = self.config.model_copy(update={"steps": min(self.config.steps or 3, 3), "epochs": None})
 
         def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
-            updates = few.train(start, cohort, seeds, arguments(seeds)).updates
+            updates = few.train(start, cohort, seeds, *further(cohort.inputs, seeds)).updates
             return {name: update[torch.from_numpy(kept).to(update.device)] for name, update in updates.items()}
 
         return why_alone(train, like, sum(value.numel() for value in start.values()), vocabulary)

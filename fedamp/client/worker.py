@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fedamp.base.arrays import Arrays, Sums
 from fedamp.client import perceptron
-from fedamp.client.clipping import clip_and_sum
+from fedamp.client.clipping import Rows, clip_and_sum
 from fedamp.client.memory import places_for
 from fedamp.client.personal import PersonalLayers, personal_layers
 from fedamp.client.records import RecordSteps
@@ -52,7 +53,8 @@ class _PieceTrainer:
         """Why clients cannot share a stack of this shape; empty where they can."""
         if self._steps is not None:
             return self._steps.why_alone(start, stack.cohort)
-        return self._trainer.why_alone(start, stack.cohort, self.piece.arguments, self.task.model.vocabulary)
+        further = partial(self.piece.further, start, decays=bool(self.task.client.weight_decay))
+        return self._trainer.why_alone(start, stack.cohort, further, self.task.model.vocabulary)
 
     def train(
         self, start: dict[str, Tensor], stack: Stack, clips: Sequence[float], report: TrainReport
@@ -65,12 +67,16 @@ class _PieceTrainer:
             clipped, tensor = self._steps.sum(start, cohort, parts, clips, self.task.normalised, counted)
             losses, records = tensor.cpu().numpy(), cohort.sizes
         else:
-            own = self._own(start, stack)
-            trained = self._trainer.train(start, cohort, stack.seeds, piece.arguments(stack.seeds), own)
+            own, decays = self._own(start, stack), bool(self.task.client.weight_decay)
+            arguments, tables = piece.further(start, cohort.inputs, stack.seeds, decays)
+            trained = self._trainer.train(start, cohort, stack.seeds, arguments, own | tables)
             losses, records = trained.losses, trained.records
             self._keep(own, trained.updates, stack, counted)
             updates = piece.owned(trained.updates, stack.seeds)
-            clipped = clip_and_sum(updates, parts, clips, self.task.linf_coordinates, self.task.normalised, counted)
+            rows = {name: Rows(arguments[0], len(start[name])) for name in tables}
+            clipped = clip_and_sum(
+                updates, parts, clips, self.task.linf_coordinates, self.task.normalised, counted, rows
+            )
         sums = {name: total.cpu().numpy() for name, total in clipped.sums.items()}
         report.add(stack.units, clipped, losses, records)  # at last: a stack that is cut in two is not counted twice
         return sums

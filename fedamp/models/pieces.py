@@ -1,7 +1,10 @@
 """The networks that clients train: the whole model, or all of it under dropout masks; ``splits`` has disjoint ones."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ from fedamp.models.frozen import matches
 from fedamp.models.masks import Masks
 from fedamp.models.networks import build, is_random
 from fedamp.models.section import Model
+from fedamp.models.tables import tables, takes_rows, touched, with_rows
 
 # (submodel, round) -> what clients train; the same object as long as it is the same piece.
 Pieces = Callable[[int, int], "Piece"]
@@ -30,6 +34,7 @@ class Piece:
         shared: names of the parameters in the shared part; those neither here nor frozen are in the split part.
         frozen: names of the parameters of which no update tells: nobody trains them, or they are ``local``.
         local: names of the parameters that stay with their client.
+        tables: embeddings of which a client may train the rows that it touches alone (:mod:`fedamp.models.tables`).
         known: whether it is built in, so that it treats every record by itself and uses each layer once.
         random: whether its forward pass draws random numbers in training: then each unit needs its own stream.
         owns_all: whether clients that train this piece may change every parameter of it.
@@ -37,6 +42,7 @@ class Piece:
 
     frozen: frozenset[str] = frozenset()
     local: frozenset[str] = frozenset()
+    tables: Mapping[str, str] = MappingProxyType({})
     owns_all = True
 
     def __init__(self, module: nn.Module, shared: frozenset[str], known: bool, random: bool = False) -> None:
@@ -50,6 +56,9 @@ class Piece:
         piece = cls(module, frozenset(), known, is_random(module, model, input_shape))
         piece.local = local_names(module, model.local)
         piece.frozen = piece.local
+        if model.vocabulary is not None:
+            found = {name: path for name, path in tables(module).items() if name not in piece.local}
+            piece.tables = found if takes_rows(module, found, input_shape, model.vocabulary) else {}
         return piece
 
     @cached_property
@@ -61,12 +70,25 @@ class Piece:
 
     def forward(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
         """Logits [records, classes] of one client."""
-        logits: Tensor = functional_call(self.module, parameters, (inputs,))
+        with with_rows(self.module, self.tables, arguments[0]) if arguments else nullcontext():
+            logits: Tensor = functional_call(self.module, parameters, (inputs,))
         return logits
 
     def arguments(self, seeds: NDArray[void]) -> list[Tensor]:
         """Further arguments of :meth:`forward`, of shape [clients, ...], drawn from each client's own seed."""
         return []
+
+    def further(
+        self, start: Mapping[str, Tensor], inputs: NDArray[Any], seeds: NDArray[void], decays: bool
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Arguments of :meth:`forward`, and what clients start from in place of ``start``: of tables, their own rows,
+        where these are few, and others stay as they are (``decays`` False). Inputs: [clients, records, *input_shape].
+        """
+        places = math.prod(inputs.shape[1:])
+        if decays or not self.tables or any(2 * places > len(start[name]) for name in self.tables):
+            return self.arguments(seeds), {}
+        rows = touched(torch.from_numpy(inputs), places).to(next(iter(start.values())).device)
+        return [rows], {name: start[name][rows] for name in self.tables}
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[void]) -> dict[str, Tensor]:
         """The updates [clients, ...], zero outside what these clients may change. May overwrite them.

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -148,7 +148,8 @@ class Prepared:
         records = np.zeros((slots, 2, *self.task.input_shape), self.test[0].dtype)
         like = Cohort(records, np.zeros((slots, 2, *labels.shape[1:]), labels.dtype), np.zeros(slots, np.int64))
         trainer, start = self._training()
-        return trainer.why_alone(start, like, self._piece.arguments, self.task.model.vocabulary)
+        further = partial(self._piece.further, start, decays=bool(self.task.client.weight_decay))
+        return trainer.why_alone(start, like, further, self.task.model.vocabulary)
 
     @cached_property
     def _piece(self) -> Piece:
@@ -257,6 +258,10 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
     trained, half = piece.module, power_above(math.ceil(plan.expected_cohort / 2))
     per_record = kept_per_record(trained, task.input_shape, input_type(task.model)) + math.prod(task.input_shape)
     parameters = sum(parameter.numel() for parameter in trained.parameters())
+    for name in piece.tables if not task.client.weight_decay else ():  # a record touches as many rows as tokens
+        rows, numbers = trained.get_parameter(name).shape
+        parameters -= rows * numbers
+        per_record += math.prod(task.input_shape) * numbers
     asked, device = plan.scenario.engine.clients_per_batch, _asked(plan)
     device = devices.here(device) if device == "auto" else device  # a named one may be a cluster's
     if piece.owns_all and RecordSteps.can_run(task, trained, piece.known):

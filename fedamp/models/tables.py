@@ -1,0 +1,92 @@
+"""Embedding tables of which each client trains the rows that its own tokens touch, as if it trained all.
+
+The other rows have a gradient of zero. So a client needs a small table of its own; what lies at a place of it follows
+from the client's tokens, and how many places there are from a public number.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedamp.models.generators import generators_from
+
+
+def tables(module: nn.Module) -> dict[str, str]:
+    """The plain embeddings of a model: the path of the module by the name of its parameter. Not one whose weight is
+    used elsewhere, too, or whose rows are treated differently.
+    """
+    modules = dict(module.named_modules())
+    users: dict[int, int] = {}
+    for each in modules.values():
+        for parameter in each.parameters(recurse=False):
+            users[id(parameter)] = users.get(id(parameter), 0) + 1
+    return {
+        f"{path}.weight".lstrip("."): path
+        for path, each in modules.items()
+        if type(each) is nn.Embedding
+        and isinstance(each.weight, nn.Parameter)
+        and each.padding_idx is None
+        and each.max_norm is None
+        and not each.scale_grad_by_freq
+        and not each.sparse
+        and users[id(each.weight)] == 1
+    }
+
+
+def touched(tokens: Tensor, places: int) -> Tensor:
+    """The different tokens [clients, places] of each client's [clients, ...], ascending; then its largest again."""
+    found = torch.sort(tokens.flatten(1), dim=1)[0]
+    is_new = torch.ones_like(found, dtype=torch.bool)
+    is_new[:, 1:] = found[:, 1:] != found[:, :-1]
+    rows = found[:, -1:].repeat(1, places)
+    place = is_new.cumsum(1) - 1
+    return rows.scatter_(1, place, found)  # equal tokens have one place
+
+
+def is_spare(rows: Tensor) -> Tensor:
+    """Which places of ``touched`` repeat the one before: bool [clients, places]."""
+    spare = torch.zeros_like(rows, dtype=torch.bool)
+    spare[:, 1:] = rows[:, 1:] == rows[:, :-1]
+    return spare
+
+
+def takes_rows(module: nn.Module, paths: Mapping[str, str], input_shape: tuple[int, ...], vocabulary: int) -> bool:
+    """Whether the embeddings look up nothing but the input's tokens; not sums of them, for example."""
+    with generators_from(0), torch.no_grad():
+        tokens = torch.randint(vocabulary, (2, *input_shape))
+        rows = touched(tokens[None].flatten(1), tokens.numel())[0]
+        values = {name: module.get_parameter(name)[rows] for name in paths}
+        with with_rows(module, paths, rows):
+            found = functional_call(module, values, (tokens,))
+    return bool(found.isfinite().all())
+
+
+@contextmanager
+def with_rows(module: nn.Module, paths: Mapping[str, str], rows: Tensor) -> Iterator[None]:
+    """Inside, the embeddings have the rows [places] of one client: they look for the place of each token.
+
+    A token without a place gets numbers that are not finite, so that the client fails and adds nothing.
+    """
+
+    known: list[Tensor] = []  # of the call under way
+
+    def look(embedding: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor]:
+        places = torch.searchsorted(rows, arguments[0].contiguous()).clamp(max=rows.shape[0] - 1)
+        known[:] = [rows[places] == arguments[0]]
+        return (places,)
+
+    def check(embedding: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return torch.where(known[0][..., None], output, math.nan)
+
+    embeddings = [module.get_submodule(path) for path in paths.values()]
+    handles = [each.register_forward_pre_hook(look) for each in embeddings]
+    handles += [each.register_forward_hook(check) for each in embeddings]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
