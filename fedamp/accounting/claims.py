@@ -68,7 +68,7 @@ class Claims:
         return Repeat(sampled, self.rounds)
 
     def _checks(self) -> Iterator[Check]:
-        plan = self.mechanism(1.0)  # refuses what makes no sense
+        self.mechanism(1.0)  # refuses what makes no sense
         checks.delta(self.delta)
         if self.people is not None:
             share = 1 / checks.count("people", self.people)

@@ -257,12 +257,9 @@ def _(event: Group) -> Mechanism:
     try:
         return exact_group(of_one, event.size)
     except NotEvaluable:
-        signal = signal_to_noise(event.mechanism)
-        return (
-            of_one
-            if signal is None
-            else Gaussian(signal**-0.5 / event.size, relation=event.relation or Relation.ZERO_OUT)
-        )
+        if (signal := signal_to_noise(event.mechanism)) is None:
+            return of_one
+        return Gaussian(signal**-0.5 / event.size, relation=event.relation or Relation.ZERO_OUT)
 
 
 @attained.register

@@ -1,7 +1,7 @@
 """What one participation releases, and releases after one another."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
@@ -258,6 +258,11 @@ class Repeat(OfOne):
         whole, rest = divmod(rounds, self.mechanism.span)
         released = Repeat(self.mechanism, whole)
         return Compose((released, self.mechanism.after(rest))) if rest else released
+
+
+def composed(parts: Iterable[tuple[Mechanism, int]]) -> Mechanism:
+    """Mechanisms one after another, each so many times; of none ``NOTHING``."""
+    return Compose([Repeat(each, times) for each, times in parts] or [NOTHING])
 
 
 NOTHING = Repeat(NotPrivate(), 0)  # the release that says nothing, for any neighbouring relation

@@ -141,18 +141,22 @@ def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, uni
         total = np.zeros(stack.shape[1], np.int64)
         kernels.add_quanta(stack.numpy(), scales, np.float32(limit), total)
         return torch.from_numpy(total * unit)
-    scale = torch.from_numpy(scales).to(stack.device)[:, None]
-    scaled = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit)
-    return scaled.to(torch.int32).sum(0).double() * unit  # conversion to integers truncates towards zero
+    return _quanta(stack, scales, limit).sum(0).double() * unit
 
 
 def _sum_of_rows(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float, rows: Rows) -> Tensor:
     """As :func:`_sum_of_quanta`, of units [units, places, numbers], into a table: float64 [rows, numbers]."""
-    scale = torch.from_numpy(scales).to(stack.device)[:, None, None]
-    quanta = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit).to(torch.int32).long()
+    quanta = _quanta(stack, scales, limit).long()
     total = torch.zeros(rows.table, stack.shape[2], dtype=torch.int64, device=stack.device)
     total.index_add_(0, rows.numbers.to(stack.device).flatten(), quanta.flatten(0, 1))
     return total.double() * unit
+
+
+def _quanta(stack: Tensor, scales: NDArray[np.float32], limit: float) -> Tensor:
+    """The whole quanta of units [units, ...], int32; zeros for a scale of zero."""
+    scale = torch.from_numpy(scales).to(stack.device).view(-1, *[1] * (stack.dim() - 1))
+    scaled = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit)
+    return scaled.to(torch.int32)  # conversion to integers truncates towards zero
 
 
 def _as_in_memory(stack: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ class _PieceTrainer:
         layers = perceptron.layers_of(known)
         single = piece.owns_all and RecordSteps.can_run(task, module, piece.known)
         self._steps = RecordSteps(layers, rate, loss) if layers and single else None
+        self._further = partial(piece.further, decays=bool(task.client.weight_decay))
 
     def places(self, records: int) -> int:
         """The places for the records of a client. Products of single rows often round by their place in memory."""
@@ -53,8 +54,7 @@ class _PieceTrainer:
         """Why clients cannot share a stack of this shape; empty where they can."""
         if self._steps is not None:
             return self._steps.why_alone(start, stack.cohort)
-        further = partial(self.piece.further, start, decays=bool(self.task.client.weight_decay))
-        return self._trainer.why_alone(start, stack.cohort, further, self.task.model.vocabulary)
+        return self._trainer.why_alone(start, stack.cohort, partial(self._further, start), self.task.model.vocabulary)
 
     def train(
         self, start: dict[str, Tensor], stack: Stack, clips: Sequence[float], report: TrainReport
@@ -67,8 +67,8 @@ class _PieceTrainer:
             clipped, tensor = self._steps.sum(start, cohort, parts, clips, self.task.normalised, counted)
             losses, records = tensor.cpu().numpy(), cohort.sizes
         else:
-            own, decays = self._own(start, stack), bool(self.task.client.weight_decay)
-            arguments, tables = piece.further(start, cohort.inputs, stack.seeds, decays)
+            own = self._own(start, stack)
+            arguments, tables = self._further(start, cohort.inputs, stack.seeds)
             trained = self._trainer.train(start, cohort, stack.seeds, arguments, own | tables)
             losses, records = trained.losses, trained.records
             self._keep(own, trained.updates, stack, counted)

@@ -81,10 +81,9 @@ class KnownImages(IdxFiles):
     def open(self, folder: Path) -> Tables:
         if self.path is not None:
             return self.in_folder(existing_folder(folder, self.path, "train-images-idx3-ubyte"))
-        of_user = [Path(os.environ["FEDAMP_DATA"])] if "FEDAMP_DATA" in os.environ else []
-        for place in (*of_user, *INSTALLED):
-            if (place / self.name).is_dir():
-                return self.in_folder(place / self.name)
+        for place in places_of(self.name):
+            if place.is_dir():
+                return self.in_folder(place)
         hub, how_to_get = _SOURCES[self.name]
         try:
             return HuggingFaceData(name="huggingface", dataset=hub, shape=self.shape, scale=self.scale).open(Path())
@@ -93,6 +92,12 @@ class KnownImages(IdxFiles):
                 f"data.name {self.name}: not on this machine ({how_to_get}; or name a folder of IDX files as "
                 f"data.path), and not available from the hub: {error}"
             ) from None
+
+
+def places_of(name: str) -> list[Path]:
+    """Where a data set that is known by name may be: in the user's folder, or in those of packages."""
+    of_user = [Path(os.environ["FEDAMP_DATA"])] if "FEDAMP_DATA" in os.environ else []
+    return [place / name for place in (*of_user, *INSTALLED)]
 
 
 def read_idx(path: Path) -> NDArray[Any]:

@@ -1,7 +1,6 @@
 """Ratings by real people."""
 
 import gzip
-import os
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedamp.data.idx import INSTALLED
+from fedamp.data.idx import places_of
 from fedamp.data.partition import AnyPartition, NaturalPartition
 from fedamp.data.stored import StoredData, Tables
 from fedamp.data.table import Table
@@ -46,10 +45,7 @@ class InstEvalData(StoredData):
         return Tables(table(~held_out), table(held_out))
 
     def _folder(self, folder: Path) -> Path:
-        of_user = [Path(os.environ["FEDAMP_DATA"])] if "FEDAMP_DATA" in os.environ else []
-        known = [place / self.name for place in (*of_user, *INSTALLED)]
-        places = known if self.path is None else [folder / self.path]
-        for place in (*places, PACKAGE):
+        for place in [*places_of(self.name), PACKAGE] if self.path is None else [folder / self.path]:
             if all((place / name).is_file() for name in _FILES):
                 return place
         raise DataError(f"data.name insteval: no {' and '.join(_FILES)}; expected: make data, or data.path")

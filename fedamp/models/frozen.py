@@ -24,6 +24,14 @@ def matches(name: str, pattern: str) -> bool:
     return any(fnmatchcase(".".join(parts[first:last]), pattern) for first, last in ranges)
 
 
+def matching(names: Sequence[str], patterns: Sequence[str], key: str) -> frozenset[str]:
+    """The names that some pattern matches; ModelError, which names the scenario's ``key``, where one matches none."""
+    for pattern in patterns:
+        if not any(matches(name, pattern) for name in names):
+            raise ModelError(f"{key}: {pattern!r} matches no parameter; expected: such as {names[-1]}")
+    return frozenset(name for name in names if any(matches(name, pattern) for pattern in patterns))
+
+
 def place_of(initial: str) -> Path:
     """Where the weights of ``model.initial`` are: on a node, which is told a name alone, in ``$FEDAMP_MODELS``."""
     return Path(os.environ.get("FEDAMP_MODELS", "")) / initial
@@ -31,32 +39,27 @@ def place_of(initial: str) -> Path:
 
 def choose_trainable(module: nn.Module, patterns: Sequence[str]) -> None:
     """Freeze every parameter that no pattern matches; ModelError where a pattern matches none."""
-    names = [name for name, _ in module.named_parameters()]
-    for pattern in patterns:
-        if not any(matches(name, pattern) for name in names):
-            raise ModelError(f"model.trainable: {pattern!r} matches no parameter; expected: such as {names[-1]}")
+    chosen = matching([name for name, _ in module.named_parameters()], patterns, "model.trainable")
     for name, parameter in module.named_parameters():
-        chosen = any(matches(name, pattern) for pattern in patterns)
-        if chosen and not parameter.dtype.is_floating_point:
+        if name in chosen and not parameter.dtype.is_floating_point:
             raise ModelError(f"model.trainable: parameter {name} is {parameter.dtype}, which cannot be trained")
-        parameter.requires_grad_(chosen)
+        parameter.requires_grad_(name in chosen)
 
 
-def freeze(module: nn.Module) -> frozenset[str]:
-    """Make all parameters without ``requires_grad`` buffers, so that only what is trained is a parameter; their names.
+def freeze(module: nn.Module) -> None:
+    """Make all parameters without ``requires_grad`` buffers, so that only what is trained is a parameter.
 
     Its smaller networks would not have the frozen values: a module that makes some is trained under masks instead.
     """
-    found = set()
-    for path, each in module.named_modules():
+    found = False
+    for each in module.modules():
         for name, parameter in list(each.named_parameters(recurse=False)):
             if not parameter.requires_grad:
                 del each._parameters[name]
                 each.register_buffer(name, parameter.detach())
-                found.add(f"{path}.{name}".lstrip("."))
+                found = True
     if found and callable(getattr(module, "smaller", None)):
         module.smaller = None  # type: ignore[assignment]
-    return frozenset(found)
 
 
 def load_start(module: nn.Module, path: Path, names: Mapping[str, str | None]) -> None:

@@ -91,8 +91,7 @@ def initial_parameters(
     model_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
     module = build(config, input_shape, num_classes, model_seed)
     values = _values(module)
-    starts_there = config.name.startswith(libraries.PREFIX) or module.__dict__.get("frozen_names")
-    if config.initial is not None and not starts_there:
+    if config.initial is not None and not module.__dict__.get("starts_there"):
         return read_parameters(folder / config.initial, values, config.initial_names)
     if is_import_path(config.name):
         again = _values(build(config, input_shape, num_classes, model_seed))
@@ -145,16 +144,18 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
 
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """A custom model. Its frozen weights are buffers with the values of ``config.initial``."""
-    if config.name.startswith(libraries.PREFIX):
+    of_library = config.name.startswith(libraries.PREFIX)
+    if of_library:
         module = libraries.from_transformers(config, num_classes)
     else:
         module = _import_own(config, input_shape, num_classes)
     if config.trainable is not None:
         frozen.choose_trainable(module, config.trainable)
     is_frozen = not all(parameter.requires_grad for parameter in module.parameters())
-    if config.initial is not None and is_frozen and not config.name.startswith(libraries.PREFIX):
+    if config.initial is not None and is_frozen and not of_library:
         frozen.load_start(module, frozen.place_of(config.initial), config.initial_names)
-    module.__dict__["frozen_names"] = frozen.freeze(module)
+    frozen.freeze(module)
+    module.__dict__["starts_there"] = of_library or is_frozen  # it has the values of ``config.initial``
     return module
 
 

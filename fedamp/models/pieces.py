@@ -16,7 +16,7 @@ from torch.func import functional_call
 from fedamp import rng
 from fedamp.errors import ModelError
 from fedamp.models.architectures import is_import_path
-from fedamp.models.frozen import matches
+from fedamp.models.frozen import matching
 from fedamp.models.masks import Masks
 from fedamp.models.networks import build, is_random
 from fedamp.models.section import Model
@@ -58,7 +58,7 @@ class Piece:
         piece.frozen = piece.local
         if model.vocabulary is not None:
             found = {name: path for name, path in tables(module).items() if name not in piece.local}
-            piece.tables = found if takes_rows(module, found, input_shape, model.vocabulary) else {}
+            piece.tables = found if found and takes_rows(module, found, input_shape, model.vocabulary) else {}
         return piece
 
     @cached_property
@@ -110,10 +110,7 @@ class Piece:
 def local_names(module: nn.Module, patterns: Sequence[str]) -> frozenset[str]:
     """The parameters that stay with their client; ModelError where a pattern matches none, or nothing is left."""
     names = [name for name, _ in module.named_parameters()]
-    for pattern in patterns:
-        if not any(matches(name, pattern) for name in names):
-            raise ModelError(f"model.local: {pattern!r} matches no parameter; expected: such as {names[-1]}")
-    found = frozenset(name for name in names if any(matches(name, pattern) for pattern in patterns))
+    found = matching(names, patterns, "model.local")
     if len(found) == len(names):
         raise ModelError("model.local: all parameters are local, so that nothing is released; expected: some others")
     return found

@@ -55,14 +55,24 @@ def is_spare(rows: Tensor) -> Tensor:
 
 
 def takes_rows(module: nn.Module, paths: Mapping[str, str], input_shape: tuple[int, ...], vocabulary: int) -> bool:
-    """Whether the embeddings look up nothing but the input's tokens; not sums of them, for example."""
-    with generators_from(0), torch.no_grad():
+    """Whether the model answers with the rows of its tokens as with whole tables: not where it looks up sums of tokens,
+    for example, or uses a table in another way, too.
+    """
+
+    def outputs(values: dict[str, Tensor]) -> Tensor:
+        with generators_from(1), torch.no_grad():
+            found: Tensor = functional_call(module, values, (tokens,))
+        return found
+
+    with generators_from(0):
         tokens = torch.randint(vocabulary, (2, *input_shape))
-        rows = touched(tokens[None].flatten(1), tokens.numel())[0]
-        values = {name: module.get_parameter(name)[rows] for name in paths}
+    rows, whole = touched(tokens[None].flatten(1), tokens.numel())[0], outputs({})
+    try:
         with with_rows(module, paths, rows):
-            found = functional_call(module, values, (tokens,))
-    return bool(found.isfinite().all())
+            found = outputs({name: module.get_parameter(name).detach()[rows] for name in paths})
+    except Exception:  # a custom model may raise anything
+        return False
+    return found.shape == whole.shape and torch.allclose(found, whole)
 
 
 @contextmanager

@@ -45,6 +45,13 @@ class Others(Bag):
         super().__init__("others")
 
 
+class Tied(Bag):
+    """Its table is also what outputs are compared with: three of its rows."""
+
+    def forward(self, inputs):
+        return self.table(inputs).mean(-2) @ self.table.weight[:3].T + 0 * self.output.bias
+
+
 def node_of(model=Bag, x=X, **client):
     training = CLIENTS * RECORDS
     asked = fedamp.load(
@@ -125,7 +132,7 @@ def test_only_plain_tables_of_the_input_s_tokens_are_trained_by_row():
     tied = nn.Sequential(nn.Embedding(9, 2), nn.Linear(2, 9, bias=False))
     tied[1].weight = tied[0].weight
     assert tables(tied) == {}
-    for model, found in ((Bag, {"table.weight": "table"}), (Others, {})):
+    for model, found in ((Bag, {"table.weight": "table"}), (Others, {}), (Tied, {})):
         asked = fedamp.load("characters", model=model, **{"model.vocabulary": TOKENS}).model
         assert dict(Piece.whole(asked, (LENGTH,), 3).tables) == found
 

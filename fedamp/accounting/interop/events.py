@@ -136,13 +136,9 @@ def _read(event: Any, relation: Relation, change: int, in_batch: bool = False) -
         case dp.DiscreteLaplaceDpEvent(noise_parameter=decay, sensitivity=most):
             return _discrete_laplace(decay, most, relation) if decay else NotPrivate()
         case dp.MixtureOfGaussiansDpEvent(standard_deviation=deviation, sensitivities=shifts, sampling_probs=weights):
-            if not any(shifts):
-                return NOTHING
-            return (
-                GaussianMixture([s / deviation for s in shifts], weights, relation=relation)
-                if deviation
-                else NotPrivate()
-            )
+            if not any(shifts) or not deviation:
+                return NotPrivate() if any(shifts) else NOTHING
+            return GaussianMixture([shift / deviation for shift in shifts], weights, relation=relation)
         case dp.PoissonSampledDpEvent(sampling_probability=0):
             return NOTHING
         case dp.PoissonSampledDpEvent(sampling_probability=rate, event=dp.GaussianDpEvent(noise_multiplier=noise)) if (

@@ -8,7 +8,7 @@ from fedamp.accounting import checks
 from fedamp.accounting.amplification import Poisson
 from fedamp.accounting.groups import WithoutReplacement
 from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.releases import NOTHING, Compose, Gaussian, Repeat
+from fedamp.accounting.releases import Gaussian, composed
 
 _METHOD = "fedamp"
 
@@ -70,18 +70,18 @@ class Accountant:
         """Put a state in place of what was composed; ValueError if another accountant has written it."""
         if state.get("backend") != _METHOD:
             raise ValueError(f"backend must be {_METHOD!r}, got {state.get('backend')!r}")
-        composed = Counter({(float(z), int(n), int(of)): int(count) for z, n, of, count in state["compositions"]})
-        self._mechanism(composed)  # refuses what makes no sense
-        self._composed = composed
+        counts = Counter({(float(z), int(n), int(of)): int(count) for z, n, of, count in state["compositions"]})
+        self._mechanism(counts)  # refuses what makes no sense
+        self._composed = counts
 
     def _with(self, event: Any, count: int) -> "Counter[tuple[float, int, int]]":
         key = event.noise_multiplier, event.sample_size, event.population_size
-        composed = self._composed + Counter({key: checks.count("count", count)})
-        self._mechanism(composed)
-        return composed
+        counts = self._composed + Counter({key: checks.count("count", count)})
+        self._mechanism(counts)
+        return counts
 
-    def _mechanism(self, composed: Mapping[tuple[float, int, int], int]) -> Mechanism:
-        return Compose([Repeat(self._release(*event), count) for event, count in composed.items()] or [NOTHING])
+    def _mechanism(self, counts: Mapping[tuple[float, int, int], int]) -> Mechanism:
+        return composed((self._release(*event), count) for event, count in counts.items())
 
     def _release(self, noise: float, sample: int, population: int) -> Mechanism:
         if population != self.config.population_size:

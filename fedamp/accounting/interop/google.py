@@ -8,7 +8,7 @@ import dp_accounting as dp
 from fedamp.accounting.interop import events
 from fedamp.accounting.mechanism import Mechanism
 from fedamp.accounting.reductions import epsilon_of_losses
-from fedamp.accounting.releases import NOTHING, Compose, Repeat
+from fedamp.accounting.releases import composed
 
 
 class Accountant(dp.PrivacyAccountant):  # type: ignore[misc]
@@ -33,7 +33,7 @@ class Accountant(dp.PrivacyAccountant):  # type: ignore[misc]
     @property
     def mechanism(self) -> Mechanism:
         """What was composed."""
-        return Compose([Repeat(each, times) for each, times in self._composed.items()] or [NOTHING])
+        return composed(self._composed.items())
 
     def get_epsilon(self, target_delta: float) -> float:
         """The upper end of epsilon at a delta in [0, 1]; at 0 what bounded losses prove, else infinity."""

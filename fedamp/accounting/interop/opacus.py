@@ -4,7 +4,7 @@ from opacus.accountants import IAccountant, register_accountant
 
 from fedamp.accounting.amplification import Poisson
 from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.releases import NOTHING, Compose, Gaussian, NotPrivate, Repeat
+from fedamp.accounting.releases import Gaussian, NotPrivate, composed
 
 
 class Accountant(IAccountant):  # type: ignore[misc]
@@ -18,7 +18,7 @@ class Accountant(IAccountant):  # type: ignore[misc]
     @property
     def event(self) -> Mechanism:
         """What was composed."""
-        return Compose([Repeat(_release(*each), steps) for *each, steps in self.history] or [NOTHING])
+        return composed((_release(*each), steps) for *each, steps in self.history)
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Charge one step."""
