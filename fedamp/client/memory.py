@@ -14,6 +14,8 @@ from fedamp.base.record import Record
 # is slow on small stacks. And records, beyond which a CPU gains nothing.
 _CPU_NUMBERS, _GPU_NUMBERS, _CPU_RECORDS = 1 << 25, 1 << 29, 1 << 12
 
+_WAITING = 8  # records in a client's memory that take as much as one of a gradient step
+
 # What a process takes of a GPU before its first tensor; and how many times its stacked numbers a stack holds at most:
 # gradients, the optimiser's state, temporary arrays of clipping (measured in tests/client/test_device.py).
 _CONTEXT_BYTES, _COPIES = 1 << 30, 4
@@ -27,9 +29,13 @@ class StackSize(Record):
     units: _AtLeastOne = 32
     records: _AtLeastOne = _CPU_RECORDS
 
-    def slots(self, places: int, most: int) -> int:
-        """How many of at most ``most`` units a stack has room for, a power of two, with so many places for records."""
-        room = max(1, min(self.units, self.records // places))
+    def slots(self, places: int, most: int, batch: int | None = None) -> int:
+        """How many of at most ``most`` units a stack has room for, a power of two, with so many places for records.
+
+        ``batch``: of a step. Records that wait for another step take no activations.
+        """
+        at_once = places if batch is None else min(places, max(power_above(batch), places // _WAITING))
+        room = max(1, min(self.units, self.records // at_once))
         return min(1 << (room.bit_length() - 1), power_above(most))
 
 
@@ -38,13 +44,18 @@ def power_above(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def places_for(records: int, least: int, fine: bool) -> int:
+def places_for(records: int, least: int, fine: bool, batch: int | None = None) -> int:
     """The places for a unit's records: the next power of two, at least ``least``.
 
     ``fine``: the next multiple of an eighth of it, and of two. That saves arithmetic; coarse steps fill stacks better.
+    ``batch``: of each of a fixed number of steps. More records than that cost no arithmetic, so that steps are coarser.
     """
     if records <= least:
         return least
+    if batch is not None and records > (places := power_above(batch)):
+        while places < records:
+            places *= _WAITING
+        return places
     step = max(2, power_above(records) // 8) if fine else power_above(records)
     return -(-records // step) * step
 

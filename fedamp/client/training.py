@@ -18,6 +18,7 @@ from fedamp.base.devices import is_gpu
 from fedamp.client import perceptron
 from fedamp.client.batches import Batches
 from fedamp.client.channels import ChannelsOfClients
+from fedamp.client.stacked_layers import for_all_clients
 from fedamp.client.stacks import MILD_RATE, why_alone
 from fedamp.data import Cohort
 from fedamp.federation.losses import CrossEntropy, Loss
@@ -150,7 +151,7 @@ class Trainer:
             word = int(rng.client_words(seeds, "what the model draws", 1)[0, 0])
             with generators_from(word >> 1, is_gpu(self.device)):
                 return self._descend(self._alone, stacked, batches, arguments)
-        return self._descend(self.together or torch.func.vmap(self.forward), stacked, batches, arguments)
+        return self._descend(self.together or for_all_clients(self.forward), stacked, batches, arguments)
 
     def why_alone(
         self,

@@ -42,13 +42,16 @@ class _PieceTrainer:
         layers = perceptron.layers_of(known)
         single = piece.owns_all and RecordSteps.can_run(task, module, piece.known)
         self._steps = RecordSteps(layers, rate, loss) if layers and single else None
+        size = task.client.batch_size
+        self.batch = None if size == "full" else size
         self._further = partial(piece.further, decays=bool(task.client.weight_decay))
 
     def places(self, records: int) -> int:
         """The places for the records of a client. Products of single rows often round by their place in memory."""
         channels = self._trainer.channels
         least = 1 if self._steps or (channels and channels.takes_single_records) else 2
-        return places_for(records, least, fine=channels is not None)
+        fixed = self.batch if self.task.client.steps else None
+        return places_for(records, least, channels is not None, fixed)
 
     def why_alone(self, start: dict[str, Tensor], stack: Stack) -> str:
         """Why clients cannot share a stack of this shape; empty where they can."""
@@ -175,7 +178,7 @@ class TrainingNode:
             places, members = waiting.pop()
             shape = (*((name, *value.shape) for name, value in start.items()), places)
             most = 1 if trainer.piece.random else self._most  # a random model draws from the client's own stream
-            slots = self._slots.setdefault(shape, self.task.stack.slots(places, most))
+            slots = self._slots.setdefault(shape, self.task.stack.slots(places, most, trainer.batch))
             if len(members) > slots:
                 waiting += [(places, members[first : first + slots]) for first in range(0, len(members), slots)]
                 continue

@@ -22,18 +22,17 @@ class FolderData(StoredData):
     """Base of the sections of folders with train and test files."""
 
     path: str = Field(description="folder; relative paths start at the scenario's folder")
-    features: Names = Field("x", description="array (npz), or column or columns, of the inputs")
-    label: Names = Field(
-        "y", description="likewise of the labels: classes, numbers or tokens, as client.loss takes them"
-    )
-    scale: Scale = None
 
     @abstractmethod
     def split(self, folder: Path, split: str) -> Table | None:
         """The table of a split, ``train`` or ``test``; None without files."""
 
+    def place(self, folder: Path) -> Path:
+        """The folder of the files; DataError if there is none."""
+        return existing_folder(folder, self.path, f"train.{self.name}")
+
     def open(self, folder: Path) -> Tables:
-        folder = existing_folder(folder, self.path, f"train.{self.name}")
+        folder = self.place(folder)
         federation = self._federation_file(folder / "federation.json")
         train, test = (self.split(folder, split) for split in ("train", "test"))
         if train is None and test is not None and federation is not None and not federation.hosted:
@@ -56,6 +55,16 @@ class FolderData(StoredData):
             first = error.errors()[0]
             where = "".join(f"{part}: " for part in first["loc"][:1])
             raise DataError(f"{path}: {where}{first['msg']}; keys are clients, hosted, classes") from None
+
+
+class ColumnsData(FolderData):
+    """Base of those whose columns are inputs and labels."""
+
+    features: Names = Field("x", description="array (npz), or column or columns, of the inputs")
+    label: Names = Field(
+        "y", description="likewise of the labels: classes, numbers or tokens, as client.loss takes them"
+    )
+    scale: Scale = None
 
 
 def existing_folder(start: Path, path: str, file: str) -> Path:

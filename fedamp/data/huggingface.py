@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedamp.data.folder import FolderData, Names
+from fedamp.data.folder import ColumnsData, Names
 from fedamp.data.stored import Scale, StoredData, Tables
 from fedamp.data.table import Table, cache_folder, image_scale, require
 from fedamp.errors import DataError, one_line
@@ -26,21 +26,14 @@ if TYPE_CHECKING:
 KEPT = 256 * 2**20  # bytes; splits with at most so many decoded inputs are decoded once, larger ones as they are read
 
 
-class TabularData(FolderData):
+class TabularData(ColumnsData):
     """Files ``train*.parquet`` and ``test*.parquet``, or csv likewise, with columns of inputs, labels and clients."""
 
     name: Literal["parquet", "csv"]
 
     def split(self, folder: Path, split: str) -> Table | None:
-        paths = [str(path) for path in sorted(folder.glob(f"{split}*.{self.name}"))]
-        if not paths:
-            return None
-        source = paths[0] if len(paths) == 1 else f"{paths[0]} ... {Path(paths[-1]).name}"
-        own = {} if self.name == "csv" else {"batch_size": 1024}  # the default fails on an empty parquet file
-        with _library(f"{source}: cannot be read as {self.name}") as library:
-            read = getattr(library.Dataset, f"from_{self.name}")
-            rows = read(paths, cache_dir=str(cache_folder("datasets")), **own)
-        return _table(rows, self, source)
+        found = rows_of(folder, split, self.name)
+        return found and _table(found[0], self, found[1])
 
 
 class HuggingFaceData(StoredData):
@@ -73,6 +66,18 @@ class HuggingFaceData(StoredData):
                 raise DataError(f"data.dataset {self.dataset!r}: {found} {other}")
             tables.append(_table(splits[name], self, f"{self.dataset} ({name})"))
         return Tables(tables[0], tables[1] if self.test_split else None)
+
+
+def rows_of(folder: Path, split: str, kind: str) -> "tuple[datasets.Dataset, str] | None":
+    """The rows of a split's files of a kind (csv, json, parquet), and their source for messages; None without files."""
+    paths = [str(path) for path in sorted(folder.glob(f"{split}*.{kind}"))]
+    if not paths:
+        return None
+    source = paths[0] if len(paths) == 1 else f"{paths[0]} ... {Path(paths[-1]).name}"
+    own = {"batch_size": 1024} if kind == "parquet" else {}  # the default fails on an empty parquet file
+    with _library(f"{source}: cannot be read as {kind}") as library:
+        read = getattr(library.Dataset, f"from_{kind}")
+        return read(paths, cache_dir=str(cache_folder("datasets")), **own), source
 
 
 def _table(rows: "datasets.Dataset", section: "TabularData | HuggingFaceData", source: str) -> Table:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.data.folder import FolderData
+from fedamp.data.folder import ColumnsData
 from fedamp.data.table import Table, require
 from fedamp.errors import DataError, one_line
 
@@ -22,7 +22,7 @@ from fedamp.errors import DataError, one_line
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error)
 
 
-class NpzData(FolderData):
+class NpzData(ColumnsData):
     """Arrays in ``train.npz`` and ``test.npz``, or in npy files: x, y, and perhaps a client column."""
 
     name: Literal["npz"]

@@ -13,6 +13,7 @@ from fedamp.data.idx import IdxData, KnownImages
 from fedamp.data.npz import NpzData
 from fedamp.data.ratings import InstEvalData
 from fedamp.data.synthetic import SyntheticData
+from fedamp.data.text import DescriptionsData, TextData
 
 Data = Annotated[
     DiabetesData
@@ -22,6 +23,8 @@ Data = Annotated[
     | SyntheticData
     | NpzData
     | TabularData
+    | TextData
+    | DescriptionsData
     | IdxData
     | KnownImages
     | InstEvalData

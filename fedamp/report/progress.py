@@ -55,6 +55,7 @@ class _Bar(Progress):
     """
 
     facts = ""
+    heading = ""  # without a terminal: before the first of these lines
 
     def __init__(self, what: str, console: Console) -> None:
         done = (TextColumn(f"[bold]{what}"), MofNCompleteColumn(), BarColumn(bar_width=None))
@@ -75,6 +76,9 @@ class _Bar(Progress):
         began = monotonic()
         while not self._ended.wait(HEARTBEAT):
             task = self.tasks[0]
+            if self.heading:
+                self.console.print(self.heading, highlight=False, markup=False, soft_wrap=True)
+                self.heading = ""
             line = f"{self._what} {task.completed:g}/{task.total:g} after {monotonic() - began:.0f} s  {self.facts}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -149,6 +153,7 @@ class RunProgress(Silence):
                 self._console.print(line, highlight=False)
             if prepared.engine:
                 self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
+        self._bar.heading = f"engine {prepared.engine}" if prepared.engine else ""
         self._bar.facts = "starting"
         rounds = min(plan.scenario.rounds, plan.affordable_rounds)
         self._bar.update(self._bar.task, total=rounds, completed=len(finished))

@@ -2,25 +2,18 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import partial
 from time import perf_counter
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedamp import rng
 from fedamp.accounting.ledgers import Check, Verdict
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
-from fedamp.client.task import TrainInstruction
-from fedamp.client.worker import TrainingNode
-from fedamp.data import Cohort
 from fedamp.errors import ScenarioError, fails_alone
 from fedamp.federation.plan import Plan, make_plan, weakness
 from fedamp.noise.banded import path_noise
 from fedamp.runs.verify import complaint
 from fedamp.server.setup import Prepared
+from fedamp.server.timing import seconds_of_a_unit
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "signal": (1.0, 0.1),
@@ -136,7 +129,7 @@ def _in_numbers(plan: Plan, prepared: Prepared, sizes: Mapping[str, int]) -> Ite
     each = prepared.cost.bytes_per_check_in
     yield Check("bytes", "pass", f"{amount_of_bytes(each)} a check-in, {amount_of_bytes(each * check_ins)} in all")
     with fails_alone("timing the training of made-up records"):
-        seconds = _seconds(prepared)
+        seconds = seconds_of_a_unit(prepared, _TIMED_STEPS)
         hours = seconds * check_ins / 3600
         yield _judged("hours", hours, f"{amount_of_time(seconds)} a check-in, {hours:.2g} hours in all, in one process")
     began, found = perf_counter(), []
@@ -161,31 +154,3 @@ def _others(plan: Plan) -> Iterator[object]:
             yield check_in.model_copy(update={"k": k})
         elif hasattr(check_in, "rate") and (rate := check_in.rate * factor) <= 1 <= rate * plan.units:
             yield check_in.model_copy(update={"rate": rate})
-
-
-def _seconds(prepared: Prepared) -> float:
-    """Seconds of a unit's training in a round, from a stack of units that train on made-up records here."""
-    task, plan = prepared.task, prepared.plan
-    records = math.ceil((prepared.records or 1) / plan.units) if task.unit == "client" else 1
-    batches = 1 if task.client.batch_size == "full" else math.ceil(records / task.client.batch_size)
-    steps = task.client.steps or (task.client.epochs or 1) * batches
-    few = min(steps, _TIMED_STEPS)
-    client = task.client.model_copy(update={"steps": few, "epochs": None})
-    units = max(1, min(task.stack.units, math.floor(plan.expected_cohort)))
-
-    def gather(clients: NDArray[np.int64]) -> Cohort:
-        inputs, labels = (np.zeros((len(clients), records, *of.shape[1:]), of.dtype) for of in prepared.test)
-        return Cohort(inputs, labels, sizes(clients))
-
-    def sizes(clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.full(len(clients), records)
-
-    made_up: Any = SimpleNamespace(input_shape=task.input_shape, sizes=sizes, gather=gather)
-    node = TrainingNode(task.model_copy(update={"client": client}), made_up)
-    seeds, (_, submodel) = [bytes(rng.SEED_BYTES)] * units, plan.submodels.choices(masks=1)[0]
-    order = TrainInstruction(1, list(range(units)), seeds, [submodel] * units, [1.0] * len(plan.parts))
-    train = partial(node.train, prepared.state.parameters, order)
-    train()  # which tries, once, how clients can train together
-    began = perf_counter()
-    train()
-    return (perf_counter() - began) / units * steps / few

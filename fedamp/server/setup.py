@@ -28,6 +28,7 @@ from fedamp.federation.plan import Costs, Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
+from fedamp.models.layers import LSTM
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
 from fedamp.runs.records import Cost
@@ -41,6 +42,7 @@ from fedamp.strategies.secure import SecureSums
 # clients are slower. All are powers of two, like the slots of a stack.
 STACK, CONVOLUTIONS, SMALLEST_STACK = 64, 8, 16
 RECORDS_AT_ONCE = 4096
+RECURRENT_RECORDS = 512  # more of them leave a CPU's caches at every place of a sequence: twice the time a client
 LARGE_INPUTS = 30.0
 _TRIED = 8  # public records that are trained on before the first round
 
@@ -94,7 +96,7 @@ class Prepared:
 
     def evaluate(self, parameters: Arrays, records: Records | None = None) -> Evaluation:
         """Loss and metrics of a model on public records; default: the test set."""
-        device = devices.here(_asked(self.plan))
+        device = devices.here(self.device)
         return evaluate(self.module, parameters, *(records or self.test), device, loss=self.loss)
 
     def validate(self, parameters: Arrays) -> float | None:
@@ -104,11 +106,16 @@ class Prepared:
     @property
     def demand(self) -> Demand | None:
         """The GPU memory that the run needs; None if it does not train on this machine's GPUs."""
-        device = devices.here(_asked(self.plan))
+        device = devices.here(self.device)
         if not devices.is_gpu(device):
             return None
         batches = math.ceil(self.plan.expected_cohort / self.task.stack.units)
         return Demand(self.worker_bytes, devices.free_memory(device), batches)
+
+    @property
+    def device(self) -> str:
+        """Of this machine, as the scenario names it."""
+        return _asked(self.plan)
 
     @cached_property
     def loss(self) -> Loss:
@@ -272,7 +279,9 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
     else:
         convolves = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in trained.modules())
         most = min(max(SMALLEST_STACK, half), CONVOLUTIONS if convolves else STACK)
+    recurs = not devices.is_gpu(device) and any(isinstance(layer, LSTM | nn.RNNBase) for layer in trained.modules())
     size = stack_size(parameters, per_record, asked if asked != "auto" else most, device)
+    size = size.model_copy(update={"records": min(size.records, RECURRENT_RECORDS)}) if recurs else size
     units = min(size.units, math.ceil(plan.expected_cohort))
     return size, bytes_of_a_worker(2 * units * parameters + max(units, size.records) * per_record)
 

@@ -101,20 +101,34 @@ class Branching(Odd):
         return super().forward(-inputs if float(inputs.detach().sum()) > 0 else inputs)
 
 
+class Reading(nn.Module):
+    """A recurrent layer and fused attention, which vmap alone refuses."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.recurrent, self.output = nn.GRU(input_shape[1], 6, batch_first=True), nn.Linear(6, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.recurrent(inputs)
+        return self.output(nn.functional.scaled_dot_product_attention(hidden, hidden, hidden)[:, -1])
+
+
 MLP, WIDE = Model(name="mlp", hidden=(9, 6)), Model(name="mlp", hidden=(64,))
-CNN = Model(name="cnn", channels=(4, 6), groups=2)
+CNN = Model(name="cnn", channels=(8, 12), groups=2)  # small ones are compared more often
 RESNET = Model(name="resnet20", groups=4)
 LSTM = Model(name="lstm", hidden=(6,), vocabulary=5)
 HOT = {"steps": 20, "learning_rate": 3.0}  # training amplifies what rounding begins
 DISJOINT = DisjointSubmodels(scheme="disjoint", count=2)
 DROPOUT = DropoutSubmodels(scheme="dropout", keep=0.5)
 TOKENS = {"loss": "token-cross-entropy", "steps": 2}
-ODD, BRANCHING = (Model(name=f"tests.client.test_apart:{name}") for name in ("Odd", "Branching"))
+OWN = "Odd", "Branching", "Reading"
+ODD, BRANCHING, READING = (Model(name=f"tests.client.test_apart:{name}") for name in OWN)
 
 CASES = {
     "perceptron": Case(WIDE, (64,), HOT),
     "perceptron, odd widths": Case(MLP, (13,), HOT),
     "perceptron, minibatches": Case(MLP, (10,), {"epochs": 3, "batch_size": 3, "learning_rate": 1.0}),
+    "perceptron, steps of batches": Case(MLP, (10,), {"steps": 5, "batch_size": 3, "learning_rate": 1.0}),
     "perceptron, many records": Case(MLP, (3,), HOT),
     "logistic": Case(Model(name="logistic"), (5, 5), HOT),
     "disjoint": Case(MLP, (12,), HOT, DISJOINT),
@@ -133,6 +147,7 @@ CASES = {
     "records, convolutions": Case(CNN, (1, 6, 6), {"steps": 1}, unit="sample"),
     "records, Adam": Case(WIDE, (30,), {"steps": 1, "optimizer": "adam"}, unit="sample"),
     "one's own": Case(ODD, (17,), HOT),
+    "one's own, reading": Case(READING, (5, 3), {"steps": 3}),
     "one's own, one by one": Case(BRANCHING, (17,), {"steps": 4}),
 }
 

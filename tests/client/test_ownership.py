@@ -173,7 +173,8 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
     # The norm is taken of what is left: nothing that is left out shortens it.
     split_part = [total for name, total in sums.items() if name in owners or rest == "dealt"]
     norm = math.sqrt(sum(float((total**2).sum()) for total in split_part))
-    if norm or (decay and any(mine.any() for mine in expected.values())):
+    assert norm <= CLIP
+    if scale == 1 and (norm or (decay and any(mine.any() for mine in expected.values()))):  # else tanh is flat
         assert norm == pytest.approx(CLIP, rel=1e-5)  # float32 scales, and a margin of 1e-6
 
 

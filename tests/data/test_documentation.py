@@ -48,7 +48,7 @@ def test_the_last_snippet_prints_the_natural_partition(written):
 def test_from_the_file_to_a_private_model(written, fedamp, monkeypatch):
     folder, _ = written
     monkeypatch.chdir(folder)
-    assert write_files(PAGE, folder) == ["sensors.yaml", "notes.yaml"]
+    assert write_files(PAGE, folder) == ["sensors.yaml", "notes.yaml", "letters.yaml"]
     show, run, run_tokens = commands(PAGE)
     assert "50 clients" in " ".join(fedamp(*shlex.split(show)[1:]).out.split())
     assert fedamp(*shlex.split(run)[1:], "--engine", "serial").status == 0

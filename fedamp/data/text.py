@@ -1,0 +1,110 @@
+"""Texts of people, as records of tokens."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedamp.base.section import Count
+from fedamp.data.folder import FolderData
+from fedamp.data.form import CLASSIFICATION, NOT_COUNTED, Form
+from fedamp.data.huggingface import rows_of
+from fedamp.data.idx import places_of
+from fedamp.data.partition import AnyPartition, NaturalPartition
+from fedamp.data.stored import StoredDataset
+from fedamp.data.table import Table, require
+from fedamp.errors import DataError, one_line
+
+_FIRST, _LAST = 32, 126  # the printable characters of ASCII; all others, and the end of a text, are one token
+CHARACTERS = _LAST - _FIRST + 2
+
+
+class Texts(FolderData):
+    """Base of the sections of texts."""
+
+    text: str = Field("text", description="column of the texts")
+    length: Count = Field(64, description="tokens of a record")
+    tokenizer: str | None = Field(
+        None, description="file of Hugging Face's tokenizers, in data.path or absolute; default: characters (ASCII)"
+    )
+
+    def split(self, folder: Path, split: str) -> Table | None:
+        found = next(filter(None, (rows_of(folder, split, kind) for kind in ("json", "csv", "parquet"))), None)
+        if found is None:
+            return None
+        rows, source = found
+        require(self.text, rows.column_names, "data.text", source)
+        tokens_of, _ = self._tokenizer(folder)
+        texts = rows[self.text][:]
+        if not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{source}: column {self.text!r} must hold a text in every row")
+        pieces = [tokens_of(text) for text in texts]
+        counts = np.array([max(1, -(-(len(piece) - 1) // self.length)) for piece in pieces])
+        inputs = np.zeros((counts.sum(), self.length), np.int32)
+        labels = np.full_like(inputs, NOT_COUNTED)
+        for start, count, piece in zip(np.cumsum(counts) - counts, counts, pieces, strict=True):
+            for array, part in ((inputs, piece[:-1]), (labels, piece[1:])):
+                array[start : start + count].reshape(-1)[: len(part)] = part
+
+        def column(name: str) -> NDArray[Any]:
+            require(name, rows.column_names, "data.partition.column", source)
+            return np.repeat(np.asarray(rows[name][:]), counts)
+
+        return Table(source, inputs, labels, column)
+
+    def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> StoredDataset:
+        _, vocabulary = self._tokenizer(self.place(folder))
+        return replace(super().load(seed, folder, form), num_classes=vocabulary)  # whichever tokens the texts have
+
+    def _tokenizer(self, folder: Path) -> tuple[Callable[[str], Any], int]:
+        """From a text to its tokens, and the number of tokens there are."""
+        if self.tokenizer is None:
+            return _characters, CHARACTERS
+        file = folder / self.tokenizer
+        try:
+            from tokenizers import Tokenizer
+
+            found = Tokenizer.from_file(str(file))
+        except ImportError:
+            raise DataError("data.tokenizer: needs tokenizers; expected: pip install tokenizers") from None
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(f"data.tokenizer: {file} cannot be read ({one_line(error)})") from None
+        return lambda text: found.encode(text).ids, found.get_vocab_size()
+
+
+class TextData(Texts):
+    """Files ``train*.json`` (a line a text), csv or parquet: texts, and a column that names each text's author.
+
+    A text is cut into records of ``length`` tokens, and the token after each; the last one is filled up with places
+    that do not count. For token-cross-entropy and ``model.vocabulary``: 96, or that of the tokenizer.
+    """
+
+    name: Literal["text"]
+
+
+class DescriptionsData(Texts):
+    """One-line descriptions of Debian's packages, by maintainer: 1,900 people and teams to train, others to test.
+
+    From the package lists of Debian (each description under its package's own licence), by ``make data``.
+    """
+
+    name: Literal["descriptions"]
+    path: str | None = Field(None, description="folder of train.json and test.json; default: that of make data")  # type: ignore[assignment]
+    partition: AnyPartition = NaturalPartition(scheme="natural", column="author")
+
+    def place(self, folder: Path) -> Path:
+        if self.path is not None:
+            return super().place(folder)
+        found = next((place for place in places_of(self.name) if place.is_dir()), None)
+        if found is None:
+            raise DataError("data.name descriptions: not on this machine; expected: make data, or data.path")
+        return found
+
+
+def _characters(text: str) -> NDArray[np.int32]:
+    codes = np.array([*map(ord, text), 0], np.int32)
+    return np.where((codes >= _FIRST) & (codes <= _LAST), codes - _FIRST, CHARACTERS - 1)
