@@ -49,9 +49,10 @@ def test_from_the_file_to_a_private_model(written, fedamp, monkeypatch):
     folder, _ = written
     monkeypatch.chdir(folder)
     assert write_files(PAGE, folder) == ["sensors.yaml", "notes.yaml", "letters.yaml"]
-    show, run, run_tokens = commands(PAGE)
+    show, run, run_tokens, run_texts = commands(PAGE)
     assert "50 clients" in " ".join(fedamp(*shlex.split(show)[1:]).out.split())
     assert fedamp(*shlex.split(run)[1:], "--engine", "serial").status == 0
     assert fedamp(*shlex.split(run_tokens)[1:], "--engine", "serial").status == 0
+    assert fedamp(*shlex.split(run_texts)[1:], "--engine", "serial").status == 0
     assert "perplexity" in json.loads((folder / "runs" / "notes" / "summary.json").read_text())["final"]["metrics"]
     assert json.loads((folder / "runs" / "sensors" / "summary.json").read_text())["epsilon"]["upper"] <= 8
