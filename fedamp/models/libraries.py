@@ -3,7 +3,8 @@
 import importlib
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ def from_transformers(config: Model, num_classes: int) -> nn.Module:
     options = dict(config.options)
     lora = options.pop("lora", None)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _silent():
             warnings.simplefilter("ignore")  # of one library about another
             network = _network(config, num_classes, options)
             _replace_batch_norm(network)
@@ -87,8 +88,20 @@ def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> nn.
     return made
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without advice of ``transformers`` about tokens of a vocabulary that is not in use, and about faster kernels."""
+    logging = importlib.import_module("transformers.utils.logging")
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
 def _is_dropout(name: str, value: Any) -> bool:
-    return isinstance(value, float) and name.rpartition("_")[2] in ("pdrop", "dropout", "prob") and "drop" in name
+    return isinstance(value, float) and "drop" in name
 
 
 def _replace_batch_norm(module: nn.Module) -> None:

@@ -67,11 +67,8 @@ def in_the_faster_way(prepared: Prepared) -> tuple[Prepared, str]:
         return prepared, f"clients train one by one, slower than together: {alone}"
     most = prepared.task.stack.units
     how = f"up to {most} clients train together" if most > 1 else "clients train one by one"
-    records, _ = _records_and_steps(prepared)
-    batch = asked.client.batch_size
-    operations = prepared.cost.flops_per_record * (records if batch == "full" else min(records, batch))
     fixed = asked.engine.clients_per_batch != "auto" or asked.engine.address is not None
-    if fixed or not is_import_path(asked.model.name) or operations < WORTH_MEASURING:
+    if most == 1 or fixed or not is_import_path(asked.model.name) or _operations(prepared) < WORTH_MEASURING:
         return prepared, how
     together, single = (seconds_of_a_unit(prepared, 1, units) for units in (None, 1))
     if single * _GAIN > together:
@@ -81,6 +78,12 @@ def in_the_faster_way(prepared: Prepared) -> tuple[Prepared, str]:
     task = prepared.task.model_copy(update={"stack": StackSize(units=1, records=prepared.task.stack.records)})
     how = f"clients train one by one, {single:.2g} s each where those together take {together:.2g} s"
     return replace(prepared, plan=plan, task=task), how
+
+
+def _operations(prepared: Prepared) -> float:
+    """Of a mean unit's gradient step."""
+    records, batch = _records_and_steps(prepared)[0], prepared.task.client.batch_size
+    return prepared.cost.flops_per_record * (records if batch == "full" else min(records, batch))
 
 
 def _records_and_steps(prepared: Prepared) -> tuple[int, int]:
