@@ -134,7 +134,9 @@ class Plan:
     def clipping(self) -> ClippingRule:
         """How updates are clipped."""
         asked = self.scenario
-        return clipping_of(asked.privacy.clip, asked.server, asked.rounds, self.expected_cohort, self.submodels.share)
+        return clipping_of(
+            asked.privacy.clip, asked.server, asked.rounds, self.expected_cohort, self.submodels.share(self.units)
+        )
 
     @cached_property
     def mixing(self) -> MixingRule:
@@ -177,7 +179,8 @@ class Plan:
 
     def parts_at(self, noise_multiplier: float) -> tuple[Part, ...]:
         """The parts for a noise multiplier of the whole update (or of its split part)."""
-        return self.submodels.parts(self.clipping.norm(noise_multiplier), noise_multiplier, self.expected_cohort)
+        clip = self.clipping.norm(noise_multiplier)
+        return self.submodels.parts(clip, noise_multiplier, self.expected_cohort, self.units)
 
     def largest_step(self, part: Part) -> float:
         """The largest distance by which one unit moves a part of the model in a round."""
@@ -194,21 +197,21 @@ class Plan:
         """The same for ``size`` units together, whatever group size the scenario protects."""
         return self.mechanism_at(self.noise_multiplier, size) if self.is_private else NotPrivate()
 
-    def mechanism_at(self, noise_multiplier: float, group_size: int) -> Mechanism:
-        """The same for another noise multiplier."""
+    def mechanism_at(self, noise_multiplier: float, group_size: int, capacity: str | None = None) -> Mechanism:
+        """The same for another noise multiplier; for a unit of a class of devices, default: that pays the most."""
         charged = tuple(
-            self.check_in.charge(self.one_round(noise_multiplier, width), rounds)
+            self.check_in.charge(self.one_round(noise_multiplier, width, capacity), rounds)
             for rounds, width in self.mixing.charged_rounds
         )
         amplified = group(charged[0] if len(charged) == 1 else Compose(charged), group_size)
         return amplified if self.scenario.privacy.amplification else amplified.unamplified()
 
-    def one_round(self, noise_multiplier: float, width: float | None) -> Mechanism:
+    def one_round(self, noise_multiplier: float, width: float | None, capacity: str | None = None) -> Mechanism:
         """The cost of taking part in a round; ``width`` as in :class:`fedamp.federation.mixing.MixingRule`."""
         released = []
         for part in self.parts_at(noise_multiplier):
             hidden = self.mixing.hide(part.noise_multiplier, self.largest_step(part), width)
-            released.append(self.submodels.charge(part, hidden))
+            released.append(self.submodels.charge(part, hidden, capacity))
         released += self.clipping.charges()
         return released[0] if len(released) == 1 else Compose(tuple(released))
 
@@ -230,6 +233,13 @@ class Plan:
     def planned_epsilon(self) -> Bounds:
         """Of all rounds of the scenario; the guarantee of a run is :attr:`guaranteed_epsilon`."""
         return self._epsilon(self.mechanism)
+
+    @cached_property
+    def epsilon_by_capacity(self) -> dict[str, Bounds]:
+        """The same for a unit of each public class of devices, the most first; empty where all pay alike."""
+        size = self.scenario.privacy.group_size
+        names = self.submodels.capacities if self.is_private else ()
+        return {name: self._epsilon(self.mechanism_at(self.noise_multiplier, size, name)) for name in names}
 
     @_costly
     def unamplified_epsilon(self) -> Bounds:

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from fedamp import rng
 from fedamp.accounting import Dropout, Mechanism, Submodels
+from fedamp.base import ids
 from fedamp.base.section import NoiseMultiplier, Positive, Section, Share
 from fedamp.federation.check_in import UnitIds
 from fedamp.models.architectures import check_masked, check_split, is_import_path
@@ -58,9 +59,9 @@ class SubmodelScheme(Section, ABC):
 
     Attributes:
         scheme: its name in a scenario.
-        share: probability that a unit trains a given parameter of the split part; 1 without a split part.
         copies: number of disjoint submodels among which a unit's submodel is hidden.
         choices_are_all: whether :meth:`choices` lists all possible submodels.
+        capacities: names of public classes of units that pay differently, the most first; empty: all pay alike.
     """
 
     scheme: str
@@ -68,33 +69,45 @@ class SubmodelScheme(Section, ABC):
 
     @property
     @abstractmethod
-    def share(self) -> float: ...
-
-    @property
-    @abstractmethod
     def copies(self) -> int: ...
 
+    @property
+    def capacities(self) -> tuple[str, ...]:
+        return ()
+
     @abstractmethod
-    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
+    def share(self, units: int) -> float:
+        """Probability that a unit trains a given parameter of the split part; 1 without a split part."""
+
+    @abstractmethod
+    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float, units: int) -> tuple[Part, ...]:
         """The parts of the model with their clipping, noise and denominators.
 
         Args:
             clip: norm of the whole update, or of its split part.
             noise_multiplier: of the whole update, or of its split part; 0 leaves all parts without noise.
             expected_cohort: expected number of units a round.
+            units: of the federation.
         """
 
     @abstractmethod
-    def charge(self, part: Part, release: Mechanism) -> Mechanism:
-        """The cost of a part's release for a unit of a round; ``release``: its cost without amplification."""
+    def charge(self, part: Part, release: Mechanism, capacity: str | None = None) -> Mechanism:
+        """The cost of a part's release for a unit of a round; ``release``: its cost without amplification.
+
+        ``capacity``: for a unit of this class; default: of the class that pays the most.
+        """
 
     @abstractmethod
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
-        """The hidden, independent, uniform submodel of every unit of a cohort; ``WHOLE``: none."""
+        """The submodel of every unit of a cohort, independent of the others'; ``WHOLE``: none."""
 
     @abstractmethod
-    def choices(self, masks: int) -> list[tuple[bytes, int]]:
-        """(seed, submodel) of the possible draws of a unit: all of them, or so many random masks; for an audit."""
+    def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
+        """(seed, submodel) of the possible draws of a unit that pays the most: all, or so many random masks."""
+
+    def trained(self, units: int) -> list[tuple[float, int]]:
+        """Submodels, and how often a unit trains each."""
+        return [(1.0, WHOLE)]
 
     def cut_index(self, round_: int) -> int:
         """Number of the partition in use in a round; 0 where it is always the same."""
@@ -129,20 +142,22 @@ class NoSubmodels(SubmodelScheme):
     """Every unit trains the whole model."""
 
     scheme: Literal["none"] = "none"
-    share: ClassVar[float] = 1.0
     copies: ClassVar[int] = 1
     choices_are_all = True
 
-    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
+    def share(self, units: int) -> float:
+        return 1.0
+
+    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float, units: int) -> tuple[Part, ...]:
         return (Part("all", clip, noise_multiplier, expected_cohort),)
 
-    def charge(self, part: Part, release: Mechanism) -> Mechanism:
+    def charge(self, part: Part, release: Mechanism, capacity: str | None = None) -> Mechanism:
         return release
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return np.full(len(cohort), WHOLE)
 
-    def choices(self, masks: int) -> list[tuple[bytes, int]]:
+    def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
         return [(bytes(rng.SEED_BYTES), WHOLE)]
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
@@ -175,19 +190,20 @@ class _SplitModel(SubmodelScheme):
             raise ValueError(f"{given[0]} must be left out with rest: {self.rest}: nothing is shared")
         return self
 
-    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float) -> tuple[Part, ...]:
-        split = Part("split", clip, noise_multiplier, expected_cohort * self.share)
+    def parts(self, clip: float, noise_multiplier: float, expected_cohort: float, units: int) -> tuple[Part, ...]:
+        share = self.share(units)
+        split = Part("split", clip, noise_multiplier, expected_cohort * share)
         if not self._has_shared_part:
             return (split,)
         shared_clip = clip if self.shared_clip is None else self.shared_clip
-        return Part("shared", shared_clip, self._shared_noise(noise_multiplier), expected_cohort), split
+        return Part("shared", shared_clip, self._shared_noise(noise_multiplier, share), expected_cohort), split
 
     @property
     def _has_shared_part(self) -> bool:
         return self.rest == "shared"
 
-    def _shared_noise(self, noise_multiplier: float) -> float:
-        """Noise multiplier of the shared part, given the split part's.
+    def _shared_noise(self, noise_multiplier: float, share: float) -> float:
+        """Noise multiplier of the shared part, given the split part's, of which a unit trains a ``share``.
 
         ``balanced`` minimises (s_shared / n_shared)^2 + (s_split / n_split)^2, where n are the denominators: the noise
         variance of one coordinate of each part's mean update, in units of that part's clipping norm. The budget that
@@ -198,46 +214,96 @@ class _SplitModel(SubmodelScheme):
         if noise_multiplier == 0 or self.shared_noise_multiplier == "same":
             return noise_multiplier
         if self.shared_noise_multiplier == "balanced":
-            return noise_multiplier * float((self.copies / self.share**2) ** 0.25)
+            return noise_multiplier * float((self.copies / share**2) ** 0.25)
         return float(self.shared_noise_multiplier)
 
-    def charge(self, part: Part, release: Mechanism) -> Mechanism:
-        return self._hide(release) if part.name == "split" else release
+    def charge(self, part: Part, release: Mechanism, capacity: str | None = None) -> Mechanism:
+        return self._hide(release, capacity) if part.name == "split" else release
 
     @abstractmethod
-    def _hide(self, release: Mechanism) -> Mechanism:
+    def _hide(self, release: Mechanism, capacity: str | None) -> Mechanism:
         """The cost of the split part's release for a unit."""
 
 
 class DisjointSubmodels(_SplitModel):
-    """The split part is cut into ``count`` disjoint submodels; a unit trains a random one a round (Theorem 3.4)."""
+    """The split part is cut into ``count`` disjoint submodels; a unit trains a random one a round (Theorem 3.4).
+
+    Units of a public class (``whole``) train the whole model, so that their submodel is not hidden: they pay the most.
+    """
 
     scheme: Literal["disjoint"]
     count: Annotated[int, Field(ge=2, strict=True, examples=[3], description="number of disjoint submodels")]
     shared: tuple[str, ...] = Field((), description="layers that every submodel holds, by name or prefix")
     partition: Literal["fixed", "fresh"] = Field("fixed", description="one partition for the run, or a new one a round")
+    choice: Literal["random", "rolling", "ordered"] = Field(
+        "random",
+        description="which submodel a unit trains: a random one, hidden; rolling: one after the other (FedRolex), or "
+        "ordered: always the first (HeteroFL), which hide nothing",
+        exclude_if=lambda choice: choice == "random",
+    )
+    whole: Share | Annotated[str, Field(pattern=ids.PATTERN)] | None = Field(
+        None,
+        description="units whose devices train the whole model, a public class: ids such as 0-9,12, or a share of all, "
+        "evenly spread over the ids",
+        exclude_if=lambda whole: whole is None,
+    )
     choices_are_all = True
 
-    @property
-    def share(self) -> float:
-        return 1 / self.count
+    @model_validator(mode="after")
+    def _whole_are_ids(self) -> "DisjointSubmodels":
+        try:
+            self._are_whole(np.zeros(1, np.int64))
+        except ValueError as error:
+            raise ValueError(f"whole {error}, or a share") from None
+        return self
+
+    def share(self, units: int) -> float:
+        whole = self._are_whole(np.arange(units)).mean() if self.whole is not None else 0.0
+        return float(whole + (1 - whole) / self.count)
 
     @property
     def copies(self) -> int:
-        return self.count
+        return self.count if self.choice == "random" and self.whole is None else 1
+
+    @property
+    def capacities(self) -> tuple[str, ...]:
+        return () if self.whole is None else ("whole", f"1/{self.count}")
+
+    def trained(self, units: int) -> list[tuple[float, int]]:
+        whole = (self.share(units) * self.count - 1) / (self.count - 1)
+        numbers = [0] if self.choice == "ordered" else range(self.count)
+        submodels = [((1 - whole) / len(numbers), number) for number in numbers]
+        return [(whole, WHOLE), *submodels] if self.whole is not None else submodels
+
+    def _are_whole(self, units: UnitIds) -> NDArray[np.bool_]:
+        """Which units are of the class that trains the whole model."""
+        if isinstance(self.whole, str):
+            return ids.members(units, ids.ranges(self.whole))
+        share = self.whole or 0.0
+        return np.asarray(np.ceil((units + 1) * share) > np.ceil(units * share))
 
     @property
     def _has_shared_part(self) -> bool:
         return self.rest == "shared" or bool(self.shared)
 
-    def _hide(self, release: Mechanism) -> Mechanism:
-        return Submodels(release, self.count)
+    def _hide(self, release: Mechanism, capacity: str | None) -> Mechanism:
+        is_whole = self.whole is not None and capacity in (None, "whole")
+        return release if is_whole or self.choice != "random" else Submodels(release, self.count)
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
-        return rng.stream(seed, "submodels", round_).integers(self.count, len(cohort)).astype(np.int64)
+        drawn = rng.stream(seed, "submodels", round_).integers(self.count, len(cohort)).astype(np.int64)
+        if self.choice != "random":
+            drawn[:] = self._known(round_)
+        drawn[self._are_whole(cohort)] = WHOLE
+        return drawn
 
-    def choices(self, masks: int) -> list[tuple[bytes, int]]:
-        return [(bytes(rng.SEED_BYTES), submodel) for submodel in range(self.count)]
+    def _known(self, round_: int) -> int:
+        return (round_ - 1) % self.count if self.choice == "rolling" else 0
+
+    def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
+        known = [WHOLE] if self.whole is not None else [self._known(round_)]
+        hidden = self.choice == "random" and self.whole is None
+        return [(bytes(rng.SEED_BYTES), submodel) for submodel in (range(self.count) if hidden else known)]
 
     def cut_index(self, round_: int) -> int:
         return round_ if self.partition == "fresh" else 0
@@ -252,11 +318,13 @@ class DisjointSubmodels(_SplitModel):
 
         module, known = build(model, input_shape, num_classes), not is_import_path(model.name)
         random = is_random(module, model, input_shape)
-        whole = cache(lambda: Piece.whole(model, input_shape, num_classes))
         cut = lru_cache(1)(lambda index: Split(module, self.count, self.shared, seed, index, self.rest))
         cut(0)  # a model that cannot be cut is refused now
         part = lru_cache(self.count)(lambda submodel, index: cut(index).piece(submodel, known, random))
-        return lambda submodel, round_: whole() if submodel == WHOLE else part(submodel, self.cut_index(round_))
+        whole = Piece(module, cut(0).shared, known, random)
+        whole.frozen = cut(0).frozen
+        whole.owns_all = not whole.frozen
+        return lambda submodel, round_: whole if submodel == WHOLE else part(submodel, self.cut_index(round_))
 
 
 class DropoutSubmodels(_SplitModel):
@@ -267,8 +335,7 @@ class DropoutSubmodels(_SplitModel):
     layers: tuple[str, ...] = Field((), description="hidden layers to mask; default: all hidden layers")
     choices_are_all = False
 
-    @property
-    def share(self) -> float:
+    def share(self, units: int) -> float:
         return self.keep
 
     @property
@@ -284,13 +351,13 @@ class DropoutSubmodels(_SplitModel):
         """
         return self.keep if self.copies * Fraction(self.keep) <= 1 else math.nextafter(self.keep, 0.0)
 
-    def _hide(self, release: Mechanism) -> Mechanism:
+    def _hide(self, release: Mechanism, capacity: str | None) -> Mechanism:
         return Dropout(release, self.keep)
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return np.full(len(cohort), WHOLE)  # each client draws its mask from its own seed
 
-    def choices(self, masks: int) -> list[tuple[bytes, int]]:
+    def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
         return [(seed, WHOLE) for seed in rng.client_seeds(0, "audited mask", 0, np.arange(masks)).tolist()]
 
     def check(self, model: Model) -> None:

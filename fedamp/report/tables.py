@@ -145,6 +145,7 @@ def privacy_table(answer: Answer) -> RenderableType:
         "expected cohort": f"{answer['expected_cohort']:,.4g} of {answer['units']:,} {unit}s a round",
         **named(answer, "adjacency", "delta", "noise_multiplier", "mechanism", "epsilon", "poisson_epsilon"),
         **named(answer, "unamplified_epsilon", "epsilon_bound"),
+        **{f"epsilon, {name} model": epsilon for name, epsilon in answer["by_capacity"].items()},
         "for the server": words.for_server(answer["epsilon_server"] and answer["epsilon_server"]["upper"]),
         "interpretation": answer["risk"]["in_words"],
         "budget": "none" if budget is None else f"epsilon <= {budget:g}, {pays}",

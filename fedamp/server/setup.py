@@ -130,13 +130,17 @@ class Prepared:
     def cost(self) -> Cost:
         """Size and work of a unit's model in a round: mean over the submodels, and shares of the whole model."""
         shape, dtype = self.task.input_shape, input_type(self.task.model)
-        choices = self.plan.submodels.choices(masks=1)
-        modules = [self.module.cpu(), *(self.pieces(submodel, 1).module.cpu() for _, submodel in choices)]
+        trained = self.plan.submodels.trained(self.plan.units)
+        modules = [self.module.cpu(), *(self.pieces(submodel, 1).module.cpu() for _, submodel in trained)]
         flops = [0] * len(modules)
         with fails_alone("counting the model's operations"):
             flops = [cost(module, shape, dtype).flops_per_record for module in modules]
         sizes = [sum(each.numel() for each in module.parameters() if each.requires_grad) for module in modules]
-        mean = {name: float(np.mean(parts)) for name, (_, *parts) in (("parameters", sizes), ("flops", flops))}
+        often = [share for share, _ in trained]
+        mean = {
+            name: float(np.average(parts, weights=often))
+            for name, (_, *parts) in (("parameters", sizes), ("flops", flops))
+        }
         return Cost(
             parameters_per_client=mean["parameters"],
             parameters_share=mean["parameters"] / sizes[0] if sizes[0] else 1.0,

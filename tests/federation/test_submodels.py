@@ -16,7 +16,7 @@ from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat, Su
 from fedamp.errors import ScenarioError
 from fedamp.federation.plan import make_plan
 from fedamp.federation.submodels import AnySubmodels, DisjointSubmodels, DropoutSubmodels, SubmodelScheme
-from fedamp.models.section import Model
+from fedamp.models.section import WHOLE, Model
 from tests.federations import small
 
 SCHEMES = get_args(get_args(AnySubmodels)[0])
@@ -29,6 +29,7 @@ def example(section: type[SubmodelScheme], rest: str = "shared") -> SubmodelSche
     return section(scheme=get_args(section.model_fields["scheme"].annotation)[0], **keys)
 
 
+UNITS = 60
 RESTS = [(each, rest) for each in (DisjointSubmodels, DropoutSubmodels) for rest in ("dealt", "frozen")]
 
 
@@ -39,25 +40,25 @@ def scheme(request) -> SubmodelScheme:
 
 def shares(scheme: SubmodelScheme) -> bool:
     """Whether there is a part that is not hidden."""
-    return scheme.share < 1 and scheme.rest == "shared"
+    return scheme.share(UNITS) < 1 and scheme.rest == "shared"
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
 def test_parts_keep_the_given_norm_and_noise_and_divide_by_whom_they_can_expect(scheme):
-    parts = scheme.parts(0.5, 1.5, 30.0)
+    parts = scheme.parts(0.5, 1.5, 30.0, UNITS)
     assert (parts[-1].clip, parts[-1].noise_multiplier) == (0.5, 1.5)
-    assert parts[-1].denominator == pytest.approx(30 * scheme.share)
+    assert parts[-1].denominator == pytest.approx(30 * scheme.share(UNITS))
     assert all(part.denominator == 30 for part in parts[:-1])
-    names = ["shared", "split"] if shares(scheme) else ["all"] if scheme.share == 1 else ["split"]
+    names = ["shared", "split"] if shares(scheme) else ["all"] if scheme.share(UNITS) == 1 else ["split"]
     assert [part.name for part in parts] == names
-    assert all(part.noise_multiplier == 0 for part in scheme.parts(0.5, 0.0, 30.0))
+    assert all(part.noise_multiplier == 0 for part in scheme.parts(0.5, 0.0, 30.0, UNITS))
 
 
 def test_hiding_costs_no_more_and_only_what_is_split_is_hidden(scheme):
     release = Gaussian(0.8)
-    *shared, last = scheme.parts(0.5, 0.8, 30.0)
+    *shared, last = scheme.parts(0.5, 0.8, 30.0, UNITS)
     assert all(scheme.charge(part, release) == release for part in shared)
     charged = scheme.charge(last, release)
     assert from_json(charged.to_json()) == charged
@@ -94,7 +95,7 @@ def test_a_model_of_two_parts_is_cut_in_two_and_the_cut_is_the_one_of_its_number
 
 def test_what_is_dealt_or_frozen_moves_for_nobody_else(scheme):
     """Three clients' updates of ones: each keeps those of its own coordinates, the same ones every time."""
-    if scheme.share == 1:
+    if scheme.share(UNITS) == 1:
         return
     model, seeds = Model(name="mlp", hidden=(12,)), np.array([bytes([n]) * 32 for n in range(3)], "V32")
     pieces = scheme.pieces(model, (4,), 100, seed=5)
@@ -114,7 +115,7 @@ def test_what_is_dealt_or_frozen_moves_for_nobody_else(scheme):
         assert (torch.stack(kept[::3]).sum(0) == 1).all()
         assert {int(each.sum()) for each in kept} == {33, 34}
     elif scheme.rest == "dealt":
-        assert stats.binomtest(int(torch.stack(kept).sum()), 300, scheme.share).pvalue > 1e-4
+        assert stats.binomtest(int(torch.stack(kept).sum()), 300, scheme.share(UNITS)).pvalue > 1e-4
         assert (kept[0] != kept[1]).any()
 
 
@@ -124,6 +125,67 @@ def test_a_model_whose_nodes_own_all_of_it_is_dealt_in_one_part():
         split = plan(f"{{scheme: disjoint, count: 3, rest: {rest}}}", "check_in={scheme: balanced, k: 3}")
         assert [part.name for part in split.parts] == ["split"]
         assert split.mechanism == Allocation(Submodels(Gaussian(1.0), 3), k=3, rounds=8)
+
+
+# --- classes of devices, and submodels that are known -----------------------------------------------------------------
+
+
+def classes(**keys) -> DisjointSubmodels:
+    return DisjointSubmodels(scheme="disjoint", count=4, **keys)
+
+
+@pytest.mark.parametrize(
+    ("whole", "expected"),
+    [(0.25, range(0, 20, 4)), ("0-2, 7", [0, 1, 2, 7]), (0.9, [*range(9), *range(10, 19)]), (None, [])],
+)
+def test_the_whole_model_is_trained_by_a_public_class(whole, expected):
+    scheme, units = classes(whole=whole), np.arange(20)
+    drawn = scheme.draw(units, seed=3, round_=1)
+    assert np.flatnonzero(drawn == WHOLE).tolist() == list(expected)
+    assert np.array_equal(drawn[5:9] == WHOLE, scheme.draw(units[5:9], seed=8, round_=2) == WHOLE), "by its id alone"
+    share = len(list(expected)) / 20
+    assert scheme.share(20) == pytest.approx(share + (1 - share) / 4)
+    often = {submodel: chance for chance, submodel in scheme.trained(20)}
+    assert sum(often.values()) == pytest.approx(1)
+    assert often.get(WHOLE, 0.0) == pytest.approx(share)
+
+
+def test_each_class_pays_for_what_is_hidden_about_it():
+    private = plan("{scheme: disjoint, count: 3, rest: dealt, whole: 0.5}", "check_in={scheme: balanced, k: 3}")
+    assert private.mechanism == Allocation(Gaussian(1.0), k=3, rounds=8), "the run's charge is the largest"
+    hidden = plan("{scheme: disjoint, count: 3, rest: dealt}", "check_in={scheme: balanced, k: 3}")
+    found = private.epsilon_by_capacity
+    assert list(found) == ["whole", "1/3"]
+    assert found["whole"] == private.planned_epsilon
+    assert found["1/3"] == hidden.planned_epsilon
+    assert found["1/3"].upper < 0.9 * found["whole"].lower
+    assert hidden.epsilon_by_capacity == {}
+
+
+@pytest.mark.parametrize(("choice", "expected"), [("rolling", [0, 1, 2, 3, 0]), ("ordered", [0] * 5)])
+def test_a_known_choice_is_credited_with_nothing(choice, expected):
+    scheme = classes(choice=choice)
+    drawn = [scheme.draw(np.arange(30), seed=1, round_=round_) for round_ in range(1, 6)]
+    assert [set(each.tolist()) for each in drawn] == [{each} for each in expected]
+    assert [scheme.choices(1, round_)[0][1] for round_ in range(1, 6)] == expected
+    release = Gaussian(1.0)
+    assert scheme.charge(scheme.parts(1.0, 1.0, 30, UNITS)[-1], release) == release
+    assert scheme.copies == 1
+
+
+def test_a_whole_piece_has_the_parts_of_the_submodels():
+    for rest, shared, frozen in (("shared", {"output.bias"}, set()), ("frozen", set(), {"output.bias"})):
+        piece = classes(whole=0.5, rest=rest).pieces(Model(name="mlp", hidden=(12,)), (4,), 3, seed=5)(WHOLE, 1)
+        assert (piece.shared, piece.frozen, piece.owns_all) == (shared, frozen, rest == "shared")
+        updates = {name: torch.ones(1, *value.shape) for name, value in piece.module.named_parameters()}
+        assert set(piece.owned(updates, np.zeros(1, "V32"))) == set(updates) - frozen
+
+
+def test_who_trains_the_whole_model_must_be_ids():
+    with pytest.raises(
+        ScenarioError, match="whole must be ids and ranges such as 0-9,12, got the range 9-2, or a share"
+    ):
+        plan("{scheme: disjoint, count: 3, whole: 9-2}")
 
 
 # --- noise of the parts, and what is refused --------------------------------------------------------------------------

@@ -38,6 +38,8 @@ SUBMODELS = {
     "light dropout": "{scheme: dropout, keep: 0.7}",
     "dealt": "{scheme: disjoint, count: 3, rest: dealt}",
     "frozen masks": "{scheme: dropout, keep: 0.4, rest: frozen}",
+    "devices": "{scheme: disjoint, count: 3, whole: 0.3}",
+    "rolling": "{scheme: disjoint, count: 3, choice: rolling}",
 }
 COPIES = {  # of the parts, in which a unit's contribution is hidden among so many
     "none": [1],
@@ -47,6 +49,8 @@ COPIES = {  # of the parts, in which a unit's contribution is hidden among so ma
     "light dropout": [1, 1],
     "dealt": [3],
     "frozen masks": [2],
+    "devices": [1, 1],  # as the class that trains the whole model
+    "rolling": [1, 1],
 }
 MIXING = {"none": None, "constant": "{width: 0.05, linf_coordinates: 4}", "schedule": "{width: [[1, 0.06], [4, 0.02]]}"}
 CLIP = {"number": "0.5", "auto": "auto", "adaptive": "{initial: 0.5, noise_multiplier: 2.0, learning_rate: 0.1}"}
@@ -287,6 +291,19 @@ def check_submodels(run: Run, charged: list[ChargedRounds], scheme: str, grid: S
         for one, other in itertools.combinations(supports, 2):
             assert not (one & other).any()
         assert all(one.any() for one in supports)
+        return
+    if scheme == "rolling":  # everybody knows it, so nobody is hidden
+        for number, played in enumerate(run.rounds):
+            assert set(played.order["submodels"]) <= {number % 3}
+        return
+    if scheme == "devices":  # the charge is of those that train all of it, and who they are is public
+        clients = np.concatenate([played.order["clients"] for played in run.rounds])
+        assert set(clients[drawn == -1]) == {
+            unit for unit in set(clients) if -(-(unit + 1) * 3 // 10) > -(-unit * 3 // 10)
+        }
+        assert set(clients[drawn == -1]).isdisjoint(clients[drawn != -1])
+        assert set(drawn[drawn != -1]) == {0, 1, 2}
+        assert support_alone(charged, grid, run.rounds[0])[-HIDDEN:].all()
         return
     assert set(drawn) == {-1}
     if scheme == "none":

@@ -123,7 +123,7 @@ class CanaryFederation:
         if not len(filled):
             raise DataError(f"data: none of the first {_CANDIDATES} clients has records, so none can be a canary")
         self._records = records_of(dataset, int(filled[0]))
-        self._updates: dict[tuple[int, float], _Updates] = {}
+        self._updates: dict[tuple[int, float, tuple[int, ...]], _Updates] = {}
         self.strength = self._updates_in(1).strength
         if self.strength < WEAKEST:
             raise DataError(
@@ -175,11 +175,12 @@ class CanaryFederation:
     def _updates_in(self, round_: int) -> _Updates:
         """The possible updates in a round at the initial model, by the client's own code."""
         plan, mixing = self._plan, self._plan.mixing.variance(round_)
-        key = plan.submodels.cut_index(round_), mixing
+        choices = plan.submodels.choices(_MASKS, round_)
+        key = plan.submodels.cut_index(round_), mixing, tuple(submodel for _, submodel in choices)
         if key in self._updates:
             return self._updates[key]
         with self._federation.planted(self._canaries, self._records):
-            sent = np.stack([self._update(round_, *choice) for choice in plan.submodels.choices(_MASKS)])
+            sent = np.stack([self._update(round_, *choice) for choice in choices])
         model = self._federation.prepared.pipeline.model
         sizes = [int(np.prod(shape)) for shape in model.shapes.values()]
         part_of = np.repeat([model.part_of[name] for name in model.shapes], sizes)  # by coordinate
