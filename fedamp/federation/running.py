@@ -61,7 +61,11 @@ class Federation(Section):
     keep_secrets: bool = Field(
         False, description="keep seed.secret and the checkpoints of a run that has ended, instead of deleting them"
     )
-    evaluate_every: Count = Field(1, description="rounds between evaluations on the public test set")
+    evaluate_every: Count | Literal["auto"] = Field(
+        "auto",
+        description="rounds between evaluations on the public test set; auto: each round, or less often (down to ten "
+        "times a run) where they would cost more than the training",
+    )
     validation_share: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
         description="share of the public test records that is kept apart for choosing between settings (fedamp sweep); "

@@ -205,7 +205,7 @@ class _Run:
     def _record(self, release: Release, collected: Aggregate) -> RoundRecord:
         round_, roster, validation_score = release.round, self.strategy.roster, None
         loss, metrics = None, dict[str, float]()
-        if round_ % self.plan.scenario.federation.evaluate_every == 0 or round_ == self.plan.last_round:
+        if round_ % self.prepared.evaluate_every == 0 or round_ == self.plan.last_round:
             loss, metrics = self.prepared.evaluate(release.parameters)
             validation_score = self.prepared.validate(release.parameters)
             if not math.isfinite(loss):

@@ -42,6 +42,7 @@ from fedamp.strategies.secure import SecureSums
 # clients are slower. All are powers of two, like the slots of a stack.
 STACK, CONVOLUTIONS, SMALLEST_STACK = 64, 8, 16
 RECORDS_AT_ONCE = 4096
+EVALUATED = 1 << 28  # float32 numbers that a pass over test records may keep
 RECURRENT_RECORDS = 512  # more of them leave a CPU's caches at every place of a sequence: twice the time a client
 LARGE_INPUTS = 30.0
 _TRIED = 8  # public records that are trained on before the first round
@@ -97,7 +98,38 @@ class Prepared:
     def evaluate(self, parameters: Arrays, records: Records | None = None) -> Evaluation:
         """Loss and metrics of a model on public records; default: the test set."""
         device = devices.here(self.device)
-        return evaluate(self.module, parameters, *(records or self.test), device, loss=self.loss)
+        return evaluate(self.module, parameters, *(records or self.test), device, self._tested_at_once, self.loss)
+
+    @cached_property
+    def _tested_at_once(self) -> int:
+        """Records in a forward pass: as many as a stack's memory holds; it follows from the model alone."""
+        kept = kept_per_record(self.module.cpu(), self.task.input_shape, input_type(self.task.model))
+        return max(1, min(1024, power_above(EVALUATED // max(kept, 1)) // 2))
+
+    @property
+    def records_and_steps(self) -> tuple[int, int]:
+        """Records of a mean unit, and its gradient steps in a round."""
+        client, by_client = self.task.client, self.task.unit == "client"
+        records = math.ceil((self.records or 1) / self.plan.units) if by_client else 1
+        batches = 1 if client.batch_size == "full" else math.ceil(records / client.batch_size)
+        return records, client.steps or (client.epochs or 1) * batches
+
+    @property
+    def records_a_step(self) -> int:
+        """Of a mean unit."""
+        records, batch = self.records_and_steps[0], self.task.client.batch_size
+        return records if batch == "full" else min(records, batch)
+
+    @cached_property
+    def evaluate_every(self) -> int:
+        """Rounds between evaluations on the public test set."""
+        asked = self.plan.scenario.federation.evaluate_every
+        if asked != "auto":
+            return asked
+        # A gradient takes twice a forward pass, and needs one.
+        trained = 3 * self.plan.expected_cohort * self.records_and_steps[1] * self.records_a_step
+        share = self.cost.flops_share or 1.0
+        return max(1, min(math.ceil(len(self.test[1]) / (trained * share)), self.plan.last_round // 10))
 
     def validate(self, parameters: Arrays) -> float | None:
         """The leading metric on the validation records; None without such records."""

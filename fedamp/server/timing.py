@@ -32,7 +32,7 @@ def seconds_of_a_unit(prepared: Prepared, steps: int, units: int | None = None) 
         units: how many train together at most; default: as the run does it.
     """
     task, plan = prepared.task, prepared.plan
-    records, whole = _records_and_steps(prepared)
+    records, whole = prepared.records_and_steps
     few = min(whole, steps)
     changes: dict[str, Any] = {"client": task.client.model_copy(update={"steps": few, "epochs": None})}
     if units is not None:
@@ -68,7 +68,11 @@ def in_the_faster_way(prepared: Prepared) -> tuple[Prepared, str]:
     most = prepared.task.stack.units
     how = f"up to {most} clients train together" if most > 1 else "clients train one by one"
     fixed = asked.engine.clients_per_batch != "auto" or asked.engine.address is not None
-    if most == 1 or fixed or not is_import_path(asked.model.name) or _operations(prepared) < WORTH_MEASURING:
+
+    def operations() -> float:
+        return prepared.cost.flops_per_record * prepared.records_a_step
+
+    if most == 1 or fixed or not is_import_path(asked.model.name) or operations() < WORTH_MEASURING:
         return prepared, how
     together, single = (seconds_of_a_unit(prepared, 1, units) for units in (None, 1))
     if single * _GAIN > together:
@@ -78,18 +82,3 @@ def in_the_faster_way(prepared: Prepared) -> tuple[Prepared, str]:
     task = prepared.task.model_copy(update={"stack": StackSize(units=1, records=prepared.task.stack.records)})
     how = f"clients train one by one, {single:.2g} s each where those together take {together:.2g} s"
     return replace(prepared, plan=plan, task=task), how
-
-
-def _operations(prepared: Prepared) -> float:
-    """Of a mean unit's gradient step."""
-    records, batch = _records_and_steps(prepared)[0], prepared.task.client.batch_size
-    return prepared.cost.flops_per_record * (records if batch == "full" else min(records, batch))
-
-
-def _records_and_steps(prepared: Prepared) -> tuple[int, int]:
-    """Records of a mean unit, and its gradient steps in a round."""
-    client = prepared.task.client
-    by_client = prepared.task.unit == "client"
-    records = math.ceil((prepared.records or 1) / prepared.plan.units) if by_client else 1
-    batches = 1 if client.batch_size == "full" else math.ceil(records / client.batch_size)
-    return records, client.steps or (client.epochs or 1) * batches

@@ -17,6 +17,8 @@ from fedamp.federation.losses import LOSSES
 from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
 from fedamp.server.evaluate import evaluate
+from fedamp.server.setup import prepare
+from tests.federations import small
 
 
 @pytest.mark.parametrize("batch", [7, 1024])
@@ -92,3 +94,15 @@ def test_the_module_is_left_as_it_was():
     assert (found.score, found.loss) == (pytest.approx(1 / 3), pytest.approx(np.log(4)))
     assert module.training
     assert all(bool((value == before[name]).all()) for name, value in module.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("test_records", "rounds", "every"),
+    # 20 clients take part in each round, with 3 records in each of 2 steps: 3 passes' worth each, so 360 in all
+    [(100, 40, 1), (360, 40, 1), (361, 40, 2), (1000, 40, 3), (5000, 40, 4), (5000, 4, 1)],
+)
+def test_evaluations_cost_no_more_than_training_but_there_are_ten(test_records, rounds, every):
+    data = f"data={{name: synthetic, clients: 20, records_per_client: 3, features: 5, test_records: {test_records}}}"
+    asked = small(data, f"rounds={rounds}", "check_in={scheme: all}")
+    assert prepare(asked).evaluate_every == every
+    assert prepare(small(data, "federation={evaluate_every: 7}")).evaluate_every == 7
