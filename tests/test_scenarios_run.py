@@ -43,9 +43,16 @@ def test_it_runs_shortened(name, tmp_path):
     run_shortened(name, tmp_path, ())
 
 
-def test_people_s_ratings_run_where_they_are_at_hand(tmp_path):
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("descriptions", "adapters")]
+
+
+@pytest.mark.parametrize("name", ["ratings", *SLOW])
+def test_people_s_records_run_where_they_are_at_hand(name, tmp_path):
+    if name == "adapters":
+        pytest.importorskip("peft")
+    less = ("client.steps=1", "client.batch_size=1", "federation.evaluate_every=2")
     try:
-        run_shortened("ratings", tmp_path, ())
+        run_shortened(name, tmp_path, () if name == "ratings" else less)
     except DataError as error:
         pytest.skip(str(error))
 

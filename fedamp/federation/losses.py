@@ -20,7 +20,7 @@ from fedamp.errors import DataError, FederationError, InputError, ModelError, on
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.training import Client
 from fedamp.models.architectures import import_own, is_import_path, is_there
-from fedamp.models.section import Model
+from fedamp.models.section import OF_LIBRARY, Model
 from fedamp.models.units import unknown
 
 if TYPE_CHECKING:
@@ -293,7 +293,9 @@ def is_given(asked: Scenario) -> bool:
 
 def brings_code(asked: Scenario) -> bool:
     """Whether the model or the loss is custom code, ``package.module:name``."""
-    return is_import_path(asked.model.name) or is_import_path(asked.client.loss)
+    return any(
+        is_import_path(name) and not name.startswith(OF_LIBRARY) for name in (asked.model.name, asked.client.loss)
+    )
 
 
 def look_for_files(asked: Scenario) -> None:

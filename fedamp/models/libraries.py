@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from fedamp.errors import ModelError, one_line
 from fedamp.models import frozen
-from fedamp.models.section import Model
+from fedamp.models.section import OF_LIBRARY, Model
 from fedamp.models.units import Units
-
-PREFIX = "transformers:"
 
 
 class Logits(nn.Module):
@@ -74,7 +72,7 @@ def from_transformers(config: Model, num_classes: int) -> nn.Module:
 
 
 def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> nn.Module:
-    kind = getattr(importlib.import_module("transformers"), config.name.removeprefix(PREFIX))
+    kind = getattr(importlib.import_module("transformers"), config.name.removeprefix(OF_LIBRARY))
     known, sizes = kind.config_class(), {"vocab_size": config.vocabulary, "num_labels": num_classes}
     fitting = {name: size for name, size in sizes.items() if size is not None and hasattr(known, name)}
     silent = {name: 0.0 for name, value in vars(known).items() if _is_dropout(name, value)}
@@ -93,11 +91,15 @@ def _silent() -> Iterator[None]:
     """Without advice of ``transformers`` about tokens of a vocabulary that is not in use, and about faster kernels."""
     logging = importlib.import_module("transformers.utils.logging")
     before = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _is_dropout(name: str, value: Any) -> bool:

@@ -23,7 +23,7 @@ from fedamp.models.architecture import Architecture
 from fedamp.models.architectures import architecture_of, import_own, is_import_path
 from fedamp.models.checks import check, check_calls, constants, example
 from fedamp.models.generators import generators_from
-from fedamp.models.section import Model
+from fedamp.models.section import OF_LIBRARY, Model
 from fedamp.models.units import Blocks, Units
 
 
@@ -144,7 +144,7 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
 
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """A custom model. Its frozen weights are buffers with the values of ``config.initial``."""
-    of_library = config.name.startswith(libraries.PREFIX)
+    of_library = config.name.startswith(OF_LIBRARY)
     if of_library:
         module = libraries.from_transformers(config, num_classes)
     else:

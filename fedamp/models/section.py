@@ -6,6 +6,7 @@ from pydantic import Field
 
 from fedamp.base.section import Count, Section
 
+OF_LIBRARY = "transformers:"  # before the name of a class of that library
 WHOLE = -1  # in the place of a submodel's number: the whole model
 
 
