@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ class Texts(FolderData):
     """Base of the sections of texts."""
 
     text: str = Field("text", description="column of the texts")
+    label: str | None = Field(None, description="column of one class a text; default: the label is the next token")
     length: Count = Field(64, description="tokens of a record")
     tokenizer: str | None = Field(
         None, description="file of Hugging Face's tokenizers, in data.path or absolute; default: characters (ASCII)"
@@ -38,32 +40,38 @@ class Texts(FolderData):
             return None
         rows, source = found
         require(self.text, rows.column_names, "data.text", source)
-        tokens_of, _ = self._tokenizer(folder)
+        tokens_of, _, pad = self._tokenizer(folder)
         texts = rows[self.text][:]
         if not all(isinstance(text, str) for text in texts):
             raise DataError(f"{source}: column {self.text!r} must hold a text in every row")
         pieces = [tokens_of(text) for text in texts]
+        if self.label is not None:
+            require(self.label, rows.column_names, "data.label", source)
+            beginnings = np.full((len(pieces), self.length), pad, np.int32)
+            for beginning, piece in zip(beginnings, pieces, strict=True):
+                beginning[: len(piece)] = piece[: self.length]
+            classes = np.asarray(rows[self.label][:])
+            return Table(source, beginnings, classes, partial(self._column, rows, source, np.ones(len(rows), int)))
         counts = np.array([max(1, -(-(len(piece) - 1) // self.length)) for piece in pieces])
         inputs = np.zeros((counts.sum(), self.length), np.int32)
         labels = np.full_like(inputs, NOT_COUNTED)
         for start, count, piece in zip(np.cumsum(counts) - counts, counts, pieces, strict=True):
             for array, part in ((inputs, piece[:-1]), (labels, piece[1:])):
                 array[start : start + count].reshape(-1)[: len(part)] = part
+        return Table(source, inputs, labels, partial(self._column, rows, source, counts))
 
-        def column(name: str) -> NDArray[Any]:
-            require(name, rows.column_names, "data.partition.column", source)
-            return np.repeat(np.asarray(rows[name][:]), counts)
-
-        return Table(source, inputs, labels, column)
+    def _column(self, rows: Any, source: str, counts: NDArray[np.int64], name: str) -> NDArray[Any]:
+        require(name, rows.column_names, "data.partition.column", source)
+        return np.repeat(np.asarray(rows[name][:]), counts)
 
     def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> StoredDataset:
-        _, vocabulary = self._tokenizer(self.place(folder))
-        return replace(super().load(seed, folder, form), num_classes=vocabulary)  # whichever tokens the texts have
+        dataset, (_, vocabulary, _) = super().load(seed, folder, form), self._tokenizer(self.place(folder))
+        return replace(dataset, num_classes=vocabulary) if self.label is None else dataset  # whichever tokens there are
 
-    def _tokenizer(self, folder: Path) -> tuple[Callable[[str], Any], int]:
-        """From a text to its tokens, and the number of tokens there are."""
+    def _tokenizer(self, folder: Path) -> tuple[Callable[[str], Any], int, int]:
+        """From a text to its tokens, the number of tokens there are, and the one for places beyond a text's end."""
         if self.tokenizer is None:
-            return _characters, CHARACTERS
+            return _characters, CHARACTERS, CHARACTERS - 1
         file = folder / self.tokenizer
         try:
             from tokenizers import Tokenizer
@@ -73,7 +81,9 @@ class Texts(FolderData):
             raise DataError("data.tokenizer: needs tokenizers; expected: pip install tokenizers") from None
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"data.tokenizer: {file} cannot be read ({one_line(error)})") from None
-        return lambda text: found.encode(text).ids, found.get_vocab_size()
+        pad = (found.padding or {"pad_id": 0})["pad_id"]
+        found.no_padding()
+        return lambda text: found.encode(text).ids, found.get_vocab_size(), pad
 
 
 class TextData(Texts):

@@ -16,14 +16,15 @@ from fedamp.models.units import Units
 
 
 class Logits(nn.Module):
-    """A network that answers with logits alone."""
+    """A network that answers with logits alone. ``pad``: the token that no other one attends to."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, pad: int | None = None) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.pad = network, pad
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found = self.network(inputs)
+        masked = {} if self.pad is None else {"attention_mask": (inputs != self.pad).long()}
+        found = self.network(inputs, **masked)
         return found if isinstance(found, Tensor) else found.logits
 
     def units_to_split(self) -> Sequence[Units]:
@@ -44,14 +45,15 @@ def ranks(module: nn.Module) -> list[Units]:
 def from_transformers(config: Model, num_classes: int) -> nn.Module:
     """The network of a class of ``transformers``: from a folder (``model.initial``), or with random weights.
 
-    Options are those of the class's configuration, and ``lora``: those of ``peft.LoraConfig``. Dropout is 0, batch
-    norms become group norms, and attention is computed so that clients can train together.
+    Options are those of the class's configuration, ``lora``: those of ``peft.LoraConfig``, and ``pad``: a token to
+    which no other one attends. Dropout is 0, batch norms become group norms, and attention is computed so that clients
+    can train together.
 
     Raises:
         ModelError: no such class, or it cannot be built; a library is not installed.
     """
     options = dict(config.options)
-    lora = options.pop("lora", None)
+    lora, pad = options.pop("lora", None), options.pop("pad", None)
     try:
         with warnings.catch_warnings(), _silent():
             warnings.simplefilter("ignore")  # of one library about another
@@ -68,7 +70,7 @@ def from_transformers(config: Model, num_classes: int) -> nn.Module:
         raise ModelError(
             f"model {config.name} cannot be built with options={config.options} ({one_line(error)})"
         ) from error
-    return Logits(network.train())
+    return Logits(network.train(), pad)
 
 
 def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> nn.Module:

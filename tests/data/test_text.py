@@ -126,3 +126,18 @@ def test_what_is_not_there_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("fedamp.data.idx.INSTALLED", ())
     with pytest.raises(DataError, match=r"data\.name descriptions: not on this machine; expected: make data"):
         DescriptionsData(name="descriptions").load(0, tmp_path, FORM)
+
+
+def test_texts_of_a_class_are_a_record_each(tmp_path):
+    rows = [("ann", "good", 1), ("bob", "very bad", 0), ("ann", "", 1)]
+    lines = [json.dumps({"author": author, "text": text, "liked": liked}) for author, text, liked in rows]
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.json").write_text("\n".join(lines))
+    dataset = text_data(tmp_path, label="liked", length=6).load(0, tmp_path, Form(vocabulary=CHARACTERS))
+    cohort = dataset.gather(np.array([0, 1]))
+    assert (dataset.num_classes, cohort.sizes.tolist()) == (2, [2, 1])
+    assert [spelled(row) for row in cohort.inputs[0]] == ["good##", "######"], "filled up with the token for the end"
+    assert spelled(cohort.inputs[1, 0]) == "very b"
+    assert cohort.labels[0].tolist() == [1, 1]
+    with pytest.raises(DataError, match=r"no column 'stars'; data\.label must be one of"):
+        text_data(tmp_path, label="stars").load(0, tmp_path, Form(vocabulary=CHARACTERS))

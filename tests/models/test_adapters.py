@@ -233,3 +233,14 @@ def test_a_node_finds_frozen_weights_by_their_name(net, tmp_path, monkeypatch):
         build(told, (4,), 3)
     monkeypatch.setenv("FEDAMP_MODELS", str(tmp_path))
     assert torch.equal(build(told, (4,), 3).body.weight, build(asked, (4,), 3).body.weight)
+
+
+def test_nobody_attends_to_padding():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "initializer_range": 1.0}
+    config = Model(name="transformers:BertForSequenceClassification", vocabulary=11, options={**sizes, "pad": 0})
+    module = build(config, (6,), 3).eval()
+    short = torch.tensor([[4, 7, 2]])
+    padded = torch.nn.functional.pad(short, (0, 3))
+    torch.testing.assert_close(module(padded), module(short), rtol=1e-5, atol=1e-6)  # sums of float32 in another order
+    without = build(config.model_copy(update={"options": sizes}), (6,), 3).eval()
+    assert not torch.allclose(without(padded), without(short), atol=1e-4)
