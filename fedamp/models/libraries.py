@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedamp.errors import ModelError, one_line
@@ -28,7 +29,65 @@ class Logits(nn.Module):
         return found if isinstance(found, Tensor) else found.logits
 
     def units_to_split(self) -> Sequence[Units]:
-        return ranks(self)
+        return ranks(self) or [*_nodes(self, _NEURONS, None), *_nodes(self, _HEADS, _heads(self.network))]
+
+
+# Of common families: layers whose outputs are nodes side by side, the one that a mask silences, and the layer behind.
+_NEURONS = (
+    (("mlp.c_fc",), "mlp.c_fc", "mlp.c_proj"),
+    (("mlp.fc1",), "mlp.fc1", "mlp.fc2"),
+    (("ffn.lin1",), "ffn.lin1", "ffn.lin2"),
+    (("intermediate.dense",), "intermediate.dense", "output.dense"),
+    (("mlp.gate_proj", "mlp.up_proj"), "mlp.up_proj", "mlp.down_proj"),
+)
+_HEADS = (
+    *(
+        ((f"{where}.q_proj", f"{where}.k_proj", f"{where}.v_proj"), f"{where}.v_proj", f"{where}.o_proj")
+        for where in ("self_attn", "attention")
+    ),
+    (("attention.q_lin", "attention.k_lin", "attention.v_lin"), "attention.v_lin", "attention.out_lin"),
+    (
+        ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "attention.self.value",
+        "attention.output.dense",
+    ),
+)
+_Layers = tuple[tuple[str, ...], str, str]
+
+
+def _nodes(model: Logits, families: Sequence[_Layers], count: int | None) -> list[Units]:
+    """Neurons (``count`` None), or attention heads, of all layers that are trained."""
+    found, modules = [], dict(model.named_modules())
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    for path in modules:
+        for before, silenced, behind in families:
+            owned = {}
+            for name in (*before, behind):
+                layer = modules.get(f"{path}.{name}")
+                rows = 0 if isinstance(layer, nn.Linear) else 1  # GPT-2 has its weights the other way round
+                owned[f"{path}.{name}.weight"] = rows if name != behind else 1 - rows
+                if name != behind and getattr(layer, "bias", None) is not None:
+                    owned[f"{path}.{name}.bias"] = 0
+            if trained.issuperset(owned) and (count or _starts_at_zero(model)):
+                first = f"{path}.{before[0]}.weight"
+                size = count or model.get_parameter(first).shape[owned[first]]
+                found.append(Units(f"{path}.{before[0]}", size, owned, f"{path}.{silenced}", along=-1))
+    return found
+
+
+def _heads(network: nn.Module) -> int:
+    """Heads that share keys and values are one node."""
+    config: Any = network.config
+    return int(getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0))
+
+
+def _starts_at_zero(model: Logits) -> bool:
+    """Whether a neuron without input is silent."""
+    config: Any = model.network.config
+    known = importlib.import_module("transformers.activations").ACT2FN
+    names = [getattr(config, name, None) for name in ("hidden_act", "activation_function", "activation")]
+    named = next((name for name in names if isinstance(name, str)), "sigmoid")
+    return bool((known[named](torch.zeros(1)) == 0).all())
 
 
 def ranks(module: nn.Module) -> list[Units]:

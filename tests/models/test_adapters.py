@@ -12,6 +12,7 @@ from torch import nn
 
 import fedamp
 from fedamp.errors import ModelError
+from fedamp.models.masks import Masks
 from fedamp.models.networks import build, initial_parameters, pinned
 from fedamp.models.section import Model
 from tests.models.splitting import refused
@@ -244,3 +245,45 @@ def test_nobody_attends_to_padding():
     torch.testing.assert_close(module(padded), module(short), rtol=1e-5, atol=1e-6)  # sums of float32 in another order
     without = build(config.model_copy(update={"options": sizes}), (6,), 3).eval()
     assert not torch.allclose(without(padded), without(short), atol=1e-4)
+
+
+FAMILIES = {
+    "GPT2LMHeadModel": (SMALL, 64, 0),
+    "LlamaForCausalLM": ({"num_key_value_heads": 2}, 24, 2),
+    "BertForSequenceClassification": ({}, 24, 4),
+    "DistilBertForSequenceClassification": ({"dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 4}, 24, 4),
+    "ViTForImageClassification": ({"image_size": 8, "patch_size": 4}, 24, 4),
+}
+COMMON = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_what_left_out_neurons_and_heads_own_does_not_count(kind):
+    """Whatever it is: the output under a mask is the same, and nothing of it has a gradient."""
+    own, neurons, heads = FAMILIES[kind]
+    image = kind.startswith("ViT")
+    options = own if "n_embd" in own or "dim" in own else COMMON | own
+    config = Model(name=f"transformers:{kind}", vocabulary=None if image else 11, options=options)
+    classes = 11 if "LM" in kind else 3
+    module = build(config, (3, 8, 8) if image else (6,), classes)
+    masks = Masks(module)
+    assert sorted(masks.layers.values()) == sorted([neurons, *[heads] * (heads > 0)])
+    torch.manual_seed(0)
+    inputs = torch.randn(2, 3, 8, 8) if image else torch.randint(11, (2, 6))
+    mask = (torch.rand(masks.nodes) < 0.5).float()
+    values = {name: (10 * value.detach()).requires_grad_() for name, value in module.named_parameters()}
+    outputs = masks.call(values, inputs, mask)
+    gradients = torch.autograd.grad(
+        outputs.square().sum(), list(values.values()), allow_unused=True, materialize_grads=True
+    )
+    others, counted = {}, 0
+    for (name, value), gradient in zip(values.items(), gradients, strict=True):
+        changed = value.detach()[None].clone()
+        for _, dropped in masks.dropped(name, value.shape, mask[None]):
+            assert not gradient[None][dropped.expand_as(changed)].any(), name
+            changed[dropped.expand_as(changed)] = 3.0
+            counted += int(dropped.expand_as(changed).sum())
+        others[name] = changed[0]
+    assert counted > 100
+    torch.testing.assert_close(masks.call(others, inputs, mask), outputs, rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(masks.call(values, inputs, torch.ones(masks.nodes)), outputs, atol=1e-3)
