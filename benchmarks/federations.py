@@ -30,14 +30,14 @@ from fedamp.base.numbers import amount_of_bytes
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.serial import SerialGrid
 from fedamp.federation import reader
-from fedamp.federation.plan import make_plan
+from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.report import style
 from fedamp.server.loop import ask
 from fedamp.server.setup import Prepared, prepare
 
 RESULTS, PICTURE = Path("benchmarks/results/federations.jsonl"), Path("docs/images/federations.png")
-EPSILONS, SEEDS, DELTA = (1.0, 2.0, 4.0, 8.0), (1, 2, 3, 4, 5), 1e-5
+EPSILONS, SEEDS, DELTA = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0), (1, 2, 3, 4, 5), 1e-5
 CLIENTS, RECORDS, HELD_OUT = 6000, 10, 6000
 FEATURES = [{"name": "scattering", "scales": 3, "angles": 2}, {"name": "group_norm", "groups": 19}]
 PARTITIONS = {"iid": {"scheme": "iid"}, "dirichlet": {"scheme": "dirichlet", "alpha": 0.3}}
@@ -54,6 +54,7 @@ FEDERATION: dict[str, Any] = {
 }
 STILL = {**SERVER, "momentum": 0.0}  # ModelMix refuses momentum
 POISSON = {"check_in": {"scheme": "poisson", "rate": CHECK_INS / FEDERATION["rounds"]}}
+HALF = {"scheme": "disjoint", "count": 2, "rest": "dealt"}
 SPLIT = {"scheme": "disjoint", "shared_noise_multiplier": "balanced"}
 # The longest step of a unit that is alone: the two models that are mixed are kept so many of them apart.
 MIXED_STEPS = 4.0
@@ -74,9 +75,20 @@ SCHEMES = {
     "none": Scheme("k of T, without noise", {}, private=False),
     "unamplified": Scheme("k of T, charged without amplification", {}, amplified=False),
     "poisson": Scheme("Poisson sampling (DP-FedAvg)", POISSON),
+    "everybody": Scheme("everybody in each round", {"check_in": {"scheme": "all"}}),
     "stratified": Scheme("k of T, one a block", {"check_in": {"scheme": "stratified", "k": CHECK_INS}}),
     "balanced": Scheme("k of T", {}),
-    "split-2": Scheme("k of T, 2 submodels", {"submodels": {"scheme": "disjoint", "count": 2, "rest": "dealt"}}),
+    "split-2": Scheme("k of T, 2 submodels", {"submodels": HALF}),
+    "split-2-known": Scheme("k of T, 2 submodels, not credited", {"submodels": {**HALF, "choice": "rolling"}}),
+    "split-2-work": Scheme(
+        "2k of T, 2 submodels: the work of k of T",
+        {"submodels": HALF, "check_in": {"scheme": "balanced", "k": 2 * CHECK_INS}},
+    ),
+    "narrow": Scheme("k of T, a model of half the width", {"model": {"name": "mlp", "hidden": [16]}}),
+    "banded": Scheme(
+        "k of T, spaced, correlated noise",
+        {"check_in": {"scheme": "spaced", "k": CHECK_INS}, "privacy": {"noise": {"scheme": "banded"}}},
+    ),
     "split-4": Scheme("k of T, 4 submodels", {"submodels": {"scheme": "disjoint", "count": 4, "rest": "dealt"}}),
     "partial-2": Scheme("k of T, 2 submodels and a shared part", {"submodels": {**SPLIT, "count": 2}}),
     "partial-4": Scheme("k of T, 4 submodels and a shared part", {"submodels": {**SPLIT, "count": 4}}),
@@ -96,7 +108,8 @@ class Cell:
 
     def to_calibrate(self) -> Scenario:
         """The federation with the budget; neither data nor rate matter to its noise."""
-        return self._scenario({"name": "synthetic", "clients": CLIENTS}, 1, 1.0, (1.0, 1.0), {"epsilon": self.epsilon})
+        budget = {"noise_multiplier": "auto", "epsilon": self.epsilon}
+        return self._scenario({"name": "synthetic", "clients": CLIENTS}, 1, 1.0, (1.0, 1.0), budget)
 
     def to_run(self, data_: dict[str, Any], rate: int, seed: int, noise: float) -> Scenario:
         """The federation at a rate of 2^rate (see :class:`Run`), with noise of that multiplier."""
@@ -112,7 +125,12 @@ class Cell:
         scheme, (rate, norm) = SCHEMES[self.scheme], step
         raw = {**FEDERATION, **scheme.sections, "seed": seed, "data": data_}
         raw["server"] = {**raw["server"], "learning_rate": rate}
-        raw["privacy"] = {"clip": clip, "delta": DELTA, "amplification": scheme.amplified, **noise}
+        own = raw.get("privacy", {})
+        if own and noise["noise_multiplier"] != "auto":  # the bands that were best at the budget
+            bands = planned(self.scheme, self.epsilon).bands
+            own = {"noise": {"scheme": "banded", "bands": bands}}
+            raw["check_in"] = {**raw["check_in"], "gap": bands}
+        raw["privacy"] = {"clip": clip, "delta": DELTA, "amplification": scheme.amplified, **own, **noise}
         if scheme.mixed:
             width = MIXED_STEPS * rate * norm * raw["rounds"] / (data_["clients"] * CHECK_INS)
             raw["mixing"] = {"width": width, "linf_coordinates": 25}
@@ -120,9 +138,14 @@ class Cell:
 
 
 @cache
+def planned(scheme: str, epsilon: float) -> Plan:
+    """With the noise that keeps the budget."""
+    return make_plan(Cell("iid", scheme, epsilon).to_calibrate(), CLIENTS)
+
+
 def noise_of(scheme: str, epsilon: float | None) -> float:
     """The noise multiplier that keeps the budget."""
-    return make_plan(Cell("iid", scheme, epsilon).to_calibrate(), CLIENTS).noise_multiplier if epsilon else 0.0
+    return planned(scheme, epsilon).noise_multiplier if epsilon else 0.0
 
 
 def folders() -> dict[bool, Path]:

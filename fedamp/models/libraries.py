@@ -78,7 +78,8 @@ def _nodes(model: Logits, families: Sequence[_Layers], count: int | None) -> lis
 def _heads(network: nn.Module) -> int:
     """Heads that share keys and values are one node."""
     config: Any = network.config
-    return int(getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0))
+    heads: Any = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
+    return int(heads)
 
 
 def _starts_at_zero(model: Logits) -> bool:

@@ -106,7 +106,7 @@ class Reading(nn.Module):
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
-        self.recurrent, self.output = nn.GRU(input_shape[1], 6, batch_first=True), nn.Linear(6, num_classes)
+        self.recurrent, self.output = nn.GRU(input_shape[1], 24, batch_first=True), nn.Linear(24, num_classes)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden, _ = self.recurrent(inputs)
