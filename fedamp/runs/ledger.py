@@ -166,6 +166,8 @@ class Ledger:
                 )
             if record is None or known.record == line:
                 return known
+            if not self.plan.known_seed:  # such a round is never computed again, so its line has been altered
+                raise FederationError(f"{self.file}: round {round_} was released with another line of rounds.jsonl")
             # A round that is computed again after a crash has another time in its line, so later links change.
             entry, later = known.model_copy(update={"record": line}), self.releases[round_:]
             del self.releases[round_ - 1 :], self._lines[round_ - 1 :]
@@ -175,6 +177,12 @@ class Ledger:
         self._end(None, None)
         self._write(durable)
         return entry
+
+    def reopen(self) -> None:
+        """Write down that the run goes on, before its files change: from then on they are not those of its end."""
+        if self._head["files"] is not None:
+            self._end(None, None)
+            self._write(durable=True)
 
     def conclude(self, summary: Summary) -> None:
         """Write down why the run stopped and the digests of its files, then the summary. It may still be resumed.

@@ -24,6 +24,7 @@ from flwr.serverapp import Grid
 
 from fedamp.base.files import write_secret
 from fedamp.errors import DivergedError, FederationError, RunFolderError, StopTraining, UnwritableError
+from fedamp.runs.chain import altered
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
@@ -239,7 +240,8 @@ class _Run:
             return RunFolderError(f"{file}: {what}; expected: {expected}")
 
         if not files and self.ledger.has_ended:
-            self.finished = folder.forget_rounds_after(released)
+            self._check_unaltered(released)
+            self._keep_rounds(released)
             return ServerState(self.ledger.last_model(), released)
         if files and not folder.ledger.exists():
             raise wrong(folder.ledger, "gone, but the run has checkpoints")
@@ -248,8 +250,9 @@ class _Run:
         # With a secret seed a second try of a round differs, so released rounds cannot be computed again.
         if released > last and not self.plan.known_seed:
             raise wrong(folder.checkpoints, f"ends at round {last}, but round {released} was released")
+        self._check_unaltered(last)
         if checkpoint is None:
-            self.finished = folder.forget_rounds_after(0)
+            self._keep_rounds(0)
             return None
         state, record = checkpoint
         if released < last - 1:
@@ -263,10 +266,21 @@ class _Run:
             self.ledger.enter(last, state.model, record if len(kept) < last else None)
         except FederationError as error:
             raise RunFolderError(f"{files[-1]}: not of the run of this ledger: {error}") from None
-        self.finished = folder.forget_rounds_after(last)
+        self._keep_rounds(last)
         if len(kept) < last:
             self._append(record)
         return state
+
+    def _check_unaltered(self, last: int) -> None:
+        """RunFolderError if a file is not as the run left it after its first ``last`` rounds."""
+        for complaint in altered(self.folder, last) if self.folder.ledger.exists() else ():
+            raise RunFolderError(f"{self.folder.path}: {complaint}; expected: as the run left it")
+
+    def _keep_rounds(self, last: int) -> None:
+        """Take over the lines of the first rounds; later ones are dropped, because those rounds are played again."""
+        if any(record.round > last for record in self.folder.read_rounds()):
+            self.ledger.reopen()
+        self.finished = self.folder.forget_rounds_after(last)
 
 
 def ask(strategy: PrivateStrategy, grid: Grid, round_: int, meanwhile: Executor | None = None) -> Aggregate:

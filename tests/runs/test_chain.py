@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedamp.errors import Interrupted, RunFolderError
+from fedamp.errors import FederationError, Interrupted, RunFolderError
 from fedamp.report.comparison import compare
 from fedamp.report.page import write_report
+from fedamp.runs.folder import RunFolder
 from fedamp.runs.run import read_run
 from fedamp.runs.verify import verify_ledger
 from fedamp.server.launch import launch
@@ -295,6 +296,73 @@ def test_a_run_that_goes_on_has_no_summary_until_it_ends_again(tmp_path):
     launch(scenario, Silent(), folder, resume=True)
     assert wrong(folder) == ""
     assert head in wrong(folder, head)
+
+
+@pytest.mark.parametrize("seed", ["known_seed=false", "known_seed=true"])
+def test_a_resumed_run_refuses_an_altered_line_and_changes_nothing(tmp_path, seed):
+    """Resuming took an altered line over and chained it anew, so that no later check found it."""
+    scenario, folder = small("rounds=6", "check_in.k=2", seed), tmp_path / "run"
+    with pytest.raises(Interrupted):
+        launch(scenario, Crash(4, KeyboardInterrupt), folder)
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    content = json.loads(lines[1])
+    lines[1] = json.dumps(content | {"accuracy": content["accuracy"] / 2 + 0.4}) + "\n"
+    (folder / "rounds.jsonl").write_text("".join(lines))
+    before = {name: (folder / name).read_bytes() for name in FILES}
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl: line 2: not as it was written down"):
+        launch(scenario, Silent(), folder, resume=True)
+    assert {name: (folder / name).read_bytes() for name in FILES} == before
+    assert "line 2" in wrong(folder)
+
+
+def test_each_line_is_compared_also_where_the_digest_of_the_file_fits(run):
+    lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    lines[1] = lines[1].replace('"reported": ', '"reported": 1')
+    (run / "rounds.jsonl").write_text("".join(lines))
+    salt = (run / "salt.secret").read_bytes()
+
+    def digest_of_the_file(ledger: dict) -> None:
+        ledger["files"]["rounds.jsonl"] = hashlib.sha256(salt + (run / "rounds.jsonl").read_bytes()).hexdigest()
+
+    change_ledger(run, digest_of_the_file)
+    assert "rounds.jsonl: line 2: not as it was written down" in wrong(run)
+
+
+def test_a_line_from_an_altered_checkpoint_is_refused(tmp_path):
+    """The last line is written again from the checkpoint where a crash took it."""
+    scenario, folder = small("rounds=6", "check_in.k=2", "known_seed=false"), tmp_path / "run"
+    with pytest.raises(Killed):
+        launch(scenario, Crash(3), folder)
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (folder / "rounds.jsonl").write_text("".join(lines[:-1]))
+    file = max((folder / "checkpoint").iterdir())
+    content = file.read_bytes()
+    accuracy = json.loads(lines[-1])["accuracy"]
+    told = f'accuracy\\": {accuracy}'.encode()
+    assert content.count(told) == 1
+    file.write_bytes(content.replace(told, told[:-1] + (b"1" if told[-1:] != b"1" else b"2")))
+    with pytest.raises(RunFolderError, match="another line of rounds.jsonl"):
+        launch(scenario, Silent(), folder, resume=True)
+
+
+def test_a_run_killed_while_it_drops_lines_can_be_resumed(tmp_path, monkeypatch):
+    """A failed run keeps lines after its checkpoint, which are played again."""
+    scenario, folder = small("rounds=6", "check_in.k=2", "federation.checkpoint_every=4"), tmp_path / "run"
+    with pytest.raises(FederationError):
+        launch(scenario, Crash(3, FederationError("the grid failed")), folder)
+    dropped = RunFolder.forget_rounds_after
+
+    def killed(self: RunFolder, round_: int) -> None:
+        dropped(self, round_)
+        raise Killed
+
+    monkeypatch.setattr(RunFolder, "forget_rounds_after", killed)
+    with pytest.raises(Killed):
+        launch(scenario, Silent(), folder, resume=True)
+    monkeypatch.undo()
+    assert wrong(folder) == ""
+    launch(scenario, Silent(), folder, resume=True)
+    assert wrong(folder) == ""
 
 
 @pytest.mark.parametrize("lost", ["salt.secret", "rounds.jsonl"])
