@@ -64,7 +64,7 @@ def _altered_files(folder: RunFolder, ledger: Json, resumed_after: int | None) -
 
 
 def _altered_lines(file: Path, ledger: Json, salt: bytes, last: int | None) -> Iterator[str]:
-    """The first ``last`` lines of ``rounds.jsonl`` that differ from the releases; an unfinished last line (a crash) does not count."""
+    """Those of the first ``last`` lines that differ from the releases; an unfinished one (a crash) does not count."""
     releases = ledger["releases"]
     for number, line in enumerate(_content(file).split(b"\n")[:-1][:last]):
         if number >= len(releases):

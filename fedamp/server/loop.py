@@ -250,8 +250,8 @@ class _Run:
         # With a secret seed a second try of a round differs, so released rounds cannot be computed again.
         if released > last and not self.plan.known_seed:
             raise wrong(folder.checkpoints, f"ends at round {last}, but round {released} was released")
-        self._check_unaltered(last)
         if checkpoint is None:
+            self._check_unaltered(0)
             self._keep_rounds(0)
             return None
         state, record = checkpoint
@@ -261,6 +261,7 @@ class _Run:
         kept = [done.round for done in folder.read_rounds() if done.round <= last]
         if kept not in (list(range(1, last)), list(range(1, last + 1))):
             raise wrong(folder.rounds, f"damaged: its rounds are not 1 to {last} each once")
+        self._check_unaltered(last)
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
             self.ledger.enter(last, state.model, record if len(kept) < last else None)

@@ -341,7 +341,7 @@ def test_a_line_from_an_altered_checkpoint_is_refused(tmp_path):
     told = f'accuracy\\": {accuracy}'.encode()
     assert content.count(told) == 1
     file.write_bytes(content.replace(told, told[:-1] + (b"1" if told[-1:] != b"1" else b"2")))
-    with pytest.raises(RunFolderError, match="another line of rounds.jsonl"):
+    with pytest.raises(RunFolderError, match=r"another line of rounds\.jsonl"):
         launch(scenario, Silent(), folder, resume=True)
 
 
