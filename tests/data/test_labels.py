@@ -19,19 +19,19 @@ STORED = {
     "numbers": (NUMBERS, GENERATOR.normal(size=(COUNT, 3)), 3),
     "one label": (BINARY, GENERATOR.integers(0, 2, COUNT).astype(bool), 1),
     "labels": (BINARY, GENERATOR.integers(0, 2, (COUNT, 5)), 5),
-    "sequences": (TOKENS, np.where(TOKEN == 3, -100, TOKEN), int(TOKEN.max()) + 1),
+    "sequences": (TOKENS, np.where(TOKEN == 3, -100, TOKEN), 9),
 }
 
 
 def npz(folder, **arrays):
     np.savez(folder / "train.npz", **arrays)
-    return NpzData(name="npz", path=str(folder), clients=4)
+    return NpzData(name="npz", path=str(folder), clients=4, classes=9)
 
 
 def parquet(folder, **arrays):
     table = pa.table({name: pa.array(array.tolist()) for name, array in arrays.items()})
     pq.write_table(table, folder / "train.parquet", row_group_size=7)
-    return TabularData(name="parquet", path=str(folder), clients=4)
+    return TabularData(name="parquet", path=str(folder), clients=4, classes=9)
 
 
 @pytest.mark.parametrize("write", [npz, parquet])
@@ -60,6 +60,19 @@ def test_labels_may_be_several_columns(tmp_path):
     config = parquet(tmp_path, **columns).model_copy(update={"label": ["a", "b"]})
     inputs, labels = config.load(7, tmp_path, Form(BINARY)).test()
     np.testing.assert_array_equal(labels, np.stack([inputs[:, 0] % 2, np.ones(len(inputs))], axis=1))
+
+
+def test_the_number_of_classes_follows_from_public_facts_alone(tmp_path):
+    arrays = {"x": np.zeros((COUNT, 2)), "y": np.arange(COUNT) % 4}
+    config = npz(tmp_path, **arrays)
+    assert config.load(7, tmp_path).num_classes == 9
+    undeclared = config.model_copy(update={"classes": None})
+    with pytest.raises(DataError, match=r"the number of classes is not declared, .*; expected: data\.classes$"):
+        undeclared.load(7, tmp_path)
+    np.savez(tmp_path / "test.npz", x=np.zeros((3, 2)), y=[0, 11, 2])
+    assert undeclared.load(7, tmp_path).num_classes == 12
+    with pytest.raises(DataError, match=r"test\.npz: label 11; there are 9 classes \(data\.classes\), from 0"):
+        config.load(7, tmp_path)
 
 
 REFUSED = {
@@ -111,5 +124,5 @@ def test_a_part_of_a_federation_needs_no_classes_where_there_are_none(tmp_path):
     (tmp_path / "federation.json").write_text('{"clients": 6, "hosted": [2, 4]}')
     assert config.load(7, tmp_path, Form(NUMBERS)).num_classes == 1
     np.savez(tmp_path / "train.npz", **arrays | {"y": np.zeros(COUNT, int)})
-    with pytest.raises(DataError, match=r"federation\.json must say how many classes there are"):
-        config.load(7, tmp_path)
+    with pytest.raises(DataError, match=r"expected: data\.classes, or classes in federation\.json"):
+        config.model_copy(update={"classes": None}).load(7, tmp_path)

@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def transformed(folder, *steps):
-    config = NpzData(name="npz", path=str(folder), transform=steps, test_fraction=0.5)
+    config = NpzData(name="npz", path=str(folder), transform=steps, test_fraction=0.5, classes=2)
     return config.load(0, HERE).by_record().gather(np.arange(10)).inputs[:, 0]
 
 

@@ -23,6 +23,7 @@ class DigitsData(BuiltInData):
     """1,797 handwritten digits of 8 x 8 pixels in [0, 1] (Alpaydin and Kaynak 1998, UCI)."""
 
     name: Literal["digits"]
+    known = 10
 
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
         numbers = _read("digits.csv.gz", delimiter=",", dtype=np.float32)

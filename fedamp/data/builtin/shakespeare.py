@@ -21,6 +21,7 @@ class ShakespeareData(BuiltInData):
     """
 
     name: Literal["shakespeare"]
+    known = 61
 
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
         text = "\n".join(json.loads(_LINES.read_text(encoding="utf-8")))
