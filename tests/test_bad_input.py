@@ -159,6 +159,9 @@ FOLDERS = {
 }
 
 
+PUBLIC = "test_is_public: true"
+
+
 def test_a_wrong_data_folder_is_refused(refusal, tmp_path_factory, subtests):
     for name in FOLDERS:
         with subtests.test(name):
@@ -168,8 +171,9 @@ def test_a_wrong_data_folder_is_refused(refusal, tmp_path_factory, subtests):
             folder.mkdir()
             write(folder)
             before = contents(tmp_path)
+            public = PUBLIC * ("test" in name)
             overrides = (
-                f"data={{name: npz, path: {folder}, classes: 10, partition: {{scheme: natural}}}}",
+                f"data={{name: npz, path: {folder}, classes: 10, partition: {{scheme: natural}}, {public}}}",
                 "model={name: logistic}",
                 "submodels={scheme: none}",
                 "engine.kind=serial",

@@ -312,7 +312,8 @@ def test_inputs_much_larger_than_one_get_a_hint(fedamp, tmp_path):
     generator = np.random.default_rng(0)
     income = generator.normal(1000, 200, size=(60, 4)).astype(np.float32)
     np.savez(tmp_path / "train.npz", x=income, y=np.arange(60) % 2)
-    data = ["--set", f"data={{name: npz, path: {tmp_path}, classes: 2, clients: 40}}"]
+    public = "test_is_public: true, test_fraction: 0.2"
+    data = ["--set", f"data={{name: npz, path: {tmp_path}, classes: 2, clients: 40, {public}}}"]
     scenario = write_small(tmp_path)
     answer = fedamp("scenarios", "validate", scenario, *data)
     assert answer.status == 0

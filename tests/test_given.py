@@ -141,7 +141,7 @@ def test_a_run_is_what_it_would_be_from_files(whole, tmp_path):
     (tmp_path / "files").mkdir()
     np.savez(tmp_path / "files" / "train.npz", **dict(zip(("x", "y", "client"), OBJECTS["data"], strict=True)))
     np.savez(tmp_path / "files" / "test.npz", **dict(zip("xy", OBJECTS["test"], strict=True)))
-    data = {"name": "npz", "path": str(tmp_path / "files"), "partition": {"scheme": "natural"}}
+    data = {"name": "npz", "path": str(tmp_path / "files"), "partition": {"scheme": "natural"}, "test_is_public": True}
     files = fedamp.run(
         SETTINGS | {"name": "files", "data": data, "model": {"name": "tests.test_given:Net"}}, tmp_path / "a"
     )
@@ -252,7 +252,6 @@ LOCK = threading.Lock()
         ({"model": lambda: 3}, "must return a torch.nn.Module, got int"),
         ({"model": nn.Linear(6, 4)}, r"must answer logits of shape \[batch, 3\]"),
         ({"model": lambda held=LOCK: held}, "model: cannot be handed to other processes"),
-        ({"test": None}, r"test: none given; expected: test=\(x, y\), public"),
         ({"data": {"name": "digits", "clients": 9}}, "test: given without data"),
         ({"data": (X, Y[:9])}, r"data: y is of type int64 and shape \[9\]"),
         ({"data": ([[None]], [0])}, "data: x is of type object"),

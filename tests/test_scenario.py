@@ -86,7 +86,7 @@ WRONG = [
     ("data.name=svhn", "data", "shakespeare, synthetic, npz"),
     ("data.clients=0", "data.clients", "an integer >= 1"),
     ("data.clients=null", "data.clients", "required"),
-    ("data.test_fraction=1", "data.test_fraction", "> 0 and < 1"),
+    ("data.test_fraction=1", "data.test_fraction", ">= 0 and < 1"),
     ("data.partition.scheme=dirchlet", "data.partition", "did you mean dirichlet?"),
     ("data.partition={scheme: dirichlet, alpha: -1}", "data.partition.alpha", "a number > 0"),
     ("data.partition={scheme: natural}", "data.clients", "left out"),

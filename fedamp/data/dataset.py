@@ -13,6 +13,8 @@ from fedamp.base.section import Count, Section
 from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.errors import DataError
 
+TO_TEST = "data.test_is_public: true, if everybody may know the test files, or a data.test_fraction of the records"
+
 
 @dataclass(frozen=True)
 class Cohort:
@@ -30,12 +32,12 @@ class LabelCounts:
     clients: NDArray[np.int64]  # [rows], the ids of the clients shown
     counts: NDArray[np.int64]  # [rows, num_classes], records of every label; [rows, 0] where labels are no classes
     sizes: NDArray[np.int64]  # number of training records of every hosted client
-    test_records: int  # held out of training
+    test_records: int  # public, held out of training
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(ABC):
-    """Training records partitioned among clients, and a public test set that belongs to no client."""
+    """Training records partitioned among clients, and a test set of public records, which may be empty."""
 
     num_clients: int  # ids are 0, 1, ..., num_clients - 1
     input_shape: tuple[int, ...]  # of one input
@@ -60,7 +62,10 @@ class Dataset(ABC):
 
     @abstractmethod
     def test(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """A copy of the public test set: inputs [records, *input_shape] and labels [records, ...]."""
+        """A copy of the test set: inputs [records, *input_shape] and labels [records, ...].
+
+        It has no records unless the scenario declares them public: models are evaluated on them without noise.
+        """
 
     @property
     def test_clients(self) -> NDArray[np.int64] | None:

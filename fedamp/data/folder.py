@@ -34,9 +34,11 @@ class FolderData(StoredData):
     def open(self, folder: Path) -> Tables:
         folder = self.place(folder)
         federation = self._federation_file(folder / "federation.json")
-        train, test = (self.split(folder, split) for split in ("train", "test"))
-        if train is None and test is not None and federation is not None and not federation.hosted:
-            return Tables(test, test, federation)  # of the server
+        train, is_servers = self.split(folder, "train"), federation is not None and not federation.hosted
+        # A test file in the server's folder is said to be public by the place where it lies.
+        test = self.split(folder, "test") if self.test_is_public or is_servers else None
+        if is_servers and train is None and test is not None:
+            return Tables(test, test, federation)
         if train is None:
             raise DataError(f"{folder}: no train.{self.name}; the folder holds {some_files(folder)}")
         return Tables(train, test, federation)

@@ -28,16 +28,17 @@ class GivenData(StoredData):
         if not files.is_dir():
             expected = "expected: data=(x, y, client) and test=(x, y), the same arrays again (docs/python.md)"
             raise DataError(f"data: the arrays {self.digest[:8]}... are not given here; {expected}")
-        tables = NpzData(name="npz", path=str(files), scale=self.scale, shape=self.shape).open(folder)
+        keys: dict[str, Any] = self.model_dump(include={"scale", "shape", "test_is_public"})
+        tables = NpzData(name="npz", path=str(files), **keys).open(folder)
         return Tables(replace(tables.train, source="data"), tables.test and replace(tables.test, source="test"))
 
 
-def store(data: Sequence[Any], test: Sequence[Any]) -> str:
-    """Write (x, y) or (x, y, client), and the public test (x, y), to files; returns the digest of all.
+def store(data: Sequence[Any], test: Sequence[Any] | None = None) -> str:
+    """Write (x, y) or (x, y, client), and the public test (x, y) if any, to files; returns the digest of all.
 
     DataError: other arrays than these, or of other lengths. InputError: there is no space.
     """
-    arrays = _named("data", data, "(x, y, client)") | _named("test", test, "(x, y)")
+    arrays = _named("data", data, "(x, y, client)") | ({} if test is None else _named("test", test, "(x, y)"))
     found = []
     with given.writing() as beside:
         for name, array in arrays.items():

@@ -45,7 +45,9 @@ class HuggingFaceData(StoredData):
     label: Names = Field("label", description="column or columns, as client.loss takes them")
     scale: Scale = None
     train_split: str = Field("train", description="split with the training records")
-    test_split: str | None = Field("test", description="split with the test records; null: a test_fraction")
+    test_split: str | None = Field(
+        "test", description="split with the test records, if test_is_public; null: a test_fraction"
+    )
 
     def open(self, folder: Path) -> Tables:
         local = folder / Path(self.dataset).expanduser()
@@ -58,14 +60,14 @@ class HuggingFaceData(StoredData):
                 splits = library.load_dataset(str(local), cache_dir=str(cache_folder("datasets")))
             else:
                 splits = library.load_dataset(self.dataset)
-        tables = []
-        for name in filter(None, (self.train_split, self.test_split)):
+        tables, test_split = [], self.test_split if self.test_is_public else None
+        for name in filter(None, (self.train_split, test_split)):
             if name not in splits:
-                other = "(data.test_split: null holds out a part of the training split)"
+                other = "(data.test_split: null and a data.test_fraction hold out a part of the training split)"
                 found = f"no split {name!r}; it has {', '.join(splits)}"
                 raise DataError(f"data.dataset {self.dataset!r}: {found} {other}")
             tables.append(_table(splits[name], self, f"{self.dataset} ({name})"))
-        return Tables(tables[0], tables[1] if self.test_split else None)
+        return Tables(tables[0], tables[1] if test_split else None)
 
 
 def rows_of(folder: Path, split: str, kind: str) -> "tuple[datasets.Dataset, str] | None":

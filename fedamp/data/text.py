@@ -15,6 +15,7 @@ from fedamp.data.form import NOT_COUNTED
 from fedamp.data.huggingface import rows_of
 from fedamp.data.idx import places_of
 from fedamp.data.partition import AnyPartition, NaturalPartition
+from fedamp.data.stored import BenchmarkData
 from fedamp.data.table import Table, require
 from fedamp.errors import DataError, one_line
 
@@ -89,7 +90,7 @@ class TextData(Texts):
     name: Literal["text"]
 
 
-class DescriptionsData(Texts):
+class DescriptionsData(BenchmarkData, Texts):
     """One-line descriptions of Debian's packages, by maintainer: 1,900 people and teams to train, others to test.
 
     From the package lists of Debian (each description under its package's own licence), by ``make data``.

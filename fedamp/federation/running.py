@@ -61,10 +61,10 @@ class Federation(Section):
     keep_secrets: bool = Field(
         False, description="keep seed.secret and the checkpoints of a run that has ended, instead of deleting them"
     )
-    evaluate_every: Count | Literal["auto"] = Field(
+    evaluate_every: Annotated[int, Field(ge=0, strict=True)] | Literal["auto"] = Field(
         "auto",
-        description="rounds between evaluations on the public test set; auto: each round, or less often (down to ten "
-        "times a run) where they would cost more than the training",
+        description="rounds between evaluations on the public test set; 0: none; auto: each round, or less often "
+        "(down to ten times a run) where they would cost more than the training",
     )
     validation_share: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,

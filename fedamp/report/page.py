@@ -26,8 +26,8 @@ from fedamp.runs.verify import complaint
 from fedamp.studies.sweeps.results import run_folders
 
 CAPTIONS = {
-    "rounds": "Quality on the public test set, and the privacy cost so far, round by round. Above one run alone stands "
-    "each epsilon at the last round that it pays for.",
+    "rounds": "Quality on the public test set, if there is one, and the privacy cost so far, round by round. Above one "
+    "run alone stands each epsilon at the last round that it pays for.",
     "accuracy-epsilon": "Quality against privacy cost: as charged, and for the same models without amplification.",
     "cost": "Bytes that a client receives and sends when it checks in, and the wall time of the run for each check-in.",
     "epsilon-over-weights": "The cost of the weights: epsilon over the weights of the models, and the chosen weights.",
@@ -57,7 +57,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
 def certificate(run: Run) -> str:
     """A page with what was released, and its guarantee: it may leave the server."""
-    pictures = _inline({"rounds": run_pictures(run)["rounds"]})
+    pictures = _inline(run_pictures(run))
     return _environment().get_template("certificate.html.j2").render(model=run, pictures=pictures)
 
 

@@ -25,15 +25,15 @@ GREY: dict[str, Any] = {"color": style.GREY, "linestyle": ":"}
 
 
 def plot_run(folder: Path) -> list[Path]:
-    """Draw a run's pictures into its ``plots`` folder; returns their files (none before the first evaluated round)."""
+    """Draw a run's pictures into its ``plots`` folder; returns their files, none where there is nothing to show."""
     files = RunFolder(folder)
     pictures = run_pictures(read_run(folder)) if files.read_rounds() else {}
     return style.save_all(pictures, files.plots) if pictures else []
 
 
 def run_pictures(run: Run) -> dict[str, Figure]:
-    """Quality and epsilon over rounds, by name; none before the first evaluated round."""
-    return {"rounds": _by_round([run])} if run.evaluated else {}
+    """Quality and epsilon over rounds, by name: what there is of the two."""
+    return {"rounds": _by_round([run])} if run.evaluated or run.is_private else {}
 
 
 def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
@@ -51,35 +51,40 @@ def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
 
 
 def _by_round(models: Sequence[Model]) -> Figure:
-    """Quality and epsilon of runs; of a run alone also the cost without amplification, and the budget.
+    """Quality, if it was measured, and epsilon of runs; of one alone also without amplification, and the budget.
 
-    Above the quality of a run alone stands which epsilon pays for the rounds so far.
+    Above a run alone stands which epsilon pays for the rounds so far.
     """
     runs = {index: model for index, model in enumerate(models) if isinstance(model, Run)}  # others have no rounds
-    private = any(run.is_private for run in runs.values())
+    measured, private = (
+        any(found) for found in zip(*((it.evaluated, it.is_private) for it in runs.values()), strict=True)
+    )
     alone = models[0] if len(models) == 1 and isinstance(models[0], Run) else None
     title = alone.scenario.name if alone else f"{_metric(models)} and privacy cost by round"
     ticks = _paid_for(alone) if alone else None
-    canvas, axes = style.figure(title, _protection(list(runs.values())), (2.4,) * (1 + private), ticks)
+    canvas, axes = style.figure(title, _protection(list(runs.values())), (2.4,) * (measured + private), ticks)
     highest = 0.0
     for index, run in runs.items():
         quality = _quality(run)
-        axes[0].plot(_rounds(run.evaluated), quality, **_line(index, len(quality)), clip_on=False)
+        if measured:
+            axes[0].plot(_rounds(run.evaluated), quality, **_line(index, len(quality)), clip_on=False)
         for place, costs in _curves(run, run.rounds, index).items():
             if place == index or alone:
                 line = _line(place, len(costs))
-                axes[1].plot(_rounds(run.rounds), costs, drawstyle="steps-post", **line)
+                axes[-1].plot(_rounds(run.rounds), costs, drawstyle="steps-post", **line)
                 highest = max(highest, costs[-1])
-    _quality_axis(axes[0], models, np.concatenate([_quality(run) for run in runs.values()]))
+    if measured:
+        _quality_axis(axes[0], models, np.concatenate([_quality(run) for run in runs.values()]))
     axes[-1].set_xlabel("round")
     if alone:
         highest = _add_cost_key(canvas, axes, alone)
     else:
         _add_key(canvas, runs)
     if private:
+        axes[-1].set(ylabel="ε spent, at most", ylim=(0, 1.05 * highest or 1))
+    if measured and private:
         axes[1].sharex(axes[0])
         axes[0].tick_params(labelbottom=False)
-        axes[1].set(ylabel="ε spent, at most", ylim=(0, 1.05 * highest or 1))
     return canvas
 
 
@@ -179,7 +184,8 @@ def _add_key(canvas: Figure, models: Mapping[int, Model], also: Sequence[Line2D]
 
 def _add_cost_key(canvas: Figure, axes: Sequence[Axes], run: Run) -> float:
     """The final quality of a run, its costs, and a line at the budget, if it is near; returns the highest epsilon."""
-    style.at_end(axes[0], _final_words(run), _quality(run)[-1])
+    if run.evaluated:
+        style.at_end(axes[0], _final_words(run), _quality(run)[-1])
     if not run.is_private:
         return 0.0
     last = run.rounds[-1:]

@@ -23,10 +23,10 @@ class Run(run.Run):
     """A run with its pictures, its page, and a view for notebooks."""
 
     def plot(self) -> Figure:
-        """Quality and epsilon by round. Raises InputError before the first evaluated round."""
+        """Quality and epsilon by round. Raises InputError where there is neither."""
         pictures = run_pictures(self)
         if not pictures:
-            raise InputError(f"{self.folder}: no round was evaluated yet; there is no picture")
+            raise InputError(f"{self.folder}: no model was evaluated, and there is no epsilon: no picture")
         return pictures["rounds"]
 
     def by_client(self) -> "ByClient":

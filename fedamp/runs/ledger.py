@@ -25,7 +25,16 @@ from fedamp.federation.plan import ADJACENCY, Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs import chain
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED, Bracket, LedgerEntry, LedgerRecord, RoundRecord, Summary
+from fedamp.runs.records import (
+    FROM_SYSTEM,
+    KNOWN_SEED,
+    NOT_EVALUATED,
+    Bracket,
+    LedgerEntry,
+    LedgerRecord,
+    RoundRecord,
+    Summary,
+)
 
 WRITTEN_BY = f"fedamp {version()}"
 TRUSTED = "The server is trusted: it sees each node's sum before noise, and keeps it to itself."
@@ -39,7 +48,6 @@ ASSUMPTIONS = (
     "Noise is added to the sum; the denominator is public and fixed. A unit that fails counts as zero and is charged.",
     "Random numbers are AES-256 in counter mode, taken to be random. Noise is Gaussian, added to exact sums, rounded "
     "once; what its finite precision costs, less than 1e-34, is paid from delta.",
-    "Accuracy and loss are computed on a test set that is declared public.",
 )
 
 
@@ -48,10 +56,13 @@ class Ledger:
 
     A round is in it before its model is released. A round that is computed again after a crash must give the model
     that the ledger names: releasing another one would spend the round's budget twice.
-    ``frozen_sha256`` is the digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`).
+    ``frozen_sha256`` is the digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`), and
+    ``evaluation`` says what models are evaluated on.
     """
 
-    def __init__(self, file: Path, plan: Plan, frozen_sha256: str | None = None) -> None:
+    def __init__(
+        self, file: Path, plan: Plan, frozen_sha256: str | None = None, evaluation: str = NOT_EVALUATED
+    ) -> None:
         self.file, self.folder, self.plan = file, RunFolder(file.parent), plan
         self.releases: list[LedgerEntry] = []
         self._lines: list[str] = []
@@ -64,7 +75,7 @@ class Ledger:
             epsilon_bound=plan.planned_epsilon.method,
             guaranteed_epsilon=plan.guaranteed_epsilon.upper if plan.is_private else None,
             epsilon_server=plan.server_epsilon and Bracket.of(plan.server_epsilon),
-            assumptions=(SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED, *ASSUMPTIONS),
+            assumptions=(SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED, *ASSUMPTIONS, evaluation),
             stopped_because=None,
             files=None,
             releases=(),
@@ -75,6 +86,11 @@ class Ledger:
         self._start = ledgers.link("", self._head)
         if file.exists():
             found = self._read(frozen_sha256)
+            if found.is_evaluated != planned.is_evaluated:
+                asked = "evaluates its models on public test records" if found.is_evaluated else "evaluates no model"
+                raise RunFolderError(
+                    f"{file}: the run {asked}; expected: data.test_is_public and its files as it began"
+                )
             self._head |= {"stopped_because": found.stopped_because, "files": found.files}
             self._add(found.releases)
 

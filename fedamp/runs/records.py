@@ -26,6 +26,8 @@ from fedamp.federation.submodels import Part
 
 FROM_SYSTEM = "from the operating system"
 KNOWN_SEED = "known: the scenario's, so everybody who knows it can subtract the noise"
+EVALUATED = "Accuracy and loss are computed on a test set that is declared public."
+NOT_EVALUATED = "No evaluation: no model was tested on anybody's records."
 
 
 def _mechanism(value: Any) -> Mechanism:
@@ -246,6 +248,11 @@ class LedgerRecord(Charged):
         """Upper end of the guarantee, however the run was stopped by somebody who saw its releases."""
         planned = self.guaranteed_epsilon if self.releases else 0.0
         return self.released_rounds_epsilon if planned is None else planned
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether models are evaluated, on public records."""
+        return NOT_EVALUATED not in self.assumptions
 
     @property
     def noise_multiplier(self) -> float:

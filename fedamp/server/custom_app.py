@@ -33,6 +33,7 @@ from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy
 
 LOG = "server.log"
+EVALUATED_BY_APP = "What the app evaluates itself, it evaluates on public records."
 
 
 class AppStrategy(PrivateStrategy):
@@ -66,7 +67,7 @@ class AppStrategy(PrivateStrategy):
             raise RunFolderError(f"{out}: exists already; expected: a new folder, because a run is released once")
         with modes_of(self.folder.path):
             self.folder.write_scenario(scenario)
-            self.ledger = Ledger(self.folder.ledger, plan)
+            self.ledger = Ledger(self.folder.ledger, plan, evaluation=EVALUATED_BY_APP)
             self.ledger.begin()
         unknown: dict[str, Any] = {"input_shape": (), "num_classes": 0, "split_seed": 0, "data_seed": 0}
         known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}

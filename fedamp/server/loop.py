@@ -28,7 +28,17 @@ from fedamp.runs.chain import altered
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
-from fedamp.runs.records import Bracket, Ending, Quality, RoundRecord, Summary, measured, reports
+from fedamp.runs.records import (
+    EVALUATED,
+    NOT_EVALUATED,
+    Bracket,
+    Ending,
+    Quality,
+    RoundRecord,
+    Summary,
+    measured,
+    reports,
+)
 from fedamp.server.observers import Observer
 from fedamp.server.setup import Prepared
 from fedamp.strategies.aggregation import Aggregate
@@ -108,7 +118,8 @@ class _Run:
         self.prepared, self.plan, self.grid, self.folder = prepared, prepared.plan, grid, folder
         self.fingerprint = fingerprint(self.plan.scenario)
         self.startup_seconds = 0.0
-        self.ledger = Ledger(folder.ledger, self.plan, prepared.task.model.frozen_sha256)
+        evaluation = EVALUATED if prepared.evaluate_every else NOT_EVALUATED
+        self.ledger = Ledger(folder.ledger, self.plan, prepared.task.model.frozen_sha256, evaluation)
         self.finished: list[RoundRecord] = []
         self.strategy = prepared.strategy(self._resume() or prepared.state, self._write_down)
         self.ledger.begin()
@@ -206,7 +217,8 @@ class _Run:
     def _record(self, release: Release, collected: Aggregate) -> RoundRecord:
         round_, roster, validation_score = release.round, self.strategy.roster, None
         loss, metrics = None, dict[str, float]()
-        if round_ % self.prepared.evaluate_every == 0 or round_ == self.plan.last_round:
+        every = self.prepared.evaluate_every
+        if every and (round_ % every == 0 or round_ == self.plan.last_round):
             loss, metrics = self.prepared.evaluate(release.parameters)
             validation_score = self.prepared.validate(release.parameters)
             if not math.isfinite(loss):

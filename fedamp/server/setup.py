@@ -21,6 +21,7 @@ from fedamp.client.stacks import aligned
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
+from fedamp.data.dataset import TO_TEST
 from fedamp.engines.resources import Demand
 from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line
 from fedamp.federation.losses import Loss, form_of, loss_of
@@ -59,7 +60,7 @@ class Prepared:
         worker_bytes: GPU memory that a worker needs for a stack of units.
         pieces: (submodel, round) -> the piece of the model that a unit trains.
         records: number of training records; None where they are elsewhere.
-        test, validation: public records, to test the model and to choose between settings; the latter may be empty.
+        test, validation: public records, to test the model and to choose between settings; both may be empty.
         engine: name of the engine and the reason for it; empty in a deployment.
         began: start of the run, by :func:`time.perf_counter`.
     """
@@ -120,10 +121,17 @@ class Prepared:
         records, batch = self.records_and_steps[0], self.task.client.batch_size
         return records if batch == "full" else min(records, batch)
 
+    @property
+    def has_test_set(self) -> bool:
+        """Whether there are records that the scenario declares public."""
+        return len(self.test[1]) > 0
+
     @cached_property
     def evaluate_every(self) -> int:
-        """Rounds between evaluations on the public test set."""
+        """Rounds between evaluations on the public test set; 0: no model is evaluated."""
         asked = self.plan.scenario.federation.evaluate_every
+        if not (self.has_test_set and asked):
+            return 0
         if asked != "auto":
             return asked
         # A gradient takes twice a forward pass, and needs one.
@@ -187,9 +195,8 @@ class Prepared:
             return ""
         if self._piece.random:
             return "the model draws random numbers, for each client from its own stream"
-        slots, (_, labels) = self.task.stack.slots(2, self.plan.units), self.test
-        records = np.zeros((slots, 2, *self.task.input_shape), self.test[0].dtype)
-        like = Cohort(records, np.zeros((slots, 2, *labels.shape[1:]), labels.dtype), np.zeros(slots, np.int64))
+        slots = self.task.stack.slots(2, self.plan.units)
+        like = Cohort(*self.made_up(slots, 2), np.zeros(slots, np.int64))
         trainer, start = self._training()
         further = partial(self._piece.further, start, decays=bool(self.task.client.weight_decay))
         return trainer.why_alone(start, like, further, self.task.model.vocabulary)
@@ -198,28 +205,36 @@ class Prepared:
     def _piece(self) -> Piece:
         return self.plan.submodels.a_piece(self.pieces)
 
+    def made_up(self, units: int, records: int) -> Records:
+        """Inputs drawn between 0 and 1 (tokens: 0), with labels of zeros: [units, records, ...]."""
+        inputs, labels = (np.zeros((units, records, *of.shape[1:]), of.dtype) for of in self.test)
+        if np.issubdtype(inputs.dtype, np.floating):
+            inputs[:] = rng.public_stream(0, "made-up").random(inputs.shape[1:], np.float32)
+        return inputs, labels
+
     def _training(self) -> tuple[Trainer, dict[str, Tensor]]:
         start = {name: aligned(array) for name, array in self._piece.extract(self.state.parameters).items()}
         return Trainer(self._piece.forward, self.task.client, loss=self.loss), start
 
     def check_training(self) -> None:
-        """Train the first model on public test records, to find before the first round what fails for every unit.
+        """Train the first model on public records, to find before the first round what fails for every unit.
 
-        FederationError: training raises. DivergedError: the update is not finite. Later failures depend on the units'
-        data, so they do not stop the run.
+        They are of the test set, else made up. FederationError: training raises. DivergedError: the update is not
+        finite. Later failures depend on the units' data, so they do not stop the run.
         """
-        (inputs, labels), seeds = self.test, np.zeros(1, dtype=f"V{rng.SEED_BYTES}")
-        count = min(_TRIED, len(labels))
-        records = Cohort(inputs[None, :count], labels[None, :count], np.array([count]))
+        seeds = np.zeros(1, dtype=f"V{rng.SEED_BYTES}")
+        inputs, labels = (part[None, :_TRIED] for part in self.test) if self.has_test_set else self.made_up(1, _TRIED)
+        kind = "public test" if self.has_test_set else "made-up"
+        records = Cohort(inputs, labels, np.array([inputs.shape[1]]))
         trainer, start = self._training()
         try:
             trained = trainer.train(start, records, seeds, self._piece.arguments(seeds))
         except Exception as error:  # a custom model may raise anything
             raise FederationError(
-                f"round 1: no client can train: training on public test records fails ({one_line(error)})"
+                f"round 1: no client can train: training on {kind} records fails ({one_line(error)})"
             ) from error
         if not all(bool(update.isfinite().all()) for update in trained.updates.values()):
-            raise DivergedError(1, "an update of public test records")
+            raise DivergedError(1, f"an update of {kind} records")
 
     @property
     def work(self) -> float:
@@ -267,7 +282,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():
         outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
-        prepared.loss.check_outputs(outputs, torch.from_numpy(prepared.test[1][:2]), task.model.name)
+        prepared.loss.check_outputs(outputs, torch.from_numpy(prepared.made_up(1, 2)[1][0]), task.model.name)
     return prepared
 
 
@@ -278,9 +293,9 @@ def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
         return public, (public[0][:0], public[1][:0])
     kept = round(share * count)
     if not 0 < kept < count:
+        expected = "a share that leaves records for the test and for validation" if count else TO_TEST
         raise ScenarioError(
-            f"federation.validation_share: {share:g} of {count} public test records are {kept}; expected: a share that "
-            "leaves records for the test and for validation"
+            f"federation.validation_share: {share:g} of {count} public test records are {kept}; expected: {expected}"
         )
     # The same for every seed: validation records of one seed must not be test records of another.
     order = rng.public_stream(0, "validation").permutation(count)

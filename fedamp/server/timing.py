@@ -40,8 +40,7 @@ def seconds_of_a_unit(prepared: Prepared, steps: int, units: int | None = None) 
     units = max(1, min(units or task.stack.units, math.floor(plan.expected_cohort)))
 
     def gather(clients: NDArray[np.int64]) -> Cohort:
-        inputs, labels = (np.zeros((len(clients), records, *of.shape[1:]), of.dtype) for of in prepared.test)
-        return Cohort(inputs, labels, sizes(clients))
+        return Cohort(*prepared.made_up(len(clients), records), sizes(clients))
 
     def sizes(clients: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.full(len(clients), records)

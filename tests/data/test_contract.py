@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from fedamp.data.form import BINARY, CLASSIFICATION, NUMBERS, TOKENS, Form
 from fedamp.data.partition import IidPartition
 from fedamp.data.sections import Data
+from fedamp.errors import DataError
 
 HERE = Path("/")
 PARTITIONS = {
@@ -81,6 +82,7 @@ EXAMPLES = {name: lambda folder: {} for name in NAMES if name not in ELSEWHERE} 
     each.__name__: each for each in (synthetic, npz, parquet, csv, huggingface, idx)
 }
 STORED = ("npz", "parquet", "csv", "huggingface", "idx")
+PUBLIC = {"test_is_public": True, "test_fraction": 0.2}  # of people's own records none is, unless it is said
 # The labels of data sets, where they are not classes.
 FORMS = {"diabetes": Form(NUMBERS), "segments": Form(BINARY), "shakespeare": Form(TOKENS, vocabulary=61)}
 
@@ -93,6 +95,7 @@ CASES = [*((name, "iid") for name in EXAMPLES), *(("npz", scheme) for scheme in 
 def config(request, tmp_path_factory):
     name, scheme = request.param
     keys = EXAMPLES[name](tmp_path_factory.mktemp(name)) | (PARTITIONS[scheme] if name != "synthetic" else {})
+    keys |= PUBLIC if name in STORED else {}
     return TypeAdapter(Data).validate_python({"name": name, **keys})
 
 
@@ -162,6 +165,33 @@ def test_training_and_test_records_are_all_different(config, dataset):
     assert len({tuple(row) for row, _ in together}) == len(together)
 
 
+@pytest.mark.parametrize("name", STORED)
+def test_no_record_is_tested_on_unless_it_is_said_to_be_public(name, tmp_path):
+    """Also with a share that an older version wrote down as its default: nobody has declared anything."""
+    keys = {"name": name, "clients": 6, **EXAMPLES[name](tmp_path)}
+    for said in ({}, {"test_fraction": 0.2}, {"test_is_public": False}):
+        dataset = load(TypeAdapter(Data).validate_python(keys | said))
+        inputs, labels = dataset.test()
+        assert (inputs.shape, labels.shape, dataset.label_counts(1).test_records) == (
+            (0, *dataset.input_shape),
+            (0,),
+            0,
+        )
+        assert rows(*everything(dataset)) == rows(stored()["x"], stored()["y"])
+    with pytest.raises(
+        DataError, match=r"data\.test_is_public, but no test files; expected: them, or data.test_fraction"
+    ):
+        load(TypeAdapter(Data).validate_python(keys | {"test_is_public": True}))
+
+
+@pytest.mark.parametrize("name", ["digits", "diabetes", "shakespeare"])
+@pytest.mark.parametrize("said", [{"test_fraction": 0}, {"test_is_public": False}])
+def test_benchmarks_can_be_trained_on_whole(name, said):
+    data, whole = (TypeAdapter(Data).validate_python({"name": name, "clients": 5, **more}) for more in (said, {}))
+    assert len(load(data).test()[1]) == 0
+    assert data.count_records(HERE) == whole.count_records(HERE) + len(load(whole).test()[1])
+
+
 def test_the_seed_decides_and_nothing_else(config, dataset):
     again, other = load(config), load(config, 8)
     for one, same in zip((*everything(dataset), *dataset.test()), (*everything(again), *again.test()), strict=True):
@@ -196,7 +226,7 @@ def test_ids_outside_the_federation_are_refused(dataset):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_shape_that_is_asked_for_is_given(name, tmp_path):
-    keys = {"clients": 3, **EXAMPLES[name](tmp_path)}
+    keys = {"clients": 3, **EXAMPLES[name](tmp_path), **(PUBLIC if name in STORED else {})}
     config = TypeAdapter(Data).validate_python({"name": name, **keys})
     numbers = math.prod(load(config).input_shape)
     dataset = load(config.model_copy(update={"shape": (1, numbers)}))

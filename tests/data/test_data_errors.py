@@ -148,14 +148,14 @@ def test_folders(tmp_path):
 def test_a_test_file_of_another_shape(tmp_path):
     np.savez(tmp_path / "train.npz", **GOOD)
     np.savez(tmp_path / "test.npz", **{**GOOD, "x": np.zeros((6, 5))})
-    message = refused(npz(tmp_path))
+    message = refused(npz(tmp_path, test_is_public=True))
     assert f"{tmp_path / 'test.npz'}: inputs have shape [5]" in message
     assert "they must agree" in message
 
 
 def test_a_single_record_cannot_be_split(tmp_path):
     np.savez(tmp_path / "train.npz", x=[[1.0]], y=[0])
-    message = refused(npz(tmp_path))
+    message = refused(npz(tmp_path, test_is_public=True, test_fraction=0.2))
     assert "1 records; at least 2 are needed to hold out a test set" in message
 
 

@@ -72,7 +72,7 @@ def stored(request, tmp_path):
 
 def test_a_natural_partition_comes_back_as_it_was_stored(stored):
     train, test = records(), records(40, seed=1)
-    config, base = stored(train, test, partition=NATURAL)
+    config, base = stored(train, test, partition=NATURAL, test_is_public=True)
     dataset = config.load(5, base)
     assert config.count_clients(base) == dataset.num_clients == 6
     assert config.count_records(base) == dataset.by_record().num_clients == 120
@@ -95,7 +95,7 @@ def test_nobody_and_the_empty_handed_are_gathered_too(stored):
 def test_shape_and_scale(stored):
     train = records()
     train["x"] = (train["x"] * 50).astype(np.int16)
-    config, base = stored(train, train, clients=None, shape=(6,), scale=255)
+    config, base = stored(train, train, clients=None, shape=(6,), scale=255, test_is_public=True)
     dataset = config.load(5, base)
     expected = train["x"].reshape(120, 6).astype(np.float32) / np.float32(255)
     assert dataset.input_shape == (6,)

@@ -49,7 +49,10 @@ def folder(request, splits, tmp_path_factory):
 
 def test_images_come_scaled_with_channels_first_and_by_writer(folder, content):
     config = HuggingFaceData(
-        name="huggingface", dataset=str(folder), partition={"scheme": "natural", "column": "writer"}
+        name="huggingface",
+        dataset=str(folder),
+        partition={"scheme": "natural", "column": "writer"},
+        test_is_public=True,
     )
     dataset = config.load(0, HERE)
     assert dataset.input_shape == (1, 5, 4)
@@ -66,15 +69,16 @@ def test_images_come_scaled_with_channels_first_and_by_writer(folder, content):
 def test_a_name_is_one_of_the_hub(splits, monkeypatch):
     asked = []
     monkeypatch.setattr(datasets, "load_dataset", lambda path, name=None: asked.append(path) or splits)
-    dataset = HuggingFaceData(name="huggingface", dataset="someone/digits", clients=4).load(0, HERE)
+    dataset = HuggingFaceData(name="huggingface", dataset="someone/digits", clients=4, test_is_public=True).load(
+        0, HERE
+    )
     assert asked == ["someone/digits"]
     assert (dataset.num_clients, dataset.input_shape, len(dataset.test()[1])) == (4, (1, 5, 4), 10)
 
 
 def test_without_a_test_split_a_part_is_kept_out(folder):
-    config = HuggingFaceData(
-        name="huggingface", dataset=str(folder), clients=2, test_split=None, test_fraction=0.1, classes=3
-    )
+    keys = {"test_split": None, "test_fraction": 0.1, "test_is_public": True, "classes": 3}
+    config = HuggingFaceData(name="huggingface", dataset=str(folder), clients=2, **keys)
     assert len(config.load(0, HERE).test()[1]) == 3
     assert config.count_records(HERE) == 27
 
@@ -107,6 +111,7 @@ def test_only_images_are_scaled_unless_asked(tmp_path, format_):
         "test_split": None,
         "test_fraction": 0.01,
         "classes": 2,
+        "test_is_public": True,
     }
 
     def inputs(column, **more):
@@ -130,8 +135,11 @@ WRONG = [
     ({"label": "digit"}, "no column 'digit'; data.label must be one of image, label, writer"),
     ({"label": "writer"}, "column 'writer' must hold numbers or equally long lists of numbers"),
     ({"features": "writer"}, "column 'writer' must hold numbers or equally long lists of numbers (inputs: or images)"),
-    ({"test_split": "validation"}, "no split 'validation'; it has train, test (data.test_split: null holds out"),
-    ({"partition": {"scheme": "natural", "column": "who"}, "clients": None}, "no column 'who'"),
+    (
+        {"test_split": "validation", "test_is_public": True},
+        "no split 'validation'; it has train, test (data.test_split: null and a data.test_fraction hold out",
+    ),
+    ({"partition": {"scheme": "natural", "column": "who"}, "clients": None, "classes": 3}, "no column 'who'"),
     ({"shape": (28, 28)}, "one input has 20 numbers (stored as [1, 5, 4]), data.shape [28, 28] needs 784"),
 ]
 

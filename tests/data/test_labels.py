@@ -70,9 +70,11 @@ def test_the_number_of_classes_follows_from_public_facts_alone(tmp_path):
     with pytest.raises(DataError, match=r"the number of classes is not declared, .*; expected: data\.classes$"):
         undeclared.load(7, tmp_path)
     np.savez(tmp_path / "test.npz", x=np.zeros((3, 2)), y=[0, 11, 2])
-    assert undeclared.load(7, tmp_path).num_classes == 12
+    with pytest.raises(DataError, match="the number of classes is not declared"):
+        undeclared.load(7, tmp_path)
+    assert undeclared.model_copy(update={"test_is_public": True}).load(7, tmp_path).num_classes == 12
     with pytest.raises(DataError, match=r"test\.npz: label 11; there are 9 classes \(data\.classes\), from 0"):
-        config.load(7, tmp_path)
+        config.model_copy(update={"test_is_public": True}).load(7, tmp_path)
 
 
 REFUSED = {
@@ -105,7 +107,7 @@ def test_others_are_refused_in_one_line(tmp_path, subtests):
 def test_inputs_that_are_no_tokens_are_refused(wrong, tmp_path):
     config = npz(tmp_path, x=np.full((COUNT, 2), wrong), y=np.arange(COUNT) % 2)
     with pytest.raises(DataError, match=rf"an input holds {wrong:g}, .*expected: integers 0 to 6"):
-        config.load(7, tmp_path, Form(vocabulary=7)).test()
+        config.load(7, tmp_path, Form(vocabulary=7)).gather(np.array([0]))
 
 
 def test_records_without_classes_are_not_partitioned_by_them(tmp_path):

@@ -42,7 +42,7 @@ def pairs(inputs, labels):
 def test_each_token_is_learned_once_from_the_one_before_it(tmp_path):
     write(tmp_path)
     write(tmp_path, "test", [("zoe", "yes")])
-    dataset = text_data(tmp_path).load(0, tmp_path, FORM)
+    dataset = text_data(tmp_path, test_is_public=True).load(0, tmp_path, FORM)
     assert (dataset.num_clients, dataset.input_shape, dataset.num_classes) == (3, (4,), CHARACTERS)
     cohort = dataset.gather(np.array([0, 1, 2]))
     assert cohort.sizes.tolist() == [3 + 3, 1, 1], "10, 12, 2 and 1 tokens, the last one the end of a text"
@@ -73,10 +73,9 @@ def test_other_files_hold_the_same(tmp_path, kind):
     other.mkdir()
     rows = [json.loads(line) for line in (tmp_path / "train.json").read_text().splitlines()]
     getattr(pd.DataFrame(rows[:3]), f"to_{kind}")(other / f"train.{kind}", index=False)
-    keys = {"text": "text", "test_fraction": 0.2}
-    one = text_data(other, **keys).load(0, tmp_path, FORM)
+    one = text_data(other).load(0, tmp_path, FORM)
     write(tmp_path, texts=[(row["author"], row["text"]) for row in rows[:3]])
-    another = text_data(tmp_path, **keys).load(0, tmp_path, FORM)
+    another = text_data(tmp_path).load(0, tmp_path, FORM)
     np.testing.assert_array_equal(one.gather(np.arange(2)).inputs, another.gather(np.arange(2)).inputs)
 
 
@@ -133,7 +132,7 @@ def test_texts_of_a_class_are_a_record_each(tmp_path):
     lines = [json.dumps({"author": author, "text": text, "liked": liked}) for author, text, liked in rows]
     for split in ("train", "test"):
         (tmp_path / f"{split}.json").write_text("\n".join(lines))
-    dataset = text_data(tmp_path, label="liked", length=6).load(0, tmp_path, Form(vocabulary=CHARACTERS))
+    dataset = text_data(tmp_path, label="liked", classes=2, length=6).load(0, tmp_path, Form(vocabulary=CHARACTERS))
     cohort = dataset.gather(np.array([0, 1]))
     assert (dataset.num_classes, cohort.sizes.tolist()) == (2, [2, 1])
     assert [spelled(row) for row in cohort.inputs[0]] == ["good##", "######"], "filled up with the token for the end"

@@ -70,7 +70,7 @@ def federation(folder: Path, withdrawn: int | None = None) -> Scenario:
         np.savez(folder / f"{part}.npz", x=x, y=y, client=owners)
     raw = yaml.safe_load(reader.dump(small("rounds=2", *CHEAP, f"privacy={{clip: {CLIP}, noise_multiplier: 4}}")))
     raw |= {
-        "data": {"name": "npz", "path": str(folder), "partition": {"scheme": "natural"}},
+        "data": {"name": "npz", "path": str(folder), "classes": 4, "partition": {"scheme": "natural"}},
         "server": {"learning_rate": 1.0},
     }
     return reader.validate(raw, "withdrawal")

@@ -6,11 +6,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedamp.data.stored import StoredData, Tables
+from fedamp.data.stored import BenchmarkData, Tables
 from fedamp.data.table import Table
 
 
-class BuiltInData(StoredData):
+class BuiltInData(BenchmarkData):
     """Base of data sets of arrays. A further one is a class with a name and arrays, and a line in sections.py."""
 
     @abstractmethod
