@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -21,6 +21,12 @@ from fedamp.cli.terminal import (
 )
 from fedamp.errors import ScenarioError
 from fedamp.report import tables
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedamp.federation.scenario import Scenario
 
 # By name of built-in data: clients, model, and what local training needs besides.
 DATA = {
@@ -61,9 +67,10 @@ def check(
     scenario: ScenarioArgument,
     overrides: Overrides,
     import_model: Annotated[bool, Option("--import", help="run the code of a custom model or loss, to try it")] = False,
+    private: Annotated[bool, Option("--private", help="count people's records, too; the answer is private")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What is off in a scenario, its data and its model, before it runs."""
+    """What is off in a scenario and its model, before it runs; from public numbers alone, except with --private."""
     from fedamp.accounting.ledgers import Check
     from fedamp.federation.losses import brings_code, look_for_files
     from fedamp.federation.plan import make_plan, privacy_units
@@ -78,14 +85,27 @@ def check(
     from fedamp.server.preflight import preflight, refuse  # torch takes a while, and nothing above needs it
     from fedamp.server.setup import prepare
 
-    checks = preflight(plan, None if foreign else prepare(asked, costs=lambda: costs), thorough=True)
+    sizes = _sizes(asked) if private else None
+    checks = preflight(plan, None if foreign else prepare(asked, costs=lambda: costs), thorough=True, sizes=sizes)
     if foreign:
         named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
         checks.append(Check("code", "caution", f"{named} was not tried, because that runs it; add --import to try it"))
-    title = printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds")
-    print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table(title, answer))
+    seen = "; with counts of private records" if private else ""
+    title = printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds{seen}")
+    print_answer(checks_json(checks) | {"private": private}, as_json, lambda answer: tables.checks_table(title, answer))
     refuse(checks, "fedamp run --anyway")
     judge(checks)
+
+
+def _sizes(asked: "Scenario") -> "NDArray[np.int64]":
+    """Number of records of each client that is here."""
+    import numpy as np
+
+    from fedamp import rng
+    from fedamp.federation.losses import form_of
+
+    dataset = asked.data.load(rng.public_seed(asked.seed, "data"), Path(), form_of(asked.client, asked.model))
+    return dataset.sizes(np.arange(dataset.num_clients) if dataset.hosted is None else dataset.hosted)
 
 
 def explain(

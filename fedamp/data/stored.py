@@ -152,6 +152,12 @@ class StoredData(DataSection):
         description="number of classes: labels are 0, 1, ..., classes - 1; default: of known data their number, else "
         "as federation.json says, or as a public test set has it",
     )
+    records_per_client: Count = Field(
+        10,
+        exclude_if=lambda count: count == 10,
+        description="about how many records a client has: what federation.evaluate_every: auto, and the hours of "
+        "fedamp check, count with",
+    )
     known: ClassVar[int | None] = None  # number of classes of data that everybody knows
 
     @abstractmethod

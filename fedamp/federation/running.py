@@ -10,14 +10,18 @@ from fedamp.base.section import Count, Positive, Probability, Rate, Section
 
 
 class Engine(Section):
-    """Where the clients train. The results do not depend on it (floating-point tolerance for ``flower`` and GPUs)."""
+    """Where the clients train. Only stock Flower, GPUs and ``clients_per_batch`` change the result, within rounding."""
 
     kind: Literal["auto", "ray", "serial", "flower"] = Field(
         "auto", description="auto: Ray where it is installed and worth its start, else serial; the same bits"
     )
     workers: Count | Literal["auto"] = Field("auto", description="processes that train; auto: one a core, or a GPU")
     device: str = Field("auto", pattern=devices.PATTERN, description="where clients train, such as cpu or cuda")
-    clients_per_batch: Count | Literal["auto"] = Field("auto", description="how many clients train stacked together")
+    clients_per_batch: Count | Literal["auto"] = Field(
+        "auto",
+        description="how many clients train stacked together; auto: follows from the scenario and the model. Another "
+        "number may change the model within rounding",
+    )
     precision: Literal["float32", "tf32", "bfloat16"] = Field("float32", description="of local training on a GPU")
     address: str | None = Field(None, description="address of a Ray cluster; default: this machine")
 

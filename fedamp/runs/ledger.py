@@ -297,7 +297,7 @@ def digest(parameters: Arrays) -> str:
 
 
 def fingerprint(scenario: Scenario) -> str:
-    """SHA-256 of the scenario, except for its description and for what changes no result (engine, trackers).
+    """SHA-256 of the scenario, except for its description and for what changes no result (most of engine, trackers).
 
     The ledger itself holds the frozen weights, and whether the seed is known (``noise_seed``).
     """

@@ -21,7 +21,6 @@ from fedamp.errors import (
     UnwritableError,
     one_line,
 )
-from fedamp.federation import reader
 from fedamp.federation.losses import is_given
 from fedamp.federation.plan import Costs, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
@@ -96,8 +95,6 @@ def rounds(
         if on_flower:
             _play_on_flower(scenario, seed, costs, folder, watching)
         else:
-            if resume and not is_given(scenario):
-                scenario = _trained_alike(scenario, folder)
             yield from _play_here(scenario, seed, costs, folder, watching, finish_round)
     return folder.path
 
@@ -148,26 +145,14 @@ def _play_here(
     with open_grid(engine, folder.log) as grid:
         from fedamp.server.loop import rounds
         from fedamp.server.setup import prepare
-        from fedamp.server.timing import in_the_faster_way
 
         prepared = prepared or prepare(scenario, seed, costs)
         observer.prepared(prepared)
         grid.demand = prepared.demand
-        prepared, how = in_the_faster_way(prepared)
-        if prepared.plan.scenario.engine.clients_per_batch != scenario.engine.clients_per_batch:
-            folder.write_scenario(prepared.plan.scenario)  # whoever resumes the run trains in the same way
-        log.info(how)
-        why += f"; {how}"
-        prepared = replace(prepared, engine=why, began=began)
+        log.info(how := prepared.how_clients_train)
+        prepared = replace(prepared, engine=f"{why}; {how}", began=began)
         grid = with_all_nodes(grid, prepared.plan)
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
-
-
-def _trained_alike(scenario: Scenario, folder: "RunFolder") -> Scenario:
-    """With the folder's number of clients in a stack, which was perhaps measured when the run began."""
-    engine, known = scenario.engine, reader.load(folder.scenario).engine.clients_per_batch
-    chosen = known if engine.clients_per_batch == "auto" else engine.clients_per_batch
-    return scenario.model_copy(update={"engine": engine.model_copy(update={"clients_per_batch": chosen})})
 
 
 def _play_on_flower(

@@ -1,15 +1,20 @@
-"""What is off in a scenario before it runs, from public numbers only; docs/scenarios.md explains :data:`LIMITS`."""
+"""What is off in a scenario before it runs; docs/scenarios.md explains :data:`LIMITS`.
+
+All from public numbers, except for what is asked about the sizes of people's data.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
 from time import perf_counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedamp.accounting.ledgers import Check, Verdict
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
 from fedamp.errors import ScenarioError, fails_alone
 from fedamp.federation.plan import Plan, make_plan, weakness
+from fedamp.models.architectures import is_import_path
 from fedamp.noise.banded import path_noise
 from fedamp.runs.verify import complaint
 from fedamp.server.setup import Prepared
@@ -29,14 +34,18 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 _TIMED_STEPS, _PATIENCE = 4, 3.0  # of the timed training; seconds after which no further advice is computed
 
 
-def preflight(plan: Plan, prepared: Prepared | None = None, thorough: bool = False) -> list[Check]:
+def preflight(
+    plan: Plan, prepared: Prepared | None = None, thorough: bool = False, sizes: NDArray[np.int64] | None = None
+) -> list[Check]:
     """The checks of a scenario.
 
     Args:
         prepared: of the plan; without it nothing is said that depends on the model.
         thorough: time the training of made-up records, and ask the accountant for a better check-in: some seconds.
+        sizes: number of records of each unit [units], which is private; default: nothing is said about them.
     """
-    return [*_of_plan(plan), *(_of_model(plan, prepared, thorough) if prepared else ())]
+    private = () if sizes is None else _of_sizes(sizes)
+    return [*_of_plan(plan), *private, *(_of_model(plan, prepared, thorough) if prepared else ())]
 
 
 def refuse(checks: list[Check], how: str = "--anyway") -> None:
@@ -106,13 +115,16 @@ def _of_model(plan: Plan, prepared: Prepared, thorough: bool) -> Iterator[Check]
     yield _judged("reach", reach, f"updates can move the model by {reach:,.3g} times its first length")
     drift = reach / signal
     yield _judged("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
-    if prepared.records is not None and plan.scenario.privacy.unit == "client":
-        empty, records = max(0.0, 1 - prepared.records / plan.units), f"{prepared.records:,} records"
-        yield _judged("empty clients", empty, f"{empty:.0%}: {plan.units:,} clients have {records}")
     if prepared.hint:
         yield Check("inputs", "caution", prepared.hint)
     if thorough:
         yield from _in_numbers(plan, prepared, sizes)
+
+
+def _of_sizes(sizes: NDArray[np.int64]) -> Iterator[Check]:
+    empty, usual = float((sizes == 0).mean()), f"half have at most {np.median(sizes):g}"
+    found = f"{empty:.0%}: {len(sizes):,} clients have {sizes.sum():,} records; {usual} (data.records_per_client)"
+    yield _judged("empty clients", empty, found)
 
 
 def _enough(plan: Plan, factor: float) -> str:
@@ -132,6 +144,9 @@ def _in_numbers(plan: Plan, prepared: Prepared, sizes: Mapping[str, int]) -> Ite
         seconds = seconds_of_a_unit(prepared, _TIMED_STEPS)
         hours = seconds * check_ins / 3600
         yield _judged("hours", hours, f"{amount_of_time(seconds)} a check-in, {hours:.2g} hours in all, in one process")
+        if is_import_path(plan.scenario.model.name) and prepared.task.stack.units > 1:
+            alone = f"{amount_of_time(seconds_of_a_unit(prepared, 1, 1))} with engine.clients_per_batch 1"
+            yield Check("together", "pass", f"{prepared.how_clients_train}: {amount_of_time(seconds)} each, {alone}")
     began, found = perf_counter(), []
     for check_in in _others(plan) if plan.is_private else ():
         privacy = {"noise_multiplier": "auto", "epsilon": plan.planned_epsilon.upper, "precision": 0.05}

@@ -59,7 +59,6 @@ class Prepared:
     Attributes:
         worker_bytes: GPU memory that a worker needs for a stack of units.
         pieces: (submodel, round) -> the piece of the model that a unit trains.
-        records: number of training records; None where they are elsewhere.
         test, validation: public records, to test the model and to choose between settings; both may be empty.
         engine: name of the engine and the reason for it; empty in a deployment.
         began: start of the run, by :func:`time.perf_counter`.
@@ -70,7 +69,6 @@ class Prepared:
     state: ServerState
     worker_bytes: int
     pieces: Pieces
-    records: int | None
     test: Records
     validation: Records
     engine: str = ""
@@ -109,15 +107,15 @@ class Prepared:
 
     @property
     def records_and_steps(self) -> tuple[int, int]:
-        """Records of a mean unit, and its gradient steps in a round."""
+        """Records of a unit as the scenario tells them, and its gradient steps in a round: no record is counted."""
         client, by_client = self.task.client, self.task.unit == "client"
-        records = math.ceil((self.records or 1) / self.plan.units) if by_client else 1
+        records = getattr(self.plan.scenario.data, "records_per_client", 1) if by_client else 1
         batches = 1 if client.batch_size == "full" else math.ceil(records / client.batch_size)
         return records, client.steps or (client.epochs or 1) * batches
 
     @property
     def records_a_step(self) -> int:
-        """Of a mean unit."""
+        """Of such a unit."""
         records, batch = self.records_and_steps[0], self.task.client.batch_size
         return records if batch == "full" else min(records, batch)
 
@@ -189,7 +187,15 @@ class Prepared:
         )
 
     @property
-    def why_one_by_one(self) -> str:
+    def how_clients_train(self) -> str:
+        """Together or one by one, in words: it follows from the scenario and the model alone."""
+        if alone := self._why_one_by_one:
+            return f"clients train one by one, slower than together: {alone}"
+        most = self.task.stack.units
+        return f"up to {most} clients train together" if most > 1 else "clients train one by one"
+
+    @property
+    def _why_one_by_one(self) -> str:
         """Why clients cannot train stacked; empty if they can, as with every built-in model."""
         if not is_import_path(self.task.model.name):
             return ""
@@ -276,8 +282,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     state = _pipeline(plan, parameters, pieces).start(parameters)
     stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})
-    count = int(dataset.sizes(np.arange(dataset.num_clients)).sum()) if dataset.hosted is None else None
-    prepared = Prepared(plan, task, state, worker_bytes, pieces, count, *_kept_apart(dataset.test(), scenario))
+    prepared = Prepared(plan, task, state, worker_bytes, pieces, *_kept_apart(dataset.test(), scenario))
     # Check that the outputs have the shape that the loss takes: here, not on every client.
     module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():

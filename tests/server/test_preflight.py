@@ -32,7 +32,6 @@ HOPELESS = {
     "reach": ("privacy.clip=1e-9",),
     "drift ": ("server.learning_rate=1e6",),
     "learning rate": ("client.learning_rate=1e6",),
-    "empty clients": ("data.clients=100000", "data.partition={scheme: dirichlet, alpha: 1}", "privacy.epsilon=1"),
     "local steps": ("client.steps=1000000",),
 }
 
@@ -105,7 +104,8 @@ def test_check_says_everything_in_a_table_and_as_json(fedamp, tmp_path):
     answer = json.loads(fedamp("check", scenario, "--json").out)
     found = {check["name"]: check["found"] for check in answer["checks"]}
     assert answer["verdict"] == "pass"
-    assert {*LIMITS, "budget", "delta", "bytes", "advice"} == found.keys()
+    assert {*LIMITS, "budget", "delta", "bytes", "advice"} - {"empty clients"} == found.keys()
+    assert not answer["private"]
     assert found["bytes"].startswith("7.8 kB a check-in")  # 650 parameters of 4 bytes there and 8 back
     assert re.search(r"check_in.rate 0.2, .* check_in.rate 0.8", found["advice"])
     table = fedamp("check", scenario)
@@ -116,6 +116,23 @@ def test_check_says_everything_in_a_table_and_as_json(fedamp, tmp_path):
     assert refused.status == 2
     assert "fail" in refused.out
     assert refused.err.startswith("error: hopeless: signal: ")
+
+
+def test_only_a_private_check_counts_records_and_it_says_so(fedamp, tmp_path):
+    np.savez(tmp_path / "train.npz", x=np.eye(40), y=np.arange(40) % 2)
+    np.savez(tmp_path / "test.npz", x=np.eye(40), y=np.arange(40) % 2)
+    data = f"data={{name: npz, path: {tmp_path}, clients: 40, classes: 2}}"
+    scenario = write_small(tmp_path, POISSON, data)
+    public, private = fedamp("check", scenario, "--json"), fedamp("check", scenario, "--json", "--private")
+    [empty] = [check for check in json.loads(private.out)["checks"] if check["name"] == "empty clients"]
+    assert "empty clients" not in public.out
+    assert json.loads(private.out)["private"]
+    assert empty["found"].startswith("0%: 40 clients have 40 records; half have at most 1 ")
+    assert "with counts of private records" in " ".join(fedamp("check", scenario, "--private").out.split())
+    many = ("--set", "data={name: digits, clients: 100000, partition: {scheme: dirichlet, alpha: 1}}")
+    refused = fedamp("check", "digits", "--private", *many, "--set", POISSON, "--set", "privacy.epsilon=1")
+    assert refused.status == 2
+    assert re.search(r"hopeless: empty clients: 99%: .*; expected: at most 0.05", refused.err)
 
 
 def test_without_noise_there_is_nothing_to_compare_it_with(fedamp, tmp_path):

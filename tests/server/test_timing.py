@@ -1,72 +1,73 @@
-"""Whether clients train together is measured once a run, and written down: a resumed run trains in the same way."""
+"""How clients train together follows from the scenario and the model: no clock decides it, and nothing else does."""
 
+import json
 import time
 
 import pytest
 import torch
 from torch import nn
 
-import fedamp
 from fedamp.federation import reader
-from fedamp.server import timing
-from fedamp.server.launch import launch, rounds
+from fedamp.server.launch import launch
 from fedamp.server.setup import prepare
-from tests.federations import Silent, small
+from tests.federations import Silent, small, write_small
 from tests.server.plays import model_of
 
 OURS = "tests.server.test_timing:"
 
 
 class Sluggish(nn.Module):
-    """Its pass takes ``alone`` seconds for one client, and ``together`` for a stack."""
+    """Its pass of a stack takes long, and its pass for one client does not."""
 
-    def __init__(self, input_shape, num_classes, alone=0.0, together=0.0):
+    def __init__(self, input_shape, num_classes):
         super().__init__()
-        self.output, self.alone, self.together = nn.Linear(input_shape[0], num_classes), alone, together
+        self.output = nn.Linear(input_shape[0], num_classes)
 
     def forward(self, inputs):
-        is_stacked = torch._C._functorch.is_batchedtensor(inputs)
-        time.sleep(self.together if is_stacked else self.alone)
+        if torch._C._functorch.is_batchedtensor(inputs):
+            time.sleep(0.1)
         return self.output(inputs)
 
 
-@pytest.fixture(autouse=True)
-def _every_step_is_worth_it(monkeypatch):
-    monkeypatch.setattr(timing, "WORTH_MEASURING", 0)
+class Normalised(nn.Module):
+    """A perceptron with a layer norm, whose kernels round by the shape of a stack."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.first, self.norm = nn.Linear(input_shape[0], 24), nn.LayerNorm(24)
+        self.output = nn.Linear(24, num_classes)
+
+    def forward(self, inputs):
+        return self.output(torch.relu(self.norm(self.first(inputs))))
 
 
-def own(alone, together, *overrides):
-    model = f"model={{name: '{OURS}Sluggish', options: {{alone: {alone}, together: {together}}}}}"
-    return small(model, "rounds=4", "client.steps=1", "federation={checkpoint_every: 1}", *overrides)
+def own(name, *overrides):
+    return small(f"model={{name: '{OURS}{name}'}}", "rounds=3", *overrides)
 
 
-@pytest.mark.parametrize(("alone", "together", "units"), [(0.0, 0.4, 1), (0.02, 0.0, 32)])
-def test_the_faster_way_is_taken_and_said(alone, together, units):
-    asked = own(alone, together)
-    prepared, how = timing.in_the_faster_way(prepare(asked))
-    assert prepared.task.stack.units == units
-    assert ("one by one" in how) == (units == 1)
-    assert prepared.plan.scenario.engine.clients_per_batch == (1 if units == 1 else "auto")
+def test_a_model_that_is_slow_in_a_stack_trains_in_one_all_the_same(tmp_path, fedamp):
+    asked = own("Sluggish", "client.steps=1")
+    prepared = prepare(asked)
+    assert prepared.task.stack.units == 32
+    assert prepared.how_clients_train == "up to 32 clients train together"
+    run = launch(asked, Silent(), tmp_path / "run")
+    assert reader.load(run / "scenario.yaml").engine.clients_per_batch == "auto"
+    assert "up to 32 clients train together" in (run / "log.txt").read_text()
+    told = fedamp("check", write_small(tmp_path, f"model={{name: '{OURS}Sluggish'}}"), "--import", "--json")
+    [found] = [check["found"] for check in json.loads(told.out)["checks"] if check["name"] == "together"]
+    assert "with engine.clients_per_batch 1" in found
 
 
-def test_what_the_scenario_says_is_not_measured():
-    began = time.perf_counter()
-    prepared, how = timing.in_the_faster_way(prepare(own(0, 0, "engine={kind: serial, clients_per_batch: 4}")))
-    assert (prepared.task.stack.units, how) == (4, "up to 4 clients train together")
-    known, how = timing.in_the_faster_way(prepare(small()))
-    assert how == f"up to {known.task.stack.units} clients train together", "a built-in model"
-    assert time.perf_counter() - began < 60
+@pytest.mark.parametrize(("asked", "words"), [(4, "up to 4 clients train together"), (1, "clients train one by one")])
+def test_what_the_scenario_says_is_done(asked, words):
+    prepared = prepare(own("Normalised", f"engine.clients_per_batch={asked}"))
+    assert (prepared.task.stack.units, prepared.how_clients_train) == (asked, words)
 
 
-def test_a_resumed_run_trains_as_it_began(tmp_path, monkeypatch):
-    slow_together = own(0.0, 0.4)
-    whole = launch(slow_together, Silent(), tmp_path / "whole")
-    assert reader.load(whole / "scenario.yaml").engine.clients_per_batch == 1
-    part = rounds(slow_together, Silent(), tmp_path / "part")
-    next(part)
-    part.close()
-    monkeypatch.setattr(timing, "seconds_of_a_unit", lambda *_: pytest.fail("it is measured once"))
-    launch(slow_together, Silent(), tmp_path / "part", resume=True)
-    assert model_of(tmp_path / "part") == model_of(whole)
-    assert "clients train one by one" in (tmp_path / "part" / "log.txt").read_text()
-    assert fedamp.open(tmp_path / "part").summary.rounds_completed == 4
+def test_any_engine_and_number_of_workers_give_the_same_model_to_the_bit(tmp_path):
+    pytest.importorskip("ray")
+    for units in ("auto", 2):
+        asked = f"engine.clients_per_batch={units}"
+        serial = launch(own("Normalised", asked), Silent(), tmp_path / f"serial {units}")
+        on_ray = own("Normalised", asked, "engine.kind=ray", "engine.workers=2")
+        assert model_of(launch(on_ray, Silent(), tmp_path / f"ray {units}")) == model_of(serial)
