@@ -13,7 +13,7 @@ from fedamp.base.section import Count, Section
 from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.errors import DataError
 
-TO_TEST = "data.test_is_public: true, if everybody may know the test files, or a data.test_fraction of the records"
+TO_TEST = "data.test_is_public: true, where everybody may know the test records (docs/data.md)"
 
 
 @dataclass(frozen=True)

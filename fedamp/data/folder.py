@@ -8,6 +8,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field, ValidationError
 
 from fedamp.data.partition import NaturalPartition
@@ -37,11 +38,24 @@ class FolderData(StoredData):
         train, is_servers = self.split(folder, "train"), federation is not None and not federation.hosted
         # A test file in the server's folder is said to be public by the place where it lies.
         test = self.split(folder, "test") if self.test_is_public or is_servers else None
-        if is_servers and train is None and test is not None:
-            return Tables(test, test, federation)
+        if is_servers and train is None:
+            public = test or self._nothing(folder)
+            return Tables(public, public, federation)
         if train is None:
             raise DataError(f"{folder}: no train.{self.name}; the folder holds {some_files(folder)}")
         return Tables(train, test, federation)
+
+    def input_shape(self) -> tuple[int, ...] | None:
+        """The shape of an input, where the scenario says it."""
+        return self.shape
+
+    def _nothing(self, folder: Path) -> Table:
+        """No records, for a server that evaluates nothing."""
+        shape = self.input_shape()
+        if shape is None:
+            expected = f"test.{self.name} of public records, or data.shape, the shape of an input, and no evaluation"
+            raise DataError(f"{folder}: no test.{self.name}; expected: {expected}")
+        return Table(str(folder), np.zeros((0, *shape), np.float32), np.zeros(0, np.int64))
 
     def _federation_file(self, path: Path) -> FederationFile | None:
         if not path.exists():
@@ -67,6 +81,10 @@ class ColumnsData(FolderData):
         "y", description="likewise of the labels: classes, numbers or tokens, as client.loss takes them"
     )
     scale: Scale = None
+
+    def input_shape(self) -> tuple[int, ...] | None:
+        are_columns = not isinstance(self.features, str) and len(self.features) > 1
+        return self.shape or ((len(self.features),) if are_columns else None)
 
 
 def existing_folder(start: Path, path: str, file: str) -> Path:

@@ -36,6 +36,10 @@ class Labels(ABC):
     def fit(self, labels: Array, outputs: int) -> bool:
         """Whether clients' labels, of shape [clients, records, ...], fit a model with these outputs."""
 
+    def none(self, length: int) -> Array | None:
+        """Labels of no records, of inputs of a length; None where only records say their shape."""
+        return None
+
     def unfit(self, labels: Array, outputs: int) -> str:
         """What is wrong with labels [records, ...] that do not fit."""
         return f"a label has shape {list(labels.shape[1:])}, others have {[outputs]}; they must agree"
@@ -75,6 +79,9 @@ class Classes(Labels):
         counted = self._counted(labels)
         fits = not counted.size or 0 <= counted.min() <= counted.max() < outputs
         return bool(fits) and labels.ndim == 1 + self.dimensions[0]
+
+    def none(self, length: int) -> Array | None:
+        return np.zeros((0, *[length] * (self.dimensions[0] - 1)), np.int64)
 
     def unfit(self, labels: Array, outputs: int) -> str:
         return f"label {self._counted(labels).max()}; there are {outputs} classes (data.classes), from 0"

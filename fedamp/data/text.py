@@ -59,6 +59,9 @@ class Texts(FolderData):
                 array[start : start + count].reshape(-1)[: len(part)] = part
         return Table(source, inputs, labels, partial(self._column, rows, source, counts))
 
+    def input_shape(self) -> tuple[int, ...] | None:
+        return (self.length,)
+
     def _column(self, rows: Any, source: str, counts: NDArray[np.int64], name: str) -> NDArray[Any]:
         require(name, rows.column_names, "data.partition.column", source)
         return np.repeat(np.asarray(rows[name][:]), counts)

@@ -53,6 +53,11 @@ class Scenario(Section):
     faults: Faults | None = None
     trackers: Trackers = Field((), description="tensorboard, mlflow, wandb, or a section with such a name")
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether it declares test records public, and has models evaluated on them."""
+        return self.federation.evaluate_every != 0 and getattr(self.data, "test_is_public", True)
+
     def to_yaml(self) -> str:
         """The scenario with every default; reading it back gives an equal scenario."""
         return yaml.safe_dump(json.loads(self.model_dump_json()), sort_keys=False, allow_unicode=True)

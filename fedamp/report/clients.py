@@ -55,7 +55,7 @@ def by_client(run: Run) -> ByClient:
     if owners is None:
         raise InputError(
             f"data.name {scenario.data.name}: the test records belong to no clients; expected: a natural partition, "
-            "with its column in the test file"
+            "with its column in the test file, and data.test_is_public: true"
         )
     module = run.model()
     shared = {name: value.detach().numpy() for name, value in module.named_parameters()}

@@ -84,7 +84,7 @@ class Sweep(results.Sweep, Published):
         ]
 
     def pictures(self) -> dict[str, Figure]:
-        return sweep_pictures(self) if self.outcomes else {}
+        return sweep_pictures(self) if any(each.score for each in self.outcomes) else {}
 
 
 def facts(model: Model) -> dict[str, Any]:

@@ -104,6 +104,8 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
         others = {other: value_of(other, found) for other, found in summary.final.metrics.items() if other != name}
         beside = [f"loss {summary.final.loss:.3f}", *(f"{metric(other)} {found}" for other, found in others.items())]
         rows[metric(name)] = f"{value_of(name, value, 2)} on the public test set ({', '.join(beside)})"
+    else:
+        rows["quality"] = words.NOT_MEASURED
     if math.isinf(summary.epsilon.upper):
         rows["privacy"] = "none: no noise was added"
     else:

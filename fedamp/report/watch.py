@@ -52,7 +52,8 @@ def progress(folder: Path) -> dict[str, Any]:
     budget = ledger.whole_run_epsilon.upper if ledger.budget_epsilon is None else ledger.budget_epsilon
     scores = [(record.round, record.score) for record in rounds if record.score is not None]
     said["round"] = f"{len(rounds):,} of {planned:,}"
-    said["quality"] = words.score(scores[-1][1]) if scores else "not yet measured"
+    missing = "not yet measured" if ledger.is_evaluated else words.NOT_MEASURED
+    said["quality"] = words.score(scores[-1][1]) if scores else missing
     if ledger.mechanism.is_private:
         said |= {
             "spent": f"ε ≤ {at_most(spent)} of {at_most(budget)}",

@@ -14,6 +14,7 @@ ENDINGS = {
     "diverged": "stopped because the model diverged",
 }
 KNOWN_SEED = "no protection from anybody who knows the seed: for research, not for release"
+NOT_MEASURED = "not measured: no evaluation on public test records"
 _KEYS = {"check_in": "check-in", "privacy.epsilon": "budget", "privacy.clip": "clipping norm"}
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r"\textbackslash{}", "±": r"$\pm$", "²": "$^2$"}
 _LATEX |= {

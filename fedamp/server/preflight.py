@@ -115,6 +115,7 @@ def _of_model(plan: Plan, prepared: Prepared, thorough: bool) -> Iterator[Check]
     yield _judged("reach", reach, f"updates can move the model by {reach:,.3g} times its first length")
     drift = reach / signal
     yield _judged("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
+    yield Check.of("evaluation", *prepared.evaluation)
     if prepared.hint:
         yield Check("inputs", "caution", prepared.hint)
     if thorough:

@@ -137,6 +137,17 @@ class Prepared:
         share = self.cost.flops_share or 1.0
         return max(1, min(math.ceil(len(self.test[1]) / (trained * share)), self.plan.last_round // 10))
 
+    @property
+    def evaluation(self) -> tuple[str, str | None]:
+        """What models are evaluated on; and a caution where nothing says that they are not to be."""
+        if self.evaluate_every:
+            return f"on {len(self.test[1]):,} public test records", None
+        asked = self.plan.scenario.federation.evaluate_every == 0
+        return (
+            "none, as federation.evaluate_every says",
+            None if asked else f"none; expected: {TO_TEST}, or federation.evaluate_every: 0",
+        )
+
     def validate(self, parameters: Arrays) -> float | None:
         """The leading metric on the validation records; None without such records."""
         return self.evaluate(parameters, self.validation).score if len(self.validation[1]) else None

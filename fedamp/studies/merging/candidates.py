@@ -76,9 +76,10 @@ class Candidates:
         return tuple(model.mechanism for model in self.models)
 
     @cached_property
-    def accuracies(self) -> tuple[float, ...]:
-        """Each model's accuracy, or the task's main metric, on the public test set."""
-        return tuple(self.prepared.evaluate(model.parameters).score for model in self.models)
+    def accuracies(self) -> tuple[float | None, ...]:
+        """Each model's accuracy, or the task's main metric, on the public test set; None without one."""
+        measured = self.prepared.evaluate_every > 0
+        return tuple(self.prepared.evaluate(model.parameters).score if measured else None for model in self.models)
 
     def combined(self, weights: Sequence[float]) -> Arrays:
         """The weighted sum of the models."""

@@ -46,6 +46,8 @@ def _jointly(request: MergeRequest, candidates: Candidates) -> Decision:
     mechanisms = candidates.mechanisms
     assumptions: tuple[str, ...] = (INDEPENDENT_NOISE,)
     if request.weights is None:
+        if not candidates.prepared.evaluate_every:
+            raise MergeError("--weights: no public test records choose them; expected: one for each model")
         considered = _affordable(mechanisms, request.epsilon, request.delta)
         weights = _most_accurate(candidates, considered)
         names = ", ".join(candidates.models[index].name for index in considered)

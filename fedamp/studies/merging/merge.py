@@ -16,7 +16,7 @@ from fedamp.noise.gaussian import delta_left
 from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
 from fedamp.runs.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
-from fedamp.runs.records import FROM_SYSTEM, Bracket, Quality, measured
+from fedamp.runs.records import EVALUATED, FROM_SYSTEM, NOT_EVALUATED, Bracket, Quality, measured
 from fedamp.studies.merging.candidates import Candidates, read_candidates
 from fedamp.studies.merging.combination import combine
 from fedamp.studies.merging.decision import RANDOM_SELECTION, Decision, MergeRequest
@@ -89,7 +89,8 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
     certificate = _certificate(request, candidates, decision, drawn, digest(parameters), salt.encode())
     certificate.write(folder.certificate)  # as with a ledger, before the release
     folder.write_model(parameters)
-    final = Quality(**measured(*candidates.prepared.evaluate(parameters)))
+    is_evaluated = candidates.prepared.evaluate_every > 0
+    final = Quality(**measured(*(candidates.prepared.evaluate(parameters) if is_evaluated else (None, {}))))
     MergedSummary(
         name=folder.path.name,
         final=final,
@@ -119,6 +120,8 @@ def _certificate(
 ) -> Certificate:
     """The certificate, to publish with the model; nothing in it depends on models that are not released."""
     inputs, ledgers = [], [candidate.run.ledger for candidate in candidates.models]
+    common = [sentence for sentence in ledgers[0].assumptions if sentence not in (EVALUATED, NOT_EVALUATED)]
+    common.append(EVALUATED if candidates.prepared.evaluate_every else NOT_EVALUATED)
     for candidate, ledger in zip(candidates.models, ledgers, strict=True):
         record = MergedInput(
             name=candidate.label,
@@ -153,5 +156,5 @@ def _certificate(
         draw=drawn,
         has_known_seed=request.seed is not None or any(ledger.has_known_seed for ledger in ledgers),
         model_sha256=model,
-        assumptions=(*ASSUMPTIONS, *decision.assumptions, *ledgers[0].assumptions),
+        assumptions=(*ASSUMPTIONS, *decision.assumptions, *common),
     )

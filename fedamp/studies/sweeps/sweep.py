@@ -8,6 +8,7 @@ from typing import Any
 
 from fedamp.base.files import locked
 from fedamp.base.version import version
+from fedamp.data.dataset import TO_TEST
 from fedamp.errors import InputError, Interrupted, RunFolderError
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.ledger import fingerprint
@@ -44,6 +45,8 @@ def sweep(
     settings = points(lists)
     names = [folder_name(each, lists) for each in settings]
     scenarios = {name: load(each) for name, each in zip(names, settings, strict=True)}
+    if not all(each.evaluates for each in scenarios.values()):
+        raise InputError(f"sweep: nothing scores its runs; expected: {TO_TEST}, and an evaluation")
     scenario = scenarios[names[0]].name
     folder = out or SWEEPS / scenario
     _make_folder(folder, private=not all(each.known_seed for each in scenarios.values()))
