@@ -231,26 +231,45 @@ class StoredData(DataSection):
             f"expected: {where}"
         )
 
-    def _held_out(self, tables: Tables) -> int:
-        """How many training records are tested on instead. DataError: a test set is declared public, and is missing."""
+    def _held_out(self, tables: Tables, strata: NDArray[np.int64] | None = None, seed: int = 0) -> NDArray[np.bool_]:
+        """The training records that are tested on instead, shape [records]; how many depends on neither argument.
+
+        DataError: a test set is declared public, and there is none.
+        """
         source, records = tables.train.source, len(tables.train)
         if tables.test is not None or tables.federation is not None or not self.test_is_public:
-            return 0
+            return np.zeros(records, dtype=bool)
         if not self.test_fraction:
             if "test_is_public" in self.model_fields_set:
                 raise DataError(
                     f"{source}: data.test_is_public, but no test files; expected: them, or data.test_fraction"
                 )
-            return 0
-        if records < 2:
-            raise DataError(f"{source}: {records} records; at least 2 are needed to hold out a test set")
-        return partition.hold_out_size(records, self.test_fraction)
+            return np.zeros(records, dtype=bool)
+        found = self._draw(tables.train, np.zeros(records, dtype=np.int64) if strata is None else strata, seed)
+        if not found.any():
+            of_a_client = " of a client" * isinstance(self.partition, NaturalPartition)
+            needed = f"at least 2{of_a_client} are needed to hold out a test set"
+            raise DataError(f"{source}: {records} records; {needed}")
+        return found
+
+    def _draw(self, train: Table, strata: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
+        """Which records are held out: of a client, as its number of records says, whatever the others' are."""
+        owners = np.zeros(len(train), dtype=np.int64)
+        if isinstance(self.partition, NaturalPartition):
+            owners = np.unique(train.column(self.partition.column), return_inverse=True)[1]
+        held_out = np.zeros(len(train), dtype=bool)
+        ends = np.cumsum(np.bincount(owners))
+        for client, numbers in enumerate(np.split(np.argsort(owners, kind="stable"), ends[:-1])):
+            if len(numbers) > 1:
+                stream = rng.public_stream(seed, "test-set", client)
+                held_out[numbers] = partition.hold_out(stream, np.zeros_like(numbers), self.test_fraction)
+        return held_out
 
     def _count_training(self, tables: Tables) -> int:
         """Number of training records. DataError: only a part of them is here, or too few to hold some out."""
         if tables.federation is not None:
             raise DataError(f"{tables.train.source}: {_NOT_ALL_RECORDS}")
-        return len(tables.train) - self._held_out(tables)
+        return int((~self._held_out(tables)).sum())
 
     def _divided(self, tables: Tables, seed: int, kind: Labels, outputs: int) -> tuple[Records, Records]:
         """Training records, and the public test records: of a table, held out, or none."""
@@ -271,10 +290,7 @@ class StoredData(DataSection):
                 found = f"inputs have shape {list(tables.test.input_shape)}, {other}"
                 raise DataError(f"{tables.test.source}: {found}; they must agree")
             return training, Records.all_of(tables.test, kind, outputs)
-        if not self._held_out(tables):
-            return training, none
-        stream = rng.public_stream(seed, "test-set")
-        held_out = partition.hold_out(stream, _strata(training, kind), self.test_fraction)
+        held_out = self._held_out(tables, _strata(training, kind), seed)
         return training.take(~held_out), training.take(held_out)
 
     def _testers(self, tables: Tables, testing: Records) -> NDArray[np.int64] | None:
@@ -321,6 +337,9 @@ class BenchmarkData(StoredData):
 
     test_is_public: bool = Field(True, strict=True, exclude_if=bool, description="false: no record is tested on")
     test_fraction: Part = Field(0.2, description="share of the records to test on, where there are no test files")
+
+    def _draw(self, train: Table, strata: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
+        return partition.hold_out(rng.public_stream(seed, "test-set"), strata, self.test_fraction)
 
 
 def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:

@@ -184,6 +184,24 @@ def test_no_record_is_tested_on_unless_it_is_said_to_be_public(name, tmp_path):
         load(TypeAdapter(Data).validate_python(keys | {"test_is_public": True}))
 
 
+def test_what_is_held_out_of_a_client_depends_on_no_other_clients_records(tmp_path):
+    """Else one person's labels, or their number, would move other people's records in and out of the training."""
+    keys = {"name": "npz", "path": str(tmp_path), "classes": 4, "partition": {"scheme": "natural"}} | PUBLIC
+    config, arrays = TypeAdapter(Data).validate_python(keys), stored()
+
+    def of_others():
+        np.savez(tmp_path / "train.npz", **arrays)
+        cohort = load(config).gather(np.array([0, 2]))
+        return cohort.inputs, cohort.labels
+
+    before, bob = of_others(), arrays["client"] == "bob"
+    arrays["y"] = np.where(bob, 3, arrays["y"])
+    relabelled = of_others()
+    arrays = {name: array[~bob | (np.arange(len(bob)) > 60)] for name, array in arrays.items()}
+    for after in (relabelled, of_others()):
+        assert all(np.array_equal(one, same) for one, same in zip(before, after, strict=True))
+
+
 @pytest.mark.parametrize("name", ["digits", "diabetes", "shakespeare"])
 @pytest.mark.parametrize("said", [{"test_fraction": 0}, {"test_is_public": False}])
 def test_benchmarks_can_be_trained_on_whole(name, said):
@@ -204,7 +222,9 @@ def test_by_record_the_records_are_the_same_in_an_order_that_no_partition_change
     assert (by_record.sizes(np.arange(by_record.num_clients)) == 1).all()
     assert rows(*everything(by_record)) == rows(*everything(dataset))
     if config.name != "synthetic":
-        plain = load(config.model_copy(update={"clients": None, "partition": IidPartition()}))
+        whole = {"test_is_public": False}  # what is held out of a client depends on whose a record is
+        plain = load(config.model_copy(update={"clients": None, "partition": IidPartition(), **whole}))
+        by_record = load(config.model_copy(update=whole)).by_record()
         assert np.array_equal(everything(plain.by_record())[0], everything(by_record)[0])
 
 
