@@ -91,8 +91,17 @@ def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int
 
 
 def write_secret(file: Path, text: str) -> None:
-    """Replace a file that its owner alone can read."""
-    write_atomically(file, text.encode(), mode=0o600)
+    """Replace a file that its owner alone can read, and overwrite what the old one held.
+
+    A disk that writes elsewhere (flash, snapshots) may still keep it.
+    """
+    with ExitStack() as held, writing(file):
+        old = held.enter_context(file.open("r+b")) if file.is_file() and not file.is_symlink() else None
+        write_atomically(file, text.encode(), mode=0o600)
+        if old is not None:
+            old.write(bytes(os.fstat(old.fileno()).st_size))
+            old.flush()
+            os.fsync(old.fileno())
 
 
 def flush(path: Path) -> None:

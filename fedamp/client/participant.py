@@ -76,6 +76,9 @@ class Memory(Record):
         schedule: secret seed of the check-ins and submodels of the node's units, in hexadecimal digits.
         units: digest of the units that live here. With others a unit would have another schedule.
         signed: the last round whose survivors the node has signed. It takes part in no further sum of that round.
+        survivors: digest of the list and the survivors that it has signed in that round.
+        masked: digest of the last attempt for which it has sent its masked words.
+        seen: the last round that it has seen each other node sign.
         check_ins: the rounds of each unit, where the server draws them.
     """
 
@@ -83,6 +86,9 @@ class Memory(Record):
     schedule: str
     units: str = ""
     signed: int = 0
+    survivors: str = ""
+    masked: str = ""
+    seen: dict[str, int] = Field(default_factory=dict)
     check_ins: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
 
@@ -190,6 +196,16 @@ class Participant:
         with FileLock(self.file.with_suffix(".lock"), mode=0o600):
             self.memory = Memory.from_json(self.file.read_bytes())
             yield
+
+    def signing(self, round_: int, member: Member, survivors: bytes) -> str:
+        """Digest of the survivors of a round; DeploymentError: the memory knows that others were signed in it.
+
+        The file of an attempt may be put back, to before it was signed.
+        """
+        found = sha256(member.members.digest + survivors).hexdigest()
+        if round_ < self.memory.signed or (round_ == self.memory.signed and found != self.memory.survivors):
+            raise DeploymentError("this node has signed other survivors of this round")
+        return found
 
     @property
     def member(self) -> Member:

@@ -105,7 +105,10 @@ def answer(message: Message, context: Context, hosted: set[int], train: Train) -
         if exchange == "keys":
             if round_ <= own.memory.signed:
                 raise DeploymentError(f"this node has signed the survivors of round {own.memory.signed} already")
-            member = Member.enter(terms.settings, place, own.name, own.agreement.digest)
+            if int(asked["last"]) > own.memory.signed:
+                raise DeploymentError("this node has forgotten a round that it signed: was its state put back?")
+            question = bytes(asked["question"])
+            member = Member.enter(terms.settings, place, own.name, own.agreement.digest, question, own.memory.signed)
             reply = member.keys(own.key)
         else:
             member = own.member
@@ -113,15 +116,25 @@ def answer(message: Message, context: Context, hosted: set[int], train: Train) -
                 raise DeploymentError("the server has begun another attempt at this round")
             data, parts = bytes(asked["data"]), _cut(bytes(asked["data"]), list(asked["numbers"]))
             if exchange == "shares":
-                reply = member.shares(data, own.agreement.keys)
+                reply = member.shares(data, own.agreement.keys, own.memory.seen)
             elif exchange == "masked":
-                reply = member.masked(parts, _words(Order.of(message), own, round_, clips, hosted, train))
+                order, once = Order.of(message), sha256(place).hexdigest()
+                if own.memory.masked == once:  # also if the file of the attempt was put back
+                    raise DeploymentError("this node has sent its masked words already")
+                if question_of(order) != member.question:
+                    raise DeploymentError("the order is not the one for which this node has made its keys")
+                words = _words(order, own, member, round_, clips, hosted, train)
+                own.remember(masked=once)
+                reply = member.masked(parts, words)
             elif exchange == "agree":
+                survivors = own.signing(round_, member, data)
                 reply = member.agree(data, own.key)
-                own.remember(signed=round_)
+                own.remember(signed=round_, survivors=survivors)
             elif exchange == "unmask":
+                survivors = own.signing(round_, member, bytes(asked["survivors"]))
                 reply = member.unmask(bytes(asked["survivors"]), parts, own.agreement.keys)
-                own.remember(signed=round_)
+                seen = own.memory.seen | dict.fromkeys(member.signers, round_)
+                own.remember(signed=round_, survivors=survivors, seen=seen)
             else:
                 raise DeploymentError(f"there is no exchange {exchange!r}")
         own.member = member
@@ -134,7 +147,19 @@ def _cut(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
     return {number: data[length * place : length * (place + 1)] for place, number in enumerate(numbers)}
 
 
-def _words(order: Order, own: Participant, round_: int, clips: list[float], hosted: set[int], train: Train) -> Words:
+def question_of(order: Order) -> bytes:
+    """Digest of all that decides what a node adds to the sum of a round: the model, and whom it trains how."""
+    told = sha256(repr(sorted(vars(order.instruction).items())).encode())
+    told.update(order.task_json.encode() + repr(sorted(order.config.items())).encode())
+    for name, array in sorted(order.arrays.items()):
+        told.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        told.update(np.ascontiguousarray(array).data)
+    return told.digest()
+
+
+def _words(
+    order: Order, own: Participant, member: Member, round_: int, clips: list[float], hosted: set[int], train: Train
+) -> Words:
     """What the node adds to the sum of a round, before masks."""
     terms, instruction = own.agreement.terms, order.instruction
     units = sha256(str(sorted(hosted)).encode()).hexdigest()
@@ -164,7 +189,10 @@ def _words(order: Order, own: Participant, round_: int, clips: list[float], host
     multiplier_of = {name: terms.noise_multipliers[part] for name, part in zip(sums, parts, strict=True)}
     clip_of = {name: instruction.clips[part] for name, part in zip(sums, parts, strict=True)}
     count = report.below_clip - len(report.reported) / 2
-    return words_of(sums, count, multiplier_of, clip_of, terms, rng.seed_from_system())
+    content = sha256(repr(count).encode())
+    for array in sums.values():
+        content.update(np.ascontiguousarray(array).data)
+    return words_of(sums, count, multiplier_of, clip_of, terms, member.noise_seed(content.digest()))
 
 
 def _drawn(task: ClientTask, own: Participant, told: TrainInstruction, hosted: set[int]) -> TrainInstruction:

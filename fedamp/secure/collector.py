@@ -11,6 +11,7 @@ from fedamp.secure import shamir
 from fedamp.secure.member import DIGEST, SEALED, SHARES, digest_of, pair_key
 from fedamp.secure.protocol import (
     KEY,
+    KEYS,
     SIGNATURE,
     Members,
     Settings,
@@ -45,7 +46,7 @@ class Collector:
 
     def members(self, replies: Mapping[str, bytes]) -> dict[str, bytes]:
         """Keys to members: the list that each of them gets. FederationError: too few."""
-        found = self._of_length(replies, 3 * KEY + SIGNATURE)
+        found = self._of_length(replies, KEYS)
         for name, reply in list(found.items()):
             try:
                 for public in (reply[:KEY], reply[KEY : 2 * KEY]):
@@ -62,7 +63,7 @@ class Collector:
         return len(self.list.neighbours(self.list.number_of[name]))
 
     def shares(self, replies: Mapping[str, bytes]) -> dict[str, dict[int, bytes]]:
-        """Shares to what each sender gets: the encrypted shares of its neighbours, by their number.
+        """Shares to what each sender gets, by its neighbours' numbers: encrypted shares, and their digests.
 
         Empty if a member has sent none: the round begins again, with new keys, among those that have
         (:attr:`sharing`). Nodes mask with all neighbours of the list, so each of them must have dealt.
@@ -75,18 +76,21 @@ class Collector:
         self._enough(found, "sent shares")
         if len(found) < len(self.list.names):
             return {}
-        boxes: dict[int, dict[int, bytes]] = {number: {} for number in found}
+        sealed = dict[tuple[int, int], bytes]()
         self._digests: dict[int, dict[int, bytes]] = {}
         for number, reply in found.items():
             neighbours = self.list.neighbours(number)
             for place, other in enumerate(neighbours):
-                boxes[other][number] = reply[SEALED * place : SEALED * (place + 1)]
+                sealed[other, number] = reply[SEALED * place : SEALED * (place + 1)]
             start = SEALED * len(neighbours)
             self._digests[number] = {
                 other: reply[start + 2 * DIGEST * place : start + 2 * DIGEST * (place + 1)]
                 for place, other in enumerate([*neighbours, number])
             }
-        return {self.list.names[number]: box for number, box in boxes.items()}
+        boxes: dict[str, dict[int, bytes]] = {self.list.names[number]: {} for number in found}
+        for (holder, dealer), shares in sealed.items():
+            boxes[self.list.names[holder]][dealer] = shares + self._digests[dealer][holder]
+        return boxes
 
     def masked(self, replies: Mapping[str, bytes]) -> bytes:
         """Masked words to the survivors, as each of them gets them. FederationError: too few."""
@@ -118,6 +122,7 @@ class Collector:
         No mask is left: each key is checked against the one that its node has signed.
         """
         shares: dict[int, dict[int, bytes]] = {number: {} for number in range(len(self.list.names))}
+        false = dict.fromkeys(shares, 0)  # by dealer: holders who say so
         for name, reply in replies.items():
             number = self.list.number_of[name]
             holders = [*self.list.neighbours(number), number]
@@ -129,10 +134,16 @@ class Collector:
                 part = DIGEST if dealer in self.survivors else 0
                 if digest_of(share) == self._digests[dealer][number][part : part + DIGEST]:
                     shares[dealer][number] = share
-                else:
+                elif any(share):
                     wrong += 1
+                else:  # a holder refuses on receipt a share that is not that of its digest
+                    false[dealer] += 1
             if wrong:
                 self.errors.append(f"node {name}: {wrong} of its shares are not those that it was given")
+        for dealer, count in false.items():
+            if count:
+                told = f"{count} of its holders say that what it dealt them was no share with its digest"
+                self.errors.append(f"node {self.list.names[dealer]}: {told}")
         taken, added = list[bytes](), list[bytes]()
         for number in range(len(self.list.names)):
             secret = self._secret(number, shares[number])

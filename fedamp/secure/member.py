@@ -7,8 +7,9 @@ process for each. A node answers once about who survived a round: then nobody ca
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Self
 
 from cryptography.exceptions import InvalidTag
@@ -50,30 +51,59 @@ class Member:
         context: names run, round and attempt; never the same twice.
         name: under which the others know its signing key.
         agreement: names what the signers have agreed on, so that keys count in one run. The server need not know it.
-        mask, encryption, seed: its secrets, of this attempt.
+        secret: of this attempt; all its keys follow from it and the question. Empty after the node has unmasked.
+        question: digest of what the node is asked to train. An order with another one is another question, which
+            would be answered under the same masks.
+        last: the last round whose survivors the node has signed.
         listed: the members, as the server sent them; empty before.
-        held: the shares of each neighbour (of its mask key, then of its seed) that this node holds.
+        held: the shares of each neighbour (of its mask key, then of its seed) that this node holds. False ones are left
+            out.
         summed: whether it has sent its masked words.
         signed, answered: the survivors that it has signed, and those for which it has given its shares.
+        answer: its last message, so that the same question has the same answer after the secrets are gone.
+        signers: the nodes that had signed the survivors then.
     """
 
     settings: Settings
     context: bytes
     name: str
     agreement: str
-    mask: bytes
-    encryption: bytes
-    seed: bytes
+    secret: bytes
+    question: bytes = b""
+    last: int = 0
     listed: bytes = b""
     held: dict[int, bytes] = field(default_factory=dict)
     summed: bool = False
     signed: bytes = b""
     answered: bytes = b""
+    answer: bytes = b""
+    signers: list[str] = field(default_factory=list)
 
     @classmethod
-    def enter(cls, settings: Settings, context: bytes, name: str, agreement: str) -> Self:
-        """A new attempt, with new secrets."""
-        return cls(settings, context, name, agreement, rng.fresh_bytes(KEY), rng.fresh_bytes(KEY), rng.fresh_bytes(KEY))
+    def enter(
+        cls, settings: Settings, context: bytes, name: str, agreement: str, question: bytes = b"", last: int = 0
+    ) -> Self:
+        """A new attempt, with a new secret."""
+        return cls(settings, context, name, agreement, rng.fresh_bytes(KEY), question, last)
+
+    @cached_property
+    def mask(self) -> bytes:
+        """The private key of the masks."""
+        return derived(self.secret, b"mask", self.question)
+
+    @cached_property
+    def encryption(self) -> bytes:
+        """The private key of the channels to the neighbours."""
+        return derived(self.secret, b"encryption", self.question)
+
+    @cached_property
+    def seed(self) -> bytes:
+        """Of the own mask."""
+        return derived(self.secret, b"seed", self.question)
+
+    def noise_seed(self, content: bytes) -> int:
+        """The seed of the noise on this content: the same answer to the same question, with any other new noise."""
+        return int.from_bytes(derived(self.secret, b"noise", self.members.digest + content))
 
     @property
     def state(self) -> bytes:
@@ -85,7 +115,7 @@ class Member:
     def of(cls, state: bytes) -> Self:
         """From its state."""
         found: dict[str, Any] = json.loads(state)
-        names = ("context", "mask", "encryption", "seed", "listed", "signed", "answered")
+        names = ("context", "secret", "question", "listed", "signed", "answered", "answer")
         found |= {key: bytes.fromhex(found[key]) for key in names}
         held = {int(member): bytes.fromhex(shares) for member, shares in found["held"].items()}
         return cls(**found | {"settings": Settings(**found["settings"]), "held": held})
@@ -100,20 +130,22 @@ class Member:
 
     def keys(self, key: SigningKey) -> bytes:
         """The first message: public keys, signed."""
-        unsigned = Keys(public_part(self.mask), public_part(self.encryption), commitment_to(self.seed), b"")
-        signature = sign(key, unsigned.signed(self.agreement, self.context, self.name))
-        return Keys(unsigned.mask, unsigned.encryption, unsigned.commitment, signature).write()
+        unsigned = Keys(public_part(self.mask), public_part(self.encryption), commitment_to(self.seed), b"", self.last)
+        return replace(unsigned, signature=sign(key, unsigned.signed(self.agreement, self.context, self.name))).write()
 
-    def shares(self, members: bytes, peers: Mapping[str, PublicKey]) -> bytes:
+    def shares(
+        self, members: bytes, peers: Mapping[str, PublicKey], seen: Mapping[str, int] = MappingProxyType({})
+    ) -> bytes:
         """The second message: shares of both secrets, encrypted to each neighbour, in the order of their numbers.
 
         Args:
             members: as the server sent them.
             peers: the public key of each node, from a file of this node.
+            seen: the last round that this node has seen each of them sign.
 
         Raises:
-            ValueError: the members are not nodes with valid signatures, this node's keys are not among them, or it has
-                dealt already.
+            ValueError: the members are not nodes with valid signatures, one has forgotten what it signed, this node's
+                keys are not among them, or it has dealt already.
         """
         if self.listed:  # another dealing would be encrypted with the same keys
             raise ValueError("this node has dealt its shares already")
@@ -122,6 +154,8 @@ class Member:
             if name not in peers:
                 raise ValueError(f"member {name} is not in this node's agreement")
             check_signature(peers[name], keys.signature, keys.signed(self.agreement, self.context, name), name)
+            if keys.last < seen.get(name, 0):
+                raise ValueError(f"member {name} has forgotten a round that it signed: its memory was put back")
         if self.name not in found.names:
             raise ValueError("this node is not among the members")
         self.listed = members
@@ -131,7 +165,12 @@ class Member:
             raise ValueError("this node's own keys are not those that it sent")
         neighbours = found.neighbours(self.number)
         holders = [*neighbours, self.number]
-        of_mask, of_seed = (shamir.split(each, holders, self.settings.threshold) for each in (self.mask, self.seed))
+        of_mask, of_seed = (
+            shamir.split(
+                each, holders, self.settings.threshold, int.from_bytes(derived(self.secret, what, found.digest))
+            )
+            for each, what in ((self.mask, b"shares of mask"), (self.seed, b"shares of seed"))
+        )
         self.held[self.number] = of_mask[self.number] + of_seed[self.number]
         digests = [digest_of(share) for number in holders for share in (of_mask[number], of_seed[number])]
         sealed = [
@@ -144,8 +183,8 @@ class Member:
         """The third message: the words with all masks.
 
         Args:
-            shares: the encrypted shares of all neighbours, by number. A server that chose among them would choose the
-                graph: it could cut off a part of the nodes, and open their sum.
+            shares: the encrypted shares of all neighbours, with their digests, by number. A server that chose among
+                them would choose the graph: it could cut off a part of the nodes, and open their sum.
             words: this node's own; they are overwritten.
 
         Raises:
@@ -156,9 +195,12 @@ class Member:
         if self.summed:
             raise ValueError("this node has sent its masked words already")
         self.summed = True
-        for other, sealed in shares.items():
+        for other, told in shares.items():
             with suppress(InvalidTag):  # a faulty neighbour: its secrets have one holder fewer
-                self.held[other] = self._box(other, to=False).decrypt(bytes(12), sealed, self.members.digest)
+                dealt = self._box(other, to=False).decrypt(bytes(12), told[:SEALED], self.members.digest)
+                digests = digest_of(dealt[: shamir.BYTES]) + digest_of(dealt[shamir.BYTES :])
+                if digests == told[SEALED:]:  # else this node would be blamed for what was dealt
+                    self.held[other] = dealt
         keys = {other: pair_key(self.mask, self.members, self.number, other) for other in shares}
         added = [self.seed_key, *(key for other, key in keys.items() if other > self.number)]
         add_masks(words, added, [key for other, key in keys.items() if other < self.number])
@@ -179,8 +221,9 @@ class Member:
     def unmask(self, survivors: bytes, signatures: Mapping[int, bytes], peers: Mapping[str, PublicKey]) -> bytes:
         """The last message: of each holder's share in turn, one: of its seed if it survived, else of its mask key.
 
-        The shares are in the order of the neighbours and this node's own last; zeros for unreadable shares.
-        The same survivors get the same answer again.
+        The shares are in the order of the neighbours and this node's own last; zeros for those that it refused. The
+        same survivors get the same answer again. All secrets are forgotten: with them and the messages, who reads this
+        node's disk later would know its sum.
 
         Raises:
             ValueError: too few survivors, this node is not among them, or too few nodes have signed them; or they were
@@ -189,22 +232,26 @@ class Member:
         self._check(survivors)
         if self.answered not in (b"", survivors):
             raise ValueError("this node has unmasked this round for other survivors")
+        if self.answer:
+            return self.answer
         members = self.members
-        found = bytes_to_set(survivors, len(members.names))
-        signers = 0
+        found, signers = bytes_to_set(survivors, len(members.names)), []
         for signer in set(signatures) & set(range(len(members.names))):  # each once; -1 would be the last one again
             name = members.names[signer]
             with suppress(ValueError):  # one false signature is not in the way of the others
                 check_signature(peers[name], unpadded(signatures[signer]), members.agreed(found), name)
-                signers += 1
-        if signers < self.settings.signers:
-            raise ValueError(f"{signers} nodes have signed the survivors; expected: at least {self.settings.signers}")
-        self.answered = survivors
+                signers.append(name)
+        if (count := len(signers)) < self.settings.signers:
+            raise ValueError(f"{count} nodes have signed the survivors; expected: at least {self.settings.signers}")
         answer = []
         for holder in [*members.neighbours(self.number), self.number]:
             both = self.held.get(holder, bytes(2 * shamir.BYTES))
             answer.append(both[shamir.BYTES :] if holder in found else both[: shamir.BYTES])
-        return b"".join(answer)
+        self.answered, self.answer, self.signers = survivors, b"".join(answer), signers
+        self.secret, self.held = b"", {}
+        for key in ("mask", "encryption", "seed"):
+            self.__dict__.pop(key, None)
+        return self.answer
 
     def _check(self, survivors: bytes) -> None:
         if not self.summed:

@@ -34,7 +34,8 @@ COMPLETE = 64  # nodes up to which each is the neighbour of all others
 # last, so they can try graphs: with 2**60 of them, one is bad with probability 2**-40.
 INSECURE, FAILING = 2.0**-100, 2.0**-20
 SIGNATURE, KEY = 121, 32  # bytes
-KEYS = 3 * KEY + SIGNATURE  # bytes of a node's first message
+COUNTER = 4  # bytes of a round's number
+KEYS = 3 * KEY + COUNTER + SIGNATURE  # bytes of a node's first message
 _BLOCK = 1 << 16  # words of a mask that are made at a time: they stay in the cache
 
 SigningKey = Ed25519PrivateKey | EllipticCurvePrivateKey
@@ -133,36 +134,37 @@ class Settings:
 
 @dataclass(frozen=True)
 class Keys:
-    """A node's first message: its keys for masks and for encryption, a commitment to its seed, and its signature."""
+    """A node's first message: its keys for masks and for encryption, a commitment to its seed, and its signature.
+
+    Attributes:
+        last: the last round whose survivors it remembers to have signed. Who has seen it sign a later one knows that
+            its memory was put back.
+    """
 
     mask: bytes
     encryption: bytes
     commitment: bytes
     signature: bytes
+    last: int = 0
 
     @classmethod
     def read(cls, data: bytes) -> Self:
         if len(data) != KEYS:
             raise ValueError(f"a node's keys have {KEYS} bytes, got {len(data)}")
         mask, encryption, commitment = (data[place : place + KEY] for place in range(0, 3 * KEY, KEY))
-        return cls(mask, encryption, commitment, unpadded(data[3 * KEY :]))
+        last, signature = data[3 * KEY : 3 * KEY + COUNTER], data[3 * KEY + COUNTER :]
+        return cls(mask, encryption, commitment, unpadded(signature), int.from_bytes(last))
 
     def write(self) -> bytes:
-        return self.mask + self.encryption + self.commitment + padded(self.signature)
+        return self._content + padded(self.signature)
+
+    @property
+    def _content(self) -> bytes:
+        return self.mask + self.encryption + self.commitment + self.last.to_bytes(COUNTER)
 
     def signed(self, agreement: str, context: bytes, name: str) -> bytes:
         """What the signature is of."""
-        return (
-            b"fedamp keys\0"
-            + agreement.encode()
-            + b"\0"
-            + context
-            + name.encode()
-            + b"\0"
-            + self.mask
-            + self.encryption
-            + self.commitment
-        )
+        return b"fedamp keys\0" + agreement.encode() + b"\0" + context + name.encode() + b"\0" + self._content
 
 
 @dataclass(frozen=True)

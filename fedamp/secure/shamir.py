@@ -12,14 +12,19 @@ from fedamp import rng
 
 PRIME = 2**521 - 1
 BYTES = 66  # of a share
+_WORDS = 10  # of 64 bits, for a coefficient
 
 
-def split(secret: bytes, holders: list[int], threshold: int) -> dict[int, bytes]:
-    """The share of each holder (their numbers are from 0, distinct); fewer than ``threshold`` shares tell nothing."""
+def split(secret: bytes, holders: list[int], threshold: int, seed: int) -> dict[int, bytes]:
+    """The share of each holder (their numbers are from 0, distinct); fewer than ``threshold`` shares tell nothing.
+
+    The polynomial follows from the secret ``seed``, so that one question, asked twice, is answered by one dealing.
+    """
     if not 1 <= threshold <= len(holders):
         raise ValueError(f"threshold must be in 1..{len(holders)}, got {threshold}")
-    # 64 bits more than the prime has: the remainder is uniform up to 2**-64.
-    further = [int.from_bytes(rng.fresh_bytes(BYTES + 8)) % PRIME for _ in range(threshold - 1)]
+    # 119 bits more than the prime has: the remainder is uniform up to 2**-119.
+    words = rng.stream(seed, "polynomial").words(_WORDS * (threshold - 1)).reshape(-1, _WORDS)
+    further = [int.from_bytes(each.tobytes()) % PRIME for each in words]
     coefficients = [*further, int.from_bytes(secret)]
     shares = {}
     for holder in holders:

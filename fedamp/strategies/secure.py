@@ -11,8 +11,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedamp import rng
+from fedamp.client.messages import Order
 from fedamp.client.participant import Agreement
-from fedamp.client.secure import length_of, sums_of
+from fedamp.client.secure import length_of, question_of, sums_of
 from fedamp.engines import flower
 from fedamp.errors import FederationError
 from fedamp.federation.aggregation import SecureAggregation, Terms
@@ -50,6 +51,7 @@ class SecureSums(ClippedSums):
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._round: _Round | None = None
+        self._signed_last: dict[str, int] = {}  # the last round that each node has signed
 
     def plays(self, grid: Grid) -> bool:
         asked = self.plan.scenario.aggregation
@@ -72,15 +74,19 @@ class SecureSums(ClippedSums):
         config: dict[str, Any] = dict(messages[0].content.config_records["config"])
         nodes = {names[message.metadata.dst_node_id]: message for message in messages}
         asked, errors = list(nodes), list[str]()
+        questions = {
+            name: {"question": question_of(Order.of(message)), "last": self._signed_last.get(name, 0)}
+            for name, message in nodes.items()
+        }
         boxes: dict[str, dict[int, bytes]] = {}
         while not boxes:  # again, among fewer nodes, after one has dropped out between its keys and its shares
             attempt = rng.fresh_bytes(ATTEMPT)
             context = terms.context(config["round"], config["clips"], attempt)
             told = {key: config[key] for key in ("task", "round", "clips")} | {"attempt": attempt}
-            told |= {"data": b"", "numbers": list[int](), "survivors": b""}
+            told |= {"data": b"", "numbers": list[int](), "survivors": b"", "question": b"", "last": 0}
             collector = Collector(terms.settings, context, length_of(shapes, terms), terms.bits, errors)
             self._round = _Round(grid, told, nodes, collector, self.plan.scenario.federation.round_deadline)
-            keys = self._exchange("keys", {name: {} for name in asked}, lambda name: KEYS)
+            keys = self._exchange("keys", {name: questions[name] for name in asked}, lambda name: KEYS)
             lists = collector.members(self._signed(keys, context))
             told_lists = {name: {"data": data} for name, data in lists.items()}
             boxes = collector.shares(self._exchange("shares", told_lists, partial(self._shares_bytes, collector)))
@@ -104,6 +110,7 @@ class SecureSums(ClippedSums):
         names = [collector.list.names[number] for number in sorted(collector.survivors)]
         to = {name: {"data": survivors} for name in names}
         signed = collector.agreed(self._exchange("agree", to, lambda name: SIGNATURE))
+        self._signed_last |= {collector.list.names[number]: current.told["round"] for number in signed}
         further = {"survivors": survivors, "data": b"".join(signed.values()), "numbers": list(signed)}
         shares = self._exchange(
             "unmask", dict.fromkeys(names, further), lambda name: SHARE * (collector.neighbours_of(name) + 1)

@@ -1,5 +1,7 @@
 """Rounds of secure aggregation: sums to the bit, whoever drops out; and what a hostile server or node can try."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 
 from fedamp.errors import FederationError
 from fedamp.secure import shamir
-from fedamp.secure.member import Member, pair_key
-from fedamp.secure.protocol import KEY, Keys, Members, commitment_to, public_part, set_to_bytes, sign
+from fedamp.secure.member import DIGEST, SEALED, Member, pair_key
+from fedamp.secure.protocol import KEY, KEYS, Keys, Members, commitment_to, public_part, set_to_bytes, sign
 from tests.secure.federation import Round, settings
 
 FIVE = settings(5, 1, 1)
@@ -65,7 +67,7 @@ def test_false_shares_end_the_round_and_the_node_is_named():
 def test_answers_of_another_size_are_left_out(exchange, size):
     played = Round(FIVE)
     if exchange == "members":
-        keys = {name: bytes([9] * 217) for name in played.names[:4]}
+        keys = {name: bytes([9] * KEYS) for name in played.names[:4]}
         played.begin()
         assert set(played.collector.members(keys | {"node0004": bytes(size)})) == set(played.names[:4])
         return
@@ -221,11 +223,12 @@ def test_an_answer_holds_one_share_of_each_node():
     played.mask()
     played.agree()
     member = played.member("node0000")
+    held = dict(member.held)
     answer = member.unmask(played.survivors, played.signatures, played.peers)
     parts = [answer[start : start + shamir.BYTES] for start in range(0, len(answer), shamir.BYTES)]
     holders = [1, 2, 3, 4, 0]
     for holder, part in zip(holders, parts, strict=True):
-        of_mask, of_seed = member.held[holder][: shamir.BYTES], member.held[holder][shamir.BYTES :]
+        of_mask, of_seed = held[holder][: shamir.BYTES], held[holder][shamir.BYTES :]
         assert part == (of_mask if holder == 4 else of_seed)
 
 
@@ -247,6 +250,82 @@ def test_a_node_that_deals_another_secret_spoils_no_sum(monkeypatch):
     monkeypatch.setattr(Member, "shares", shares)
     with pytest.raises(FederationError, match="node0003 has dealt false shares"):
         Round(FIVE).play()
+
+
+def test_who_deals_a_right_share_with_a_false_digest_is_named_and_not_its_holder():
+    """node0003 tells the server another digest of what it deals to node0001."""
+    played, genuine = Round(FIVE), Member.shares
+
+    def shares(member, members, peers):
+        reply = genuine(member, members, peers)
+        if member.name != "node0003":
+            return reply
+        start = SEALED * 4 + 2 * DIGEST + DIGEST  # of the seed's share; its holders are 0, 1, 2, 4, 3
+        return reply[:start] + bytes(DIGEST) + reply[start + DIGEST :]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Member, "shares", shares)
+        found, expected = played.play()
+    np.testing.assert_array_equal(found, expected)
+    [error] = played.collector.errors
+    assert error.startswith("node node0003: 1 of its holders say")
+
+
+def test_a_holder_that_alters_a_share_is_named_and_not_its_dealer():
+    played = Round(FIVE, garbage={"unmask": {"node0002"}})
+    played.play()
+    assert played.collector.errors == ["node node0002: 5 of its shares are not those that it was given"]
+
+
+# A node's files, put back or found later.
+
+
+def test_after_unmasking_nothing_is_left_from_which_a_sum_follows():
+    played = Round(FIVE)
+    played.mask()
+    before = {name: played.member(name) for name in played.names}
+    for name in played.agree():
+        member = played.member(name)
+        answer = member.unmask(played.survivors, played.signatures, played.peers)
+        state, old = member.state, before[name]
+        for secret in (old.secret, old.mask, old.encryption, old.seed, *old.held.values()):
+            assert secret
+            assert secret.hex() not in state.replace(answer.hex().encode(), b"").decode()
+        assert Member.of(state).unmask(played.survivors, {}, played.peers) == answer
+
+
+def test_a_state_put_back_deals_the_same_shares_to_the_same_list_and_others_to_another():
+    """Else two dealings would be encrypted under one key and nonce."""
+    played = Round(FIVE)
+    fresh, keys = listed(played)
+    before, four = fresh["node0000"].state, {name: keys[name] for name in played.names[:4]}
+    lists = [Members.of(FIVE, b"again", each).write() for each in (keys, keys, four)]
+    first, again, other = (Member.of(before).shares(each, played.peers) for each in lists)
+    assert first == again
+    assert not {first[SEALED * place : SEALED * (place + 1)] for place in range(4)} & {
+        other[SEALED * place : SEALED * (place + 1)] for place in range(3)
+    }
+
+
+def test_keys_of_an_attempt_are_for_one_question():
+    one = Member.enter(FIVE, b"again", "node0000", "agreement", question=b"one")
+    other = replace(one, question=b"other")
+    assert not {one.mask, one.encryption, one.seed} & {other.mask, other.encryption, other.seed}
+
+
+def test_a_node_refuses_a_member_that_has_forgotten_what_it_signed():
+    played = Round(FIVE)
+    played.begin()
+    fresh = {name: Member.enter(FIVE, b"again", name, "agreement", last=6) for name in played.names}
+    keys = {name: member.keys(played.signing[name]) for name, member in fresh.items()}
+    data = Members.of(FIVE, b"again", keys).write()
+    with pytest.raises(ValueError, match="node0003 has forgotten a round that it signed"):
+        Member.of(fresh["node0000"].state).shares(data, played.peers, {"node0003": 7})
+    assert fresh["node0000"].shares(data, played.peers, dict.fromkeys(played.names, 6))
+    # The number is signed: the server cannot write another.
+    forged = keys["node0003"][: 3 * KEY] + (7).to_bytes(4) + keys["node0003"][3 * KEY + 4 :]
+    with pytest.raises(ValueError, match="node0003 is not of its key"):
+        fresh["node0001"].shares(Members.of(FIVE, b"again", keys | {"node0003": forged}).write(), played.peers)
 
 
 def test_a_state_and_keys_can_be_read_back():

@@ -7,8 +7,10 @@ import pytest
 from flwr.app import ConfigRecord
 from scipy.stats import beta, kstest
 
+from fedamp.base.files import write_secret
+from fedamp.client.messages import Order
 from fedamp.client.participant import Memory
-from fedamp.client.secure import grid_of_words, sums_of, words_of
+from fedamp.client.secure import grid_of_words, question_of, sums_of, words_of
 from fedamp.engines import flower
 from fedamp.errors import FederationError, ScenarioError
 from fedamp.federation.check_in import BalancedCheckIn
@@ -226,10 +228,98 @@ def test_a_node_refuses_an_order_that_would_cost_more(tmp_path, config, why):
         consortium.play()
     order = changed(to(consortium, "masked", "site0"))
     order.content["config"] = ConfigRecord(dict(order.content["config"]) | config)
-    # The node has answered this attempt already; a new one shows what it says first.
-    for exchange in ("keys", "shares"):
-        assert consortium.ask_node("site0", to(consortium, exchange, "site0")) == "" or exchange == "shares"
-    assert why in consortium.ask_node("site0", order)
+    # The node has answered this attempt already: another one, for the changed order.
+    assert "masked words already" in consortium.ask_node("site0", order)
+    keys = to(consortium, "keys", "site0")
+    question = question_of(Order.of(order))
+    assert consortium.ask_node("site0", changed(keys, attempt=bytes(16), question=question)) == ""
+    assert why in consortium.ask_node("site0", changed(order, attempt=bytes(16)))
+
+
+# A node's files, put back or found later.
+
+
+def round_file(consortium, name="site0"):
+    return next((consortium.folder / name / "state").glob("*.round"))
+
+
+def test_a_rounds_file_put_back_answers_no_second_question(tmp_path):
+    """The server asks a round up to the masked sums; the file of before is put back, and it asks again."""
+    consortium, kept = Consortium(tmp_path), {}
+    send = consortium.send_and_receive
+
+    def keep(messages, *, timeout=None):
+        if messages and messages[0].metadata.message_type == "train":
+            kept["round"] = round_file(consortium).read_bytes()
+        return send(messages, timeout=timeout)
+
+    consortium.send_and_receive = keep
+    consortium.dropped["masked"] = list(FIVE)
+    with pytest.raises(FederationError):
+        consortium.play()
+    order, file = to(consortium, "masked", "site0"), round_file(consortium)
+    other = flower.with_content(order, order.content.copy())
+    other.content["arrays"] = flower.to_record({n: a + 1 for n, a in Order.of(order).arrays.items()})
+    memory = file.with_suffix(".json")
+    for question, forgotten, why in (
+        (order, False, "masked words already"),
+        (other, False, "masked words already"),
+        (other, True, "not the one for which"),  # also if all of the folder was put back
+    ):
+        file.write_bytes(kept["round"])
+        if forgotten:
+            found = Memory.from_json(memory.read_bytes())
+            memory.write_text(found.model_copy(update={"masked": ""}).to_json())
+        assert why in consortium.ask_node("site0", question)
+    # The same question has the same answer, with the same noise: nothing more is learnt.
+    before, answers = memory.read_bytes(), set()
+    for _ in range(2):
+        file.write_bytes(kept["round"])
+        memory.write_bytes(before)
+        assert consortium.ask_node("site0", order) == ""
+        answers.add(consortium.seen_last)
+    assert len(answers) == 1
+
+
+def test_a_rounds_file_put_back_signs_no_second_set(played):
+    """Two signed sets would open both secrets of a node."""
+    everybody, fewer = bytes([0b11111000]), bytes([0b11110000])
+    before = round_file(played).read_bytes()
+    signature(played, "site0", everybody)
+    round_file(played).write_bytes(before)
+    told = to(played, "shares", "site0")
+    assert "other survivors" in played.ask_node("site0", changed(told, exchange="agree", data=fewer))
+    first = changed(told, exchange="unmask", survivors=fewer)
+    assert "other survivors" in played.ask_node("site0", first)
+    signature(played, "site0", everybody)
+
+
+def test_a_node_whose_memory_was_put_back_stays_out_and_others_refuse_it(tmp_path):
+    consortium = Consortium(tmp_path, PLAIN_NOISE, "check_in={scheme: all}")
+    memory = next((tmp_path / "site1" / "state").glob("*.json"))
+    before = memory.read_bytes()
+    consortium.play()
+    memory.write_bytes(before)
+    strategy = consortium.play()
+    assert any(
+        "site1: DeploymentError: this node has forgotten a round" in error for error in strategy.collected.errors
+    )
+    assert strategy.collected.survivors == 4
+    # A server that lies, or has started again, says nothing: the other nodes have seen it sign.
+    memory.write_bytes(before)
+    strategy.pipeline.aggregator._signed_last.clear()
+    with pytest.raises(FederationError, match="member site1 has forgotten a round that it signed"):
+        consortium.play()
+
+
+def test_what_a_file_of_secrets_held_is_overwritten(tmp_path):
+    file = tmp_path / "secret"
+    write_secret(file, "a secret of before")
+    with file.open("rb") as before:
+        write_secret(file, "another")
+        assert set(before.read()) == {0}
+    assert file.read_text() == "another"
+    assert file.stat().st_mode & 0o077 == 0
 
 
 def test_a_unit_takes_part_in_no_more_rounds_than_agreed(tmp_path):
