@@ -111,7 +111,8 @@ def features(partition: Sections) -> Callable[[bool], Sections]:
 
     def section(tuning: bool) -> Sections:
         clients = CLIENTS - HELD_OUT // RECORDS if tuning else CLIENTS
-        return {"name": "npz", "path": str(folders()[tuning]), "clients": clients, "partition": partition}
+        files = {"name": "npz", "path": str(folders()[tuning]), "test_is_public": True}
+        return {**files, "clients": clients, "partition": partition}
 
     return section
 

@@ -25,7 +25,6 @@ from fedamp.client.task import TrainInstruction
 from fedamp.client.worker import TrainingNode
 from fedamp.errors import FedampError, one_line
 from fedamp.federation.losses import form_of
-from fedamp.server import timing
 from fedamp.server.setup import prepare
 
 RESULTS, PAGE = Path(__file__).parent / "results" / "zoo.json", Path(__file__).parents[1] / "docs" / "zoo.md"
@@ -174,7 +173,7 @@ def play(animal: Animal) -> tuple[Callable[[], Any], Callable[[], Any], Callable
         privacy={"clip": CLIP, "noise_multiplier": 1.0, "delta": 1e-4},
         engine={"kind": "serial"},
     )
-    prepared, how = timing.in_the_faster_way(prepare(scenario))
+    prepared = prepare(scenario)
     node = TrainingNode(prepared.task, scenario.data.load(0, Path(), form_of(scenario.client, scenario.model)))
     seeds = [bytes([client]) * 32 for client in range(CLIENTS)]
     order = TrainInstruction(1, list(range(CLIENTS)), seeds, [-1] * CLIENTS, [CLIP])
@@ -214,7 +213,7 @@ def play(animal: Animal) -> tuple[Callable[[], Any], Callable[[], Any], Callable
             for name, each in clipped(updates).items():  # type: ignore[attr-defined]
                 total[name] += each
 
-    facts = {"how": how, "parameters": sum(value.numel() for value in start.values())}
+    facts = {"how": prepared.how_clients_train, "parameters": sum(value.numel() for value in start.values())}
     return lambda: node.train(prepared.state.parameters, order), stacked, one_by_one, facts
 
 

@@ -83,7 +83,7 @@ def from_scratch(portfolio: Portfolio, weights: Array) -> Trained:
 
     def on_digits(folder: Path) -> tuple[list[Settings], None]:
         whole, _ = write_digits(folder)
-        return [{**one, "data": {"name": "npz", "path": str(whole)}} for one in models], None
+        return [{**one, "data": {"name": "npz", "path": str(whole), "test_is_public": True}} for one in models], None
 
     return _kept("figure_4", models, on_digits, weights)
 
@@ -94,10 +94,17 @@ def after_training_in_public(portfolio: Portfolio, weights: Array) -> Trained:
 
     def from_a_start(folder: Path) -> tuple[list[Settings], float]:
         _, (first, second) = write_digits(folder)
-        start = train(fedamp.load("merging", **BEFORE, **NETWORK, data={"name": "npz", "path": str(first)}))
+        start = train(
+            fedamp.load(
+                "merging", **BEFORE, **NETWORK, data={"name": "npz", "path": str(first), "test_is_public": True}
+            )
+        )
         save_file(start.parameters, folder / "start")
         model = {"name": "mlp", "hidden": [32], "initial": str(folder / "start")}
-        return [{**one, "model": model, "data": {"name": "npz", "path": str(second)}} for one in models], start.accuracy
+        return [
+            {**one, "model": model, "data": {"name": "npz", "path": str(second), "test_is_public": True}}
+            for one in models
+        ], start.accuracy
 
     return _kept("figure_5", models, from_a_start, weights)
 

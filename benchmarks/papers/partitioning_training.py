@@ -112,7 +112,7 @@ def settings_of(tuning: FineTuning, folder: Path, seed: int, noise_multiplier: f
     return {
         "name": "partitioning",
         "seed": seed,
-        "data": {"name": "npz", "path": str(folder)},
+        "data": {"name": "npz", "path": str(folder), "test_is_public": True},
         "model": {"name": f"{Residual.__module__}:Residual", "initial": str(folder / "public.safetensors")},
         "rounds": tuning.rounds,
         "check_in": {"scheme": "poisson", "rate": RATE},

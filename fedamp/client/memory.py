@@ -24,19 +24,25 @@ _AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 class StackSize(Record):
-    """The most that trains together: so many units, and so many places for records in all of them."""
+    """The most that trains together: so many units, and so many places for records in all of them.
+
+    ``cohort``: of a round, about. Where it is known, stacks are as small as holds it in as many; else powers of two.
+    """
 
     units: _AtLeastOne = 32
     records: _AtLeastOne = _CPU_RECORDS
+    cohort: _AtLeastOne | None = None
 
     def slots(self, places: int, most: int, batch: int | None = None) -> int:
-        """How many of at most ``most`` units a stack has room for, a power of two, with so many places for records.
+        """How many of at most ``most`` units a stack has room for, with so many places for the records of each.
 
         ``batch``: of a step. Records that wait for another step take no activations.
         """
         at_once = places if batch is None else min(places, max(power_above(batch), places // _WAITING))
         room = max(1, min(self.units, self.records // at_once))
-        return min(1 << (room.bit_length() - 1), power_above(most))
+        if self.cohort is None:
+            return min(1 << (room.bit_length() - 1), power_above(most))
+        return min(-(-self.cohort // -(-self.cohort // room)), most)
 
 
 def power_above(number: int) -> int:
@@ -44,10 +50,11 @@ def power_above(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def places_for(records: int, least: int, fine: bool, batch: int | None = None) -> int:
+def places_for(records: int, least: int, step: int | None, batch: int | None = None) -> int:
     """The places for a unit's records: the next power of two, at least ``least``.
 
-    ``fine``: the next multiple of an eighth of it, and of two. That saves arithmetic; coarse steps fill stacks better.
+    ``step``: the next multiple of an eighth of it, and of ``step``. That saves arithmetic; coarse steps (None) fill
+    stacks better.
     ``batch``: of each of a fixed number of steps. More records than that cost no arithmetic, so that steps are coarser.
     """
     if records <= least:
@@ -56,7 +63,8 @@ def places_for(records: int, least: int, fine: bool, batch: int | None = None) -
         while places < records:
             places *= _WAITING
         return places
-    step = max(2, power_above(records) // 8) if fine else power_above(records)
+    most = power_above(records)
+    step = most if step is None else min(most, max(step, most // 8))
     return -(-records // step) * step
 
 

@@ -3,8 +3,8 @@
 The update of a unit must be a function of its own records, the released model, its own seed and public constants; else
 one client's records would change other clients' updates, and nothing charges for that. Rounding is where it could fail:
 a matrix product rounds by its shape, and by where its operands lie in memory. So a stack has a public number of slots,
-and a slot has places for as many records as the next power of two above the unit's own number. A kernel is used only
-after a test that it rounds alike in every slot, beside any mates.
+and of places for records, which follows from the unit's own number (:func:`fedamp.client.memory.places_for`). A kernel
+is used only after a test that it rounds alike in every slot, beside any mates.
 """
 
 import math

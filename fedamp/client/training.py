@@ -121,6 +121,9 @@ class Trainer:
         layers = perceptron.layers_of(module)
         self.channels = ChannelsOfClients.of(module)
         self.together = partial(perceptron.outputs, layers) if layers else self.channels  # the model of all clients
+        # Blocks of so many rows begin at a multiple of 64 bytes in every slot, if rows have 16 numbers or more.
+        on_cpu = layers is not None and not is_gpu(device)
+        self.step_of_places = 2 if self.channels else 4 if on_cpu else None
         plain = is_plain(config) and type(self.loss) is CrossEntropy and precision != "bfloat16"
         self.layers = layers if plain else None  # of a network that trains without autograd
 

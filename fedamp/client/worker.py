@@ -48,10 +48,9 @@ class _PieceTrainer:
 
     def places(self, records: int) -> int:
         """The places for the records of a client. Products of single rows often round by their place in memory."""
-        channels = self._trainer.channels
-        least = 1 if self._steps or (channels and channels.takes_single_records) else 2
-        fixed = self.batch if self.task.client.steps else None
-        return places_for(records, least, channels is not None, fixed)
+        trainer, fixed = self._trainer, self.batch if self.task.client.steps else None
+        least = 1 if self._steps or (trainer.channels and trainer.channels.takes_single_records) else 2
+        return places_for(records, least, trainer.step_of_places, fixed)
 
     def why_alone(self, start: dict[str, Tensor], stack: Stack) -> str:
         """Why clients cannot share a stack of this shape; empty where they can."""

@@ -16,6 +16,7 @@ from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.client.memory import StackSize, bytes_of_a_worker, power_above, stack_size
+from fedamp.client.perceptron import layers_of
 from fedamp.client.records import RecordSteps
 from fedamp.client.stacks import aligned
 from fedamp.client.task import ClientTask
@@ -24,6 +25,7 @@ from fedamp.data import Cohort
 from fedamp.data.dataset import TO_TEST
 from fedamp.engines.resources import Demand
 from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line
+from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.losses import Loss, form_of, loss_of
 from fedamp.federation.plan import Costs, Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
@@ -44,7 +46,9 @@ from fedamp.strategies.secure import SecureSums
 STACK, CONVOLUTIONS, SMALLEST_STACK = 64, 8, 16
 RECORDS_AT_ONCE = 4096
 EVALUATED = 1 << 28  # float32 numbers that a pass over test records may keep
-RECURRENT_RECORDS = 512  # more of them leave a CPU's caches at every place of a sequence: twice the time a client
+# More records at once leave a CPU's caches: at every place of a sequence (twice the time a client); and in stacked
+# perceptrons, whose fine steps of places fill large stacks badly.
+RECURRENT_RECORDS, PERCEPTRON_RECORDS = 512, 1024
 LARGE_INPUTS = 30.0
 _TRIED = 8  # public records that are trained on before the first round
 
@@ -274,6 +278,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     data_seed, model_seed, split_seed = (rng.public_seed(scenario.seed, use) for use in ("data", "model", "split"))
     dataset = scenario.data.load(data_seed, Path(), form_of(scenario.client, scenario.model))
     parameters = initial_parameters(scenario.model, dataset.input_shape, dataset.num_classes, model_seed)
+    classes = {"classes": dataset.num_classes} if "classes" in type(scenario.data).model_fields else {}
     task = ClientTask(
         model=pinned(scenario.model, dataset.input_shape, dataset.num_classes),
         input_shape=dataset.input_shape,
@@ -285,7 +290,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
         linf_coordinates=plan.mixing.linf_coordinates,
         normalised=plan.clipping.normalises,
         terms=plan.terms,
-        data=scenario.data,
+        data=scenario.data.model_copy(update=classes),  # a node's own folder need not say it
         data_seed=data_seed,
         precision=scenario.engine.precision,
     )
@@ -346,9 +351,14 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
     else:
         convolves = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in trained.modules())
         most = min(max(SMALLEST_STACK, half), CONVOLUTIONS if convolves else STACK)
-    recurs = not devices.is_gpu(device) and any(isinstance(layer, LSTM | nn.RNNBase) for layer in trained.modules())
     size = stack_size(parameters, per_record, asked if asked != "auto" else most, device)
-    size = size.model_copy(update={"records": min(size.records, RECURRENT_RECORDS)}) if recurs else size
+    recurs = any(isinstance(layer, LSTM | nn.RNNBase) for layer in trained.modules())
+    if not devices.is_gpu(device) and recurs:
+        size = size.model_copy(update={"records": min(size.records, RECURRENT_RECORDS)})
+    elif not devices.is_gpu(device) and parameters and layers_of(trained):
+        spread = 0.0 if isinstance(plan.check_in, AllCheckIn) else 2 * math.sqrt(plan.expected_cohort)
+        cohort = math.ceil(plan.expected_cohort + spread) if asked == "auto" else None
+        size = size.model_copy(update={"records": min(size.records, PERCEPTRON_RECORDS), "cohort": cohort})
     units = min(size.units, math.ceil(plan.expected_cohort))
     return size, bytes_of_a_worker(2 * units * parameters + max(units, size.records) * per_record)
 

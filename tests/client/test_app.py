@@ -74,7 +74,7 @@ def test_a_node_reads_its_own_folder(tmp_path: Path) -> None:
     train = {"x": cohort.inputs[real], "y": cohort.labels[real], "client": owners}
     np.savez(tmp_path / "train.npz", **train)
     np.savez(tmp_path / "test.npz", x=train["x"], y=np.arange(len(owners)) % 10)
-    elsewhere = NpzData(name="npz", path="/nowhere", partition=NaturalPartition(scheme="natural"))
+    elsewhere = NpzData(name="npz", path="/nowhere", classes=10, partition=NaturalPartition(scheme="natural"))
     reply = send("train", train_config(task_of(section=elsewhere), [1, 2]), data=str(tmp_path))
     expected = send("train", train_config(task_of(), [1, 2]))
     for name, array in flower.from_record(reply["arrays"]).items():  # type: ignore[arg-type]

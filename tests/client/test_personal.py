@@ -37,7 +37,7 @@ def scenario(folder, **changes):
         "name": "personal",
         "seed": 3,
         "known_seed": True,
-        "data": {"name": "npz", "path": str(folder), "partition": {"scheme": "natural"}},
+        "data": {"name": "npz", "path": str(folder), "partition": {"scheme": "natural"}, "test_is_public": True},
         "model": {"name": "mlp", "hidden": [4], "local": ["output"]},
         "rounds": 6,
         "check_in": {"scheme": "balanced", "k": 3},

@@ -154,9 +154,13 @@ def test_stacks_follow_from_the_model_and_the_kind_of_device() -> None:
     assert slots(10, 10, places=1 << 12) == 1, "a client with many records takes no stack of many"
     assert StackSize(units=50, records=10**6).slots(4, most=3) == 4
     sizes = (0, 1, 2, 3, 4, 5, 9, 17, 1000)
-    assert [places_for(records, 2, fine=False) for records in sizes] == [2, 2, 2, 4, 4, 8, 16, 32, 1024]
-    assert [places_for(records, 1, fine=True) for records in sizes] == [1, 1, 2, 4, 4, 6, 10, 20, 1024]
-    batches = [places_for(records, 2, fine=False, batch=3) for records in sizes]
+    assert [places_for(records, 2, None) for records in sizes] == [2, 2, 2, 4, 4, 8, 16, 32, 1024]
+    assert [places_for(records, 1, 2) for records in sizes] == [1, 1, 2, 4, 4, 6, 10, 20, 1024]
+    assert [places_for(records, 2, 4) for records in (*sizes, 33)] == [2, 2, 2, 4, 4, 8, 12, 20, 1024, 40]
+    batches = [places_for(records, 2, None, batch=3) for records in sizes]
     assert batches == [2, 2, 2, 4, 4, 32, 32, 32, 2048], "records that wait for a later step cost no arithmetic"
     assert StackSize(units=64, records=256).slots(2048, most=100, batch=3) == 1
     assert StackSize(units=64, records=256).slots(32, most=100, batch=3) == 64
+    known = StackSize(units=64, records=1024, cohort=100)
+    assert [known.slots(places, most=1000) for places in (4, 20, 128)] == [50, 50, 8], "two stacks for the cohort"
+    assert known.slots(4, most=3) == 3

@@ -158,7 +158,7 @@ def test_trained_models_cost_what_their_portfolio_says():
 
 def test_models_have_separate_noise_and_one_test_set(tmp_path):
     whole, halves = training.write_digits(tmp_path)
-    settings = {"rounds": 3, "check_in.rate": 0.05, "data": {"name": "npz", "path": str(whole)}}
+    settings = {"rounds": 3, "check_in.rate": 0.05, "data": {"name": "npz", "path": str(whole), "test_is_public": True}}
     models = [train(tool.load("merging", **settings), seed=seed).parameters for seed in (1, 2)]
     name = next(iter(models[0]))
     assert not np.allclose(models[0][name], models[1][name])

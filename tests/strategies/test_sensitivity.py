@@ -82,7 +82,7 @@ def grid(request, tmp_path_factory):
 def federation(folder, strategy: str, client: str, unit: str = "client") -> Prepared:
     return prepare(
         small(
-            f"data={{name: npz, path: {folder}, partition: {{scheme: natural}}}}",
+            f"data={{name: npz, path: {folder}, classes: {CLASSES}, partition: {{scheme: natural}}}}",
             "model={name: mlp, hidden: [8]}",
             "rounds=2",
             "check_in={scheme: all}",
