@@ -109,7 +109,9 @@ def examine_node(agreement: Path, key: Path, state: Path) -> list[Check]:
     return [
         Check.of("node", f"{found.name}, with {', '.join(others)}, in run {found.agreement.run}"),
         Check.of("terms", f"{terms.rounds} rounds, noise multipliers {list(terms.noise_multipliers)}, {drawn}"),
-        Check.of("memory", f"round {found.memory.signed} was the last"),
+        Check.of("nodes", f"{terms.nodes}: {terms.dropped} may drop out of a round, {terms.colluding} may collude"),
+        Check.of("task", found.agreement.task),
+        Check.of("memory", f"of this agreement; round {found.memory.signed} was the last"),
     ]
 
 

@@ -31,7 +31,7 @@ def agreement(
     task = patiently(prepare, asked).task.without_places()
     assert task.terms is not None
     agreed = Agreement(run=run, peers=peers, task=task.digest, terms=task.terms)
-    _ = agreed.keys  # raises for a key that cannot be read
+    agreed.check(without_noise=True)  # each node says for itself whether it takes part without
     write_atomically(out, agreed.to_text().encode())
     print_paths("for every node", out)
 
@@ -39,8 +39,9 @@ def agreement(
 def join(
     agreed: Annotated[Path, Argument(metavar="AGREEMENT", help="agreement.json, read and agreed to")],
     state: Annotated[Path, Option(help="folder that only this node's owner may read, and that is kept during the run")],
+    without_noise: Annotated[bool, Option("--without-noise", help="also where the agreement has no noise")] = False,
 ) -> None:
     """On a node, once before a run: make its memory, without which it stays out."""
     from fedamp.client.participant import join
 
-    print_paths("keep during the run", join(agreed, state))
+    print_paths("keep during the run", join(agreed, state, without_noise))

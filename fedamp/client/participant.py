@@ -3,13 +3,14 @@
 The agreement names the nodes of a run by their public keys, and the terms. The memory is what the node took part in.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -67,12 +68,44 @@ class Agreement(FileRecord):
             found[name] = key
         return found
 
+    def check(self, without_noise: bool = False) -> Self:
+        """Refuse what no node should agree to (DeploymentError, one line); ``without_noise``: its owner wants none.
+
+        Two names with one key would be one node that counts twice. Without a task the server could change the learning
+        rate, and so what all nodes compute.
+        """
+        terms, raw = (
+            self.terms,
+            [key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in self.keys.values()],
+        )
+        if odd := [name for name in self.peers if not name or not name.isprintable() or name != name.strip()]:
+            raise DeploymentError(f"agreement: {odd[0]!r} is no name of a node; expected: printable letters")
+        if len({name.casefold() for name in self.peers}) < len(self.peers) or len(set(raw)) < len(raw):
+            raise DeploymentError("agreement: two nodes have one key, or one name; expected: each its own")
+        if len(raw) != terms.nodes:
+            raise DeploymentError(f"agreement: it names {len(raw)} nodes, and its terms are for {terms.nodes}")
+        if not re.fullmatch("[0-9a-f]{64}", self.task):
+            raise DeploymentError("agreement: it has no task, so the server could change it; expected: its digest")
+        if not terms.noise_multipliers or terms.most_check_ins > terms.rounds:
+            raise DeploymentError("agreement: it has no noise multiplier, or more check-ins of a unit than rounds")
+        if not all(terms.noise_multipliers) and not without_noise:
+            raise DeploymentError(
+                "agreement: its noise multiplier is 0, so no unit is protected from anybody who sees the sums; who "
+                "wants that: fedamp join --without-noise"
+            )
+        try:
+            terms.settings.check()
+        except ValueError as error:
+            raise DeploymentError(f"agreement: {error}") from None
+        return self
+
 
 class Memory(Record):
     """What a node must not forget during a run: a node without it stays out.
 
     Attributes:
         agreement: digest of the one that it belongs to.
+        without_noise: whether the node's owner takes part in sums without noise.
         schedule: secret seed of the check-ins and submodels of the node's units, in hexadecimal digits.
         units: digest of the units that live here. With others a unit would have another schedule.
         signed: the last round whose survivors the node has signed. It takes part in no further sum of that round.
@@ -83,6 +116,7 @@ class Memory(Record):
     """
 
     agreement: str
+    without_noise: bool = False
     schedule: str
     units: str = ""
     signed: int = 0
@@ -152,7 +186,9 @@ class Participant:
             raise DeploymentError(
                 f"{file}: this node has no memory of the run, so it stays out; before a run: fedamp join {agreement}"
             ) from None
-        participant = cls(found, private, memory, file, context)
+        if memory.agreement != found.digest:
+            raise DeploymentError(f"{file}: the memory of another agreement than {agreement}")
+        participant = cls(found.check(memory.without_noise), private, memory, file, context)
         participant.name  # noqa: B018 - raises
         return participant
 
@@ -231,15 +267,15 @@ def new_memory(agreement: Agreement) -> Memory:
     return Memory(agreement=agreement.digest, schedule=f"{rng.seed_from_system():064x}")
 
 
-def join(agreement: Path, folder: Path) -> Path:
+def join(agreement: Path, folder: Path, without_noise: bool = False) -> Path:
     """Make the memory of a node for a run, once; returns its file.
 
-    RunFolderError: the agreement is damaged. DeploymentError: there is one already.
+    RunFolderError: the agreement is damaged. DeploymentError: no node should agree to it, or there is a memory already.
     """
-    found = Agreement.read(agreement)
+    found = Agreement.read(agreement).check(without_noise)
     file = folder / f"{found.digest[:16]}.json"
     if file.exists():
         raise DeploymentError(f"{file}: this node has joined that run already; a second schedule would cost it again")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_secret(file, new_memory(found).to_json())
+    write_secret(file, new_memory(found).model_copy(update={"without_noise": without_noise}).to_json())
     return file

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fedamp.base.record import Record
 from fedamp.base.section import Count, Section
@@ -22,6 +22,7 @@ from fedamp.secure.protocol import Settings
 STEPS = 12  # log2 of the multiples of the grid in a share of the noise: few bits a word, and rounding is 1e-8 of it
 _TAIL = 12  # deviations of cohort and noise for which a word has room; with more the model is wrong, not the guarantee
 
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LessThanHalf = Annotated[float, Field(ge=0, lt=0.5)]
 
 
@@ -117,15 +118,15 @@ class Terms(Record):
         bits: of a word: sums are modulo 2**bits.
     """
 
-    nodes: int
-    units: int
-    rounds: int
-    dropped: int
-    colluding: int
+    nodes: PositiveInt
+    units: PositiveInt
+    rounds: PositiveInt
+    dropped: NonNegativeInt
+    colluding: NonNegativeInt
     check_in: AnyCheckIn | None
-    most_check_ins: int
-    noise_multipliers: tuple[float, ...]
-    count_noise: float
+    most_check_ins: NonNegativeInt
+    noise_multipliers: tuple[NonNegative, ...]
+    count_noise: NonNegative
     bits: Literal[32, 64]
 
     def context(self, round_: int, clips: Sequence[float], attempt: bytes) -> bytes:

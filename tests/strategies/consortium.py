@@ -46,7 +46,7 @@ class Consortium(Deployment):
             own.mkdir()
             (own / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
             (own / "agreement.json").write_text(self.agreement.to_text())
-            join(own / "agreement.json", own / "state")
+            join(own / "agreement.json", own / "state", without_noise=True)
             files = {"agreement": str(own / "agreement.json"), "key": str(own / "key"), "state": str(own / "state")}
             configs[name] = {"hosts": hosts[name], **files}
         super().__init__(configs)

@@ -1,6 +1,8 @@
 """Secure aggregation with the real strategy and the real client app: sums, noise, dropouts, and refusals."""
 
+import json
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -8,11 +10,12 @@ from flwr.app import ConfigRecord
 from scipy.stats import beta, kstest
 
 from fedamp.base.files import write_secret
+from fedamp.cli.doctor import examine_node
 from fedamp.client.messages import Order
-from fedamp.client.participant import Memory
+from fedamp.client.participant import Agreement, Memory, Participant, join, new_memory
 from fedamp.client.secure import grid_of_words, question_of, sums_of, words_of
 from fedamp.engines import flower
-from fedamp.errors import FederationError, ScenarioError
+from fedamp.errors import DeploymentError, FederationError, RunFolderError, ScenarioError
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
@@ -347,10 +350,60 @@ def test_a_node_with_other_units_than_before_stays_out(tmp_path):
 
 
 def test_other_terms_or_another_task_are_refused(tmp_path):
-    weaker = prepare(small("data={name: digits, clients: 20}", SECURE, "privacy.noise_multiplier=0.1")).task.terms
+    asked = ("data={name: digits, clients: 20}", SECURE.replace("}", ", nodes: 5}"), "privacy.noise_multiplier=0.1")
+    weaker = prepare(small(*asked)).task.terms
     consortium = Consortium(tmp_path, "federation.round_deadline=5", terms=weaker)
     with pytest.raises(FederationError, match="not those of this node's agreement"):
         consortium.play()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda raw: raw["peers"].update(dict.fromkeys(raw["peers"], raw["peers"]["site0"])), "one key"),
+        (lambda raw: raw["peers"].update(site1=raw["peers"]["site0"] + " a comment"), "one key"),
+        (lambda raw: raw["peers"].update(SITE0=raw["peers"].pop("site1")), "one name"),
+        (lambda raw: raw["peers"].update({"\0": raw["peers"].pop("site1")}), "no name of a node"),
+        (lambda raw: raw["peers"].pop("site4"), "names 4 nodes, and its terms are for 5"),
+        (lambda raw: raw["terms"].update(noise_multipliers=[0.0]), "noise multiplier is 0"),
+        (lambda raw: raw["terms"].update(noise_multipliers=[]), "no noise multiplier"),
+        (lambda raw: raw["terms"].update(noise_multipliers=[-1.0]), "noise_multipliers.0"),
+        (lambda raw: raw["terms"].update(most_check_ins=99), "more check-ins of a unit than rounds"),
+        (lambda raw: raw["terms"].update(dropped=2, colluding=1), "more nodes than colluding ones"),
+        (lambda raw: raw["terms"].update(dropped=-1), "terms.dropped"),
+        (lambda raw: raw.update(task=""), "no task"),
+    ],
+)
+def test_no_node_agrees_to_terms_that_protect_nobody(tmp_path, change, why):
+    """Neither before the run, nor where the memory of a run is given the file later."""
+    Consortium(tmp_path)
+    own = tmp_path / "site0"
+    raw = json.loads((own / "agreement.json").read_text())
+    change(raw)
+    file = tmp_path / "changed.json"
+    file.write_text(json.dumps(raw))
+    with pytest.raises((DeploymentError, RunFolderError), match=why):
+        join(file, tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+    with suppress(RunFolderError):  # a memory from before the check
+        memory = new_memory(Agreement.read(file))
+        (own / "state" / f"{memory.agreement[:16]}.json").write_text(memory.to_json())
+    with pytest.raises(DeploymentError, match=why):
+        Participant.read(file, own / "key", own / "state")
+
+
+def test_the_doctor_shows_what_a_node_agrees_to_and_compares_its_memory(tmp_path):
+    consortium = Consortium(tmp_path)
+    own = tmp_path / "site0"
+    files = own / "agreement.json", own / "key", own / "state"
+    shown = {check.name: (check.verdict, check.found) for check in examine_node(*files)}
+    assert shown["nodes"] == ("pass", "5: 1 may drop out of a round, 1 may collude")
+    assert shown["task"] == ("pass", consortium.agreement.task)
+    [file] = (own / "state").glob("*.json")
+    memory = Memory.from_json(file.read_bytes())
+    file.write_text(memory.model_copy(update={"agreement": memory.agreement[:16] + 48 * "0"}).to_json())
+    [check] = examine_node(*files)
+    assert "the memory of another agreement" in check.found
 
 
 def test_a_node_with_an_agreement_gives_nobody_its_sum(tmp_path):
