@@ -119,7 +119,8 @@ def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
 
 def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
     """The noise in the server's model: its root mean square in a coordinate, over the rounds, and the same over that of
-    independent noise with balanced check-in of the same k at the same epsilon (None for other schemes).
+    independent noise with balanced check-in of the same k at the same epsilon and clipping norm (None for other
+    schemes).
     """
     if not plan.is_private:
         return None
@@ -130,7 +131,7 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
             update={"noise": IndependentNoise(), "noise_multiplier": "auto", "epsilon": plan.planned_epsilon.upper}
         )
         update = {"check_in": BalancedCheckIn.model_validate(independent), "privacy": privacy}
-        over = plan.path_noise / make_plan(plan.scenario.model_copy(update=update), plan.units).path_noise
+        over = plan.noise_per_clip / make_plan(plan.scenario.model_copy(update=update), plan.units).noise_per_clip
     return {"rms": plan.path_noise, "over_independent": over}
 
 

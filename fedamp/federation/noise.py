@@ -34,7 +34,7 @@ class IndependentNoise(Section):
             key = f"check_in.{check_in.apart_key}"
             raise ValueError(f"{key}: auto follows from privacy.noise {{scheme: banded}}; expected: a number")
 
-    def bands_for(self, check_in: CheckIn, rounds: int, path_noise: Callable[[int], float]) -> int:
+    def bands_for(self, check_in: CheckIn, rounds: int, noise_per_clip: Callable[[int], float]) -> int:
         """1."""
         return 1
 
@@ -87,17 +87,17 @@ class BandedNoise(Section):
                 "noise_multiplier auto with epsilon, or a number of bands"
             )
 
-    def bands_for(self, check_in: CheckIn, rounds: int, path_noise: Callable[[int], float]) -> int:
-        """The number of bands; ``path_noise`` is the noise in the server's model with that many, at the budget."""
+    def bands_for(self, check_in: CheckIn, rounds: int, noise_per_clip: Callable[[int], float]) -> int:
+        """The number of bands; ``noise_per_clip``: noise in the server's model over the norm, at the budget."""
         if self.bands != "auto":
             return self.bands
         assert isinstance(check_in, ApartCheckIn), "validated with the scenario"
         if check_in.apart != "auto":
             return check_in.apart
-        best, least = 1, path_noise(1)
+        best, least = 1, noise_per_clip(1)
         for bands in [each for each in BANDS[1:] if each * check_in.k <= rounds]:
             try:
-                noise = path_noise(bands)
+                noise = noise_per_clip(bands)
             except ScenarioError:  # too much noise for bands
                 break
             if noise < least:

@@ -80,10 +80,10 @@ class Plan:
         asked = self.scenario
         compared = asked.model_copy(update={"check_in": asked.check_in.stand_in})
 
-        def path_noise(bands: int) -> float:
-            return replace(self, scenario=compared.with_bands(bands), computed_elsewhere=None).path_noise
+        def noise_per_clip(bands: int) -> float:
+            return replace(self, scenario=compared.with_bands(bands), computed_elsewhere=None).noise_per_clip
 
-        return asked.privacy.noise.bands_for(asked.check_in, asked.rounds, path_noise)
+        return asked.privacy.noise.bands_for(asked.check_in, asked.rounds, noise_per_clip)
 
     @cached_property
     def coefficients(self) -> tuple[float, ...]:
@@ -111,9 +111,16 @@ class Plan:
     @property
     def path_noise(self) -> float:
         """Root mean square, over rounds, of the noise in a coordinate of the server's model, in its first part."""
+        return self.noise_per_clip * self.parts[0].clip
+
+    @property
+    def noise_per_clip(self) -> float:
+        """The same over the clipping norm. Plans are compared by it: ``clip: auto`` shortens updates where noise grows,
+        and then less noise in the model is no gain.
+        """
         part, response = self.parts[0], self.optimizer.response(self.scenario.rounds)
         assert self.noise, "within what is exact"
-        return part.noise_deviation / part.denominator * path_noise(self.coefficients, response)
+        return part.noise_multiplier / part.denominator * path_noise(self.coefficients, response)
 
     @cached_property
     def attendance(self) -> Attendance:

@@ -66,6 +66,18 @@ def test_the_plan_takes_the_bands_with_the_least_noise_in_the_model():
     assert make_plan(often, 60).bands == 1
 
 
+def test_an_automatic_norm_changes_neither_the_bands_nor_their_gain():
+    """With a shorter norm both noise and updates are shorter, so only noise over the norm can be compared."""
+    found = []
+    for clip in ("auto", "1"):
+        overrides = ("rounds=30", "check_in={scheme: classes, k: 3}", "server={learning_rate: 0.5}")
+        scenario = small(
+            *overrides, f"privacy={{clip: {clip}, epsilon: 8, precision: 0.05, noise: {{scheme: banded}}}}"
+        )
+        found.append((make_plan(scenario, 60).bands, privacy_cost(scenario)["prefix_noise"]["over_independent"]))
+    assert found[0] == found[1]
+
+
 def test_the_noise_in_the_model_is_told_beside_independent_noise():
     cost = privacy_cost(small("rounds=24", CLASSES, BUDGET))
     assert cost["prefix_noise"]["over_independent"] < 0.8
