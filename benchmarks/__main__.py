@@ -22,6 +22,7 @@ MINUTES = {
     "simulation": 10,
     "wire": 6,
     "secure": 30,
+    "norm_proofs": 1,
     "soak": 30,
     "federations": 180,
     "peers": 60,

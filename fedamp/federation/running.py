@@ -56,6 +56,11 @@ class Federation(Section):
         "checks in; what they train beyond the cohort is thrown away. auto: where each node hosts a single unit, and a "
         "run takes at most 1 GiB a node",
     )
+    without: tuple[str, ...] = Field(
+        (),
+        description="deployment: names in federation.hosts of nodes that are asked nothing more, such as suspects "
+        "after an impossible sum; their units count as zero",
+    )
     agreement: str | None = Field(
         None,
         description="deployment: the nodes' agreement.json (aggregation: {scheme: secure}), by which the server leaves "
@@ -87,6 +92,8 @@ class Federation(Section):
         for (_, last, one), (first, _, other) in pairwise(sorted(claims)):
             if first <= last:
                 raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; expected: one node")
+        if isinstance(self.hosts, dict) and (strangers := sorted(set(self.without) - set(self.hosts))):
+            raise ValueError(f"federation.without names {', '.join(strangers)}; expected: names in federation.hosts")
         if self.dummies is True and 0 in self.hosted.values():
             raise ValueError("federation.dummies needs to know each node's units; expected in federation.hosts: no all")
         return self

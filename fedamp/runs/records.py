@@ -98,6 +98,7 @@ class RoundRecord(Quality):
         epsilon_upper: upper end of the epsilon spent so far; infinite without noise.
         scheduled, reported: units in the round's cohort, and those that answered.
         noise_surplus: variance of the noise over the one that is charged, minus 1 (secure aggregation).
+        impossible_sum: whether the sum could not be that of honest nodes, and zeros stand in its place.
         nodes_given_up, nodes_back: ids of nodes that are no longer waited for, and that answer again.
         unprotected: numbers computed from private data without noise. For the server's owner only.
     """
@@ -109,6 +110,7 @@ class RoundRecord(Quality):
     reported: NonNegativeInt
     seconds: float
     noise_surplus: float | None = Field(None, exclude_if=lambda surplus: surplus is None)
+    impossible_sum: bool = Field(False, exclude_if=lambda found: not found)
     nodes_given_up: tuple[NonNegativeInt, ...] = ()
     nodes_back: tuple[NonNegativeInt, ...] = ()
     unprotected: dict[str, int | float]

@@ -139,6 +139,7 @@ class _Run:
         aggregate = ask(self.strategy, self.grid, round_, meanwhile if round_ < self.plan.last_round else None)
         self.strategy.release(round_, aggregate)  # which calls write_down
         self._append(self.record)
+        aggregate.check_possible()
         return self.record
 
     def _append(self, record: RoundRecord) -> None:
@@ -239,6 +240,7 @@ class _Run:
             reported=collected.reported,
             seconds=perf_counter() - self.round_began,
             noise_surplus=collected.noise_surplus(self.plan.terms),
+            impossible_sum=bool(collected.impossible),
             nodes_given_up=tuple(roster.given_up),
             nodes_back=tuple(roster.back),
             unprotected=unprotected,

@@ -16,6 +16,7 @@ from fedamp.base.arrays import BLOCK, Arrays, Sums
 from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
 from fedamp.engines import flower
+from fedamp.errors import FederationError
 from fedamp.federation.aggregation import Terms
 from fedamp.models.pieces import Piece
 from fedamp.models.section import WHOLE
@@ -92,6 +93,7 @@ class Aggregate:
         loss_sum, records: of the received model, on the units' records, as the nodes claim.
         survivors: nodes in the sum, each with its share of the noise (secure aggregation); 0: no noise is in the sum.
         noisy_count: ``below_clip`` less half of ``reported``, with its noise (secure aggregation).
+        impossible: why the sum cannot be that of honest nodes (secure aggregation). It is then replaced by zeros.
         nodes: those whose reply is in the sums.
         errors: why replies were refused and units failed; each line names the node.
     """
@@ -108,12 +110,18 @@ class Aggregate:
     records: int = 0
     survivors: int = 0
     noisy_count: float | None = None
+    impossible: str = ""
     nodes: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
 
     @property
     def missing_nodes(self) -> int:
         return self.asked_nodes - len(self.nodes)
+
+    def check_possible(self) -> None:
+        """To call after the release: FederationError if the sum was impossible. The round is spent."""
+        if self.impossible:
+            raise FederationError(self.impossible)
 
     def noise_surplus(self, terms: Terms | None) -> float | None:
         """Variance of the noise over the one that is charged, minus 1; None: the server adds exactly that."""

@@ -197,6 +197,7 @@ class PrivateStrategy(Strategy):
         """The next global model."""
         aggregate = self.aggregate(server_round, replies)
         self.release(server_round, aggregate)
+        aggregate.check_possible()
         scheduled = len(self.plan.attendance.cohort(server_round))
         return self.arrays(), MetricRecord({"scheduled": scheduled, "reported": aggregate.reported})
 

@@ -45,13 +45,13 @@ def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], P
             "believe all that a registered node says"
         )
     if asked == "trusted":
-        return lambda name: ((0, units - 1),)
+        return lambda name: () if name in federation.without else ((0, units - 1),)
     by_name: dict[str, Permit] = {name: "all" if text == "all" else ranges(text) for name, text in asked.items()}
     for name, permit in by_name.items():
         for _, last in () if permit == "all" else permit:
             if last >= units:
                 raise DeploymentError(f"federation.hosts.{name}: there is no unit {last}; expected: 0-{units - 1}")
-    return lambda name: by_name.get(name, ())
+    return lambda name: () if name in federation.without else by_name.get(name, ())
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Roster:
         new = sorted(connected - self._asked - set(self.pings))
         for node in [node for node in new if not permit(self._names[node])]:
             self._asked.add(node)
-            log.warning("node %s is not in federation.hosts; it is asked nothing", self.name(node))
+            log.warning("node %s is in federation.without, or not in hosts; it is asked nothing", self.name(node))
         queries = [query(node) for node in new if node not in self._asked]
         replies = self._ping(grid, query, connected)
         replies += flower.answers(queries, grid.send_and_receive(queries, timeout=timeout) if queries else ())

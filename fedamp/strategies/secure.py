@@ -1,8 +1,9 @@
 """The server's side of secure aggregation: five exchanges a round with every node, and the noisy sum of those left."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedamp import rng
+from fedamp.base.arrays import Sums
 from fedamp.client.messages import Order
 from fedamp.client.participant import Agreement
 from fedamp.client.secure import length_of, question_of, sums_of
 from fedamp.engines import flower
 from fedamp.errors import FederationError
-from fedamp.federation.aggregation import SecureAggregation, Terms
+from fedamp.federation.aggregation import STEPS, SecureAggregation, Terms
 from fedamp.federation.plan import Plan
+from fedamp.noise.gaussian import grid_of
 from fedamp.secure.collector import Collector
 from fedamp.secure.member import DIGEST, SHARES
 from fedamp.secure.protocol import KEYS, SIGNATURE, Keys, check_signature
@@ -26,7 +29,30 @@ from fedamp.strategies.aggregation import Aggregate, Asked, ClippedSums, Shapes,
 
 log = logging.getLogger("fedamp.server")
 
+IMPOSSIBLE = 1e-9  # probability of a sum of honest nodes that is taken for an impossible one
 ATTEMPT = 16  # bytes that no other attempt at a round has
+
+
+def honest_norm(
+    reach: float, deviation: float, size: int, nodes: int, terms: Terms, probability: float = IMPOSSIBLE
+) -> float:
+    """A norm that the sum of honest nodes exceeds with at most this probability, whatever their records are.
+
+    The sum is X + Z + V: the clipped updates X with a norm of at most ``reach``, Gaussian noise Z, and the rounding V
+    of each node to its grid, of at most half the grid in each coordinate. The norm of Z is a 1-Lipschitz function of
+    standard Gaussian numbers times its deviation s, with a mean of at most s sqrt(size), so it exceeds
+    s (sqrt(size) + t) with probability at most exp(-t**2 / 2) (Tsirelson, Ibragimov, Sudakov 1976).
+
+    Args:
+        reach: clipping norm times the units that may be in the sum.
+        deviation: of the noise that is charged; each of the ``nodes`` in the sum adds its share.
+        size: number of coordinates.
+    """
+    if not deviation:
+        return reach * (1 + 1e-9)  # of the norm's own rounding
+    share = terms.share(deviation)
+    tail = math.sqrt(size) + math.sqrt(-2 * math.log(probability))
+    return reach + share * math.sqrt(nodes) * tail + nodes * grid_of(share, STEPS) * math.sqrt(size) / 2
 
 
 @dataclass
@@ -124,6 +150,11 @@ class SecureSums(ClippedSums):
         for error in collector.errors:
             log.warning("secure aggregation: %s", error)
         self._round = None
+        if impossible := self._impossible(sums, count, len(names), units, asked):
+            told = f"round {current.told['round']}: {impossible}"
+            log.warning("%s", told)
+            zeros = Aggregate(asked.model.zeros(), len(asked.requests), survivors=len(names), impossible=told)
+            return replace(zeros, reported=units, nodes=nodes, errors=collector.errors, noisy_count=0.0)
         return Aggregate(
             sums,
             len(asked.requests),
@@ -133,6 +164,30 @@ class SecureSums(ClippedSums):
             survivors=len(names),
             noisy_count=count,
         )
+
+    def _impossible(self, sums: Sums, count: float, nodes: int, units: int, asked: Asked) -> str:
+        """Why the noisy sum cannot be that of honest nodes, up to a probability of 1e-9; empty: it can.
+
+        It is a function of the noisy sum, so looking costs nothing. But the sum has been seen: the round is spent.
+        """
+        terms, norms = self.terms, asked.model.norms(sums)
+        units = units if terms.check_in is None else terms.units  # else nobody but the nodes knows
+        sizes = [0] * len(norms)
+        for name, shape in asked.model.shapes.items():
+            sizes[asked.model.part_of[name]] += math.prod(shape)
+        parts = list(zip(norms, asked.clips, terms.noise_multipliers, sizes, strict=True))
+        looks = [(norm, clip * units, multiplier * clip, size) for norm, clip, multiplier, size in parts]
+        if terms.count_noise:
+            looks.append((abs(count), units / 2, terms.count_noise, 1))
+        for norm, reach, deviation, size in looks:
+            most = honest_norm(reach, deviation, size, nodes, terms, IMPOSSIBLE / len(looks))
+            if norm > most:
+                return (
+                    f"the sum has a norm of {norm:.4g}, and that of honest nodes exceeds {most:.4g} with probability "
+                    f"{IMPOSSIBLE:g}: a node is faulty or malicious. The round is charged, zeros stand for its sum; "
+                    "name suspects in federation.without, and go on with --resume"
+                )
+        return ""
 
     def _signed(self, keys: dict[str, bytes], context: bytes) -> dict[str, bytes]:
         """The keys with a valid signature, where the server knows the nodes' agreement; else the nodes find false ones.

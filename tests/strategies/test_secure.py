@@ -3,11 +3,12 @@
 import json
 import math
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
-from scipy.stats import beta, kstest
+from scipy.stats import beta, chi, kstest
 
 from fedamp.base.files import write_secret
 from fedamp.cli.doctor import examine_node
@@ -17,9 +18,12 @@ from fedamp.client.secure import grid_of_words, question_of, sums_of, words_of
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError, FederationError, RunFolderError, ScenarioError
 from fedamp.federation.check_in import BalancedCheckIn
-from fedamp.server.loop import ask
+from fedamp.runs.folder import RunFolder
+from fedamp.server.loop import ask, play
 from fedamp.server.setup import prepare
-from tests.federations import small
+from fedamp.strategies.secure import honest_norm
+from tests.federations import Silent, small
+from tests.server.plays import ledger_of, rounds_of
 from tests.strategies.consortium import FIVE, PLAIN_NOISE, SECURE, Consortium, plain
 
 MLP = "model={name: mlp, hidden: [12]}"
@@ -413,6 +417,73 @@ def test_a_node_with_an_agreement_gives_nobody_its_sum(tmp_path):
     del message.content["secure"]
     del message.content["form"]["bytes"]
     assert "secure aggregation alone" in consortium.ask_node("site0", message)
+
+
+# What a node can try.
+
+
+def adds_to_each_word(consortium, name, number, rounds=(1,)):
+    """A node adds a number to each word of its sum."""
+    send = consortium.send_and_receive
+
+    def changed_replies(messages, *, timeout=None):
+        replies = send(messages, timeout=timeout)
+        for reply in replies if messages and messages[0].metadata.message_type == "train" else ():
+            if consortium.names[reply.metadata.src_node_id] == name and consortium.strategy.state.round + 1 in rounds:
+                kind = f"<u{consortium.prepared.task.terms.bits // 8}"
+                words = np.frombuffer(bytes(reply.content["answer"]["data"]), kind) + np.array(number, kind)
+                reply.content["answer"] = ConfigRecord({"data": words.tobytes()})
+        return replies
+
+    consortium.send_and_receive = changed_replies
+
+
+@pytest.mark.parametrize("overrides", [(), (NODE,), (MLP, "submodels={scheme: disjoint, count: 3}")])
+@pytest.mark.parametrize("noise", ["privacy.noise_multiplier=0", "privacy.noise_multiplier=1"])
+def test_a_sum_that_honest_nodes_cannot_reach_is_spent_and_not_released(tmp_path, overrides, noise):
+    consortium = Consortium(tmp_path, noise, *overrides)
+    before = consortium.strategy.state.parameters
+    adds_to_each_word(consortium, "site1", 2**20 if noise[-1] == "1" else 2**40)
+    aggregate = ask(consortium.strategy, consortium, 1)
+    consortium.strategy.release(1, aggregate)
+    assert "a node is faulty or malicious" in aggregate.impossible
+    for name, array in consortium.strategy.state.parameters.items():
+        np.testing.assert_array_equal(array, before[name])
+    assert ask(consortium.strategy, consortium, 2).impossible == ""  # honest nodes go on
+
+
+def test_an_impossible_sum_is_charged_and_the_run_goes_on_without_the_suspect(tmp_path):
+    consortium = Consortium(tmp_path, "rounds=3", "check_in={scheme: all}")
+    adds_to_each_word(consortium, "site1", 2**20)
+    (tmp_path / "run").mkdir()
+    folder, prepared = RunFolder(tmp_path / "run"), consortium.prepared
+    with pytest.raises(FederationError, match=r"round 1: the sum has a norm of .* faulty or malicious"):
+        play(prepared, consortium, folder, Silent())
+    [entry] = ledger_of(folder.path)["releases"]
+    assert entry["epsilon_upper"] == prepared.plan.epsilon_by_round[0]
+    [line] = rounds_of(folder.path)
+    assert line["impossible_sum"]
+    scenario = prepared.plan.scenario
+    federation = scenario.federation.model_copy(update={"without": ("site1",)})
+    plan = replace(prepared.plan, scenario=scenario.model_copy(update={"federation": federation}))
+    for exchange in consortium.told.values():
+        exchange.clear()
+    play(replace(prepared, plan=plan), consortium, folder, Silent())
+    assert [line["round"] for line in rounds_of(folder.path)] == [1, 2, 3]
+    assert [line.get("impossible_sum", False) for line in rounds_of(folder.path)] == [True, False, False]
+    asked = {consortium.names[m.metadata.dst_node_id] for m in consortium.told["keys"]}
+    assert asked == set(FIVE) - {"site1"}
+
+
+@pytest.mark.parametrize("size", [1, 2, 30, 1000, 10**6])
+def test_honest_noise_exceeds_the_bound_less_often_than_is_said(size):
+    """The norm of Gaussian noise has the law chi; rounding is at most half a grid a node and coordinate."""
+    terms = prepare(small("data={name: digits, clients: 20}", SECURE)).task.terms
+    deviation, nodes = 0.7, terms.nodes
+    bound = honest_norm(0.0, deviation, size, nodes, terms, 1e-9)
+    total = deviation * math.sqrt(nodes / terms.honest)
+    assert chi.isf(1e-9, size) * total < bound < 1.6 * chi.isf(1e-9, size) * total
+    assert honest_norm(5.0, deviation, size, nodes, terms, 1e-9) == pytest.approx(bound + 5)
 
 
 # Check-ins that nodes draw.
