@@ -129,7 +129,10 @@ class Roster:
         new = sorted(connected - self._asked - set(self.pings))
         for node in [node for node in new if not permit(self._names[node])]:
             self._asked.add(node)
-            log.warning("node %s is in federation.without, or not in hosts; it is asked nothing", self.name(node))
+            log.warning(
+                "node %s is not in federation.hosts, or it is in federation.without; it is asked nothing",
+                self.name(node),
+            )
         queries = [query(node) for node in new if node not in self._asked]
         replies = self._ping(grid, query, connected)
         replies += flower.answers(queries, grid.send_and_receive(queries, timeout=timeout) if queries else ())
