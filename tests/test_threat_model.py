@@ -29,7 +29,7 @@ def test_every_key_of_the_ledger_is_explained(tmp_path):
     assert explained("Keys of `ledger.json`") == {*ledger, *ledger["releases"][0], *sometimes}
     assert (ROOT / ledger["guarantees_explained_in"]).is_file()
     line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
-    assert explained("Keys of a line of `rounds.jsonl`") == {*line, "noise_surplus"}
+    assert explained("Keys of a line of `rounds.jsonl`") == {*line, "noise_surplus", "impossible_sum"}
 
 
 def test_every_file_of_a_run_folder_is_explained(fedamp, tmp_path):
