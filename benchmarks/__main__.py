@@ -15,6 +15,7 @@ MINUTES = {
     "idea": 1,
     "noise": 1,
     "leaderboard": 2,
+    "clipping": 8,
     "tables": 1,
     "accounting": 25,
     "scale": 20,

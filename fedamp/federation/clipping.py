@@ -17,8 +17,8 @@ from fedamp.noise.gaussian import Address, add_gaussian
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-30, 2.0**30
 
 # How far a run moves the model by default (:class:`Normalised`): the best value on digits, synthetic data and
-# Fashion-MNIST. And the largest move in a round: training diverges beyond it.
-_TRAVEL, _LONGEST_STEP = 5.0, 4.0
+# Fashion-MNIST. And the longest update of clients that move by 1 themselves: training diverges beyond it.
+_TRAVEL, _LONGEST = 5.0, 1.6
 
 
 @dataclass(frozen=True)
@@ -94,23 +94,28 @@ class Normalised(ClippingRule):
     coordinate of the mean update of all rounds, divided by the norm. The sum is smallest for D proportional to
     q^(-1/2). If a unit trains a share of the model, the distances of the submodels add in quadrature.
 
+    Where noise allows a longer update than clients make themselves, the model cannot follow it: the norm is at most
+    proportional to the root of their own drift (docs/strategies.md has the measurement). All of it is public.
+
     Attributes:
         rounds, momentum: of the run.
         cohort: expected number of units a round.
         share: probability that a unit trains a given parameter.
+        drift: how far gradients of norm 1 move a client in a round (:attr:`fedamp.federation.training.Client.drift`).
     """
 
     rounds: int
     momentum: float
     cohort: float
     share: float = 1.0
+    drift: float = 1.0
     normalises = True
 
     def norm(self, noise_multiplier: float) -> float:
         noise = noise_multiplier / (self.cohort * self.share * math.sqrt(self.rounds))
-        longest = _LONGEST_STEP * self.rounds
-        distance = min(_TRAVEL / math.sqrt(noise), longest) if noise else longest
-        return distance * math.sqrt(self.share) * (1 - self.momentum) / self.rounds
+        distance = _TRAVEL / math.sqrt(noise) if noise else math.inf
+        longest = _LONGEST * math.sqrt(self.drift * self.share)
+        return min(distance * math.sqrt(self.share) * (1 - self.momentum) / self.rounds, longest)
 
 
 class AdaptiveClip(Section, ClippingRule):
@@ -148,16 +153,21 @@ class AdaptiveClip(Section, ClippingRule):
 
 
 def clipping_of(
-    section: float | str | AdaptiveClip, server: Server, rounds: int, cohort: float, share: float = 1.0
+    section: float | str | AdaptiveClip,
+    server: Server,
+    rounds: int,
+    cohort: float,
+    share: float = 1.0,
+    drift: float = 1.0,
 ) -> ClippingRule:
     """The rule that a scenario's ``privacy.clip`` names: a number, ``auto``, or a section.
 
     Args:
         section, server, rounds: of the scenario.
-        cohort, share: expected number of units a round; probability that one trains a given parameter.
+        cohort, share, drift: as of :class:`Normalised`.
     """
     if isinstance(section, AdaptiveClip):
         return section
     if isinstance(section, str):
-        return Normalised(rounds, server.velocity, cohort, share)
+        return Normalised(rounds, server.velocity, cohort, share, drift)
     return FixedNorm(section)

@@ -141,9 +141,9 @@ class Plan:
     def clipping(self) -> ClippingRule:
         """How updates are clipped."""
         asked = self.scenario
-        return clipping_of(
-            asked.privacy.clip, asked.server, asked.rounds, self.expected_cohort, self.submodels.share(self.units)
-        )
+        share = self.submodels.share(self.units)
+        given = (asked.server, asked.rounds, self.expected_cohort, share, asked.client.drift)
+        return clipping_of(asked.privacy.clip, *given)
 
     @cached_property
     def mixing(self) -> MixingRule:

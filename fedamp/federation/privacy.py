@@ -17,7 +17,7 @@ class Privacy(Section):
     unit: Literal["client", "sample"] = Field("client", description="what is protected: a client, or a record")
     clip: Literal["auto"] | Positive | AdaptiveClip = Field(
         description="clipping norm of a unit's update; auto: every update is scaled to one norm, which follows from "
-        "rounds and momentum"
+        "rounds, cohort, noise, momentum and local steps"
     )
     noise_multiplier: Literal["auto"] | Annotated[Literal[0], BeforeValidator(no_truth)] | NoiseMultiplier = Field(
         "auto", description="noise standard deviation over clipping norm; 0 trains without privacy; auto: calibrated"

@@ -48,3 +48,10 @@ class Client(Section):
     def learning_rate_in(self, round_: int) -> float:
         """The learning rate of a round, from 1."""
         return next(rate for first, rate in reversed(self.learning_rates) if first <= round_)
+
+    @property
+    def drift(self) -> float:
+        """How far gradients of norm 1 move a client in a round; an epoch counts as one step, and adam as 1."""
+        if self.optimizer == "adam":
+            return 1.0
+        return max(rate for _, rate in self.learning_rates) * (self.steps or self.epochs or 1) / (1 - self.momentum)

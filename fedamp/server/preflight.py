@@ -23,6 +23,7 @@ from fedamp.server.timing import seconds_of_a_unit
 LIMITS: Mapping[str, tuple[float, float]] = {
     "signal": (1.0, 0.1),
     "reach": (0.01, 0.001),
+    "longest reach": (300.0, 3000.0),
     "drift": (100.0, 1000.0),
     "empty clients": (0.05, 0.5),
     "learning rate": (100.0, 1000.0),
@@ -113,6 +114,9 @@ def _of_model(plan: Plan, prepared: Prepared, thorough: bool) -> Iterator[Check]
     step = math.sqrt(size) if server.optimizer == "adam" else math.hypot(*(part.clip for part in plan.parts))
     reach = server.learning_rate / (1 - server.velocity) * step * plan.last_round / length
     yield _judged("reach", reach, f"updates can move the model by {reach:,.3g} times its first length")
+    far = reach if plan.clipping.normalises else 0.0  # other updates are mostly shorter than their norm
+    found = f"updates of privacy.clip: auto move the model by up to {far:,.3g} times its first length"
+    yield _judged("longest reach", far, found if far else "no update is lengthened")
     drift = reach / signal
     yield _judged("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
     yield Check.of("evaluation", *prepared.evaluation)

@@ -52,17 +52,36 @@ def test_what_a_rule_lets_out_has_the_noise_that_it_charges(rule):
 
 
 def test_an_automatic_norm_moves_a_run_as_far_as_its_noise_allows():
-    """D (1 - m) / R with D = min(5 / sqrt(s / (n sqrt(R))), 4 R), worked out by hand; no update may be longer."""
+    """D (1 - m) / R with D = 5 / sqrt(s / (n sqrt(R))), at most 1.6 sqrt(drift), worked out by hand."""
     for server, rounds, cohort, noise, expected in (
         ({"momentum": 0.8}, 100, 50.0, 8.0, 5 / math.sqrt(0.016) * 0.2 / 100),
         ({"optimizer": "adam", "momentum": 0.8}, 100, 50.0, 8.0, 5 / math.sqrt(0.016) / 100),
-        ({}, 4, 1000.0, 0.5, 4.0),  # 5 / sqrt(0.5 / 2000) would be 316
-        ({}, 60, 300.0, 0.0, 4.0),
+        ({}, 4, 1000.0, 0.5, 1.6),  # 5 / sqrt(0.5 / 2000) / 4 would be 79
+        ({}, 60, 300.0, 0.0, 1.6),
     ):
         rule = clipping_of("auto", Server(**server), rounds, cohort)
         assert rule.norm(noise) == pytest.approx(expected, rel=1e-9)
-    (part,) = make_plan(small("privacy.clip=auto", "privacy.noise_multiplier=2"), 60).parts
-    assert part.clip == pytest.approx(min(5 / math.sqrt(2 / (22.5 * math.sqrt(8))), 32) * 0.5 / 8)
+
+
+@pytest.mark.parametrize(
+    ("client", "drift"),
+    [
+        ("{steps: 5, learning_rate: 0.1}", 0.5),
+        ("{epochs: 2, batch_size: 4, learning_rate: [[1, 0.1], [3, 0.2]]}", 0.4),
+        ("{steps: 2, learning_rate: 0.1, momentum: 0.5}", 0.4),
+        ("{steps: 5, learning_rate: 0.1, optimizer: adam}", 1.0),
+    ],
+)
+def test_an_automatic_norm_is_no_longer_than_clients_can_follow(client, drift):
+    """However little the noise; with more noise it is never longer."""
+    clip = "privacy.clip=auto"
+    norms = [
+        make_plan(small(clip, f"privacy.noise_multiplier={noise}", f"client={client}"), 60).parts[0].clip
+        for noise in (0.01, 0.1, 1, 10, 100, 1000)
+    ]
+    assert norms[0] == pytest.approx(1.6 * math.sqrt(drift))
+    assert norms == sorted(norms, reverse=True)
+    assert norms[-1] < norms[0]
 
 
 @pytest.mark.parametrize("below", [0, 20, 42, 60])
