@@ -62,6 +62,10 @@ class DivergedError(FederationError):
         )
 
 
+class NobodyTrainedError(FederationError):
+    """Each unit failed in each round of a run that has ended; its model is noise."""
+
+
 class Interrupted(FedampError):
     """The run was stopped with Ctrl-C; the message says how to resume it."""
 
@@ -83,7 +87,11 @@ def fails_alone(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        line = f"{what} failed ({one_line(error)}); the run goes on without it"
-        log.warning(line)
-        with suppress(Warning):  # also where warnings are made errors
-            warnings.warn(line, stacklevel=3)
+        tell(f"{what} failed ({one_line(error)}); the run goes on without it")
+
+
+def tell(line: str) -> None:
+    """Say a line in the log and on the terminal, in a run that goes on."""
+    log.warning(line)
+    with suppress(Warning):  # also where warnings are made errors
+        warnings.warn(line, stacklevel=4)

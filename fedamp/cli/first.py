@@ -72,6 +72,7 @@ def check(
 ) -> None:
     """What is off in a scenario and its model, before it runs; from public numbers alone, except with --private."""
     from fedamp.accounting.ledgers import Check
+    from fedamp.data.dataset import WRONG_RECORDS
     from fedamp.federation.losses import brings_code, look_for_files
     from fedamp.federation.plan import make_plan, privacy_units
     from fedamp.runs.verify import checks_json
@@ -85,11 +86,13 @@ def check(
     from fedamp.server.preflight import preflight, refuse  # torch takes a while, and nothing above needs it
     from fedamp.server.setup import prepare
 
-    sizes = _sizes(asked) if private else None
+    sizes, untrainable = _sizes(asked) if private else (None, 0)
     checks = preflight(plan, None if foreign else prepare(asked, costs=lambda: costs), thorough=True, sizes=sizes)
     if foreign:
         named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
         checks.append(Check("code", "caution", f"{named} was not tried, because that runs it; add --import to try it"))
+    if untrainable:
+        checks.append(Check("untrainable", "caution", f"{untrainable} clients cannot train: {WRONG_RECORDS}"))
     seen = "; with counts of private records" if private else ""
     title = printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds{seen}")
     print_answer(checks_json(checks) | {"private": private}, as_json, lambda answer: tables.checks_table(title, answer))
@@ -97,15 +100,16 @@ def check(
     judge(checks)
 
 
-def _sizes(asked: "Scenario") -> "NDArray[np.int64]":
-    """Number of records of each client that is here."""
+def _sizes(asked: "Scenario") -> "tuple[NDArray[np.int64], int]":
+    """Number of records of each client that is here, and how many clients cannot train."""
     import numpy as np
 
     from fedamp import rng
     from fedamp.federation.losses import form_of
 
     dataset = asked.data.load(rng.public_seed(asked.seed, "data"), Path(), form_of(asked.client, asked.model))
-    return dataset.sizes(np.arange(dataset.num_clients) if dataset.hosted is None else dataset.hosted)
+    here = np.arange(dataset.num_clients) if dataset.hosted is None else dataset.hosted
+    return dataset.sizes(here), int(dataset.cannot_train(here).sum())
 
 
 def explain(

@@ -24,14 +24,16 @@ from fedamp.base.arrays import Arrays, Sums
 from fedamp.client import messages, secure
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.messages import Order
-from fedamp.client.task import TrainReport, log
+from fedamp.client.task import UNTRAINABLE, TrainReport, log
 from fedamp.client.worker import TrainingNode
 from fedamp.engines import flower, sealed
-from fedamp.errors import DeploymentError, one_line
+from fedamp.errors import DataError, DeploymentError, ModelError, one_line
 from fedamp.federation.training import Client
 from fedamp.models.generators import generators_from
 from fedamp.models.networks import build
 from fedamp.models.section import WHOLE
+
+NODE_FAILED = "this node cannot do what it was asked; its own log says why"  # whatever its data are
 
 Model = nn.Module | Mapping[str, Any]
 
@@ -106,7 +108,9 @@ class PrivateClientApp(ClientApp):
             answer = sealed.seal_reply(content, order)
         except Exception as error:
             log.exception("this node could not do what it was asked")
-            answer = sealed.seal_reply(sealed.failure(one_line(error)), order)
+            # Other errors may tell what is in the records.
+            known = isinstance(error, DeploymentError | ModelError)
+            answer = sealed.seal_reply(sealed.failure(one_line(error) if known else NODE_FAILED), order)
         return Message(sealed.record(answer), reply_to=message)
 
     def _answer(self, message: Message, context: Context) -> Message:
@@ -231,7 +235,9 @@ def _looped(loop: Train, order: Order, context: Context, external: bool) -> Call
             model.load_state_dict({name: torch.from_numpy(array) for name, array in copies.items()}, strict=False)
         records = None
         if dataset is not None:
-            cohort = dataset.gather(np.array([client]))
+            cohort = dataset.gather(alone := np.array([client]))
+            if dataset.lost(alone, cohort.sizes).any():
+                raise DataError(UNTRAINABLE)
             size = int(cohort.sizes[0])
             records = Records(cohort.inputs[0, :size].copy(), cohort.labels[0, :size].copy())
         about = TrainingContext(client, order.instruction.round, task.client, dict(order.config), device, context)

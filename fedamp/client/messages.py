@@ -7,7 +7,7 @@ device   auto, cuda or cuda:N; default: cpu
 
 import hmac
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.base.ids import ranges
-from fedamp.client.task import DATA_PLACES, ClientTask, TrainInstruction, TrainReport
+from fedamp.client.task import DATA_PLACES, UNTRAINABLE, ClientTask, TrainInstruction, TrainReport
 from fedamp.data import Dataset
 from fedamp.data.sections import Data
 from fedamp.engines import flower, sealed
 from fedamp.errors import DeploymentError
 from fedamp.federation.losses import form_of
+from fedamp.federation.training import DEPLOYED_RECORDS
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def trained(message: Message, sums: Mapping[str, NDArray[np.float64]], report: T
     told = {name: value for name, value in vars(report).items() if name not in ("error", "dummies")}
     content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(told)})
     if report.error:
-        content["errors"] = ConfigRecord({"first": report.error})
+        content["errors"] = ConfigRecord({"first": UNTRAINABLE if flower.in_supernode() else report.error})
     return Message(content, reply_to=message)
 
 
@@ -158,7 +159,10 @@ def dataset(task_json: str, folder: str) -> Dataset:
     elif any(config.get(key) == "" for key in DATA_PLACES):
         raise DeploymentError('this node\'s configuration names no data folder; add data="FOLDER" to --node-config')
     section: Data = _DATA.validate_python(config)
-    records = section.load(task.data_seed, Path(), form_of(task.client, task.model))
+    form = form_of(task.client, task.model)
+    if form.most is None and flower.in_supernode():  # one client's number of records must not make the node late
+        form = replace(form, most=DEPLOYED_RECORDS)
+    records = section.load(task.data_seed, Path(), form)
     return records.by_record() if task.unit == "sample" else records
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedamp.client")
 
+# What a node tells the server about a unit that failed: why follows from the unit's data, and is in the node's own log.
+UNTRAINABLE = "a unit's records cannot be trained on; the node's log says more"
+
 DATA_PLACES = ("path", "dataset")  # the keys of a data section that may name a folder
 
 
@@ -148,6 +151,12 @@ class TrainReport:
         if losses is not None and records is not None:
             self.loss_sum += float(np.where(np.isfinite(losses[here]) & fine, losses[here], 0.0).sum())
             self.records += int(records[here][fine].sum())
+
+    def lose(self, clients: NDArray[np.int64]) -> None:
+        """Count clients among those added whose records cannot be trained on: they added zero."""
+        lost = int(self.counted(clients).sum())
+        self.failed += lost
+        self.error = self.error or UNTRAINABLE * bool(lost)
 
     def fail(self, client: int, why: str, there: bool = True) -> None:
         """Count a client that adds zero, and keep the first reason; one that lives elsewhere is not ``there``."""

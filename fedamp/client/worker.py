@@ -21,7 +21,7 @@ from fedamp.client.stacks import Stack, aligned
 from fedamp.client.task import ClientTask, TrainInstruction, TrainReport, log
 from fedamp.client.training import Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
-from fedamp.errors import DataError, InputError, one_line
+from fedamp.errors import DataError, one_line
 from fedamp.federation.losses import Loss, loss_of
 from fedamp.models.pieces import Piece
 from fedamp.models.section import WHOLE
@@ -190,14 +190,14 @@ class TrainingNode:
                     continue
                 self._apart.add((shape, slots))
                 sums = trainer.train(start, stack, clips, report)
-            except torch.OutOfMemoryError as error:
-                if slots == 1 and int(clients[members[0]]) in report.dummies:
+                lost = self.dataset.lost(clients[members], stack.cohort.sizes[: len(members)])
+                report.lose(clients[members[lost]])
+            except torch.OutOfMemoryError:
+                if slots == 1:  # how much memory a client needs follows from its records: the others train
+                    why = "no memory for the training of one client; expected: fewer engine.workers, a smaller model, "
+                    why += "client.batch_size or client.max_records, or engine.device: cpu"
+                    report.fail(int(clients[members[0]]), f"{self.device} has {why}")
                     continue
-                if slots == 1:
-                    raise InputError(
-                        f"{self.device} has no memory for the training of one client; expected: fewer engine.workers, "
-                        "a smaller model or client.batch_size, or engine.device: cpu"
-                    ) from error
                 self._slots[shape] = slots // 2
                 waiting.append((places, members))
                 log.warning(

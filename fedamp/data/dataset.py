@@ -16,6 +16,9 @@ from fedamp.errors import DataError
 TO_TEST = "data.test_is_public: true, where everybody may know the test records (docs/data.md)"
 
 
+WRONG_RECORDS = "a record is not finite, no token, an image that cannot be read, or has a label out of range"
+
+
 @dataclass(frozen=True)
 class Cohort:
     """The records of some clients, padded with zeros to the longest of them."""
@@ -49,6 +52,18 @@ class Dataset(ABC):
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Number of records of each of the clients, shape [clients]."""
 
+    def cannot_train(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the clients have a record that cannot be trained on, shape [clients]: their sizes are zero."""
+        return np.zeros(len(clients), dtype=bool)
+
+    def lost(self, clients: NDArray[np.int64], read: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the clients cannot train, also because a record proved wrong when it was read, shape [clients].
+
+        Args:
+            read: sizes of the clients' records as :meth:`gather` has found them, shape [clients].
+        """
+        return np.asarray(self.cannot_train(clients) | ((read == 0) & (self.sizes(clients) > 0)))
+
     @abstractmethod
     def labels_of(self, client: int) -> NDArray[Any]:
         """The labels of one client's records."""
@@ -57,7 +72,8 @@ class Dataset(ABC):
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
         """The records of the clients, in the given order. A client's records do not depend on the other clients.
 
-        Raises IndexError for an unknown id, DataError for a client not hosted here or inputs that are not finite.
+        A client with inputs that prove wrong when they are read gets size zero.
+        Raises IndexError for an unknown id, DataError for a client not hosted here.
         """
 
     @abstractmethod

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedamp.errors import DataError
 
 NOT_COUNTED = -100  # the label of a token that is ignored, as in torch
+_EXACT, _NO_CLASS = 2**53, -1  # below the first all whole numbers are float64; the second is no class of any record
 Array = NDArray[Any]
 
 
@@ -26,7 +27,11 @@ class Labels(ABC):
 
     @abstractmethod
     def read(self, stored: Array) -> Array:
-        """Stored labels, converted for training. Raises ValueError for other values."""
+        """Stored labels, converted for training. Raises ValueError for another type: no record changes that."""
+
+    @abstractmethod
+    def wrong(self, labels: Array, outputs: float = math.inf) -> NDArray[np.bool_]:
+        """Which of the labels [records, ...] cannot be trained on, shape [records], with so many outputs."""
 
     @abstractmethod
     def outputs(self, labels: Array) -> int:
@@ -40,12 +45,8 @@ class Labels(ABC):
         """Labels of no records, of inputs of a length; None where only records say their shape."""
         return None
 
-    def unfit(self, labels: Array, outputs: int) -> str:
-        """What is wrong with labels [records, ...] that do not fit."""
-        return f"a label has shape {list(labels.shape[1:])}, others have {[outputs]}; they must agree"
-
-    def checked(self, stored: Array, records: int, source: str) -> Array:
-        """Stored labels, converted for training. Raises DataError if they do not fit so many records."""
+    def converted(self, stored: Array, records: int, source: str) -> Array:
+        """Stored labels, converted for training. Raises DataError for another type, or another shape."""
         if stored.ndim not in self.dimensions or len(stored) != records:
             found = f"labels have shape {list(stored.shape)}, inputs {records} records"
             raise DataError(f"{source}: {found}; give {self.expected}")
@@ -63,14 +64,17 @@ class Classes(Labels):
     dimensions = (1,)
 
     def read(self, stored: Array) -> Array:
-        if stored.dtype.kind not in "iu":
+        if stored.dtype.kind not in "fiu":
             raise ValueError(f"labels are of type {stored.dtype}")
-        counted = self._counted(stored)
-        if not counted.size and stored.size:
-            raise ValueError("no label counts")
-        if counted.min(initial=0) < 0:
-            raise ValueError(f"label {counted.min()} at record {np.argwhere(stored == counted.min())[0][0]}")
-        return stored.astype(np.int64)
+        if stored.dtype.kind != "f":
+            return stored.astype(np.int64)
+        whole = np.isfinite(stored) & (np.floor(stored) == stored) & (np.abs(stored) < _EXACT)
+        return np.where(whole, stored, _NO_CLASS).astype(np.int64)
+
+    def wrong(self, labels: Array, outputs: float = math.inf) -> NDArray[np.bool_]:
+        counted = labels != NOT_COUNTED if self.dimensions[0] > 1 else np.ones_like(labels, bool)
+        outside = counted & ((labels < 0) | (labels >= outputs))
+        return np.asarray(outside.any(axis=tuple(range(1, labels.ndim))))
 
     def outputs(self, labels: Array) -> int:
         return int(labels.max(initial=0)) + 1
@@ -82,9 +86,6 @@ class Classes(Labels):
 
     def none(self, length: int) -> Array | None:
         return np.zeros((0, *[length] * (self.dimensions[0] - 1)), np.int64)
-
-    def unfit(self, labels: Array, outputs: int) -> str:
-        return f"label {self._counted(labels).max()}; there are {outputs} classes (data.classes), from 0"
 
     def _counted(self, labels: Array) -> Array:
         return labels
@@ -114,10 +115,10 @@ class Numbers(Labels):
             numbers = np.ascontiguousarray(stored.reshape(len(stored), -1), dtype=np.float32)
         if not numbers.shape[1]:
             raise ValueError("labels are empty lists")
-        finite = np.isfinite(numbers).all(axis=1)
-        if not finite.all():
-            raise ValueError(f"the label of record {np.argmin(finite)} is NaN, infinite or too large")
         return numbers
+
+    def wrong(self, labels: Array, outputs: float = math.inf) -> NDArray[np.bool_]:
+        return np.asarray(~np.isfinite(labels).all(axis=1))
 
     def outputs(self, labels: Array) -> int:
         return math.prod(labels.shape[1:])
@@ -131,13 +132,8 @@ class Binary(Numbers):
 
     expected = "zeros and ones, one for each record or a list of as many for each"
 
-    def read(self, stored: Array) -> Array:
-        numbers = super().read(stored)
-        binary = np.isin(numbers, (0, 1)).all(axis=1)
-        if not binary.all():
-            first = np.argmin(binary)
-            raise ValueError(f"the label of record {first} is {numbers[first].tolist()}")
-        return numbers
+    def wrong(self, labels: Array, outputs: float = math.inf) -> NDArray[np.bool_]:
+        return np.asarray(~np.isin(labels, (0, 1)).all(axis=1))
 
 
 CLASSES, NUMBERS, BINARY, TOKENS = Classes(), Numbers(), Binary(), Tokens()
@@ -149,17 +145,25 @@ class Form:
 
     labels: Labels = CLASSES
     vocabulary: int | None = None  # inputs are tokens 0, 1, ..., vocabulary - 1 as int64; None: numbers as float32
+    most: int | None = None  # records of a client in a round: of more, the first ones train; None: any number
 
-    def tokens(self, inputs: NDArray[np.float32], source: str) -> NDArray[np.int64]:
-        """Inputs as tokens. Raises DataError for inputs outside the vocabulary."""
-        vocabulary = self.vocabulary or 0
-        wrong = inputs[~((inputs >= 0) & (inputs < vocabulary) & (inputs == np.floor(inputs)))]
-        if wrong.size:
-            raise DataError(
-                f"{source}: an input holds {wrong[0]:g}, but with model.vocabulary {vocabulary} inputs are tokens; "
-                f"expected: integers 0 to {vocabulary - 1} (and data.scale 1)"
-            )
-        return inputs.astype(np.int64)
+    def wrong(self, inputs: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Which inputs [records, ...] hold what cannot be trained on, shape [records]."""
+        fine = np.isfinite(inputs)
+        if self.vocabulary is not None:
+            fine &= (inputs >= 0) & (inputs < self.vocabulary) & (inputs == np.floor(inputs))
+        return np.asarray(~fine.all(axis=tuple(range(1, inputs.ndim))))
+
+    def read(self, inputs: NDArray[np.float32]) -> NDArray[Any]:
+        """Inputs that are not wrong, converted for training."""
+        return inputs if self.vocabulary is None else inputs.astype(np.int64)
+
+    @property
+    def expected(self) -> str:
+        """A description of the inputs."""
+        if self.vocabulary is None:
+            return "finite numbers"
+        return f"tokens, integers 0 to {self.vocabulary - 1} (model.vocabulary; data.scale 1)"
 
 
 CLASSIFICATION = Form()

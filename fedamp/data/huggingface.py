@@ -5,8 +5,8 @@ Files are converted once to Arrow files under ``FEDAMP_CACHE``. These are mapped
 
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,7 +89,7 @@ def _table(rows: "datasets.Dataset", section: "TabularData | HuggingFaceData", s
             require(name, rows.column_names, f"data.{key}", source)
     if not len(rows):
         raise DataError(f"{source}: no records; at least one is needed")
-    inputs = _ColumnInputs(rows, features, source)
+    inputs = _ColumnInputs(rows, features, source, section.shape)
     scale = image_scale(section.scale, inputs.dtype) if inputs.are_images else section.scale or 1.0
 
     def column(name: str) -> NDArray[Any]:
@@ -100,23 +100,32 @@ def _table(rows: "datasets.Dataset", section: "TabularData | HuggingFaceData", s
 
 
 class _ColumnInputs:
-    """Inputs from one column of images (channels first) or (nested) lists of numbers, or from columns of numbers."""
+    """Inputs from one column of images (channels first) or (nested) lists of numbers, or from columns of numbers.
 
-    def __init__(self, rows: "datasets.Dataset", names: list[str], source: str) -> None:
+    All have the declared shape, else that of the first one that can be read; another record is NaN.
+    """
+
+    def __init__(self, rows: "datasets.Dataset", names: list[str], source: str, shape: tuple[int, ...] | None) -> None:
         from datasets import Image
 
         self._rows, self._names, self._source = rows.select_columns(names), names, source
         self.are_images = isinstance(rows.features[names[0]], Image)
-        example = self._decoded(np.zeros(1, dtype=np.int64))
+        self._shape = shape if self.are_images and shape and len(shape) == 3 else None
+        example = self._example()
         self.shape, self.dtype = (len(rows), *example.shape[1:]), example.dtype
+        self._shape = self.shape[1:]
         self._fits = math.prod(self.shape) * self.dtype.itemsize <= KEPT
+
+    def _example(self) -> NDArray[Any]:
+        for number in range(len(self._rows)):
+            with suppress(DataError):
+                return self._decoded(np.array([number]))
+        raise DataError(f"{self._source}: column {self._names[0]!r} must hold {_NUMBERS}")
 
     def __getitem__(self, records: NDArray[np.int64]) -> NDArray[Any]:
         if len(records) == 0:
             return np.zeros((0, *self.shape[1:]), self.dtype)
-        inputs = self._all[records] if self._fits else self._decoded(records)
-        self._check_equal(inputs.shape[1:], self.shape[1:])
-        return inputs
+        return self._all[records] if self._fits else self._decoded(records)
 
     @cached_property
     def _all(self) -> NDArray[Any]:
@@ -125,33 +134,64 @@ class _ColumnInputs:
     def _decoded(self, records: NDArray[np.int64]) -> NDArray[Any]:
         rows = self._rows.select(records)
         if not self.are_images:
-            return _numbers(rows, self._names, self._source)
-        images = [_pixels(row[self._names[0]]) for row in rows.with_format(None)]
-        shapes = sorted({image.shape for image in images})
-        self._check_equal(shapes[0], shapes[min(1, len(shapes) - 1)])
-        return np.stack(images)
-
-    def _check_equal(self, one: tuple[int, ...], other: tuple[int, ...]) -> None:
-        if one != other:
-            found = f"inputs of shapes {list(one)} and {list(other)}"
-            raise DataError(f"{self._source}: column {self._names[0]!r} holds {found}; all must agree")
+            return _numbers(rows, self._names, self._source, self._shape)
+        rows, images = rows.with_format(None), list[NDArray[Any] | None]()
+        for number in range(len(rows)):
+            try:
+                images.append(_pixels(rows[number][self._names[0]]))
+            except Exception:  # of foreign code
+                images.append(None)
+        return _stacked(images, self._shape, f"{self._source}: column {self._names[0]!r} must hold {_NUMBERS}")
 
 
-def _numbers(rows: "datasets.Dataset", names: list[str], source: str) -> NDArray[Any]:
-    """Columns of plain values or of equally long (nested) lists, as an array [records, ...]."""
+_NUMBERS = "numbers or equally long lists of numbers (inputs: or images)"
+
+
+def _numbers(
+    rows: "datasets.Dataset", names: list[str], source: str, shape: tuple[int, ...] | None = None
+) -> NDArray[Any]:
+    """Columns of plain values or of equally long (nested) lists, as an array [records, ...]; other cells are NaN."""
+    import pyarrow as pa
+
     columns = []
     for name in names:
+        stored, complaint = rows.data.schema.field(name).type, f"{source}: column {name!r} must hold {_NUMBERS}"
+        while isinstance(stored, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+            stored = stored.value_type
+        kinds = pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean
+        if not (isinstance(stored, pa.ExtensionType) or any(kind(stored) for kind in kinds)):
+            raise DataError(complaint)
         try:
             with np.errstate(over="ignore"):
-                columns.append(np.asarray(rows.select_columns([name]).with_format("numpy")[:][name]))
+                values = np.asarray(rows.select_columns([name]).with_format("numpy")[:][name])
         except ValueError:  # lists of different lengths
-            columns.append(np.empty(0, dtype=object))
-        if columns[-1].dtype.kind not in "fiub" or rows.data.column(name).null_count:  # some versions read NaN there
-            expected = "numbers or equally long lists of numbers (inputs: or images), without empty cells"
-            raise DataError(f"{source}: column {name!r} must hold {expected}")
+            values = np.empty(0, dtype=object)
+        expected = shape if shape is None or len(names) == 1 else ()
+        wanted = values.dtype.kind in "fiub" and expected in (None, values.shape[1:])
+        if rows.data.column(name).null_count or not wanted:  # some versions of the library read NaN for no value
+            cells = [_cell(cell) for cell in rows.with_format(None)[name][:]]
+            values = _stacked(cells, expected, complaint)
+        columns.append(values)
     if len(columns) > 1 and any(column.ndim > 1 for column in columns):
         raise DataError(f"{source}: of several columns ({', '.join(names)}) each must hold one number a record")
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+
+
+def _cell(cell: Any) -> NDArray[Any] | None:
+    """One value or (nested) list of numbers; None for others."""
+    try:
+        return None if cell is None else np.asarray(cell, dtype=np.float64)
+    except (TypeError, ValueError):  # an empty cell within, or lists of different lengths
+        return None
+
+
+def _stacked(each: Sequence[NDArray[Any] | None], shape: tuple[int, ...] | None, complaint: str) -> NDArray[Any]:
+    """Arrays of one shape, default: that of the first; NaN in place of others. DataError: there is none."""
+    shape = next((one.shape for one in each if one is not None), None) if shape is None else shape
+    if shape is None:
+        raise DataError(complaint)
+    nothing = np.full(shape, np.nan, np.float32)
+    return np.stack([nothing if one is None or one.shape != shape else one for one in each])
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Stored records: tables split into training and test, and partitioned among clients."""
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,22 +55,37 @@ class Records:
 
     table: Table
     numbers: NDArray[np.int64]  # [records], the records' numbers in the table
-    labels: NDArray[Any]  # [records, ...], of these
+    labels: NDArray[Any]  # [records, ...], of these; zeros in place of wrong ones
+    wrong: NDArray[np.bool_]  # [records], which cannot be trained on; what is wrong with lazy inputs shows when read
 
     @classmethod
-    def all_of(cls, table: Table, kind: Labels, outputs: int) -> "Records":
-        """All records of a table. Raises DataError for none, for other labels, or for inputs that are not finite."""
+    def all_of(cls, table: Table, form: Form, outputs: int) -> "Records":
+        """All records of a table. Raises DataError for none, or for other columns: no record changes that."""
         if len(table) == 0:
             raise DataError(f"{table.source}: no records; at least one is needed")
-        labels = kind.checked(table.labels, len(table), table.source)
-        if not kind.fit(labels[None], outputs):
-            raise DataError(f"{table.source}: {kind.unfit(labels, outputs)}")
-        table.check_inputs()
-        return cls(table, np.arange(len(labels)), labels)
+        labels = form.labels.converted(table.labels, len(table), table.source)
+        if isinstance(form.labels, Numbers) and labels.shape[1:] != (outputs,):
+            found = f"a label has shape {list(labels.shape[1:])}, others have {[outputs]}"
+            raise DataError(f"{table.source}: {found}; they must agree")
+        wrong = form.labels.wrong(labels, outputs)
+        labels = np.where(wrong.reshape(-1, *[1] * (labels.ndim - 1)), labels.dtype.type(0), labels)
+        return cls(table, np.arange(len(labels)), labels, wrong | table.wrong(form))
 
     def take(self, positions: NDArray[np.int64] | NDArray[np.bool_] | slice) -> "Records":
         """Some of these records."""
-        return Records(self.table, self.numbers[positions], self.labels[positions])
+        return Records(self.table, self.numbers[positions], self.labels[positions], self.wrong[positions])
+
+    def public(self, form: Form, outputs: float = math.inf) -> "Records":
+        """These records, which are to be tested on. Raises DataError, with the record, if one is wrong."""
+        if self.wrong.any():
+            number = int(self.numbers[np.argmax(self.wrong)])
+            stored = self.table.labels[number : number + 1]
+            if form.labels.wrong(form.labels.read(stored), outputs)[0]:
+                limit = f", for {outputs} outputs (data.classes)" if math.isfinite(outputs) else ""
+                found = f"the label of record {number} is {stored[0].tolist()}; labels must be {form.labels.expected}"
+                raise DataError(f"{self.table.source}: {found}{limit}")
+            raise _wrong_inputs(self.table, number, form)
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +94,7 @@ class StoredDataset(Dataset):
 
     training: Records  # sorted by client
     offsets: NDArray[np.int64]  # [num_clients + 1]
+    untrainable: NDArray[np.bool_]  # [num_clients], who has a wrong record, and so counts as without records
     testing: Records
     testers: NDArray[np.int64] | None = None  # the client of each test record
 
@@ -90,16 +107,28 @@ class StoredDataset(Dataset):
         if self.hosted is not None and not np.isin(clients, self.hosted).all():
             missing = clients[~np.isin(clients, self.hosted)][0]
             raise DataError(f"{self.training.table.source}: client {missing} is not hosted here")
-        return np.asarray(self.offsets[clients + 1] - self.offsets[clients])
+        sizes = np.where(self.untrainable[clients], 0, self.offsets[clients + 1] - self.offsets[clients])
+        return np.asarray(sizes if self.form.most is None else np.minimum(sizes, self.form.most))
+
+    def cannot_train(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return self.untrainable[clients]
 
     def labels_of(self, client: int) -> NDArray[Any]:
-        return self.training.labels[self.offsets[client] : self.offsets[client + 1]]
+        start = self.offsets[client]
+        return self.training.labels[start : start + self.sizes(np.array([client]))[0]]
 
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
         sizes = self.sizes(clients)
         longest = int(sizes.max(initial=0))
         real = np.arange(longest) < sizes[:, None]
         positions = (self.offsets[clients][:, None] + np.arange(longest))[real]
+        taken = self.training.take(positions)
+        inputs, labels = taken.table.read(taken.numbers), taken.labels
+        if (wrong := self.form.wrong(inputs)).any():  # the clients of wrong records lose all of theirs
+            owners = np.repeat(np.arange(len(clients)), sizes)
+            lost = np.isin(np.arange(len(clients)), owners[wrong])
+            inputs, labels = inputs[~lost[owners]], labels[~lost[owners]]
+            real[lost], sizes = False, np.where(lost, 0, sizes)
 
         def padded(rows: NDArray[Any]) -> NDArray[Any]:
             if real.all():
@@ -108,22 +137,22 @@ class StoredDataset(Dataset):
             values[real] = rows
             return values
 
-        taken = self.training.take(positions)
-        return Cohort(padded(self._inputs(taken)), padded(taken.labels), sizes)
+        return Cohort(padded(self.form.read(inputs)), padded(labels), sizes)
 
     def test(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        return self._inputs(self.testing), self.testing.labels.copy()
-
-    def _inputs(self, records: Records) -> NDArray[Any]:
-        inputs = records.table.read(records.numbers)
-        return inputs if self.form.vocabulary is None else self.form.tokens(inputs, records.table.source)
+        testing = self.testing
+        inputs = testing.table.read(testing.numbers)
+        if (wrong := self.form.wrong(inputs)).any():
+            raise _wrong_inputs(testing.table, int(testing.numbers[np.argmax(wrong)]), self.form)
+        return self.form.read(inputs), testing.labels.copy()
 
     def by_record(self) -> "StoredDataset":
         if self.hosted is not None:
             raise DataError(f"{self.training.table.source}: {_NOT_ALL_RECORDS}")
         records = len(self.training.numbers)
         training = self.training.take(np.argsort(self.training.numbers))
-        return replace(self, num_clients=records, training=training, offsets=np.arange(records + 1, dtype=np.int64))
+        offsets = np.arange(records + 1, dtype=np.int64)
+        return replace(self, num_clients=records, training=training, offsets=offsets, untrainable=training.wrong)
 
 
 class StoredData(DataSection):
@@ -197,12 +226,13 @@ class StoredData(DataSection):
                 f"{tables.train.source}: data.transform whiten in a folder that holds a part of the federation: "
                 "another machine may find other components; expected: the other transforms"
             )
-        outputs = self._outputs(tables, folder, kind)
-        training, testing = self._divided(tables, seed, kind, outputs)
+        outputs = self._outputs(tables, folder, form)
+        training, testing = self._divided(tables, seed, form, outputs)
         train = transformed(tables.train, self.transform)
         test = train if testing.table is tables.train else transformed(testing.table, self.transform)
         training, testing = replace(training, table=train), replace(testing, table=test)
         owners, num_clients = self._owners(training, federation, seed, kind)
+        training, owners = training.take(owners >= 0), owners[owners >= 0]  # the others are of nobody here
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
         return StoredDataset(
             num_clients=num_clients,
@@ -212,19 +242,23 @@ class StoredData(DataSection):
             hosted=None if federation is None else np.array(sorted(federation.hosted), dtype=np.int64),
             training=training.take(np.argsort(owners, kind="stable")),
             offsets=offsets,
+            untrainable=np.bincount(owners[training.wrong], minlength=num_clients) > 0,
             testing=testing,
             testers=self._testers(tables, testing),
         )
 
-    def _outputs(self, tables: Tables, folder: Path, kind: Labels) -> int:
+    def _outputs(self, tables: Tables, folder: Path, form: Form) -> int:
         """Number of outputs that a model needs: a public number, which no training record changes."""
+        kind = form.labels
         if isinstance(kind, Numbers):
             return kind.outputs(tables.train.labels)  # a fact of the columns
         federation, test = tables.federation, tables.test
         if found := self.known_classes(folder) or (federation and federation.classes):
             return found
         if federation is None and test is not None:
-            return kind.outputs(kind.checked(test.labels, len(test), test.source))
+            labels = kind.converted(test.labels, len(test), test.source)
+            Records(test, np.arange(len(test)), labels, kind.wrong(labels)).public(form)
+            return kind.outputs(labels)
         where = "data.classes" if federation is None else "data.classes, or classes in federation.json"
         raise DataError(
             f"{tables.train.source}: the number of classes is not declared, and people's labels must not decide it; "
@@ -271,27 +305,28 @@ class StoredData(DataSection):
             raise DataError(f"{tables.train.source}: {_NOT_ALL_RECORDS}")
         return int((~self._held_out(tables)).sum())
 
-    def _divided(self, tables: Tables, seed: int, kind: Labels, outputs: int) -> tuple[Records, Records]:
+    def _divided(self, tables: Tables, seed: int, form: Form, outputs: int) -> tuple[Records, Records]:
         """Training records, and the public test records: of a table, held out, or none."""
+        kind = form.labels
         if tables.test is tables.train and not len(tables.train):  # of a server that evaluates nothing
             labels = kind.none(tables.train.input_shape[0])
             if labels is None:
                 raise DataError(
                     f"{tables.train.source}: no test records, and no others say how many numbers a label has"
                 )
-            return (nothing := Records(tables.train, np.arange(0), labels)), nothing
-        training = Records.all_of(tables.train, kind, outputs)
+            return (nothing := Records(tables.train, np.arange(0), labels, np.zeros(0, bool))), nothing
+        training = Records.all_of(tables.train, form, outputs)
         none = training.take(slice(0))
         if tables.test is tables.train:
-            return none, training
+            return none, training.public(form, outputs)
         if tables.test is not None and self.test_is_public:
             if tables.test.input_shape != tables.train.input_shape:
                 other = f"those of {tables.train.source} {list(tables.train.input_shape)}"
                 found = f"inputs have shape {list(tables.test.input_shape)}, {other}"
                 raise DataError(f"{tables.test.source}: {found}; they must agree")
-            return training, Records.all_of(tables.test, kind, outputs)
+            return training, Records.all_of(tables.test, form, outputs).public(form, outputs)
         held_out = self._held_out(tables, _strata(training, kind), seed)
-        return training.take(~held_out), training.take(held_out)
+        return training.take(~held_out), training.take(held_out).public(form, outputs)
 
     def _testers(self, tables: Tables, testing: Records) -> NDArray[np.int64] | None:
         """The clients of the records of a test table, where its column names known ones."""
@@ -310,7 +345,7 @@ class StoredData(DataSection):
     def _owners(
         self, training: Records, federation: FederationFile | None, seed: int, kind: Labels
     ) -> tuple[NDArray[np.int64], int]:
-        """The client of every training record, and the number of clients."""
+        """The client of every training record (-1: nobody whose records are here), and the number of clients."""
         if not isinstance(self.partition, NaturalPartition):
             records = len(training.numbers)
             if self.clients is None:
@@ -321,15 +356,16 @@ class StoredData(DataSection):
         if not len(training.numbers):
             assert federation is not None
             return training.numbers, federation.clients
-        column = training.table.column(self.partition.column)
+        column = training.table.column(self.partition.column, complete=federation is None)
         if federation is None:
             names, owners = np.unique(column, return_inverse=True)
             return owners[training.numbers], len(names)
-        strangers = column[~np.isin(column, federation.hosted)]
-        if strangers.size:
-            where = "not among the hosted clients of federation.json"
-            raise DataError(f"{training.table.source}: client {strangers[0]!s} is {where}")
-        return column.astype(np.int64), federation.clients
+        if column.dtype.kind in "iuf":
+            hosted = np.isin(column, federation.hosted)
+            return np.where(hosted, column, -1).astype(np.int64), federation.clients
+        ids = {str(client): client for client in federation.hosted}
+        owners = np.array([ids.get(str(value), -1) for value in column.tolist()], dtype=np.int64)
+        return owners, federation.clients
 
 
 class BenchmarkData(StoredData):
@@ -340,6 +376,10 @@ class BenchmarkData(StoredData):
 
     def _draw(self, train: Table, strata: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
         return partition.hold_out(rng.public_stream(seed, "test-set"), strata, self.test_fraction)
+
+
+def _wrong_inputs(table: Table, number: int, form: Form) -> DataError:
+    return DataError(f"{table.source}: the inputs of record {number} are others than {form.expected}")
 
 
 def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:

@@ -43,7 +43,7 @@ class SyntheticData(DataSection):
         return self.clients * self.records_per_client
 
     def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> "SyntheticDataset":
-        if form != CLASSIFICATION:
+        if (form.labels, form.vocabulary) != (CLASSIFICATION.labels, None):
             raise DataError("data: synthetic has records of numbers and classes, and this task needs others")
         features = math.prod(self.shape) if self.shape else self.features
         directions = rng.public_stream(seed, "synthetic-centres").standard_normal((features, self.classes))
@@ -52,6 +52,7 @@ class SyntheticData(DataSection):
             num_clients=self.clients,
             input_shape=self.shape or (self.features,),
             num_classes=self.classes,
+            form=form,
             config=self,
             seed=seed,
             centres=(directions.T * (self.separation / math.sqrt(2))).astype(np.float32),
@@ -73,11 +74,16 @@ class SyntheticDataset(Dataset):
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         self.check_ids(clients)
-        return np.full(len(clients), self.records_per_unit, dtype=np.int64)
+        return np.full(len(clients), len(self._places), dtype=np.int64)
+
+    @property
+    def _places(self) -> NDArray[np.int64]:
+        """Of the records that train, among a client's."""
+        return np.arange(min(self.records_per_unit, self.form.most or self.records_per_unit))
 
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
         sizes = self.sizes(clients)
-        records = clients[:, None] * self.records_per_unit + np.arange(self.records_per_unit)
+        records = clients[:, None] * self.records_per_unit + self._places
         return Cohort(*self._records("training", records, self.config.records_per_client), sizes)
 
     def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -85,7 +91,7 @@ class SyntheticDataset(Dataset):
         return self._records("test", np.arange(self.config.test_records), records_per_client=1)
 
     def labels_of(self, client: int) -> NDArray[np.int64]:
-        return self._labels("training", client * self.records_per_unit + np.arange(self.records_per_unit))
+        return self._labels("training", client * self.records_per_unit + self._places)
 
     def by_record(self) -> "SyntheticDataset":
         return replace(self, num_clients=self.num_clients * self.records_per_unit, records_per_unit=1)

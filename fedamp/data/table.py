@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedamp.data.form import Form
 from fedamp.errors import DataError
 
 CHECKED_AT_ONCE = 256 * 2**20  # bytes; inputs up to this size are checked when loaded, larger ones as they are read
@@ -42,36 +43,40 @@ class Table:
     def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
         """Inputs of the records, in the given order, shape [records, *input_shape].
 
-        Raises DataError, with the source and the record, for a number that is not finite or too large for float32.
+        What is too large for float32 is infinite. A record that cannot be read is NaN: it must not take others away.
         """
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             inputs = np.asarray(self.inputs[records]).astype(np.float32, copy=False)
             inputs = inputs.reshape(len(records), *self.input_shape)
             if self.scale != 1:
                 inputs = inputs / np.float32(self.scale)
-        if not np.isfinite(inputs).all():
-            first = records[np.argmin(np.isfinite(inputs).reshape(len(records), -1).all(axis=1))]
-            raise DataError(f"{self.source}: the inputs of record {first} hold NaN or infinity; all must be finite")
         return inputs
 
-    def check_inputs(self) -> None:
-        """Reads a table of at most 256 MB once, as :meth:`read` does, if its type allows NaN and infinity."""
-        bytes_per_record = math.prod(self.input_shape) * self.inputs.dtype.itemsize
-        if self.inputs.dtype.kind == "f" and len(self) * bytes_per_record <= CHECKED_AT_ONCE:
+    def wrong(self, form: Form) -> NDArray[np.bool_]:
+        """Which records cannot be trained on, by their inputs, shape [records]; read in blocks.
+
+        Above 256 MB, or where inputs are computed as they are read, no record is wrong yet: :meth:`read` finds it.
+        """
+        wrong, bytes_per_record = np.zeros(len(self), bool), math.prod(self.input_shape) * self.inputs.dtype.itemsize
+        could_be = self.inputs.dtype.kind == "f" or form.vocabulary is not None
+        if could_be and len(self) * bytes_per_record <= CHECKED_AT_ONCE:
             step = max(1, 2**22 // bytes_per_record)
             for start in range(0, len(self), step):
-                self.read(np.arange(start, min(start + step, len(self))))
+                block = np.arange(start, min(start + step, len(self)))
+                wrong[block] = form.wrong(self.read(block))
+        return wrong
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str, complete: bool = True) -> NDArray[Any]:
         """The client of each record as stored: integers, strings or anything else that is ordered, shape [records].
 
-        Raises DataError for no such column, or not one plain value for each record.
+        Raises DataError for no such column, not a value for each record, or (``complete``) values that name nobody.
         """
         if self.read_column is None:
             raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
         values = self.read_column(name)
         plain = values.dtype != object or all(isinstance(value, str | bytes) for value in values)
-        if values.shape != (len(self),) or not plain or (values.dtype.kind == "f" and not np.isfinite(values).all()):
+        named = plain and not (values.dtype.kind == "f" and not np.isfinite(values).all())
+        if values.shape != (len(self),) or (complete and not named):
             raise DataError(
                 f"{self.source}: column {name!r} must name a client (a number or a string) for each of the "
                 f"{len(self)} records; it is of type {values.dtype} and shape {list(values.shape)}"

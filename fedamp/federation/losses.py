@@ -354,4 +354,4 @@ def loss_of(client: Client, model: Model) -> Loss:
 
 def form_of(client: Client, model: Model) -> Form:
     """The form of records that a scenario's task expects."""
-    return Form(loss_of(client, model).labels, model.vocabulary)
+    return Form(loss_of(client, model).labels, model.vocabulary, client.max_records)

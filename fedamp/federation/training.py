@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, NotNegative, Positive, Section, Steps, check_steps
 
+DEPLOYED_RECORDS = 10_000  # of a client on a deployment's node; nobody else's records or clock follow from more
+
 
 class Client(Section):
     """Local training: ``steps`` gradient steps, or ``epochs`` passes over the client's records."""
@@ -18,6 +20,12 @@ class Client(Section):
     steps: Count | None = Field(None, description="gradient steps of a client in a round")
     epochs: Count | None = Field(None, description="passes over the client's records in a round, instead of steps")
     batch_size: Count | Literal["full"] = Field("full", description="records of a gradient step; full: all")
+    max_records: Count | None = Field(
+        None,
+        exclude_if=lambda count: count is None,
+        description="of a client with more records only the first so many train, so that the time of a node follows "
+        f"from public numbers; default: {DEPLOYED_RECORDS:,} in a deployment, any number in a simulation",
+    )
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="its state starts anew in every round of a client")
     learning_rate: Positive | Annotated[Steps, Field(min_length=1)] = Field(
         0.1, description="a number, or a list of [first round, number], the first of them for round 1"

@@ -17,6 +17,7 @@ from fedamp.errors import (
     FedampError,
     FederationError,
     Interrupted,
+    NobodyTrainedError,
     ScenarioError,
     UnwritableError,
     one_line,
@@ -115,7 +116,7 @@ def _explained(folder: "RunFolder") -> Iterator[None]:
     except UnwritableError as error:
         how = f"; {how_to_resume(folder.path)}" if os.path.exists(folder.ledger) else ""
         raise UnwritableError(f"{error}{how}") from None
-    except DivergedError as error:  # it would diverge again
+    except (DivergedError, NobodyTrainedError) as error:  # it would end so again
         raise FederationError(f"{error}; log: {folder.log}") from error
     except FederationError as error:
         raise FederationError(f"{error}; log: {folder.log}; {how_to_resume(folder.path)}") from error
@@ -148,6 +149,7 @@ def _play_here(
 
         prepared = prepared or prepare(scenario, seed, costs)
         observer.prepared(prepared)
+        prepared.tell_untrainable()
         grid.demand = prepared.demand
         log.info(how := prepared.how_clients_train)
         prepared = replace(prepared, engine=f"{why}; {how}", began=began)
@@ -164,6 +166,7 @@ def _play_on_flower(
 
     seen, prepared = folder.read_rounds(), prepare(scenario, seed, costs)
     observer.prepared(prepared)
+    prepared.tell_untrainable()
     observer.started(prepared, seen)
 
     def watch() -> None:

@@ -23,7 +23,14 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedamp.base.files import write_secret
-from fedamp.errors import DivergedError, FederationError, RunFolderError, StopTraining, UnwritableError
+from fedamp.errors import (
+    DivergedError,
+    FederationError,
+    NobodyTrainedError,
+    RunFolderError,
+    StopTraining,
+    UnwritableError,
+)
 from fedamp.runs.chain import altered
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
@@ -67,6 +74,7 @@ def rounds(
 
     Raises:
         FederationError: below quorum, nobody reported, or a round would be released twice. The run can be resumed.
+        NobodyTrainedError: the run has ended, and each unit failed in each round.
         DivergedError: the model is no longer finite; the round was not released.
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
     """
@@ -102,6 +110,7 @@ def rounds(
             if interrupted():
                 break
     run.finish()
+    run.check_trained()
 
 
 class _Run:
@@ -177,6 +186,16 @@ class _Run:
         if self.ledger.has_ended and not (self.plan.known_seed or self.plan.scenario.federation.keep_secrets):
             log.info("the run has ended: its secret seed and its checkpoints are deleted")
             self.folder.delete_secrets()
+
+    def check_trained(self) -> None:
+        """Raise NobodyTrainedError if all units failed. Only at the end: a unit's data stop no run."""
+        _, reported, failed = reports(self.finished)
+        if self.state.round == self.plan.last_round and 0 < reported <= failed:
+            unit = self.plan.scenario.privacy.unit
+            raise NobodyTrainedError(
+                f"no {unit} could train in any of {len(self.finished)} rounds: the model is noise; "
+                "expected: records that fit model and loss"
+            )
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()

@@ -14,6 +14,7 @@ from fedamp.accounting.ledgers import Check, Verdict
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
 from fedamp.errors import ScenarioError, fails_alone
 from fedamp.federation.plan import Plan, make_plan, weakness
+from fedamp.federation.training import DEPLOYED_RECORDS
 from fedamp.models.architectures import is_import_path
 from fedamp.noise.banded import path_noise
 from fedamp.runs.verify import complaint
@@ -94,6 +95,9 @@ def _of_plan(plan: Plan) -> Iterator[Check]:
     several = client.steps != 1 and asked.privacy.unit == "client"
     rate = max(rate for _, rate in client.learning_rates) if several else 0.0  # a single step is clipped in any case
     yield _judged("learning rate", rate, f"client.learning_rate {rate:g}" if several else "one local step")
+    if asked.privacy.unit == "client" and (client.steps is None or client.batch_size == "full"):
+        most = f"on a deployment's node the first {client.max_records or DEPLOYED_RECORDS:,} of a client train, at most"
+        yield Check("records", "pass", f"{most} (client.max_records)")
     steps = client.steps or client.epochs or 1
     yield _judged("local steps", steps, f"{steps:,} {'epochs' if client.epochs else 'steps'} of a client in a round")
 

@@ -22,9 +22,9 @@ from fedamp.client.stacks import aligned
 from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
-from fedamp.data.dataset import TO_TEST
+from fedamp.data.dataset import TO_TEST, WRONG_RECORDS
 from fedamp.engines.resources import Demand
-from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line
+from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line, tell
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.losses import Loss, form_of, loss_of
 from fedamp.federation.plan import Costs, Plan, make_plan, privacy_units
@@ -64,6 +64,7 @@ class Prepared:
         worker_bytes: GPU memory that a worker needs for a stack of units.
         pieces: (submodel, round) -> the piece of the model that a unit trains.
         test, validation: public records, to test the model and to choose between settings; both may be empty.
+        untrainable: number of units here that cannot train; private, and it decides nothing.
         engine: name of the engine and the reason for it; empty in a deployment.
         began: start of the run, by :func:`time.perf_counter`.
     """
@@ -75,11 +76,18 @@ class Prepared:
     pieces: Pieces
     test: Records
     validation: Records
+    untrainable: int = 0
     engine: str = ""
     began: float = field(default_factory=perf_counter)
 
     def strategy(self, state: ServerState, write_down: WriteDown | None = None) -> PrivateStrategy:
         return PrivateStrategy(self.pipeline, self.task, state, write_down)
+
+    def tell_untrainable(self) -> None:
+        """Say on the terminal how many units of a simulation cannot train, if any."""
+        if self.untrainable:
+            unit = self.plan.scenario.privacy.unit
+            tell(f"{self.untrainable} of {self.plan.units} {unit}s cannot train, and count as zero: {WRONG_RECORDS}")
 
     @property
     def hint(self) -> str | None:
@@ -298,7 +306,12 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     state = _pipeline(plan, parameters, pieces).start(parameters)
     stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})
-    prepared = Prepared(plan, task, state, worker_bytes, pieces, *_kept_apart(dataset.test(), scenario))
+    untrainable = 0
+    if dataset.hosted is None:
+        units = dataset.by_record() if scenario.privacy.unit == "sample" else dataset
+        untrainable = int(units.cannot_train(np.arange(units.num_clients)).sum())
+    tested = _kept_apart(dataset.test(), scenario)
+    prepared = Prepared(plan, task, state, worker_bytes, pieces, *tested, untrainable)
     # Check that the outputs have the shape that the loss takes: here, not on every client.
     module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():

@@ -39,7 +39,10 @@ def seconds_of_a_unit(prepared: Prepared, steps: int, units: int | None = None) 
     def sizes(clients: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.full(len(clients), records)
 
-    made_up: Any = SimpleNamespace(input_shape=task.input_shape, sizes=sizes, gather=gather)
+    def lost(clients: NDArray[np.int64], read: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.zeros(len(clients), dtype=bool)
+
+    made_up: Any = SimpleNamespace(input_shape=task.input_shape, sizes=sizes, gather=gather, lost=lost)
     node_device = devices.here(prepared.device)
     node = TrainingNode(task.model_copy(update=changes), made_up, node_device)
     seeds, (_, submodel) = [bytes(rng.SEED_BYTES)] * units, plan.submodels.choices(masks=1)[0]

@@ -5,7 +5,6 @@
 No step changes its state. The caller adopts the next state after the release is written down.
 """
 
-import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from flwr.app import Message
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums, is_finite
 from fedamp.client.clipping import LARGEST_COHORT
-from fedamp.errors import DivergedError, FederationError
+from fedamp.errors import DivergedError, FederationError, tell
 from fedamp.federation.clipping import NormCounts
 from fedamp.federation.mixing import Start, relative_width
 from fedamp.federation.optimizers import AVERAGE
@@ -26,8 +25,6 @@ from fedamp.models.pieces import Pieces
 from fedamp.noise.gaussian import Uniform
 from fedamp.noise.independent import Noise
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, ModelParts, Request
-
-log = logging.getLogger("fedamp.server")
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,8 @@ class ReleasePipeline:
         """
         reported, quorum, unit = aggregate.reported, self.plan.quorum, self.plan.scenario.privacy.unit
         if 0 < reported <= aggregate.failed:
-            log.warning("round %d: each of %d %ss failed: the release is noise", round_, reported, unit)
+            why = f" ({aggregate.errors[0]})" if aggregate.errors else ""
+            tell(f"round {round_}: each of {reported} {unit}s failed{why}: the release is noise")
         if scheduled == 0 or (reported > 0 and reported >= quorum * scheduled):
             return
         found = f"{reported or 'none'} of {scheduled} {unit}s reported"

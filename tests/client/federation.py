@@ -76,6 +76,9 @@ class Records:
     def sizes(self, clients: np.ndarray) -> np.ndarray:
         return self.lengths[clients]
 
+    def lost(self, clients: np.ndarray, read: np.ndarray) -> np.ndarray:
+        return np.zeros(len(clients), dtype=bool)
+
     def gather(self, clients: np.ndarray) -> Cohort:
         if self.unreadable.intersection(clients.tolist()):
             raise DataError("records cannot be read")

@@ -116,7 +116,7 @@ REFUSED = {
         r"labels must be|mean-squared-error takes outputs \[batch, outputs\]; model lstm answers \[2, 32, "
     ),
     ("client.loss=token-cross-entropy",): "labels have shape",
-    (*CHARACTERS, "model.vocabulary=50"): "with model.vocabulary 50 inputs are tokens; expected: integers 0 to 49",
+    (*CHARACTERS, "model.vocabulary=50"): r"are others than tokens, integers 0 to 49 \(model\.vocabulary",
     (*CHARACTERS, "submodels={scheme: disjoint, count: 2}"): r"submodels\.count: .* nodes to partition",
     ("client={momentum: 0.5, optimizer: adam}",): "client: momentum is for optimizer sgd; adam has beta1",
     ("client.learning_rate=[[2, 0.5]]",): "learning_rate must start at round 1",

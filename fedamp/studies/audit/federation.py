@@ -108,7 +108,7 @@ class Neighbour:
     def __init__(self, dataset: Dataset, units: NDArray[np.int64], records: Arrays) -> None:
         self._dataset, self._units = dataset, units
         table = Table(f"records of unit {', '.join(map(str, units))}", *records)
-        own = Records(table, np.arange(len(table)), records[1])
+        own = Records.all_of(table, dataset.form, dataset.num_classes)
         self._own = StoredDataset(
             num_clients=1,
             input_shape=dataset.input_shape,
@@ -116,6 +116,7 @@ class Neighbour:
             form=dataset.form,
             training=own,
             offsets=np.array([0, len(table)]),
+            untrainable=np.array([own.wrong.any()]),
             testing=own,
         )
 
@@ -125,7 +126,12 @@ class Neighbour:
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """As for any data set."""
-        return np.where(np.isin(clients, self._units), self._own.offsets[1], self._dataset.sizes(clients))
+        own = self._own.sizes(np.zeros(1, dtype=np.int64))
+        return np.where(np.isin(clients, self._units), own, self._dataset.sizes(clients))
+
+    def cannot_train(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """As for any data set."""
+        return np.where(np.isin(clients, self._units), self._own.untrainable, self._dataset.cannot_train(clients))
 
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
         """As for any data set."""

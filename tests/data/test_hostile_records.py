@@ -1,0 +1,109 @@
+"""One person's malformed record takes away that person's contribution, and nobody else's."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedamp.client.app import node_of
+from fedamp.client.task import TrainInstruction
+from fedamp.data.form import Form
+from fedamp.data.partition import NaturalPartition
+from fedamp.data.sections import NpzData, TabularData
+from fedamp.federation.training import Client
+from fedamp.models.networks import initial_parameters
+from fedamp.models.section import Model
+from tests.client.federation import task_of
+
+UNITS, RECORDS, CLIP = 20, 5, 0.1
+VICTIM = 7
+
+
+def clean() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(5)
+    owners = np.repeat(np.arange(UNITS), RECORDS)
+    x = generator.normal(size=(len(owners), 5)).astype(np.float32)
+    return {"x": x, "y": generator.integers(0, 3, len(owners)), "client": owners}
+
+
+def changed(kind: str) -> dict[str, np.ndarray]:
+    arrays = clean()
+    place = VICTIM * RECORDS + 2
+    if kind in ("nan", "inf"):
+        arrays["x"][place, 1] = float(kind)
+    elif kind.startswith("label"):
+        arrays["y"][place] = int(kind.split()[1])
+    elif kind == "stranger":
+        arrays["client"][place] = 10**9
+    else:  # many records
+        more = np.full(30_000, VICTIM)
+        for name, value in (("x", arrays["x"][place]), ("y", 1)):
+            arrays[name] = np.concatenate([arrays[name], np.repeat(np.array([value], arrays[name].dtype), 30_000, 0)])
+        arrays["client"] = np.concatenate([arrays["client"], more])
+    return arrays
+
+
+def section(folder: Path, arrays: dict[str, np.ndarray]) -> NpzData:
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / "train.npz", **arrays)
+    about = {"clients": UNITS, "hosted": list(range(UNITS)), "classes": 3}
+    (folder / "federation.json").write_text(json.dumps(about))
+    return NpzData(name="npz", path=str(folder), partition=NaturalPartition(scheme="natural"))
+
+
+def released(folder: Path, arrays: dict[str, np.ndarray]):
+    """The node's sum, from its folder, and its report."""
+    model, client = Model(name="mlp", hidden=(8, 6)), Client(epochs=1, learning_rate=0.5, max_records=50)
+    task = task_of(model=model, client=client, data=section(folder, arrays))
+    units = list(range(UNITS))
+    order = TrainInstruction(1, units, [unit.to_bytes(32) for unit in units], [-1] * UNITS, [CLIP])
+    return node_of(task.to_json(), "", "cpu", None).train(initial_parameters(model, (5,), 3, 1), order)
+
+
+@pytest.mark.parametrize("kind", ["nan", "inf", "label 7", "label -1", "label 1099511627776", "stranger", "many"])
+def test_a_hostile_record_moves_the_sum_of_a_node_by_at_most_its_clip(tmp_path, kind):
+    before, _ = released(tmp_path / "before", clean())
+    after, report = released(tmp_path / "after", changed(kind))
+    moved = np.sqrt(sum(np.square(after[name] - before[name]).sum() for name in before))
+    assert moved <= 2 * CLIP * (1 + 1e-6), "a unit that is replaced: one update leaves, another one comes"
+    assert kind in ("stranger", "many") or moved <= CLIP * (1 + 1e-6)
+    assert report.reported == list(range(UNITS)), "it counts as there"
+    assert report.failed == (kind not in ("stranger", "many"))
+
+
+def test_a_wrong_record_takes_its_own_unit_away_and_by_record_itself(tmp_path):
+    config = NpzData(name="npz", path=str(tmp_path), classes=3, partition=NaturalPartition(scheme="natural"))
+    np.savez(tmp_path / "train.npz", **changed("nan"))
+    dataset = config.load(0, Path())
+    sizes = dataset.sizes(np.arange(UNITS))
+    assert np.flatnonzero(sizes == 0).tolist() == np.flatnonzero(dataset.cannot_train(np.arange(UNITS))).tolist()
+    assert np.flatnonzero(sizes == 0).tolist() == [VICTIM]
+    records = dataset.by_record()
+    assert np.flatnonzero(records.sizes(np.arange(UNITS * RECORDS)) == 0).tolist() == [VICTIM * RECORDS + 2]
+
+
+def test_tokens_and_cells_of_columns_take_one_unit_away(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"x": [[1.0], None, [2.0], [1.0, 2.0], [9.0]], "y": [0, 1, None, 1, 0], "client": list("abcde")}
+    pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+    config = TabularData(name="parquet", path=str(tmp_path), classes=2, partition=NaturalPartition(scheme="natural"))
+    assert config.load(0, Path(), Form(vocabulary=5)).sizes(np.arange(5)).tolist() == [1, 0, 0, 0, 0]
+
+
+def test_inputs_that_are_too_many_to_check_at_load_are_found_when_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedamp.data.table.CHECKED_AT_ONCE", 0)
+    dataset = section(tmp_path / "late", changed("nan")).load(0, Path())
+    cohort = dataset.gather(np.arange(UNITS))
+    assert np.flatnonzero(cohort.sizes == 0).tolist() == [VICTIM]
+    assert np.isfinite(cohort.inputs).all()
+    assert dataset.lost(np.arange(UNITS), cohort.sizes).sum() == 1
+
+
+def test_of_a_client_with_more_records_the_first_ones_train(tmp_path):
+    dataset = section(tmp_path / "many", changed("many")).load(0, Path(), Form(most=6))
+    cohort = dataset.gather(np.array([VICTIM]))
+    assert cohort.sizes.tolist() == [6]
+    np.testing.assert_array_equal(cohort.inputs[0, :RECORDS], clean()["x"][VICTIM * RECORDS : (VICTIM + 1) * RECORDS])
