@@ -1,6 +1,5 @@
 """fedamp: federated learning with differential privacy, amplified by the randomness that training has anyway."""
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +9,6 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = ["StopTraining", "compare", "load", "open", "play", "privacy", "run", "sweep"]
-
-# Flower and Ray read these when they are imported, and nothing of fedamp is imported before this.
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ partition of records, initial parameters) comes from statistical generators, who
 
 import hashlib
 import secrets
+from collections.abc import Iterable
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -138,6 +139,14 @@ def public_uniforms(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDAr
 def public_seed(seed: int, purpose: str) -> int:
     """A public 63-bit seed; it says nothing about ``seed``."""
     return _public_key(seed, f"public {purpose}", (), bytes_=8) >> 1
+
+
+def keyed_digest(seed: int, purpose: str, parts: Iterable[bytes]) -> str:
+    """256 bits in hexadecimal, which say nothing about the parts to those who do not know the seed."""
+    keyed = hashlib.blake2b(key=bytes(stream(seed, purpose).words(4)), digest_size=SEED_BYTES)
+    for part in parts:
+        keyed.update(part)
+    return keyed.hexdigest()
 
 
 def seed_from_system() -> int:

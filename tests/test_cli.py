@@ -428,3 +428,17 @@ def test_a_warning_is_a_line_of_its_own(fedamp, tmp_path, monkeypatch):
     lines = answer.err.splitlines()
     assert lines
     assert all(re.match(r"caution: \w+ took \d+ s, answered by: ", line) for line in lines)
+
+
+@pytest.mark.parametrize("command", [["check", "digits"], ["scenarios", "list"]])
+def test_a_terminal_of_ascii_shows_a_question_mark_for_other_letters(command: list[str]) -> None:
+    variables = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-m", "fedamp", *command], env=variables, capture_output=True, text=True)
+    assert (done.returncode, "Unicode" in done.stderr) == (0, False), done.stderr
+
+
+def test_a_command_whose_output_nobody_reads_ends_as_its_work_says() -> None:
+    command = f"exec {sys.executable} -m fedamp privacy digits"
+    for closed in (">&-", "> >(exit 0)"):
+        done = subprocess.run(["bash", "-c", f"{command} {closed}"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

@@ -216,7 +216,7 @@ def test_a_missing_file_is_refused_with_the_nearest_shipped_one(tmp_path):
 
 
 def test_overrides_are_validated_and_take_effect():
-    scenario = reader.load("digits", ["privacy.epsilon=2", "federation.quorum=0.5", "privacy.delta=1e-6"])
+    scenario = reader.reader.load("digits", ["privacy.epsilon=2", "federation.quorum=0.5", "privacy.delta=1e-6"])
     assert (scenario.privacy.epsilon, scenario.federation.quorum, scenario.privacy.delta) == (2, 0.5, 1e-6)
 
 
@@ -268,3 +268,24 @@ def test_no_value_anywhere_ever_gives_a_traceback(path, junk):
         message = str(error)
     assert "\n" not in message
     assert message.startswith("fuzzed")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "client.weight_decay=yes",
+        "client.weight_decay=true",
+        "rounds=1:30",
+        "rounds=010",
+        "known_seed=yes",
+        "known_seed=1",
+    ],
+)
+def test_a_truth_is_no_number_and_a_number_no_truth(value: str) -> None:
+    with pytest.raises(ScenarioError, match=value.partition("=")[0]):
+        reader.load("digits", [value])
+
+
+def test_no_is_text_and_true_a_choice() -> None:
+    assert reader.load("digits", ["name=no"]).name == "no"
+    assert reader.load("digits", ["known_seed=true"]).known_seed is True

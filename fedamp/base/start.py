@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# What Flower and Ray read when they are imported: of fedamp's own processes, never of a program that imports it.
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_LOG_LEVEL": "ERROR",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
 _WHILE_STARTING, _AFTERWARDS = 300_000, (700, 10, 10)  # objects that are made between two collections
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 

@@ -2,6 +2,7 @@
 
 import errno
 import faulthandler
+import io
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ import click
 from rich.console import Console, RenderableType
 from typer import Argument, Option, Typer
 
-from fedamp.base.start import seldom_collected
+from fedamp.base.start import QUIET, seldom_collected
 from fedamp.base.text import harmless, printable
 from fedamp.errors import FedampError, InputError, Interrupted
 
@@ -28,7 +29,16 @@ if TYPE_CHECKING:
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # NO_COLOR: no italics nor bold either; rich would keep them.
 PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
-out, err = Console(**PLAIN), Console(stderr=True, **PLAIN)
+
+
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads on: the command goes on to its end, and its status says how it went."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if self.stderr else 1)
+
+
+out, err = _Terminal(**PLAIN), _Terminal(stderr=True, **PLAIN)
 
 
 def _shipped(incomplete: str) -> list[str]:
@@ -148,6 +158,11 @@ def judge(checks: "Sequence[Check]", about: str = "") -> None:
 
 def exit_with(app: Typer) -> NoReturn:
     """Run the command of the command line, and exit with its status."""
+    os.environ |= QUIET | os.environ
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show a letter shows a question mark
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     if sys.__stderr__ is not None and not faulthandler.is_enabled():
         # A custom model may crash this process where it is built or evaluated: name the line.
         faulthandler.enable(sys.__stderr__, all_threads=False)

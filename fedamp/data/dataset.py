@@ -1,6 +1,7 @@
 """A federated data set, and the section of a scenario that loads one."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
@@ -91,6 +92,10 @@ class Dataset(ABC):
     @abstractmethod
     def by_record(self) -> Self:
         """The same training records, each as a client of its own, in an order that no partition changes."""
+
+    def whose(self) -> Iterator[bytes]:
+        """Private facts that change where a record gets another client; none where no file says whose they are."""
+        return iter(())
 
     def label_counts(self, limit: int) -> LabelCounts:
         """Label counts of the first ``limit`` hosted clients, and the sizes of all."""

@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -112,6 +113,11 @@ class StoredDataset(Dataset):
 
     def cannot_train(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
         return self.untrainable[clients]
+
+    def whose(self) -> Iterator[bytes]:
+        for facts in (self.offsets, self.training.numbers, self.training.labels):
+            yield repr((facts.dtype.str, facts.shape)).encode()
+            yield np.ascontiguousarray(facts).tobytes()
 
     def labels_of(self, client: int) -> NDArray[Any]:
         start = self.offsets[client]

@@ -16,6 +16,7 @@ from typing import Any, Self
 from flwr.app import Message
 
 from fedamp.base import devices
+from fedamp.base.start import QUIET
 from fedamp.engines.grid import SimulationGrid, log
 from fedamp.engines.node import FIRST_NODE
 from fedamp.engines.resources import Demand, WorkerResources
@@ -29,7 +30,7 @@ STOP_DEADLINE = 10.0  # seconds, until Ray has ended its processes
 
 def environment() -> dict[str, str]:
     """Of a child process that can import all that this process can."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)}
+    return QUIET | os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)}
 
 
 def private_ray() -> dict[str, str]:

@@ -72,8 +72,8 @@ class Loss(ABC):
         if self.is_known:
             return self.each(outputs.flatten(0, 1), labels.flatten(0, 1)).view(outputs.shape[:2])
         if len(outputs) == 1:
-            return self.each(outputs[0], labels[0])[None]
-        return torch.func.vmap(self.each)(outputs, labels)
+            return self.each(outputs[0], labels[0].clone())[None]
+        return torch.func.vmap(self.each)(outputs, labels.clone())
 
     def gradients(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
         """Gradient of the weighted sum of losses with respect to the outputs.
@@ -105,11 +105,16 @@ class Loss(ABC):
             raise ModelError(f"client.loss: {self.name} takes outputs {wanted}; model {model} answers {shape}")
         if self.is_known:
             return
+        given_ = outputs.clone(), labels.clone()
         try:
-            found = list(self.each(outputs, labels).shape)
+            found = list(self.each(*given_).shape)
+            self.tally(*given_)
         except Exception as error:  # a custom loss may raise anything
-            given_ = f"outputs {shape} and labels {list(labels.shape)}"
-            raise ModelError(f"client.loss: {self.name} fails for {given_} ({one_line(error)})") from error
+            what = f"outputs {shape} and labels {list(labels.shape)}"
+            raise ModelError(f"client.loss: {self.name} fails for {what} ({one_line(error)})") from error
+        for what, before, after in zip(("outputs", "labels"), (outputs, labels), given_, strict=True):
+            if not bool(((before == after) | (before != before)).all()):
+                raise ModelError(f"client.loss: {self.name} changes its {what} in place; expected: a copy")
         if found != shape[:1]:
             expected = f"expected: one loss for each record, {shape[:1]}, as with reduction='none'"
             raise ModelError(f"client.loss: {self.name} answers {found} for {shape[0]} records; {expected}")
@@ -278,7 +283,7 @@ class Functions:
         found = {}
         for name, measure in self.metrics.items():
             try:
-                found[name] = float(measure(outputs, labels))
+                found[name] = float(measure(outputs.clone(), labels.clone()))
             except Exception as error:  # a person's function may raise anything
                 raise FederationError(f"metrics: {name} fails ({one_line(error)}); expected: a number") from error
         return found

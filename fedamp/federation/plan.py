@@ -380,7 +380,7 @@ def weakness(delta: float, units: int) -> str | None:
         return None
     return (
         f"delta {delta:g} is above 1/units, {1 / units:.3g}: a release that shows all of some unit's data would be as "
-        "private; expected: well below it"
+        "private; expected: privacy.delta well below it"
     )
 
 

@@ -5,6 +5,7 @@ Every error is one line: the file, the path of the key, what was found, and what
 """
 
 import difflib
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -143,7 +144,10 @@ def validate(
     except (ValueError, ModelError) as error:
         key, words = "", str(error)
     else:
-        return scenario
+        key = next(_mistaken(raw, scenario), "")
+        words = "expected: true or false for a choice, and a number for a number"
+        if not key:
+            return scenario
     if key in (said or {}):
         raise ScenarioError(printable(f"{said[key]}: {words}"))  # type: ignore[index]
     line = _line(key, lines or {})
@@ -218,6 +222,34 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+# Truth and numbers are read as YAML 1.2 reads them: YAML 1.1 takes yes for true, 010 for 8, 1:30 for 90.
+_PLAIN = {
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)",
+    "float": r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?|\.(?:inf|Inf|INF))"
+    r"|\.(?:nan|NaN|NAN)",
+}
+_Loader.yaml_implicit_resolvers = {
+    first: kept
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    if (kept := [each for each in resolvers if each[0].rpartition(":")[2] not in {*_PLAIN, "timestamp"}])
+}
+for _kind, _form in _PLAIN.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), list("-+.0123456789tTfF"))
+
+
+def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[str]:
+    """Keys with a truth where a number or text stands, or the other way: it would be converted without a word."""
+    if isinstance(raw, dict) and isinstance(read, BaseModel):
+        for key, value in raw.items():
+            yield from _mistaken(value, getattr(read, key, None), f"{path}.{key}".lstrip("."))
+    elif isinstance(raw, list) and isinstance(read, list | tuple):
+        for value, each in zip(raw, read, strict=False):
+            yield from _mistaken(value, each, path)
+    elif all(isinstance(each, bool | int | float | str) for each in (raw, read)):
+        yield from [path] * (isinstance(raw, bool) != isinstance(read, bool))
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:

@@ -1,9 +1,12 @@
 """What a model may contain and do to be trained privately; every breach is refused by name."""
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from fedamp.errors import ModelError, one_line
@@ -12,6 +15,7 @@ from fedamp.models.masks import Masks
 from fedamp.models.section import Model
 from fedamp.models.units import declared
 
+_LARGE = 1000.0
 _MOVED = 0.1  # standard deviation by which parameters move from their start
 
 
@@ -30,6 +34,8 @@ def check(module: nn.Module) -> None:
             raise ModelError(
                 f"model: {name} ({kind}) keeps running statistics; use track_running_stats=False or GroupNorm"
             )
+        if getattr(submodule, "max_norm", None) is not None:
+            raise ModelError(f"model: {name} ({kind}) has max_norm, which changes weights when the model is called")
         for key, _ in submodule.named_buffers(recurse=False):
             if key.startswith("running"):
                 raise ModelError(f"model: buffer {name}.{key} is a running statistic, which cannot be protected")
@@ -56,6 +62,7 @@ def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], 
             return module(example((2, *input_shape), config.vocabulary))
 
     before = {name: value.clone() for name, value in constants(module).items()}
+    weights = {name: value.detach().clone() for name, value in module.named_parameters()}
     try:
         first, second = outputs(), outputs()
     except Exception as error:
@@ -70,12 +77,31 @@ def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], 
                 f"{who}: {name} is no parameter, and changes when the model is called, so that it would "
                 "remember records unprotected; expected: constants"
             )
+    _check_leaves_alone(module, who, weights, example((2, *input_shape), config.vocabulary))
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise ModelError(
             f"{who} answers the same inputs in two ways, and no seed decides; expected: random numbers "
             "from torch's, NumPy's or Python's default generator, and nothing that is remembered from call to call"
         )
     prove_silence(module, input_shape, config.vocabulary)
+
+
+def _check_leaves_alone(module: nn.Module, who: str, before: Mapping[str, Tensor], inputs: Tensor) -> None:
+    """Raise ModelError where calling a model changes what it is given: its inputs, or its parameters from ``before``.
+
+    Called once more with large weights and inputs, of both signs: a bound may be far from where training starts.
+    """
+    changed = [name for name, value in module.named_parameters() if not torch.equal(value, before[name])]
+    large = {name: _LARGE * torch.randn_like(value) for name, value in before.items()}
+    for weights, given in ((before, inputs), (large, inputs * _LARGE if inputs.is_floating_point() else inputs)):
+        called, records = {name: value.clone() for name, value in weights.items()}, given.clone()
+        with suppress(Exception), torch.no_grad():  # of large ones a model may raise anything
+            functional_call(module, called, (records,))
+        if not torch.equal(records, given):
+            raise ModelError(f"{who} changes its inputs in place; expected: inputs - 5, not inputs.sub_(5)")
+        changed += [name for name, value in called.items() if not torch.equal(value, weights[name])]
+    if changed:
+        raise ModelError(f"{who} changes its parameter {changed[0]} when it is called; expected: training alone does")
 
 
 def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: int | None = None) -> None:

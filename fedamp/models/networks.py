@@ -20,7 +20,7 @@ from fedamp.base.arrays import Arrays
 from fedamp.errors import InputError, ModelError, one_line
 from fedamp.models import frozen, libraries
 from fedamp.models.architecture import Architecture
-from fedamp.models.architectures import architecture_of, import_own, is_import_path
+from fedamp.models.architectures import architecture_of, import_own, is_import_path, undisturbed
 from fedamp.models.checks import check, check_calls, constants, example
 from fedamp.models.generators import generators_from
 from fedamp.models.section import OF_LIBRARY, Model
@@ -172,7 +172,8 @@ def _import_own(config: Model, input_shape: tuple[int, ...], num_classes: int) -
     try:
         if isinstance(factory, nn.Module):  # its weights are where training starts
             return copy.deepcopy(factory).cpu().train()
-        module = factory(*((input_shape, num_classes) if _takes_shapes(factory) else ()), **config.options)
+        with undisturbed():
+            module = factory(*((input_shape, num_classes) if _takes_shapes(factory) else ()), **config.options)
     except Exception as error:
         raise ModelError(
             f"model {config.name} cannot be built with input_shape={input_shape}, num_classes={num_classes}, "

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
 from fedamp.base.numbers import power
@@ -77,6 +78,7 @@ def _final_scores(sweep: Sweep) -> Figure:
     found = np.array(list(places.values()))
     if len(found) > 2 and found.min() > 0 and found.max() > 8 * found.min():
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.minorticks_off()
     axes.set_xticks(found, [style.shortened(words.given(value), 16) if first else "" for value in values])
     axes.set_xlabel(words.setting(first, sweep.varied) if first else f"{len(sweep.grid.get(REPEATED, [0]))} seeds")
@@ -127,11 +129,13 @@ def epsilon_over_weights(
     canvas, (axes,) = style.figure("What the weights cost", subtitle, (3.4 if pair else 4.0,))
     scale = "log" if logarithmic else "linear"
     axes.set(xlabel=f"weight of {short[1]}", xscale=scale)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     place = np.maximum(np.asarray(chosen)[order], ticks[0])[1:]
     if pair:
         _draw_curve(axes, ticks, cost(ticks), epsilon, float(place[0]))
     else:
         axes.set(ylabel=f"weight of {short[2]}", yscale=scale)
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         second, third = np.meshgrid(ticks, ticks)
         inside = second + third <= 1 + 1e-12
         costs = np.full(second.shape, np.nan)

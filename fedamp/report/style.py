@@ -12,6 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from fedamp.errors import RunFolderError
@@ -51,6 +52,11 @@ class Picture(Figure):
 
     def _repr_html_(self) -> str:
         return all_inline({"": self})
+
+    def draw(self, renderer: Any) -> None:
+        for text in self.findobj(Text):
+            text.set_parse_math(False)  # a dollar in a folder's name is no formula
+        super().draw(renderer)
 
 
 def look(index: int) -> Look:

@@ -28,7 +28,7 @@ class CheckpointHeader(Record):
     """The metadata of a checkpoint: its round, the round's line of ``rounds.jsonl``, and what the arrays belong to.
 
     ``clip_scale``, the adaptive clipping norm over the plan's, is exact: a hexadecimal text in the file.
-    ``scenario`` is the scenario's fingerprint.
+    ``scenario`` is the scenario's fingerprint; ``owners`` a digest, keyed by the seed, of whose records are whose.
     """
 
     format: Literal["fedamp checkpoint 1"]
@@ -40,11 +40,14 @@ class CheckpointHeader(Record):
         PlainSerializer(lambda value: value.hex()),
     ]
     scenario: str
+    owners: str = ""
     record: RoundRecord
     arrays_sha256: str
 
 
-def write_checkpoint(folder: Path, state: ServerState, record: RoundRecord, fingerprint: str, every: int = 1) -> None:
+def write_checkpoint(
+    folder: Path, state: ServerState, record: RoundRecord, fingerprint: str, every: int = 1, owners: str = ""
+) -> None:
     """Write a checkpoint; then delete older ones, except the last two and the last two multiples of ``every``."""
     groups = {"parameters": state.parameters, **{f"moment.{name}": moment for name, moment in state.moments.items()}}
     groups |= {f"noise.{name}": remembered for name, remembered in state.noise.items()}
@@ -52,7 +55,7 @@ def write_checkpoint(folder: Path, state: ServerState, record: RoundRecord, fing
         groups["previous"] = state.previous
     arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
     what = {"round": state.round, "clip_scale": state.clip_scale, "record": record}
-    belongs = {"scenario": fingerprint, "arrays_sha256": digest(arrays)}
+    belongs = {"scenario": fingerprint, "owners": owners, "arrays_sha256": digest(arrays)}
     header = CheckpointHeader.model_validate({"format": FORMAT, **what, **belongs})
     refuse_link(folder)
     with writing(folder):
@@ -71,7 +74,9 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"))
 
 
-def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState, RoundRecord]:
+def read_checkpoint(
+    file: Path, fingerprint: str, like: ServerState, owners: str | None = None
+) -> tuple[ServerState, RoundRecord]:
     """The server's state after a round, and that round's line of ``rounds.jsonl``.
 
     RunFolderError: it is damaged or belongs to another scenario; the line names the newest older one that is good.
@@ -79,19 +84,20 @@ def read_checkpoint(file: Path, fingerprint: str, like: ServerState) -> tuple[Se
     Args:
         fingerprint: of the scenario (:func:`fedamp.runs.ledger.fingerprint`).
         like: a state of the same model.
+        owners: of the data that are there now: one person must not get the rounds of two; None: not compared.
     """
     try:
-        return _read(file, fingerprint, like)
+        return _read(file, fingerprint, like, owners)
     except ValueError as problem:
         for older in [other for other in reversed(checkpoints(file.parent)) if other < file]:
             with suppress(ValueError):
-                _read(older, fingerprint, like)
+                _read(older, fingerprint, like, owners)
                 advice = f"{older.name} is good: delete {file.name} to resume from it"
                 raise RunFolderError(f"{file}: {problem}; {advice}") from None
         raise RunFolderError(f"{file}: {problem}; there is no older one that is good") from None
 
 
-def _read(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState, RoundRecord]:
+def _read(file: Path, fingerprint: str, like: ServerState, owners: str | None) -> tuple[ServerState, RoundRecord]:
     """A checkpoint, or ValueError: why the run cannot resume from it."""
     try:
         with safe_open(file, framework="numpy") as content:
@@ -115,6 +121,8 @@ def _read(file: Path, fingerprint: str, like: ServerState) -> tuple[ServerState,
         raise ValueError("damaged checkpoint: its arrays were altered")
     if header.scenario != fingerprint:
         raise ValueError("checkpoint of another scenario")
+    if owners is not None and header.owners != owners:
+        raise ValueError("the records have other owners, or another order, than when the run began; expected: the same")
     ours, theirs = (
         {name: (array.shape, array.dtype.str) for name, array in each.parameters.items()} for each in (state, like)
     )

@@ -200,7 +200,7 @@ class _Run:
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()
         every = self.plan.scenario.federation.checkpoint_every
-        write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every)
+        write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every, self.prepared.owners)
 
     def summary(self, stopped_because: Ending, error: str | None = None) -> Summary:
         """The summary of the releases; observers get it before it is written, in case the disk is full."""
@@ -278,7 +278,9 @@ class _Run:
             return ServerState(self.ledger.last_model(), released)
         if files and not folder.ledger.exists():
             raise wrong(folder.ledger, "gone, but the run has checkpoints")
-        checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state) if files else None
+        checkpoint = None
+        if files:
+            checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state, self.prepared.owners)
         last = checkpoint[0].round if checkpoint else 0
         # With a secret seed a second try of a round differs, so released rounds cannot be computed again.
         if released > last and not self.plan.known_seed:

@@ -75,11 +75,22 @@ def signal_to_noise(plan: Plan, sizes: Mapping[str, int]) -> float:
     return math.sqrt(plan.last_round * longest / noise) / banded if noise else math.inf
 
 
+_KEYS: Mapping[str, str] = {
+    "signal": "privacy.noise_multiplier or privacy.epsilon, rounds, check_in, model",
+    "reach": "server.learning_rate, privacy.clip, rounds",
+    "drift": "privacy.clip, server.learning_rate, privacy.noise_multiplier or privacy.epsilon",
+    "empty clients": "data.clients",
+    "learning rate": "client.learning_rate",
+    "local steps": "client.steps or client.epochs",
+    "hours": "rounds, check_in, client, model",
+}  # what to change
+
+
 def _judged(name: str, value: float, found: str) -> Check:
     caution, fail = LIMITS[name]
     side = 1 if fail > caution else -1
     verdict: Verdict = "fail" if side * value > side * fail else "caution" if side * value > side * caution else "pass"
-    expected = f"; expected: at {'most' if side > 0 else 'least'} {caution:g}"
+    expected = f"; expected: at {'most' if side > 0 else 'least'} {caution:g}; change {_KEYS[name]}"
     return Check(name, verdict, found + expected * (verdict != "pass"))
 
 

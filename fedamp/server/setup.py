@@ -65,6 +65,7 @@ class Prepared:
         pieces: (submodel, round) -> the piece of the model that a unit trains.
         test, validation: public records, to test the model and to choose between settings; both may be empty.
         untrainable: number of units here that cannot train; private, and it decides nothing.
+        owners: a digest, keyed by the plan's seed, of whose records are whose.
         engine: name of the engine and the reason for it; empty in a deployment.
         began: start of the run, by :func:`time.perf_counter`.
     """
@@ -77,6 +78,7 @@ class Prepared:
     test: Records
     validation: Records
     untrainable: int = 0
+    owners: str = ""
     engine: str = ""
     began: float = field(default_factory=perf_counter)
 
@@ -311,7 +313,8 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
         units = dataset.by_record() if scenario.privacy.unit == "sample" else dataset
         untrainable = int(units.cannot_train(np.arange(units.num_clients)).sum())
     tested = _kept_apart(dataset.test(), scenario)
-    prepared = Prepared(plan, task, state, worker_bytes, pieces, *tested, untrainable)
+    owners = rng.keyed_digest(plan.seed, "owners", dataset.whose())
+    prepared = Prepared(plan, task, state, worker_bytes, pieces, *tested, untrainable, owners)
     # Check that the outputs have the shape that the loss takes: here, not on every client.
     module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():

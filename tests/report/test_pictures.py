@@ -142,3 +142,9 @@ def test_colours_are_told_apart_in_grey_and_from_paper():
     steps = np.diff(np.sort(np.append(lightness, 100.0)))
     assert steps.min() >= 10
     assert lightness.max() <= 68
+
+
+def test_a_dollar_in_a_name_is_no_formula() -> None:
+    canvas, (axes,) = style.figure(r"run $\frac{$ {x}", "a $ b $^")
+    assert style.inline(canvas).startswith("data:image/svg")
+    assert axes.get_title(loc="left") == r"run $\frac{$ {x}"

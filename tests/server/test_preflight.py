@@ -173,3 +173,15 @@ def test_the_page_has_the_limits():
     for name, (caution, fail) in LIMITS.items():
         last = "never" if math.isinf(fail) else rf"(below|above) {fail:,g}"
         assert re.search(rf"^\| `{name}` \| .* \| (below|above) {caution:,g} \| {last} \|$", page, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [("privacy.clip=1e6", "privacy.clip"), ("client.learning_rate=1e5", "client.learning_rate")],
+)
+def test_a_refusal_names_the_key_to_change(change: str, key: str) -> None:
+    asked = reader.load("digits", [change])
+    plan = make_plan(asked, 479)
+    wrong = [check for check in preflight(plan, prepare(asked)) if check.verdict == "fail"]
+    assert wrong
+    assert all(key in check.found for check in wrong)

@@ -1,14 +1,18 @@
 """The built-in models by name. A further one is a class in a file of this package, and a line in ``ARCHITECTURES``."""
 
 import importlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from fedamp.base import given
 from fedamp.errors import ModelError
+from fedamp.models import own_modules
 from fedamp.models.architecture import Architecture
 from fedamp.models.architectures.cnn import CNN
 from fedamp.models.architectures.mlp import MLP
@@ -37,7 +41,7 @@ def is_there(name: str, folder: str | None) -> bool:
     """Whether the module of ``package.module:name`` is installed or in the folder; none of its code is run."""
     first, *below = name.partition(":")[0].split(".")
     try:
-        spec = find_spec(first) or PathFinder.find_spec(first, [folder or ""])
+        spec = PathFinder.find_spec(first, [folder or ""]) or find_spec(first)
     except ValueError:  # no name, or a module that was made by hand
         return first in sys.modules
     for part in below:
@@ -48,14 +52,27 @@ def is_there(name: str, folder: str | None) -> bool:
 def import_own(name: str, folder: str | None) -> Any:
     """The object ``package.module:name``, of an installed package or of a module in a folder, or one that was given.
 
-    InputError: it was not given. Importing may raise anything else.
+    InputError: it was not given. Importing may raise any other Exception.
     """
     if name.startswith(given.PREFIX):
         return given.find(name)
     path, _, attribute = name.partition(":")
-    if folder is not None and folder not in sys.path:
-        sys.path.append(folder)  # installed packages come first: a folder must not hide them
-    return getattr(importlib.import_module(path), attribute)
+    with undisturbed():
+        return getattr(importlib.import_module(own_modules.name_of(path, folder)), attribute)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """For code of other people: it sees no command line, and does not end or move this process."""
+    arguments, place = sys.argv, Path.cwd()
+    sys.argv = arguments[:1]
+    try:
+        yield
+    except SystemExit as ending:
+        raise RuntimeError(f"it ends the process: SystemExit {ending.code}") from None
+    finally:
+        sys.argv = arguments
+        os.chdir(place)
 
 
 def architecture_of(config: Model) -> Architecture:
