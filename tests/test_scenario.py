@@ -216,7 +216,7 @@ def test_a_missing_file_is_refused_with_the_nearest_shipped_one(tmp_path):
 
 
 def test_overrides_are_validated_and_take_effect():
-    scenario = reader.reader.load("digits", ["privacy.epsilon=2", "federation.quorum=0.5", "privacy.delta=1e-6"])
+    scenario = reader.load("digits", ["privacy.epsilon=2", "federation.quorum=0.5", "privacy.delta=1e-6"])
     assert (scenario.privacy.epsilon, scenario.federation.quorum, scenario.privacy.delta) == (2, 0.5, 1e-6)
 
 

@@ -78,6 +78,7 @@ def signal_to_noise(plan: Plan, sizes: Mapping[str, int]) -> float:
 _KEYS: Mapping[str, str] = {
     "signal": "privacy.noise_multiplier or privacy.epsilon, rounds, check_in, model",
     "reach": "server.learning_rate, privacy.clip, rounds",
+    "longest reach": "privacy.clip, server.learning_rate, rounds",
     "drift": "privacy.clip, server.learning_rate, privacy.noise_multiplier or privacy.epsilon",
     "empty clients": "data.clients",
     "learning rate": "client.learning_rate",
