@@ -81,6 +81,8 @@ def test_trackers_are_names_or_sections_and_change_nothing_of_a_run():
         (["tensorbord"], "expected: "),
         (["wandb", {"name": "wandb"}], "a tracker stands twice"),
         ([{"name": "mlflow", "url": "x"}], "did you mean uri?"),
+        ([{"name": "mlflow", "uri": "https://me:s3cret@host/x"}], "holds a password"),
+        ([{"name": "mlflow", "uri": "postgresql://me:s3cret@[host/x"}], "holds a password"),
     ],
 )
 def test_wrong_trackers_are_one_line(trackers, words):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedamp.accounting.bounds import Array
+from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.mechanism import from_json
 from fedamp.accounting.prefixes import epsilon_over_rounds
 from fedamp.accounting.sampled import PRECISION
@@ -22,6 +22,9 @@ Verdict = Literal["pass", "caution", "fail"]
 VERDICTS: tuple[Verdict, ...] = ("pass", "caution", "fail")
 
 TOLERANCE = 1e-6  # relative: another machine adds in another order, and a text has so many digits
+UNCHECKED = "units, group_size, clips, denominators, and whether the noise is the scenario's"
+"""What the ledger alone does not show."""
+
 _LAST = ("stopped_because", "files")
 _EXCLUDED = {*_LAST, "releases", "head", "link"}
 
@@ -93,14 +96,11 @@ def ledger_checks(ledger: Json, delta: float, by_round: Array | None = None) -> 
     """
     mechanism, releases, planned = from_json(ledger["mechanism"]), ledger["releases"], ledger["rounds_planned"]
     private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
-    claimed = _epsilon(ledger["whole_run_epsilon"]["upper"])
-    yield compared("whole run", "whole_run_epsilon", claimed, mechanism.epsilon(delta, precision=precision).upper)
+    cost = mechanism.epsilon(delta, precision=precision)
+    yield _bracket("whole run", "whole_run_epsilon", ledger["whole_run_epsilon"], cost)
     if server := ledger.get("server_mechanism"):
-        claimed, cost = (
-            _epsilon(ledger["epsilon_server"]["upper"]),
-            from_json(server).epsilon(delta, precision=precision),
-        )
-        yield compared("server", "epsilon_server", claimed, cost.upper)
+        cost = from_json(server).epsilon(delta, precision=precision)
+        yield _bracket("server", "epsilon_server", ledger["epsilon_server"], cost)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
     elif by_round is None and mechanism.span == planned:
@@ -125,12 +125,21 @@ def ledger_checks(ledger: Json, delta: float, by_round: Array | None = None) -> 
 
 
 def mechanism_check(ledger: Json) -> Check:
-    """Whether the noise of every part of the model is in the mechanism that is charged."""
+    """Whether the noise of every part of the model is in the mechanisms that are charged, and how it is correlated."""
     mechanism, wrong = from_json(ledger["mechanism"]), None
-    noise = set(_noise_multipliers(mechanism.to_json()))
-    for part in ledger["parts"] if mechanism.is_private else ():
-        if part["noise_multiplier"] not in noise:
-            wrong = f"the noise multiplier {part['noise_multiplier']} of part {part['name']!r} is not in it"
+    charged = {"it": mechanism} | (
+        {"server_mechanism": from_json(server)} if (server := ledger.get("server_mechanism")) else {}
+    )
+    for name, each in charged.items():
+        noise = set(_values(each.to_json(), "noise_multiplier"))
+        for part in ledger["parts"] if mechanism.is_private else ():
+            if part["noise_multiplier"] not in noise:
+                wrong = f"the noise multiplier {part['noise_multiplier']} of part {part['name']!r} is not in {name}"
+    told = list(ledger["noise_coefficients"])
+    if any(coefficients != told for coefficients in _values(mechanism.to_json(), "coefficients")):
+        wrong = f"noise_coefficients are {told}, but not in it"
+    if any(len(told) >= classes for classes in _values(mechanism.to_json(), "classes")):
+        wrong = f"noise_coefficients are of {len(told) + 1} bands, more than the classes in it"
     return Check.of("mechanism", str(mechanism), fail=wrong)
 
 
@@ -151,6 +160,15 @@ def compared(name: str, what: str, claimed: float, cost: float) -> Check:
         return Check(name, "fail", f"{both} {_exactly(cost)}")
     looser = claimed > cost * (1 + TOLERANCE)
     return Check(name, "pass", f"{both} less, {_exactly(cost)}" if looser else f"epsilon {_shown(cost)}")
+
+
+def _bracket(name: str, what: str, claimed: Json, cost: Bounds) -> Check:
+    """Both ends: an upper one may be more than computed again, a lower one less (of a looser accountant)."""
+    upper, lower = compared(name, what, _epsilon(claimed["upper"]), cost.upper), _epsilon(claimed["lower"])
+    if not upper.passed or math.isclose(lower, cost.lower, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+        return upper
+    both = f"the lower end of {what} is {_exactly(lower)}; computed again it is {_exactly(cost.lower)}"
+    return Check(name, "fail" if lower > cost.lower else "caution", both)
 
 
 def _guarantee(ledger: Json, spent: Array) -> Check:
@@ -177,14 +195,15 @@ def worst(checks: Sequence[Check]) -> Verdict:
     return max((check.verdict for check in checks), key=VERDICTS.index, default="pass")
 
 
-def _noise_multipliers(mechanism: Any) -> Iterator[float]:
+def _values(mechanism: Any, key: str) -> Iterator[Any]:
+    """The values of a key in an expression and those in it."""
     if isinstance(mechanism, dict):
-        if "noise_multiplier" in mechanism:
-            yield mechanism["noise_multiplier"]
+        if key in mechanism:
+            yield mechanism[key]
         mechanism = list(mechanism.values())
     if isinstance(mechanism, list):
         for inner in mechanism:
-            yield from _noise_multipliers(inner)
+            yield from _values(inner, key)
 
 
 def _epsilon(value: float | None) -> float:

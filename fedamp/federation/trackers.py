@@ -1,10 +1,25 @@
 """Which trackers a run reports to: public numbers only, unless the scenario says otherwise."""
 
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedamp.base.section import Section
+
+
+def _without_password(uri: str) -> str:
+    """Refuse a password: a run folder keeps its scenario. The message does not repeat it."""
+    try:
+        is_secret = urlsplit(uri).password is not None
+    except ValueError:
+        is_secret = "@" in uri
+    if is_secret:
+        raise ValueError(
+            "holds a password, which the run folder would keep; expected: no password here, and "
+            "MLFLOW_TRACKING_USERNAME with MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_URI, in the environment"
+        )
+    return uri
 
 
 class _Tracker(Section):
@@ -26,7 +41,9 @@ class MlflowTracker(_Tracker):
     """An MLflow server or database (extra ``mlflow``)."""
 
     name: Literal["mlflow"]
-    uri: str | None = Field(None, description="e.g. sqlite:///mlflow.db or https://...; default: MLflow's own")
+    uri: Annotated[str, AfterValidator(_without_password)] | None = Field(
+        None, description="e.g. sqlite:///mlflow.db or https://...; default: MLflow's own"
+    )
     experiment: str = "fedamp"
 
 

@@ -1,6 +1,7 @@
 """What may leave the server: the model, its ledger, a certificate and the scenario, signed. docs/releasing.md."""
 
 import os
+import re
 import shutil
 import zipfile
 from contextlib import suppress
@@ -26,17 +27,18 @@ from fedamp.accounting.ledgers import Check, worst
 from fedamp.base.files import write_secret
 from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.federation import reader
+from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.report.page import certificate
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.ledger import WRITTEN_BY, differences, plan_of
+from fedamp.runs.ledger import WRITTEN_BY, chosen_otherwise, differences, plan_of
 from fedamp.runs.records import LedgerRecord
 from fedamp.runs.run import read_run
 from fedamp.runs.verify import complaint, model_check
 
 MODEL, LEDGER, SCENARIO, PAGE = FILES
-PUBLIC = {"name", "seed", "known_seed", "data", "model", "rounds", "check_in", "submodels", "client", "server"}
-PUBLIC |= {"mixing", "privacy", "faults"}
+LEFT_OUT = {"description", "engine", "federation", "trackers"}  # what the plan reads of them is filled in elsewhere
+_LOCAL = re.compile(r"[/~\\]|\.{1,2}([/\\]|$)|[A-Za-z]:[/\\]|file:", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
         writing.mkdir(parents=True)
         for name in (MODEL, LEDGER):
             shutil.copyfile(found.folder / name, writing / name)
-        (writing / SCENARIO).write_text(yaml.safe_dump(public(found.scenario), sort_keys=False, allow_unicode=True))
+        public_scenario = public(found.scenario, found.plan)
+        (writing / SCENARIO).write_text(yaml.safe_dump(public_scenario, sort_keys=False, allow_unicode=True))
         (writing / PAGE).write_text(certificate(found), encoding="utf-8")
         public_key = signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
         with Bundle(writing) as bundle:
@@ -100,10 +103,15 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
     return Release(out, archive, public_key)
 
 
-def public(scenario: Scenario) -> dict[str, Any]:
-    """What others may know of a scenario: the sections that decide a run, without paths of the server's machines."""
-    content: dict[str, Any] = _without_paths(scenario.model_dump(mode="json", include=PUBLIC))
+def public(scenario: Scenario, plan: Plan) -> dict[str, Any]:
+    """What others may know of a scenario: the sections that decide a run, without paths of the server's machines.
+
+    The names of nodes are left out. Their number, which the plan reads, stands in ``aggregation``.
+    """
+    content: dict[str, Any] = _without_paths(scenario.model_dump(mode="json", exclude=LEFT_OUT))
     content["engine"] = scenario.engine.model_dump(mode="json", include={"clients_per_batch", "precision"})
+    if plan.terms is not None:
+        content["aggregation"]["nodes"] = plan.terms.nodes
     for key in ("initial", "folder"):
         content["model"][key] = content["model"].get(key) or None
     return content
@@ -114,7 +122,7 @@ def _without_paths(value: Any) -> Any:
         return {key: _without_paths(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_without_paths(inner) for inner in value]
-    return "" if isinstance(value, str) and value.startswith(("/", "~", "\\")) else value
+    return "" if isinstance(value, str) and _LOCAL.match(value) else value
 
 
 def default_key() -> Path:
@@ -171,6 +179,7 @@ def _scenario(ledger: LedgerRecord, file: Path) -> Check:
     try:
         scenario = reader.load(file)
         different = set(differences(ledger, plan_of(ledger, scenario), scenario, ledger.frozen_sha256))
+        otherwise = chosen_otherwise(ledger, scenario)
     except (ScenarioError, ValueError) as error:
         return Check("scenario", "caution", f"{SCENARIO} cannot be planned here ({error})")
     wrong = different - {"scenario_sha256"}
@@ -178,6 +187,6 @@ def _scenario(ledger: LedgerRecord, file: Path) -> Check:
     return Check.of(
         "scenario",
         f"{SCENARIO} is the one that was charged",
-        caution=left_out if different else None,
+        caution=otherwise or (left_out if different else None),
         fail=f"{SCENARIO} gives another {', '.join(sorted(wrong))}" if wrong else None,
     )

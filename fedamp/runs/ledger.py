@@ -36,6 +36,7 @@ from fedamp.runs.records import (
     Summary,
 )
 
+_AGAIN = 1e-3  # relative: what a calibration on another machine may differ by
 WRITTEN_BY = f"fedamp {version()}"
 TRUSTED = "The server is trusted: it sees each node's sum before noise, and keeps it to itself."
 SECURE = (
@@ -270,6 +271,23 @@ def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
         noise = {"noise_multiplier": ledger.noise_multiplier}
         scenario = scenario.model_copy(update={"privacy": scenario.privacy.model_copy(update=noise)})
     return replace(make_plan(scenario, ledger.units), known_seed=scenario.known_seed)
+
+
+def chosen_otherwise(ledger: LedgerRecord, scenario: Scenario) -> str | None:
+    """What the scenario leaves to ``auto`` and this version would not choose so, in one line; None: nothing.
+
+    Another version may have chosen otherwise. But a ledger that claims more noise than was added looks like that, too.
+    """
+    fresh, found = make_plan(scenario, ledger.units), []
+    if not math.isclose(fresh.noise_multiplier, ledger.noise_multiplier, rel_tol=_AGAIN):
+        found.append(f"a noise multiplier of {ledger.noise_multiplier:.6g}, not {fresh.noise_multiplier:.6g}")
+    if len(fresh.coefficients) != len(ledger.noise_coefficients):
+        found.append(f"{len(ledger.noise_coefficients) + 1} bands, not {len(fresh.coefficients) + 1}")
+    elif not np.allclose(fresh.coefficients, ledger.noise_coefficients, rtol=0, atol=_AGAIN):
+        found.append("other noise_coefficients")
+    if isinstance(units := getattr(scenario.data, "clients", None), int) and scenario.privacy.unit == "client":
+        found += [f"{ledger.units} units, not {units}"] * (units != ledger.units)
+    return f"the ledger says {', '.join(found)} as this version chooses" if found else None
 
 
 def differences(

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedamp.accounting.ledgers import TOLERANCE, Check, Verdict, ledger_checks, mechanism_check, rounds_check, worst
+from fedamp.accounting.ledgers import (
+    TOLERANCE,
+    UNCHECKED,
+    Check,
+    Verdict,
+    ledger_checks,
+    mechanism_check,
+    rounds_check,
+    worst,
+)
 from fedamp.base.numbers import power
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.federation import reader
@@ -20,7 +29,7 @@ from fedamp.federation.plan import weakness
 from fedamp.noise.gaussian import delta_left
 from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.ledger import WRITTEN_BY, differences, digest, plan_of
+from fedamp.runs.ledger import WRITTEN_BY, chosen_otherwise, differences, digest, plan_of
 from fedamp.runs.records import Bracket, LedgerRecord, RoundRecord, Summary, reports
 
 SHOWN = 5  # of the complaints of a check
@@ -83,6 +92,8 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         yield Check("reported", "caution" if reported < scheduled or failed else "pass", found)
     if files.scenario.is_file():
         yield _scenario(ledger, files)
+    else:
+        yield Check("scenario", "caution", f"{files.scenario.name} is not here: {UNCHECKED} were not checked")
     if files.model.is_file():
         yield model_check(ledger, files)
 
@@ -126,10 +137,11 @@ def _scenario(ledger: LedgerRecord, files: RunFolder) -> Check:
     try:
         scenario = reader.load(files.scenario)
         different = differences(ledger, plan_of(ledger, scenario), scenario, ledger.frozen_sha256)
+        otherwise = chosen_otherwise(ledger, scenario)
     except (ScenarioError, ValueError) as error:
         return Check("scenario", "fail", f"{name} cannot be planned ({error})")
     wrong = f"{name} gives another {', '.join(different)}" if different else None
-    return Check.of("scenario", f"{name} is the one that was charged", fail=wrong)
+    return Check.of("scenario", f"{name} is the one that was charged", caution=otherwise, fail=wrong)
 
 
 def model_check(ledger: LedgerRecord, files: RunFolder) -> Check:

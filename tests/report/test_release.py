@@ -12,6 +12,7 @@ from pathlib import Path
 from warnings import catch_warnings
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -78,6 +79,45 @@ def test_it_holds_no_secret_no_path_no_node_and_no_number_without_noise(run, rel
         assert secret.encode() not in everything, secret
     told = {line.split(":")[0].strip() for line in (released.folder / FILES[2]).read_text().splitlines()}
     assert not {"hosts", "trackers", "address"} & told
+
+
+KINDS = {
+    "server draws": ("check_in={scheme: balanced, k: 2}",),
+    "nodes draw": ("check_in={scheme: poisson, rate: 0.3, drawn_by: node}",),
+    "hosts": ("federation.hosts={secret-clinic: 0-19, b: 20-29, c: 30-39, d: 40-49, e: 50-59}",),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_with_secure_aggregation_can_be_released(kind, home, tmp_path):
+    """The public scenario lacked the section, so that it gave another cost for who runs the server."""
+    secure = "aggregation={scheme: secure, dropped: 0.2, colluding: 0.2}"
+    launch(small("rounds=3", "check_in.k=2", "known_seed=false", secure, *KINDS[kind]), Silent(), tmp_path / "run")
+    made = release(tmp_path / "run")
+    verdicts = {check.name: (check.verdict, check.found) for check in verify_release(made.folder, made.public_key)}
+    assert verdicts["server"][0] == "pass"
+    # The digest cannot be compared where names of nodes were left out.
+    assert verdicts["scenario"][0] in ("pass", "caution"), verdicts["scenario"]
+    assert "secret-clinic" not in (made.folder / FILES[2]).read_text()
+
+
+def test_every_section_is_public_but_those_that_are_left_out_by_name(released):
+    from fedamp.federation.scenario import Scenario
+    from fedamp.report.release import LEFT_OUT
+
+    told = yaml.safe_load((released.folder / FILES[2]).read_text())
+    assert told.keys() == Scenario.model_fields.keys() - (LEFT_OUT - {"engine"})
+
+
+@pytest.mark.parametrize("path", ["../patients", "..", "./x", "~/x", "/srv/x", "C:\\patients", "file:///srv/x"])
+def test_no_path_of_the_server_is_public(path, run):
+    from fedamp.report.release import public
+    from fedamp.runs.run import read_run
+
+    found = read_run(run)
+    model = found.scenario.model.model_copy(update={"options": {"weights": path, "kept": "owner/name", "dots": ".x"}})
+    told = public(found.scenario.model_copy(update={"model": model}), found.plan)
+    assert told["model"]["options"] == {"weights": "", "kept": "owner/name", "dots": ".x"}
 
 
 @given(st.data())

@@ -86,12 +86,16 @@ def of(*keys, to):
 
 TAMPERED = [
     (of("releases", 2, "epsilon_upper", to=lambda e: e * 0.999), {"releases": "round 3: epsilon_upper is"}),
-    (of("releases", to=lambda all_: all_[1:]), {"rounds": "not 1, 2, 3", "guarantee": None}),
+    (
+        of("releases", to=lambda all_: all_[1:]),
+        {"rounds": "not 1, 2, 3", "guarantee": None, "chain": "line 1: not as it was"},
+    ),
     (
         of("releases", to=lambda all_: all_[:-1]),
         {
             "model": "not the one that the last release names",
             "guarantee": "stopped_because is finished, but after round 4",
+            "chain": "line 5: of no release",
         },
     ),
     (of("guaranteed_epsilon", to=lambda e: e * 0.999), {"guarantee": "guaranteed_epsilon is"}),
@@ -122,6 +126,92 @@ def test_what_was_tampered_with_is_named(played, tmp_path_factory, subtests):
             assert expected <= complaints.keys() <= found.keys()
             for name in expected:
                 assert found[name] in complaints[name]
+
+
+SECURE = "aggregation={scheme: secure, dropped: 0.2, colluding: 0.2}"
+BANDED = "privacy={clip: 0.5, noise_multiplier: 1.5, noise: {scheme: banded, bands: 3}}"
+MORE_KINDS = KINDS | {
+    "spaced": ("check_in={scheme: spaced, k: 2, gap: 3}", "rounds=8", BANDED),
+    "classes": ("check_in={scheme: classes, k: 1, classes: 3}", "rounds=6", BANDED),
+    "secure": (SECURE,),
+    "secure, drawn by nodes": (SECURE, "check_in={scheme: poisson, rate: 0.3, drawn_by: node}"),
+}
+UPPER_ENDS = ("upper", "guaranteed_epsilon", "epsilon_upper")
+
+
+def numbers(content: object, *path: object):
+    """The path and value of every number in some JSON."""
+    if isinstance(content, dict | list):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from numbers(value, *path, key)
+    elif isinstance(content, int | float) and not isinstance(content, bool):
+        yield path, content
+
+
+def changed(value: float) -> tuple[float, ...]:
+    """A smaller and a larger number of the same type."""
+    return (value - 1, value + 1) if isinstance(value, int) else (value * 0.9, value * 1.1 or 0.1)
+
+
+def slow_unless(*names: str):
+    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in MORE_KINDS]
+
+
+@pytest.mark.parametrize("kind", slow_unless("balanced", "secure"))
+def test_no_number_of_a_ledger_can_be_another_one(kind, tmp_path):
+    """A forger who makes the chain anew is found by the scenario; only an epsilon may be said too large."""
+    run = play(tmp_path / "run", *MORE_KINDS[kind])
+    text = (run / "ledger.json").read_text()
+    expected = {check.name: check.verdict for check in verify_ledger(run)}
+    paths = [(path, value) for path, value in numbers(json.loads(text)) if path[0] != "releases" or path[1] == 1]
+    assert {"units", "group_size", "parts", "delta", "rounds_planned"} <= {path[0] for path, _ in paths}
+    for path, value in paths:
+        for other in changed(value):
+            if path[-1] in UPPER_ENDS and other > value:
+                continue
+            (run / "ledger.json").write_text(text)
+            change_ledger(run, of(*path, to=lambda _, other=other: other))
+            try:
+                found = {check.name: check.verdict for check in verify_ledger(run)}
+            except RunFolderError:
+                continue
+            found.pop("claim", None), expected.pop("claim", None)  # summary.json says still what was
+            assert found != expected, (path, value, other)
+
+
+def test_the_ledger_alone_says_what_it_does_not_show(fedamp, run):
+    (run / "scenario.yaml").unlink()
+    answer = fedamp("verify", run / "ledger.json")
+    assert answer.status == 0
+    assert "scenario.yaml is not here: units, group_size, clips, denominators" in " ".join(answer.err.split())
+
+
+def test_a_server_that_sees_less_than_the_parts_say_is_found_without_the_scenario(tmp_path):
+    run = play(tmp_path / "run", SECURE)
+
+    def forged(ledger: dict) -> None:
+        text = json.dumps(ledger["server_mechanism"]).replace('"noise_multiplier": 1.0', '"noise_multiplier": 50.0')
+        ledger["server_mechanism"] = json.loads(text)
+        ledger["epsilon_server"] = {"lower": 0.0, "upper": 0.05}
+
+    change_ledger(run, forged)
+    (run / "scenario.yaml").unlink()
+    assert "is not in server_mechanism" in wrong(run)["mechanism"]
+
+
+def test_more_noise_than_auto_chooses_is_told(tmp_path):
+    """Parts, mechanism and every epsilon go together, and the scenario leaves the noise to auto."""
+    auto = play(tmp_path / "auto", *KINDS["budget"])
+    other = play(tmp_path / "other", "privacy={clip: 0.5, epsilon: 1, noise_multiplier: auto}")
+    budget, sha256 = (
+        json.loads((auto / "ledger.json").read_text())[key] for key in ("budget_epsilon", "scenario_sha256")
+    )
+    shutil.copy(other / "ledger.json", auto / "ledger.json")
+    (auto / "model.safetensors").unlink()
+    change_ledger(auto, lambda ledger: ledger.update(budget_epsilon=budget, scenario_sha256=sha256))
+    [check] = [check for check in verify_ledger(auto) if check.name == "scenario"]
+    assert check.verdict == "caution"
+    assert "the ledger says a noise multiplier of" in check.found
 
 
 def test_less_noise_than_the_ledger_says_is_found_by_the_scenario(run):
