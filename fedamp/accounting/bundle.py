@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -50,14 +52,15 @@ class Bundle:
                 names = [each.filename for each in self._archive.infolist()]
                 strange = [name for name in names if names.count(name) > 1]
                 self._sizes = {each.filename: each.file_size for each in self._archive.infolist()}
-                # Stored as they are, and nothing before, between or behind the files: no bomb, no byte that is unseen.
+                # Stored as they are: no bomb.
                 packed = any(each.compress_type != zipfile.ZIP_STORED for each in self._archive.infolist())
-                expected = 22 + sum(76 + 2 * len(name.encode()) + self._sizes[name] for name in names)
-                if packed or (expected < 1 << 32 and path.stat().st_size != expected):
+                if packed or sum(self._sizes.values()) > path.stat().st_size:
                     strange.append(path.name)
-        except (OSError, zipfile.BadZipFile) as error:
+            self.strange = sorted({*strange, *(set(self._sizes) - {MANIFEST, *FILES})})
+            if self._archive is not None and not self.strange and not self._is_canonical():
+                self.strange = [path.name]
+        except (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path}: no bundle ({error})") from None
-        self.strange = sorted({*strange, *(set(self._sizes) - {MANIFEST, *FILES})})
 
     def __enter__(self) -> "Bundle":
         return self
@@ -68,6 +71,25 @@ class Bundle:
     @property
     def names(self) -> set[str]:
         return set(self._sizes)
+
+    def write_archive(self, file: IO[bytes]) -> None:
+        """Write the one archive of these files; any other one of them holds bytes that nobody has signed."""
+        with zipfile.ZipFile(file, "w") as archive:
+            for name in (name for name in (MANIFEST, *FILES) if name in self._sizes):
+                about = zipfile.ZipInfo(name)  # of 1980, without attributes
+                about.create_system, about.file_size = 0, self._sizes[name]
+                with self.stream(name) as content, archive.open(about, "w") as copied:
+                    shutil.copyfileobj(content, copied, _PIECE)
+
+    def _is_canonical(self) -> bool:
+        """Whether the archive is, byte by byte, the one of its files: no header, gap or attribute is unseen."""
+        with self._path.open("rb") as ours, tempfile.TemporaryFile() as again:
+            self.write_archive(again)
+            again.seek(0)
+            while True:
+                one, other = ours.read(_PIECE), again.read(_PIECE)
+                if one != other or not one:
+                    return one == other
 
     def stream(self, name: str) -> IO[bytes]:
         """A file, by a name that a bundle may hold."""

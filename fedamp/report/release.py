@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,9 +88,8 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
         (writing / MANIFEST).write_text(text_of(manifest | {"signature": signature}))
         if wrong := complaint(verify_release(writing, public_key)):  # the run may have changed since it was read
             raise RunFolderError(f"{run}: {wrong}")
-        with zipfile.ZipFile(packed, "w") as stream:
-            for name in (MANIFEST, *FILES):
-                stream.write(writing / name, name)
+        with Bundle(writing) as bundle, packed.open("wb") as stream:
+            bundle.write_archive(stream)
         writing.replace(out)
         packed.replace(archive)
     except OSError as error:

@@ -280,7 +280,9 @@ class _Run:
             raise wrong(folder.ledger, "gone, but the run has checkpoints")
         checkpoint = None
         if files:
-            checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state, self.prepared.owners)
+            # Where no round is left to play nobody can get another's, and the key of the digest may be deleted already.
+            owners = None if self.ledger.has_ended else self.prepared.owners
+            checkpoint = read_checkpoint(files[-1], self.fingerprint, self.prepared.state, owners)
         last = checkpoint[0].round if checkpoint else 0
         # With a secret seed a second try of a round differs, so released rounds cannot be computed again.
         if released > last and not self.plan.known_seed:

@@ -195,6 +195,34 @@ def test_an_archive_cannot_write_elsewhere_or_hold_a_name_twice(released, tmp_pa
         verify_bundle(tmp_path / "none.zip")
 
 
+def test_every_bit_of_an_archive_counts(released, tmp_path):
+    """Of its headers, too: dates, attributes, versions and flags were nobody's."""
+    content, file = released.archive.read_bytes(), tmp_path / "flipped.zip"
+    with zipfile.ZipFile(released.archive) as archive:
+        spans = [(each.header_offset + 30 + len(each.filename), each.file_size) for each in archive.infolist()]
+    inside = {place for start, size in spans for place in range(start, start + size)}
+    headers = [place for place in range(len(content)) if place not in inside]
+    assert len(headers) == 22 + sum(76 + 2 * len(name) for name in (MANIFEST, *FILES))
+    some_inside = [start + size // 2 for start, size in spans]
+    for place in (*headers, *some_inside):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        file.write_bytes(flipped)
+        try:
+            verdict = worst(verify_bundle(file, released.public_key))
+        except ValueError:  # no archive any more
+            verdict = "fail"
+        assert verdict == "fail", place
+
+
+def test_two_archives_of_one_folder_are_equal(released, tmp_path):
+    from fedamp.accounting.bundle import Bundle
+
+    with Bundle(released.folder) as bundle, (tmp_path / "again.zip").open("wb") as stream:
+        bundle.write_archive(stream)
+    assert (tmp_path / "again.zip").read_bytes() == released.archive.read_bytes()
+
+
 def test_the_key_is_made_once_and_for_its_owner_alone(run, released, home, tmp_path, fedamp):
     key = home / "release.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
