@@ -26,6 +26,7 @@ Settings = Mapping[str, Any]
 GROUPS, SEED = 3, 42  # models are trained three times, with their own check-ins and noise; the seed is the paper's
 TRAININGS = RESULTS / "merging.jsonl"
 FASHION: Settings = {"data": {"name": "fashion-mnist"}}
+PUBLIC = {"name": "npz", "test_is_public": True}
 NETWORK: Settings = {"model": {"name": "mlp", "hidden": [32]}}
 
 # Appendix H.2: 50,000 records in batches of 256, 20 epochs; and 3 epochs of half of them. Learning rates are ten times
@@ -83,7 +84,7 @@ def from_scratch(portfolio: Portfolio, weights: Array) -> Trained:
 
     def on_digits(folder: Path) -> tuple[list[Settings], None]:
         whole, _ = write_digits(folder)
-        return [{**one, "data": {"name": "npz", "path": str(whole), "test_is_public": True}} for one in models], None
+        return [{**one, "data": PUBLIC | {"path": str(whole)}} for one in models], None
 
     return _kept("figure_4", models, on_digits, weights)
 
@@ -94,17 +95,10 @@ def after_training_in_public(portfolio: Portfolio, weights: Array) -> Trained:
 
     def from_a_start(folder: Path) -> tuple[list[Settings], float]:
         _, (first, second) = write_digits(folder)
-        start = train(
-            fedamp.load(
-                "merging", **BEFORE, **NETWORK, data={"name": "npz", "path": str(first), "test_is_public": True}
-            )
-        )
+        start = train(fedamp.load("merging", **BEFORE, **NETWORK, data=PUBLIC | {"path": str(first)}))
         save_file(start.parameters, folder / "start")
         model = {"name": "mlp", "hidden": [32], "initial": str(folder / "start")}
-        return [
-            {**one, "model": model, "data": {"name": "npz", "path": str(second), "test_is_public": True}}
-            for one in models
-        ], start.accuracy
+        return [{**one, "model": model, "data": PUBLIC | {"path": str(second)}} for one in models], start.accuracy
 
     return _kept("figure_5", models, from_a_start, weights)
 
