@@ -175,7 +175,7 @@ def test_a_scenario_is_refused_before_it_unfolds_and_its_code_is_not_run_unasked
 OUT_OF_RANGE = {
     "privacy.noise_multiplier=1e-300": "expected: auto or 0 or a number >= 1e-06",
     "privacy.noise_multiplier=off": "expected: auto or 0 or a number >= 1e-06",
-    "client.learning_rate=yes": "got True, as YAML reads on, off, yes and no",
+    "client.learning_rate=yes": "got 'yes'; expected: a number > 0",
     "rounds=100000000": "<= 1e+06",
     "federation.hosts={a: 0-9, b: 9}": "unit 9 stands for a and for b",
     "federation.hosts={a: 9-0}": "federation.hosts.a must be ids and ranges such as 0-9,12, got the range 9-0, or all",

@@ -61,9 +61,7 @@ class Records:
 
     @classmethod
     def all_of(cls, table: Table, form: Form, outputs: int) -> "Records":
-        """All records of a table. Raises DataError for none, or for other columns: no record changes that."""
-        if len(table) == 0:
-            raise DataError(f"{table.source}: no records; at least one is needed")
+        """All records of a table. Raises DataError for other columns: no record changes that."""
         labels = form.labels.converted(table.labels, len(table), table.source)
         if isinstance(form.labels, Numbers) and labels.shape[1:] != (outputs,):
             found = f"a label has shape {list(labels.shape[1:])}, others have {[outputs]}"
@@ -321,6 +319,10 @@ class StoredData(DataSection):
                     f"{tables.train.source}: no test records, and no others say how many numbers a label has"
                 )
             return (nothing := Records(tables.train, np.arange(0), labels, np.zeros(0, bool))), nothing
+        tested = [tables.test] if tables.test is not None and self.test_is_public else []
+        for table in tested if tables.federation else [tables.train, *tested]:  # of a node all units may have none
+            if len(table) == 0:
+                raise DataError(f"{table.source}: no records; at least one is needed")
         training = Records.all_of(tables.train, form, outputs)
         none = training.take(slice(0))
         if tables.test is tables.train:

@@ -161,7 +161,8 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
 
 def _import_own(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     try:
-        factory = import_own(config.name, config.folder)
+        with generators_from(0):  # a file that draws numbers does so once, and not from the model's seed
+            factory = import_own(config.name, config.folder)
     except InputError as error:
         raise ModelError(f"model.name: {error}") from None
     except Exception as error:  # a custom module may raise anything while it is imported

@@ -148,11 +148,11 @@ def _play_here(
         from fedamp.server.setup import prepare
 
         prepared = prepared or prepare(scenario, seed, costs)
+        log.info(how := prepared.how_clients_train)
+        prepared = replace(prepared, engine=f"{why}; {how}", began=began)
         observer.prepared(prepared)
         prepared.tell_untrainable()
         grid.demand = prepared.demand
-        log.info(how := prepared.how_clients_train)
-        prepared = replace(prepared, engine=f"{why}; {how}", began=began)
         grid = with_all_nodes(grid, prepared.plan)
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
 

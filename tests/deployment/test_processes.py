@@ -66,7 +66,8 @@ class Away(FaultyGrid):
 
 def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> None:
     """The scenario as it is, with all data in one folder."""
-    raw = raw | {"data": raw["data"] | {"path": str(machines.folder / "all" / "data")}}
+    told = {"path": str(machines.folder / "all" / "data"), "classes": 10, "test_is_public": True}
+    raw = raw | {"data": raw["data"] | told}
     simulated, deployed = machines.folder / "simulated", machines.server / "run"
     play_in(simulated, reader.validate(raw, "hospitals"), grid=Away(away))
     assert [line["scheduled"] for line in rounds_of(deployed)] == [line["scheduled"] for line in rounds_of(simulated)]

@@ -294,7 +294,7 @@ def test_after_unmasking_nothing_is_left_from_which_a_sum_follows():
         assert Member.of(state).unmask(played.survivors, {}, played.peers) == answer
 
 
-def test_a_state_put_back_deals_the_same_shares_to_the_same_list_and_others_to_another():
+def test_a_state_put_back_deals_the_same_shares_to_the_same_list_alone():
     """Else two dealings would be encrypted under one key and nonce."""
     played = Round(FIVE)
     fresh, keys = listed(played)

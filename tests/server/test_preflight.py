@@ -105,7 +105,7 @@ def test_check_says_everything_in_a_table_and_as_json(fedamp, tmp_path):
     answer = json.loads(fedamp("check", scenario, "--json").out)
     found = {check["name"]: check["found"] for check in answer["checks"]}
     assert answer["verdict"] == "pass"
-    assert {*LIMITS, "budget", "delta", "bytes", "advice", "evaluation"} - {"empty clients"} == found.keys()
+    assert {*LIMITS, "budget", "delta", "bytes", "advice", "evaluation", "records"} - {"empty clients"} == found.keys()
     assert not answer["private"]
     assert found["bytes"].startswith("7.8 kB a check-in")  # 650 parameters of 4 bytes there and 8 back
     assert re.search(r"check_in.rate 0.2, .* check_in.rate 0.8", found["advice"])
