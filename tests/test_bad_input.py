@@ -144,7 +144,6 @@ FOLDERS = {
     "something else": (lambda folder: (folder / "notes.txt").write_text("x"), "the folder holds notes.txt"),
     "no zip": (beside("train.npz", "no zip"), "train.npz"),
     "half a zip": (beside("train.npz", "PK\x03\x04half"), "train.npz"),
-    "NaN": (arrays(x=np.full((8, 4), np.nan)), "finite"),
     "complex inputs": (arrays(x=X * 1j), "x"),
     "test set is no zip": (beside("test.npz", "no zip"), "test.npz"),
     "test set of another shape": (arrays("test", x=X[:, :2]), "they must agree"),
@@ -182,6 +181,38 @@ def test_a_wrong_data_folder_is_refused(refusal, tmp_path_factory, subtests):
             arguments = [word for override in overrides for word in ("--set", override)]
             assert expected in refusal("run", "digits", *arguments, "--out", tmp_path / "run")
             assert contents(tmp_path) == before
+
+
+def trained_with(fedamp, folder: Path, wrong: slice):
+    """What a run of two rounds says, of records of which some are not finite."""
+    x = X.copy()
+    x[wrong] = np.nan
+    arrays(x=x)(folder)
+    data = f"data={{name: npz, path: {folder}, classes: 10, partition: {{scheme: natural}}}}"
+    overrides = (data, "model={name: logistic}", "submodels={scheme: none}", "check_in={scheme: all}", "rounds=2")
+    words = [word for override in overrides for word in ("--set", override)]
+    command = f"run digits {AT_ONCE}"
+    return fedamp(*command.split(), *words, "--out", folder / "run")
+
+
+@pytest.mark.filterwarnings("default::UserWarning")  # the terminal shows them as cautions
+def test_one_record_that_is_not_finite_takes_one_unit_away(fedamp, tmp_path):
+    answer = trained_with(fedamp, tmp_path, slice(2, 3))
+    assert answer.status == 0, answer.err
+    assert "1 of 4 clients cannot train, and count as zero: a record is not finite" in answer.err
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["clients_failed"] == 2, "in each of two rounds"
+
+
+@pytest.mark.filterwarnings("default::UserWarning")  # the terminal shows them as cautions
+def test_records_of_which_none_is_finite_train_nobody_and_the_run_says_so(fedamp, tmp_path):
+    answer = trained_with(fedamp, tmp_path, slice(None))
+    assert answer.status == 1
+    assert "4 of 4 clients cannot train, and count as zero: a record is not finite" in answer.err
+    for round_ in (1, 2):
+        assert f"round {round_}: each of 4 clients failed" in answer.err
+    assert answer.err.count("the release is noise") == 2
+    [failed] = [line for line in answer.err.splitlines() if line.startswith("failed: ")]
+    assert failed.startswith("failed: no client could train in any of 2 rounds: the model is noise; expected: ")
 
 
 # --- run folders ------------------------------------------------------------------------------------------------------

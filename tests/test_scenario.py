@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from pathlib import Path
 
 import jsonschema
@@ -199,13 +198,18 @@ def test_a_wrong_value_is_found_by_its_line(tmp_path):
         reader.load(file, ["client=null", "model={}"])
 
 
-def test_a_pipe_is_read_as_a_shell_gives_it(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_text(DIGITS.read_text()))
-    writer.start()
-    assert reader.load(pipe) == reader.load(DIGITS)
-    writer.join()
+def test_a_pipe_is_read_as_a_shell_gives_it():
+    reading, writing = os.pipe()
+    with open(reading), open(writing, "w") as stream:
+        stream.write(DIGITS.read_text())  # less than a pipe holds
+        stream.close()
+        assert reader.load(f"/dev/fd/{reading}") == reader.load(DIGITS)
+
+
+def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ScenarioError, match="pipe: no file; expected: a YAML file"):
+        reader.load(tmp_path / "pipe")
 
 
 def test_a_missing_file_is_refused_with_the_nearest_shipped_one(tmp_path):

@@ -21,6 +21,7 @@ from fedamp.errors import DataError, one_line
 
 _FIRST, _LAST = 32, 126  # the printable characters of ASCII; all others, and the end of a text, are one token
 CHARACTERS = _LAST - _FIRST + 2
+NO_TEXT = np.full(2, -1)  # no tokens: a record of a row without a text cannot be trained on
 
 
 class Texts(FolderData):
@@ -41,9 +42,9 @@ class Texts(FolderData):
         require(self.text, rows.column_names, "data.text", source)
         tokens_of, _, pad = self._tokenizer(folder)
         texts = rows[self.text][:]
-        if not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{source}: column {self.text!r} must hold a text in every row")
-        pieces = [tokens_of(text) for text in texts]
+        if not any(isinstance(text, str) for text in texts):
+            raise DataError(f"{source}: column {self.text!r} must hold texts")
+        pieces = [tokens_of(text) if isinstance(text, str) else NO_TEXT for text in texts]
         if self.label is not None:
             require(self.label, rows.column_names, "data.label", source)
             beginnings = np.full((len(pieces), self.length), pad, np.int32)

@@ -165,7 +165,7 @@ def _line(key: str, lines: Mapping[str, int]) -> int | None:
 def find(path: str | Path) -> Path:
     """The file of a scenario given by path or by the name of a shipped one."""
     file = Path(path)
-    if file.is_file() or file.is_fifo():  # a shell's <(command) is a pipe
+    if file.is_file() or (file.is_fifo() and not file.resolve().exists()):  # a shell's <(command) has no file
         return file
     shipped = SHIPPED / f"{path}.yaml"
     if shipped.is_file():
@@ -173,7 +173,7 @@ def find(path: str | Path) -> Path:
     names = [found.stem for found in shipped_files()]
     close = difflib.get_close_matches(file.stem, names, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    kind = "a folder" if file.is_dir() else "no such file"
+    kind = "a folder" if file.is_dir() else "no file" if file.exists() else "no such file"
     raise ScenarioError(f"{path}: {kind}; expected: a YAML file or a shipped scenario ({', '.join(names)}){hint}")
 
 

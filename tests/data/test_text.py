@@ -54,6 +54,16 @@ def test_each_token_is_learned_once_from_the_one_before_it(tmp_path):
     assert pairs(*dataset.test()) == list(zip("yes", "es#", strict=True))
 
 
+@pytest.mark.parametrize("label", [None, "topic"])
+def test_a_row_without_a_text_takes_its_own_author_away(tmp_path, label):
+    rows = [{"author": name, "text": text, "topic": 1} for name, text in (("ann", "one"), ("bob", None), ("eve", "b"))]
+    (tmp_path / "train.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    form = FORM if label is None else Form(vocabulary=CHARACTERS)
+    dataset = text_data(tmp_path, label=label, classes=2).load(0, tmp_path, form)
+    assert dataset.sizes(np.arange(3)).tolist() == [1, 0, 1]
+    assert dataset.cannot_train(np.arange(3)).tolist() == [False, True, False]
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.text(min_size=1, max_size=40), st.integers(1, 9))
 def test_no_text_is_lost(tmp_path_factory, text, length):
@@ -98,8 +108,8 @@ def test_a_tokenizer_of_hugging_face(tmp_path):
     [
         ({"text": "body"}, None, "no column 'body'; data.text must be one of"),
         ({"tokenizer": "no.json"}, None, "data.tokenizer: .*no.json cannot be read"),
-        ({}, [("ann", 3.5)], "column 'text' must hold a text in every row"),
-        ({}, [("ann", None)], "column 'text' must hold a text in every row"),
+        ({}, [("ann", 3.5)], "column 'text' must hold texts"),
+        ({}, [("ann", None)], "column 'text' must hold texts"),
         ({"partition": {"scheme": "natural", "column": "who"}}, None, "no column 'who'; data.partition.column must"),
     ],
 )
