@@ -112,7 +112,7 @@ class Numbers(Labels):
         if stored.dtype.kind not in "fiub":
             raise ValueError(f"labels are of type {stored.dtype}")
         with np.errstate(over="ignore"):
-            numbers = np.ascontiguousarray(stored.reshape(len(stored), -1), dtype=np.float32)
+            numbers = np.ascontiguousarray(stored.reshape(len(stored), math.prod(stored.shape[1:])), dtype=np.float32)
         if not numbers.shape[1]:
             raise ValueError("labels are empty lists")
         return numbers

@@ -154,7 +154,7 @@ class Prepared:
     @property
     def evaluation(self) -> tuple[str, str | None]:
         """What models are evaluated on; and a caution where nothing says that they are not to be."""
-        if self.evaluate_every:
+        if self.has_test_set and self.plan.scenario.federation.evaluate_every:
             return f"on {len(self.test[1]):,} public test records", None
         asked = self.plan.scenario.federation.evaluate_every == 0
         return (
