@@ -131,3 +131,23 @@ def test_a_node_without_a_folder_or_a_folder_without_owners_is_told_what_to_add(
     )
     with pytest.raises(DeploymentError, match='names no data folder; add data="FOLDER" to --node-config'):
         grid.ask(Message(content, 2**63 + 1, "train"))
+
+
+def test_a_server_without_public_records_evaluates_nothing_and_says_so(nodes, tmp_path):
+    """Its folder tells how many clients and classes there are; the scenario tells the shape of an input."""
+    grid, prepared, _ = nodes
+    for file in (tmp_path / "server").glob("test.*"):
+        file.unlink()
+    raw = prepared.plan.scenario.model_dump(mode="json") | {"rounds": 2}
+    kind = raw["data"]["name"]
+    with pytest.raises(DataError, match=rf"no test\.{kind}; expected: test\.{kind} of public records, or data\.shape"):
+        prepare(reader.validate(raw, "small"))
+    raw["data"]["shape"] = [4]
+    file = tmp_path / "scenario.yaml"
+    file.write_text(reader.yaml.safe_dump(raw))
+    config = {"scenario": str(file), "out": str(tmp_path / "run"), "resume": False, "known-seed": False}
+    server_app(grid, Context(1, 1, {}, RecordDict(), config))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert [(line["accuracy"], line["loss"], line["reported"]) for line in lines] == [(None, None, 4)] * 2
+    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert ledger["assumptions"][-1] == "No evaluation: no model was tested on anybody's records."
