@@ -1,12 +1,10 @@
-"""Columns of the library ``datasets``: parquet and csv files, image folders, and the Hugging Face hub.
+"""Columns of files and of the library ``datasets``: parquet and csv files, image folders, and the Hugging Face hub.
 
-Files are converted once to Arrow files under ``FEDAMP_CACHE``. These are mapped into memory, and workers share them.
+fedamp itself lists the files of a split: ``datasets`` would guess it from any word in a path.
 """
 
 import math
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,25 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedamp.data.files import Files, library
 from fedamp.data.folder import ColumnsData, Names
+from fedamp.data.images import KEPT, NUMBERS, Images, in_folders, shape_of_most, spread
 from fedamp.data.stored import Scale, StoredData, Tables
-from fedamp.data.table import Table, cache_folder, image_scale, require
-from fedamp.errors import DataError, one_line
+from fedamp.data.table import Table, require
+from fedamp.errors import DataError
 
 if TYPE_CHECKING:
     import datasets
 
-KEPT = 256 * 2**20  # bytes; splits with at most so many decoded inputs are decoded once, larger ones as they are read
-
 
 class TabularData(ColumnsData):
-    """Files ``train*.parquet`` and ``test*.parquet``, or csv likewise, with columns of inputs, labels and clients."""
+    """Files ``train.parquet`` and ``test.parquet``, or csv likewise, with columns of inputs, labels and clients."""
 
     name: Literal["parquet", "csv"]
 
     def split(self, folder: Path, split: str) -> Table | None:
-        found = rows_of(folder, split, self.name)
-        return found and _table(found[0], self, found[1])
+        files = Files.of(folder, split, (self.name,))
+        return _of_files(files, self) if files else None
 
 
 class HuggingFaceData(StoredData):
@@ -50,104 +48,140 @@ class HuggingFaceData(StoredData):
     )
 
     def open(self, folder: Path) -> Tables:
+        test_split = self.test_split if self.test_is_public else None
+        names = [self.train_split, *filter(None, [test_split])]
         local = folder / Path(self.dataset).expanduser()
-        with _library(f"data.dataset {self.dataset!r}: not a folder, and not a hub data set that loads") as library:
-            if (local / "state.json").exists():  # of save_to_disk, as is the next one
-                splits = {"train": library.load_from_disk(str(local))}
-            elif (local / "dataset_dict.json").exists():
-                splits = library.load_from_disk(str(local))
-            elif local.is_dir():
-                splits = library.load_dataset(str(local), cache_dir=str(cache_folder("datasets")))
-            else:
-                splits = library.load_dataset(self.dataset)
-        tables, test_split = [], self.test_split if self.test_is_public else None
-        for name in filter(None, (self.train_split, test_split)):
-            if name not in splits:
-                other = "(data.test_split: null and a data.test_fraction hold out a part of the training split)"
-                found = f"no split {name!r}; it has {', '.join(splits)}"
-                raise DataError(f"data.dataset {self.dataset!r}: {found} {other}")
-            tables.append(_table(splits[name], self, f"{self.dataset} ({name})"))
-        return Tables(tables[0], tables[1] if test_split else None)
+        place = local if local.is_dir() else self._downloaded(names)
+        with library(f"data.dataset {self.dataset!r}: cannot be read") as reader:
+            splits: dict[str, datasets.Dataset] = {}
+            if (place / "state.json").exists():  # of save_to_disk, as is the next one
+                splits = {"train": reader.load_from_disk(str(place))}
+            elif (place / "dataset_dict.json").exists():
+                splits = reader.load_from_disk(str(place))
+        train, *test = [
+            self._saved(splits, name) if splits else self._split(place, name, place == local) for name in names
+        ]
+        return Tables(train, test[0] if test else None)
+
+    def _downloaded(self, splits: Sequence[str]) -> Path:
+        """A folder with the hub's files of the splits, chosen by their names."""
+        if Path(self.dataset).exists() or self.dataset.count("/") > 1 or self.dataset.startswith((".", "/", "~")):
+            raise DataError(f"data.dataset: {self.dataset} is not a folder beside the scenario, and no name on the hub")
+        with library(f"data.dataset {self.dataset!r}: not a folder, and not a hub data set that loads"):
+            import huggingface_hub
+
+            wanted = [f"{start}{split}{rest}" for split in splits for start in ("", "*/") for rest in ("[-._]*", "/*")]
+            return Path(huggingface_hub.snapshot_download(self.dataset, repo_type="dataset", allow_patterns=wanted))
+
+    def _saved(self, splits: "dict[str, datasets.Dataset]", name: str) -> Table:
+        self._require(name, list(splits))
+        rows = splits[name].with_format(None)
+
+        def column(name: str) -> NDArray[Any]:
+            require(name, rows.column_names, "data.partition.column", self.dataset)
+            found = rows.with_format("arrow")[:][name]
+            return np.array(found.to_pylist(), object) if found.null_count else np.asarray(found.to_numpy())
+
+        return _table(rows, self, f"{self.dataset} ({name})", column)
+
+    def _split(self, place: Path, name: str, is_local: bool) -> Table:
+        """Files of a split, in the folder or in ``data`` (of the hub: any one) below it, or its folder of images."""
+        below = [path for path in sorted(place.iterdir()) if path.is_dir() and (path.name == "data" or not is_local)]
+        kinds = "parquet", "csv", "json"
+        if (place / name).is_dir():
+            return _table(in_folders(place / name), self, str(place / name))
+        found = [files for each in (place, *below) if (files := Files.of(each, name, kinds))]
+        if len(found) > 1:
+            both = " and ".join(str(files.paths[0].relative_to(place)) for files in found[:2])
+            raise DataError(f"data.dataset {self.dataset!r}: {both}; expected: one of them, name its folder")
+        if not found:
+            self._require(
+                name, [str(path.relative_to(place)) for each in (place, *below) for path in sorted(each.iterdir())]
+            )
+        return _of_files(found[0], self)
+
+    def _require(self, name: str, present: Sequence[str]) -> None:
+        if name not in present:
+            other = "(data.test_split: null and a data.test_fraction hold out a part of the training split)"
+            found = f"no split {name!r}; it has {', '.join(present[:9])}"
+            raise DataError(f"data.dataset {self.dataset!r}: {found} {other}")
 
 
-def rows_of(folder: Path, split: str, kind: str) -> "tuple[datasets.Dataset, str] | None":
-    """The rows of a split's files of a kind (csv, json, parquet), and their source for messages; None without files."""
-    paths = [str(path) for path in sorted(folder.glob(f"{split}*.{kind}"))]
-    if not paths:
-        return None
-    source = paths[0] if len(paths) == 1 else f"{paths[0]} ... {Path(paths[-1]).name}"
-    own = {"batch_size": 1024} if kind == "parquet" else {}  # the default fails on an empty parquet file
-    with _library(f"{source}: cannot be read as {kind}") as library:
-        read = getattr(library.Dataset, f"from_{kind}")
-        return read(paths, cache_dir=str(cache_folder("datasets")), **own), source
+def _of_files(files: Files, section: "TabularData | HuggingFaceData") -> Table:
+    def column(name: str) -> NDArray[Any]:
+        require(name, files.names, "data.partition.column", files.source)
+        return files.spelled(name)
 
-
-def _table(rows: "datasets.Dataset", section: "TabularData | HuggingFaceData", source: str) -> Table:
-    features, label = ([names] if isinstance(names, str) else names for names in (section.features, section.label))
+    features, label = _list(section.features), _list(section.label)
     for key, names in (("features", features), ("label", label)):
         for name in names:
+            require(name, files.names, f"data.{key}", files.source)
+    words = files.spelled(label[0]) if section.words and len(label) == 1 and files.kind != "parquet" else None
+    rows = files.rows(list(dict.fromkeys(features + (label if words is None else []))))
+    return _table(rows, section, files.source, column, files.place, words)
+
+
+def _table(
+    rows: "datasets.Dataset",
+    section: "TabularData | HuggingFaceData",
+    source: str,
+    column: Callable[[str], NDArray[Any]] | None = None,
+    place: Callable[[int], str] | None = None,
+    words: NDArray[Any] | None = None,
+) -> Table:
+    """A table of rows, with their columns of ids and of labels that are words, if they are not in the rows."""
+    features, label = _list(section.features), _list(section.label)
+    for key, names in (("features", features), ("label", label if words is None else [])):
+        for name in names:
             require(name, rows.column_names, f"data.{key}", source)
-    if not len(rows):
-        raise DataError(f"{source}: no records; at least one is needed")
-    inputs = _ColumnInputs(rows, features, source, section.shape)
-    scale = image_scale(section.scale, inputs.dtype) if inputs.are_images else section.scale or 1.0
+    feature = rows.features.get(label[0]) if len(label) == 1 else None
+    classes = getattr(feature, "names", None)
+    if words is None and section.words and getattr(feature, "dtype", None) in ("string", "large_string"):
+        words = np.array(rows.with_format(None)[label[0]][:], object)
+    are_images = len(features) == 1 and type(rows.features[features[0]]).__name__ == "Image"
+    images = Images(rows, features[0], source, section.shape, section.scale) if are_images else None
+    return Table(
+        source,
+        images or _ColumnInputs(rows, features, source),
+        numbers(rows, label, source) if words is None else words,
+        column,
+        section.shape,
+        scale=1.0 if images else section.scale or 1.0,
+        classes=None if classes is None else tuple(classes),
+        place=place,
+    )
 
-    def column(name: str) -> NDArray[Any]:
-        require(name, rows.column_names, "data.partition.column", source)
-        return np.asarray(rows.with_format(None)[name][:])  # numpy's format would round to float32
 
-    return Table(source, inputs, _numbers(rows, label, source), column, section.shape, scale)
+def _list(names: Names) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 class _ColumnInputs:
-    """Inputs from one column of images (channels first) or (nested) lists of numbers, or from columns of numbers.
+    """Inputs from one column of (nested) lists of numbers, or from columns of numbers, read by record numbers.
 
-    All have the declared shape, else that of the first one that can be read; another record is NaN.
+    All have the shape of most; another record is NaN.
     """
 
-    def __init__(self, rows: "datasets.Dataset", names: list[str], source: str, shape: tuple[int, ...] | None) -> None:
-        from datasets import Image
-
+    def __init__(self, rows: "datasets.Dataset", names: list[str], source: str) -> None:
         self._rows, self._names, self._source = rows.select_columns(names), names, source
-        self.are_images = isinstance(rows.features[names[0]], Image)
-        self._shape = shape if self.are_images and shape and len(shape) == 3 else None
-        example = self._example()
+        example = numbers(rows.select(spread(len(rows))), names, source)
         self.shape, self.dtype = (len(rows), *example.shape[1:]), example.dtype
-        self._shape = self.shape[1:]
         self._fits = math.prod(self.shape) * self.dtype.itemsize <= KEPT
-
-    def _example(self) -> NDArray[Any]:
-        for number in range(len(self._rows)):
-            with suppress(DataError):
-                return self._decoded(np.array([number]))
-        raise DataError(f"{self._source}: column {self._names[0]!r} must hold {_NUMBERS}")
 
     def __getitem__(self, records: NDArray[np.int64]) -> NDArray[Any]:
         if len(records) == 0:
             return np.zeros((0, *self.shape[1:]), self.dtype)
-        return self._all[records] if self._fits else self._decoded(records)
+        return self._all[records] if self._fits else self._decoded(self._rows.select(records))
 
     @cached_property
     def _all(self) -> NDArray[Any]:
-        return self._decoded(np.arange(self.shape[0]))
+        return self._decoded(self._rows)
 
-    def _decoded(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        rows = self._rows.select(records)
-        if not self.are_images:
-            return _numbers(rows, self._names, self._source, self._shape)
-        rows, images = rows.with_format(None), list[NDArray[Any] | None]()
-        for number in range(len(rows)):
-            try:
-                images.append(_pixels(rows[number][self._names[0]]))
-            except Exception:  # of foreign code
-                images.append(None)
-        return _stacked(images, self._shape, f"{self._source}: column {self._names[0]!r} must hold {_NUMBERS}")
+    def _decoded(self, rows: "datasets.Dataset") -> NDArray[Any]:
+        return numbers(rows, self._names, self._source, self.shape[1:])
 
 
-_NUMBERS = "numbers or equally long lists of numbers (inputs: or images)"
-
-
-def _numbers(
+def numbers(
     rows: "datasets.Dataset", names: list[str], source: str, shape: tuple[int, ...] | None = None
 ) -> NDArray[Any]:
     """Columns of plain values or of equally long (nested) lists, as an array [records, ...]; other cells are NaN."""
@@ -155,12 +189,19 @@ def _numbers(
 
     columns = []
     for name in names:
-        stored, complaint = rows.data.schema.field(name).type, f"{source}: column {name!r} must hold {_NUMBERS}"
+        cells, complaint = rows.with_format("arrow")[:][name], f"{source}: column {name!r} must hold {NUMBERS}"
+        stored = cells.type.storage_type if isinstance(cells.type, pa.ExtensionType) else cells.type
+        is_plain = not pa.types.is_nested(stored)
         while isinstance(stored, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
             stored = stored.value_type
         kinds = pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean
-        if not (isinstance(stored, pa.ExtensionType) or any(kind(stored) for kind in kinds)):
+        if not (is_plain or len(cells)):  # no record says the shape
+            raise DataError(f"{source}: no records; at least one is needed")
+        if not any(kind(stored) for kind in kinds):
             raise DataError(complaint)
+        if is_plain:
+            columns.append(np.asarray(cells.cast(pa.float64()) if cells.null_count else cells))
+            continue
         try:
             with np.errstate(over="ignore"):
                 values = np.asarray(rows.select_columns([name]).with_format("numpy")[:][name])
@@ -168,9 +209,8 @@ def _numbers(
             values = np.empty(0, dtype=object)
         expected = shape if shape is None or len(names) == 1 else ()
         wanted = values.dtype.kind in "fiub" and expected in (None, values.shape[1:])
-        if rows.data.column(name).null_count or not wanted:  # some versions of the library read NaN for no value
-            cells = [_cell(cell) for cell in rows.with_format(None)[name][:]]
-            values = _stacked(cells, expected, complaint)
+        if cells.null_count or not wanted:  # some versions of the library read NaN for no value
+            values = _stacked([_cell(cell) for cell in cells.to_pylist()], expected, complaint)
         columns.append(values)
     if len(columns) > 1 and any(column.ndim > 1 for column in columns):
         raise DataError(f"{source}: of several columns ({', '.join(names)}) each must hold one number a record")
@@ -186,36 +226,8 @@ def _cell(cell: Any) -> NDArray[Any] | None:
 
 
 def _stacked(each: Sequence[NDArray[Any] | None], shape: tuple[int, ...] | None, complaint: str) -> NDArray[Any]:
-    """Arrays of one shape, default: that of the first; NaN in place of others. DataError: there is none."""
-    shape = next((one.shape for one in each if one is not None), None) if shape is None else shape
+    """Arrays of one shape, default: that of most; NaN in place of others. DataError: there is none."""
     if shape is None:
-        raise DataError(complaint)
+        shape = shape_of_most((one.shape for one in each if one is not None), complaint)
     nothing = np.full(shape, np.nan, np.float32)
     return np.stack([nothing if one is None or one.shape != shape else one for one in each])
-
-
-@contextmanager
-def _library(complaint: str) -> Iterator[Any]:
-    """``datasets``, silent; whatever it raises inside becomes a DataError with the complaint and the first cause."""
-    import datasets
-
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    try:
-        yield datasets
-    except Exception as error:  # depends on the hub, the network and the format
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        raise DataError(f"{complaint} ({one_line(cause)})") from None
-
-
-def _pixels(image: Any) -> NDArray[Any]:
-    """A PIL image with channels first."""
-    if image.mode == "1":
-        image = image.convert("L")
-    elif image.mode not in ("L", "RGB", "I", "I;16", "F"):  # palettes, transparency, print colours
-        image = image.convert("RGB")
-    pixels = np.asarray(image)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

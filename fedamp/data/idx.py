@@ -20,7 +20,7 @@ from pydantic import Field
 from fedamp.data.folder import existing_folder, some_files
 from fedamp.data.huggingface import HuggingFaceData
 from fedamp.data.stored import BenchmarkData, Scale, StoredData, Tables
-from fedamp.data.table import Table, image_scale
+from fedamp.data.table import Table
 from fedamp.errors import DataError, one_line
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -58,7 +58,7 @@ class IdxFiles(StoredData):
                 raise DataError(f"{folder}: {names[0]}-{what} are missing beside {next(iter(paths.values())).name}")
         images, labels = read_idx(paths["images"]), read_idx(paths["labels"])
         shape = self.shape or ((1, *images.shape[1:]) if len(images.shape) == 3 else None)
-        scale = image_scale(self.scale, images.dtype)
+        scale = self.scale or (float(np.iinfo(images.dtype).max) if images.dtype.kind == "u" else 1.0)
         return Table(str(paths["images"]), images, labels, shape=shape, scale=scale)
 
 

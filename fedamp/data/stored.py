@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fedamp import rng
 from fedamp.base.section import Count, Part, Positive, Section
@@ -25,6 +25,12 @@ Shape = tuple[Count, ...] | None
 Scale = Annotated[
     Positive | None, Field(description="inputs are divided by this; default: images of bytes by 255, others by 1")
 ]
+
+
+def _all_differ(words: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(words)) != len(words):
+        raise ValueError("the words must differ")
+    return words
 
 
 class FederationFile(Section):
@@ -82,7 +88,7 @@ class Records:
             if form.labels.wrong(form.labels.read(stored), outputs)[0]:
                 limit = f", for {outputs} outputs (data.classes)" if math.isfinite(outputs) else ""
                 found = f"the label of record {number} is {stored[0].tolist()}; labels must be {form.labels.expected}"
-                raise DataError(f"{self.table.source}: {found}{limit}")
+                raise DataError(f"{self.table.at(number)}: {found}{limit}")
             raise _wrong_inputs(self.table, number, form)
         return self
 
@@ -179,11 +185,11 @@ class StoredData(DataSection):
     test_fraction: Part = Field(
         0.0, description="share of the records that is public and tested on, where there are no test files"
     )
-    classes: Count | None = Field(
+    classes: Count | Annotated[tuple[str, ...], Field(min_length=2), AfterValidator(_all_differ)] | None = Field(
         None,
         exclude_if=lambda count: count is None,
-        description="number of classes: labels are 0, 1, ..., classes - 1; default: of known data their number, else "
-        "as federation.json says, or as a public test set has it",
+        description="number of classes: labels are 0, 1, ..., classes - 1; or the labels as words, [no, yes]; default: "
+        "of known data their number, else as federation.json says, or as a public test set has it",
     )
     records_per_client: Count = Field(
         10,
@@ -193,13 +199,18 @@ class StoredData(DataSection):
     )
     known: ClassVar[int | None] = None  # number of classes of data that everybody knows
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that labels are; empty where labels are numbers."""
+        return self.classes if isinstance(self.classes, tuple) else ()
+
     @abstractmethod
     def open(self, folder: Path) -> Tables:
         """The tables, before ``transform``. A relative path starts at ``folder``."""
 
     def known_classes(self, folder: Path) -> int | None:
         """Number of classes that the scenario or the data's name says; None if neither does."""
-        return self.classes or self.known
+        return len(self.words) or (None if isinstance(self.classes, tuple) else self.classes) or self.known
 
     def count_clients(self, folder: Path) -> int:
         tables = self.open(folder)
@@ -223,7 +234,7 @@ class StoredData(DataSection):
                 f"data.partition: {self.partition.scheme} partitions by class, and client.loss takes labels that are "
                 f"{kind.expected}; expected: iid, natural"
             )
-        tables = self.open(folder)
+        tables = self._numbered(self.open(folder))
         federation = tables.federation
         if federation is not None and not all(step.same_everywhere for step in self.transform):
             raise DataError(
@@ -250,6 +261,33 @@ class StoredData(DataSection):
             testing=testing,
             testers=self._testers(tables, testing),
         )
+
+    def _numbered(self, tables: Tables) -> Tables:
+        """The tables, their labels the numbers of the same words in all: files may have them in different orders."""
+        train, test, federation = tables.train, tables.test, tables.federation
+        words = self.words or train.classes or ()
+        if not self.words:
+            named = [table for table in (train, test) if table is not None and table.classes is not None]
+            if federation is not None and named:
+                found = f"classes have an order ({', '.join(named[0].classes or ())}) that other machines may not have"
+                raise DataError(f"{named[0].source}: {found}; expected: data.classes, the list of these words")
+            if test is not None and (train.classes is None) != (test.classes is None):
+                raise DataError(
+                    f"{test.source}: classes have names in one of training and test; expected: data.classes"
+                )
+        if not words:
+            return tables
+        place = {word: number for number, word in enumerate(words)}
+
+        def numbered(table: Table) -> Table:
+            own, stored = table.classes, table.labels
+            if own == words or stored.ndim != 1:
+                return table
+            named = stored.tolist() if own is None else [own[n] if 0 <= n < len(own) else None for n in stored.tolist()]
+            return replace(table, labels=np.array([place.get(str(one), -1) for one in named], np.int64), classes=words)
+
+        changed = numbered(train)
+        return Tables(changed, changed if test is train else test and numbered(test), federation)
 
     def _outputs(self, tables: Tables, folder: Path, form: Form) -> int:
         """Number of outputs that a model needs: a public number, which no training record changes."""
@@ -347,6 +385,8 @@ class StoredData(DataSection):
         except DataError:  # the test records are nobody's
             return None
         names = np.unique(tables.train.column(self.partition.column))
+        if names.dtype.kind != column.dtype.kind:
+            return None
         places = np.minimum(np.searchsorted(names, column), len(names) - 1)
         return places.astype(np.int64) if np.array_equal(names[places], column) else None
 
@@ -387,7 +427,7 @@ class BenchmarkData(StoredData):
 
 
 def _wrong_inputs(table: Table, number: int, form: Form) -> DataError:
-    return DataError(f"{table.source}: the inputs of record {number} are others than {form.expected}")
+    return DataError(f"{table.at(number)}: the inputs of record {number} are others than {form.expected}")
 
 
 def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:

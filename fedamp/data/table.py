@@ -26,6 +26,8 @@ class Table:
     read_column: Callable[[str], NDArray[Any]] | None = None  # [records]; None: no column names the clients
     shape: tuple[int, ...] | None = None  # of one input as read() gives it; None: as stored (a single number: [1])
     scale: float = 1.0  # inputs are divided by it
+    classes: tuple[str, ...] | None = None  # names of labels 0, 1, ...; None: they have none
+    place: Callable[[int], str] | None = None  # file and row of a record; None: its source and its number
 
     def __post_init__(self) -> None:
         stored = tuple(self.inputs.shape[1:])
@@ -66,27 +68,42 @@ class Table:
                 wrong[block] = form.wrong(self.read(block))
         return wrong
 
+    def at(self, record: int) -> str:
+        """The place of a record in a message, where it is known, else the source."""
+        return self.source if self.place is None else self.place(record)
+
     def column(self, name: str, complete: bool = True) -> NDArray[Any]:
         """The client of each record as stored: integers, strings or anything else that is ordered, shape [records].
 
-        Raises DataError for no such column, not a value for each record, or (``complete``) values that name nobody.
+        Raises DataError for no such column, not a value for each record, or (``complete``) values that name nobody:
+        nothing, an empty text, NaN, or a number that is not whole.
         """
         if self.read_column is None:
             raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
         values = self.read_column(name)
-        plain = values.dtype != object or all(isinstance(value, str | bytes) for value in values)
-        named = plain and not (values.dtype.kind == "f" and not np.isfinite(values).all())
-        if values.shape != (len(self),) or (complete and not named):
+        if values.shape != (len(self),) or values.dtype.kind not in "biufUSOMm":
             raise DataError(
                 f"{self.source}: column {name!r} must name a client (a number or a string) for each of the "
                 f"{len(self)} records; it is of type {values.dtype} and shape {list(values.shape)}"
             )
+        if complete and (nobodys := _names_nobody(values)).any():
+            number = int(np.argmax(nobodys))
+            found = f"column {name!r} must name a client, and names none for record {number}"
+            raise DataError(f"{self.at(number)}: {found}")
         return values
 
 
-def image_scale(asked: float | None, stored_type: np.dtype[Any]) -> float:
-    """The divisor of images: ``data.scale``, else the largest value of unsigned integers; 1 for other numbers."""
-    return asked or (float(np.iinfo(stored_type).max) if stored_type.kind == "u" else 1.0)
+def _names_nobody(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which clients' names are none. Above 2^53 neighbouring whole numbers are one float64."""
+    if values.dtype.kind == "f":
+        return np.asarray(~np.isfinite(values) | (np.floor(values) != values) | (np.abs(values) >= 2**53))
+    if values.dtype.kind in "Mm":
+        return np.asarray(np.isnat(values))
+    if values.dtype.kind in "US":
+        return np.asarray(np.char.str_len(values) == 0)
+    if values.dtype.kind == "O":
+        return np.array([not isinstance(value, str | bytes | int) or value in ("", b"") for value in values], bool)
+    return np.zeros(len(values), bool)
 
 
 def require(name: str, present: Collection[str], key: str, source: str, what: str = "column") -> None:
@@ -95,8 +112,31 @@ def require(name: str, present: Collection[str], key: str, source: str, what: st
         raise DataError(f"{source}: no {what} {name!r}; {key} must be one of {', '.join(present)}")
 
 
-def cache_folder(name: str) -> Path:
-    """A folder of copies of private records, readable by its owner alone. Raises OSError if it cannot be made."""
-    folder = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp")) / name
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+def kept(kind: str, name: str, write: Callable[[Path], None]) -> Path:
+    """A copy of private records in the cache, readable by its owner alone; written first if no process has done so.
+
+    Args:
+        kind: folder of the cache.
+        name: a digest of all that the copy follows from.
+        write: makes the copy.
+
+    Raises:
+        DataError: it cannot be kept there.
+    """
+    from filelock import FileLock  # it takes longer to import than all data sets
+
+    try:
+        folder = Path(os.environ.get("FEDAMP_CACHE") or Path.home() / ".cache" / "fedamp") / kind
+        file = folder / name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(file.with_suffix(".lock"), mode=0o600):
+            if not file.exists():
+                unfinished = file.with_suffix(".unfinished")
+                unfinished.touch(mode=0o600)
+                write(unfinished)
+                os.replace(unfinished, file)
+        return file
+    except (OSError, RuntimeError) as error:  # the second one: a user without a home
+        place = getattr(error, "filename", None) or "the cache"
+        found = f"{place}: copies of records cannot be kept there ({getattr(error, 'strerror', None) or error})"
+        raise DataError(f"{found}; FEDAMP_CACHE names another folder") from None

@@ -1,7 +1,7 @@
 """Texts of people, as records of tokens."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedamp.base.section import Count
+from fedamp.data.files import Files
 from fedamp.data.folder import FolderData
 from fedamp.data.form import NOT_COUNTED
-from fedamp.data.huggingface import rows_of
+from fedamp.data.huggingface import numbers
 from fedamp.data.idx import places_of
 from fedamp.data.partition import AnyPartition, NaturalPartition
 from fedamp.data.stored import BenchmarkData
@@ -21,7 +22,6 @@ from fedamp.errors import DataError, one_line
 
 _FIRST, _LAST = 32, 126  # the printable characters of ASCII; all others, and the end of a text, are one token
 CHARACTERS = _LAST - _FIRST + 2
-NO_TEXT = np.full(2, -1)  # no tokens: a record of a row without a text cannot be trained on
 
 
 class Texts(FolderData):
@@ -35,37 +35,50 @@ class Texts(FolderData):
     )
 
     def split(self, folder: Path, split: str) -> Table | None:
-        found = next(filter(None, (rows_of(folder, split, kind) for kind in ("json", "csv", "parquet"))), None)
-        if found is None:
+        files = Files.of(folder, split, ("json", "csv", "parquet"))
+        if files is None:
             return None
-        rows, source = found
-        require(self.text, rows.column_names, "data.text", source)
+        source = files.source
+        require(self.text, files.names, "data.text", source)
         tokens_of, _, pad = self._tokenizer(folder)
-        texts = rows[self.text][:]
-        if not any(isinstance(text, str) for text in texts):
+        texts = files.spelled(self.text).tolist()
+        if not all(text is None or isinstance(text, str) for text in texts):  # a fact of the column's type
             raise DataError(f"{source}: column {self.text!r} must hold texts")
-        pieces = [tokens_of(text) if isinstance(text, str) else NO_TEXT for text in texts]
+        wrong = np.array([text is None for text in texts], bool)
+        pieces = [tokens_of(text or "") for text in texts]
+        counts = np.ones(len(pieces), np.int64)
+        labels: NDArray[Any]
         if self.label is not None:
-            require(self.label, rows.column_names, "data.label", source)
-            beginnings = np.full((len(pieces), self.length), pad, np.int32)
-            for beginning, piece in zip(beginnings, pieces, strict=True):
+            require(self.label, files.names, "data.label", source)
+            inputs = np.full((len(pieces), self.length), pad, np.int32)
+            for beginning, piece in zip(inputs, pieces, strict=True):
                 beginning[: len(piece)] = piece[: self.length]
-            classes = np.asarray(rows[self.label][:])
-            return Table(source, beginnings, classes, partial(self._column, rows, source, np.ones(len(rows), int)))
-        counts = np.array([max(1, -(-(len(piece) - 1) // self.length)) for piece in pieces])
-        inputs = np.zeros((counts.sum(), self.length), np.int32)
-        labels = np.full_like(inputs, NOT_COUNTED)
-        for start, count, piece in zip(np.cumsum(counts) - counts, counts, pieces, strict=True):
-            for array, part in ((inputs, piece[:-1]), (labels, piece[1:])):
-                array[start : start + count].reshape(-1)[: len(part)] = part
-        return Table(source, inputs, labels, partial(self._column, rows, source, counts))
+            stored = (
+                files.spelled(self.label) if self.words else numbers(files.rows([self.label]), [self.label], source)
+            )
+            nothing: Any = None if self.words else np.nan
+            labels = np.where(wrong, nothing, stored)
+        else:
+            counts = np.array([max(1, -(-(len(piece) - 1) // self.length)) for piece in pieces], np.int64)
+            inputs = np.zeros((counts.sum(), self.length), np.int32)
+            labels = np.full_like(inputs, NOT_COUNTED)
+            for start, count, piece in zip(np.cumsum(counts) - counts, counts, pieces, strict=True):
+                for array, part in ((inputs, piece[:-1]), (labels, piece[1:])):
+                    array[start : start + count].reshape(-1)[: len(part)] = part
+            labels[np.repeat(wrong, counts)] = -1  # no token
+        ends = np.cumsum(counts)
+
+        def column(name: str) -> NDArray[Any]:
+            require(name, files.names, "data.partition.column", source)
+            return np.repeat(files.spelled(name), counts)
+
+        def place(record: int) -> str:
+            return files.place(int(np.searchsorted(ends, record, "right")))
+
+        return Table(source, inputs, labels, column, place=place)
 
     def input_shape(self) -> tuple[int, ...] | None:
         return (self.length,)
-
-    def _column(self, rows: Any, source: str, counts: NDArray[np.int64], name: str) -> NDArray[Any]:
-        require(name, rows.column_names, "data.partition.column", source)
-        return np.repeat(np.asarray(rows[name][:]), counts)
 
     def known_classes(self, folder: Path) -> int | None:
         vocabulary = self._tokenizer(self.place(folder))[1] if self.label is None else None

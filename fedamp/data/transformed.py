@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-import os
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedamp.data.scattering import Scattering
-from fedamp.data.table import Table, cache_folder
+from fedamp.data.table import Table, kept
 from fedamp.data.transform import Floats, Function, GroupNorm, Shape, Standardise
 from fedamp.data.whitening import Whiten
 from fedamp.errors import DataError
@@ -32,7 +32,10 @@ def transformed(table: Table, steps: tuple[AnyTransform, ...]) -> Table:
             shape = step.output_shape(shape)
         except ValueError as error:
             raise DataError(f"data.transform.{number}: {error}; inputs have shape {list(shape)}") from None
-    return Table(table.source, _Features(table, steps, shape), table.labels, table.column) if steps else table
+    column = partial(table.column, complete=False)
+    return (
+        Table(table.source, _Features(table, steps, shape), table.labels, column, place=table.place) if steps else table
+    )
 
 
 class _Features:
@@ -51,25 +54,15 @@ class _Features:
     @cached_property
     def _kept(self) -> Floats:
         """The features in the cache, mapped into memory; computed first if another process has not done so."""
-        from filelock import FileLock  # it takes longer to import than all data sets
 
-        try:
-            file = cache_folder("features") / f"{self._digest()}.npy"
-            with FileLock(file.with_suffix(".lock"), mode=0o600):
-                if not file.exists():
-                    unfinished = file.with_suffix(".unfinished")
-                    unfinished.touch(mode=0o600)  # features of private records are as private as these
-                    features = np.lib.format.open_memmap(unfinished, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
-                    for start in range(0, len(self._table), _BLOCK):
-                        records = np.arange(start, min(start + _BLOCK, len(self._table)))
-                        features[records] = self._computed(records)
-                    features.flush()
-                    os.replace(unfinished, file)
-            return np.asanyarray(np.load(file, mmap_mode="r"))
-        except OSError as error:
-            raise DataError(
-                f"{error.filename}: features cannot be kept there ({error.strerror}); FEDAMP_CACHE names another folder"
-            ) from None
+        def write(file: Path) -> None:
+            features = np.lib.format.open_memmap(file, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
+            for start in range(0, len(self._table), _BLOCK):
+                records = np.arange(start, min(start + _BLOCK, len(self._table)))
+                features[records] = self._computed(records)
+            features.flush()
+
+        return np.asanyarray(np.load(kept("features", f"{self._digest()}.npy", write), mmap_mode="r"))
 
     def _digest(self) -> str:
         """Of all inputs and all steps."""

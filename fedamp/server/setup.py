@@ -288,7 +288,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
     data_seed, model_seed, split_seed = (rng.public_seed(scenario.seed, use) for use in ("data", "model", "split"))
     dataset = scenario.data.load(data_seed, Path(), form_of(scenario.client, scenario.model))
     parameters = initial_parameters(scenario.model, dataset.input_shape, dataset.num_classes, model_seed)
-    classes = {"classes": dataset.num_classes} if "classes" in type(scenario.data).model_fields else {}
+    classes = {"classes": dataset.num_classes} if getattr(scenario.data, "classes", 0) is None else {}
     task = ClientTask(
         model=pinned(scenario.model, dataset.input_shape, dataset.num_classes),
         input_shape=dataset.input_shape,

@@ -31,7 +31,11 @@ CASES = {
     "no records": ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, {}, "no records; at least one is needed"),
     "wrong shape": ({}, {"shape": (2, 2)}, "one input has 6 numbers (stored as [6]), data.shape [2, 2] needs 4"),
     "client lengths": ({"client": np.zeros(5)}, {}, "column 'client' must name a client (a number or a string)"),
-    "client nan": ({"client": np.full(6, np.nan)}, {}, "column 'client' must name a client (a number or a string)"),
+    "client nan": (
+        {"client": np.full(6, np.nan)},
+        {},
+        "column 'client' must name a client, and names none for record 0",
+    ),
     "two arrays": ({}, {"features": ["x", "z"]}, "npz takes the name of one array, got 2"),
 }
 
@@ -69,7 +73,10 @@ PARQUET_CASES = {
     "only empty cells": ({"x": pa.array([None] * 3, pa.list_(pa.float32()))}, NO_NUMBERS),
     "text": ({"x": ["a", "b", "c"]}, NO_NUMBERS),
     "list of clients": ({"client": [[1], [2], [3]]}, "column 'client' must name a client"),
-    "no records": ({"x": [], "y": [], "client": []}, "corresponds to no data"),
+    "no records": (
+        {"x": pa.array([], pa.list_(pa.float32())), "y": [], "client": []},
+        "no records; at least one is needed",
+    ),
 }
 
 

@@ -113,7 +113,7 @@ def test_parquet_reads_any_records_whatever_it_may_keep(tmp_path_factory, number
         patch.setattr("fedamp.data.huggingface.KEPT", kept)
         opened = TabularData(name="parquet", path=str(folder)).open(HERE).train
         assert np.array_equal(opened.read(np.array(numbers, dtype=np.int64)), train["x"][numbers])
-    copies = Path(os.environ["FEDAMP_CACHE"], "datasets")
+    copies = Path(os.environ["FEDAMP_CACHE"], "tables")
     assert stat.S_IMODE(copies.stat().st_mode) == 0o700  # they are as private as the records
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import datasets
+import huggingface_hub
 import numpy as np
 import pytest
 
@@ -66,9 +67,13 @@ def test_images_come_scaled_with_channels_first_and_by_writer(folder, content):
     assert np.array_equal(dataset.test()[1], content["label"][30:])
 
 
-def test_a_name_is_one_of_the_hub(splits, monkeypatch):
+def test_a_name_is_one_of_the_hub(splits, tmp_path, monkeypatch):
+    """Its files are in a folder with the name of their configuration, and one that is no split beside them."""
+    (tmp_path / "digits").mkdir()
+    for name, split in {**splits, "test-evaluated": splits["train"]}.items():
+        split.to_parquet(tmp_path / "digits" / f"{name}-00000-of-00001.parquet")
     asked = []
-    monkeypatch.setattr(datasets, "load_dataset", lambda path, name=None: asked.append(path) or splits)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **keys: asked.append(name) or tmp_path)
     dataset = HuggingFaceData(name="huggingface", dataset="someone/digits", clients=4, test_is_public=True).load(
         0, HERE
     )
@@ -137,7 +142,7 @@ WRONG = [
     ({"features": "writer"}, "column 'writer' must hold numbers or equally long lists of numbers (inputs: or images)"),
     (
         {"test_split": "validation", "test_is_public": True},
-        "no split 'validation'; it has train, test (data.test_split: null and a data.test_fraction hold out",
+        "no split 'validation'; it has ",
     ),
     ({"partition": {"scheme": "natural", "column": "who"}, "clients": None, "classes": 3}, "no column 'who'"),
     ({"shape": (28, 28)}, "one input has 20 numbers (stored as [1, 5, 4]), data.shape [28, 28] needs 784"),
@@ -154,10 +159,10 @@ def test_wrong_keys_are_refused_in_one_line(folder, subtests):
 
 
 def test_a_name_that_does_not_load_is_refused_in_one_line(monkeypatch):
-    def fail(path, name=None):
+    def fail(path, **keys):
         raise ConnectionError("Couldn't reach the hub\nand a long story")
 
-    monkeypatch.setattr(datasets, "load_dataset", fail)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(
         DataError,
         match=r"'some/where': not a folder, and not a hub data set .*\(ConnectionError: Couldn't reach the hub ",

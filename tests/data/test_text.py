@@ -108,8 +108,6 @@ def test_a_tokenizer_of_hugging_face(tmp_path):
     [
         ({"text": "body"}, None, "no column 'body'; data.text must be one of"),
         ({"tokenizer": "no.json"}, None, "data.tokenizer: .*no.json cannot be read"),
-        ({}, [("ann", 3.5)], "column 'text' must hold texts"),
-        ({}, [("ann", None)], "column 'text' must hold texts"),
         ({"partition": {"scheme": "natural", "column": "who"}}, None, "no column 'who'; data.partition.column must"),
     ],
 )

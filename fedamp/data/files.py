@@ -1,0 +1,296 @@
+"""Tabular files as they stand: which of them hold a split, and their columns, of which nothing is guessed.
+
+A library that guesses types reads ``007`` as 7 in one file and as a text in the next: one person becomes two, or two
+become one, and no epsilon covers that. Here csv and JSON have spelled cells alone; who asks for numbers gets float64.
+"""
+
+import csv
+import hashlib
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.data.table import kept
+from fedamp.errors import DataError, one_line
+
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow as pa
+
+_PIECE = r"[-_.]?\d+(-of-(?P<count>\d+))?(-[0-9a-f]+)?"
+_BLOCK = 4096  # rows converted at once
+_TRUTH = {"true": 1.0, "false": 0.0}
+_LAYOUT = 1  # of the copies on disk
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one split in the order of their records. Every method raises DataError, one line."""
+
+    kind: str  # csv, json (an object a line) or parquet
+    paths: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, folder: Path, split: str, kinds: Sequence[str]) -> "Files | None":
+        """``train.csv``, the files in a folder of that name, or numbered pieces such as ``train-00000-of-00002.csv``.
+
+        None without files. Other names, such as ``train_backup.csv``, are no part of the split.
+        """
+        found = [cls(kind, paths) for kind in kinds if (paths := _of_kind(folder, split, kind))]
+        if len(found) > 1:
+            first, second = (each.paths[0].name for each in found[:2])
+            raise DataError(f"{folder}: {first} and {second}; expected: files of one kind")
+        return found[0] if found else None
+
+    @property
+    def source(self) -> str:
+        """The files in a message."""
+        first, *others = self.paths
+        return f"{first} ... {others[-1].name}" if others else str(first)
+
+    def place(self, record: int) -> str:
+        """File and row of a record in a message; rows are counted from 1, without a header."""
+        for path in self.paths:
+            rows = sum(len(block) for block in self._blocks(path, self._names(path)[:1], True))
+            if record < rows:
+                return f"{path}: row {record + 1}"
+            record -= rows
+        return self.source
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the first file."""
+        return self._names(self.paths[0])
+
+    def rows(self, names: Sequence[str]) -> "datasets.Dataset":
+        """Columns of numbers: cells of csv and JSON as float64, NaN where a cell is none; of parquet as stored."""
+        return self._rows(names, False)
+
+    def spelled(self, name: str) -> NDArray[Any]:
+        """A column of ids or texts [records]: integers of parquet, else objects; None where a record has none."""
+        column = self._rows([name], True).with_format("arrow")[:][name]
+        return np.array(column.to_pylist(), object) if column.null_count else np.asarray(column.to_numpy())
+
+    def _rows(self, names: Sequence[str], spelled: bool) -> "datasets.Dataset":
+        import pyarrow as pa
+
+        with library(f"{self.source}: cannot be read as {self.kind}") as datasets:
+            schema = self._schema(names, spelled)
+
+            def write(file: Path) -> None:
+                with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
+                    for path in self.paths:
+                        for block in self._blocks(path, names, spelled):
+                            stream.write_table(block.cast(schema))
+
+            what = json.dumps([_LAYOUT, self.kind, list(names), spelled, str(schema)])
+            key = hashlib.sha256((what + self._digest).encode()).hexdigest()
+            return datasets.Dataset.from_file(str(kept("tables", f"{key}.arrow", write)))
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of all that the files hold: a time of modification can be that of other records."""
+        found = []
+        for path in self.paths:
+            with path.open("rb") as stream:
+                found.append(hashlib.file_digest(stream, "sha256").hexdigest())
+        return " ".join(found)
+
+    def _names(self, path: Path) -> tuple[str, ...]:
+        with library(f"{path}: cannot be read as {self.kind}"):
+            if self.kind == "parquet":
+                import pyarrow.parquet as pq
+
+                return tuple(pq.read_schema(path).names)
+            if self.kind == "csv":
+                return tuple(next(_csv(path), ()))
+            return tuple(dict.fromkeys(name for line in _json(path) for name in line))
+
+    def _schema(self, names: Sequence[str], spelled: bool) -> "pa.Schema":
+        """The types of columns, which all files share."""
+        import pyarrow as pa
+
+        for path in self.paths:
+            present = self._names(path)
+            for name in names:
+                if present.count(name) != 1:
+                    raise DataError(f"{path}: {'two columns' if name in present else 'no column'} {name!r}")
+        if self.kind != "parquet":
+            return pa.schema([(name, pa.large_string() if spelled else pa.float64()) for name in names])
+        import pyarrow.parquet as pq
+
+        schemas = [pq.read_schema(path) for path in self.paths]
+        described = {_features(schema, names) for schema in schemas}
+        types = {name: _common([schema.field(name).type for schema in schemas], spelled) for name in names}
+        for name, found in types.items():
+            if found is None or len(described) > 1:
+                shown = ", ".join(sorted({str(schema.field(name).type) for schema in schemas}))
+                raise DataError(
+                    f"{self.source}: column {name!r} differs between the files ({shown}); expected: one type"
+                )
+        return pa.schema(list(types.items()), metadata={"huggingface": described.pop()})
+
+    def _blocks(self, path: Path, names: Sequence[str], spelled: bool) -> "Iterator[pa.Table]":
+        import pyarrow as pa
+
+        if self.kind == "parquet":
+            import pyarrow.parquet as pq
+
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(1024, columns=list(names)):
+                    yield pa.table([_decoded(batch.column(name)) for name in names], names=list(names))
+            return
+        rows = _json_cells(path, names) if self.kind == "json" else _csv_cells(path, names)
+        while block := list(islice(rows, _BLOCK)):
+            columns = zip(*block, strict=True)
+            arrays = [_texts(cells) if spelled else pa.array(map(_number, cells), pa.float64()) for cells in columns]
+            yield pa.table(arrays, names=list(names))
+
+
+def _of_kind(folder: Path, split: str, kind: str) -> tuple[Path, ...]:
+    whole = folder / f"{split}.{kind}"
+    form = re.compile(re.escape(split) + _PIECE + re.escape(f".{kind}"))
+    pieces = {path: match for path in sorted(folder.iterdir()) if (match := form.fullmatch(path.name))}
+    if whole.exists() and pieces:
+        raise DataError(f"{folder}: {whole.name} and {next(iter(pieces)).name}; expected: one file, or its pieces")
+    if whole.is_dir():
+        inside = sorted(path for path in whole.iterdir() if path.name[0] not in "._")
+        for path in inside:
+            if path.is_dir() or path.suffix != f".{kind}":
+                raise DataError(f"{path}: expected in {whole.name}: files *.{kind} alone")
+        return tuple(inside)
+    counts = {match["count"] for match in pieces.values()}
+    if counts - {None} and {int(count or 0) for count in counts} != {len(pieces)}:
+        raise DataError(f"{folder}: {len(pieces)} pieces {next(iter(pieces)).name} ...; expected: as many as they say")
+    return (whole,) if whole.exists() else tuple(pieces)
+
+
+def _csv(path: Path) -> Iterator[list[str]]:
+    """The rows of a csv file, its header first: cells as they are spelled, in double quotes where they have commas."""
+    limit = csv.field_size_limit(sys.maxsize)  # of the whole process; texts may be longer
+    try:
+        with path.open(encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
+            yield from filter(None, csv.reader(file, strict=True))
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _csv_cells(path: Path, names: Sequence[str]) -> Iterator[list[str | None]]:
+    """Cells of some columns. A row of another length holds nothing: whose cells they are is not known."""
+    rows = _csv(path)
+    header = next(rows, [])
+    places = [header.index(name) for name in names]
+    for row in rows:
+        yield [row[place] if len(row) == len(header) else None for place in places]
+
+
+def _json(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file with one a line, whose numbers are spelled; a line that is no object has no keys."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return dict(pairs) if len(dict(pairs)) == len(pairs) else {}
+
+    with path.open(encoding="utf-8-sig", errors="backslashreplace", newline="\n") as file:
+        for line in filter(str.strip, file):
+            try:
+                found = json.loads(
+                    line, parse_int=str, parse_float=str, parse_constant=lambda _: None, object_pairs_hook=once
+                )
+            except (ValueError, RecursionError):
+                found = {}
+            yield found if isinstance(found, dict) else {}
+
+
+def _json_cells(path: Path, names: Sequence[str]) -> Iterator[list[str | None]]:
+    for line in _json(path):
+        cells = [line.get(name) for name in names]
+        cells = [str(cell).lower() if isinstance(cell, bool) else cell for cell in cells]
+        yield [cell if isinstance(cell, str) else None for cell in cells]
+
+
+def _texts(cells: Iterable[str | None]) -> "pa.Array":
+    import pyarrow as pa
+
+    cells = list(cells)
+    try:
+        return pa.array(cells, pa.large_string())
+    except UnicodeEncodeError:  # half a pair of JSON's \ud83d\ude00
+        plain = [cell and cell.encode(errors="backslashreplace").decode() for cell in cells]
+        return pa.array(plain, pa.large_string())
+
+
+def _number(cell: str | None) -> float:
+    """A cell as a number, NaN if it is none."""
+    try:
+        return math.nan if cell is None or "_" in cell else float(cell)
+    except ValueError:
+        return _TRUTH.get(str(cell).strip().lower(), math.nan)
+
+
+def _decoded(column: "pa.Array") -> "pa.Array":
+    import pyarrow as pa
+
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _common(types: "list[pa.DataType]", spelled: bool) -> "pa.DataType | None":
+    """The type of a column whose type in each file is given; None if values would change."""
+    import pyarrow as pa
+
+    types = [each.value_type if pa.types.is_dictionary(each) else each for each in types]
+    is_list = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
+    is_text = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
+
+    def all_are(*kinds: Callable[[pa.DataType], bool]) -> bool:
+        return all(any(kind(each) for kind in kinds) for each in types)
+
+    if all_are(*is_text):
+        return pa.large_string()
+    if len(set(types)) == 1:
+        return types[0]
+    if all_are(pa.types.is_signed_integer):
+        return pa.int64()
+    if all_are(pa.types.is_unsigned_integer):
+        return pa.uint64()
+    if all_are(pa.types.is_integer, pa.types.is_floating) and not spelled:
+        return pa.float64()
+    if all_are(*is_list) and (inside := _common([each.value_type for each in types], spelled)):
+        return pa.large_list(inside)
+    return None
+
+
+def _features(schema: "pa.Schema", names: Sequence[str]) -> str:
+    """What ``datasets`` has noted about columns: that they are images, and the order of the classes."""
+    noted = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = (noted.get("info") or {}).get("features") or {}
+    return json.dumps({"info": {"features": {name: features[name] for name in names if name in features}}})
+
+
+@contextmanager
+def library(complaint: str) -> Iterator[Any]:
+    """``datasets``, silent; whatever it raises inside becomes a DataError with the complaint and the first cause."""
+    import datasets
+
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        yield datasets
+    except DataError:
+        raise
+    except Exception as error:  # depends on the hub, the network and the format
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise DataError(f"{complaint} ({one_line(cause)})") from None

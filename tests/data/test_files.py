@@ -1,0 +1,253 @@
+"""csv, JSON and parquet as the files spell them: one person is one unit, whatever the ids look like."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import fedamp
+from fedamp.data.form import CLASSIFICATION, TOKENS, Form
+from fedamp.data.text import CHARACTERS
+from fedamp.errors import DataError
+
+SEQUENCES = Form(TOKENS, vocabulary=CHARACTERS)
+NATURAL = {"scheme": "natural", "column": "client"}
+ODD = ["007", "7", "1e3", "1000", "NA", "None", "null", "nan", "True", "1.0", "1", " 1", str(2**70), str(2**70 + 1)]
+
+
+def of_scenario(data, form=CLASSIFICATION):
+    settings = {"model": {"name": "logistic"}, "rounds": 1, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}
+    client = {"learning_rate": 0.1}
+    if form.labels is TOKENS:
+        settings["model"] = {"name": "lstm", "vocabulary": CHARACTERS, "hidden": [4]}
+        client["loss"] = "token-cross-entropy"
+    return fedamp.load({"name": "own", "data": data, "client": client, **settings}).data.load(0, Path(), form)
+
+
+def loaded(folder, name="csv", **keys):
+    return of_scenario({"name": name, "path": str(folder), "classes": 2, "partition": NATURAL} | keys)
+
+
+def texts(folder, form=SEQUENCES, **keys):
+    partition = {"scheme": "natural", "column": "author"}
+    return of_scenario({"name": "text", "path": str(folder), "length": 4, "partition": partition} | keys, form)
+
+
+def csv(folder, ids, name="train.csv", x=None, y=None):
+    x, y = x or [0.5] * len(ids), y or [1] * len(ids)
+    rows = [f'{one},{two},"{id_}"' for one, two, id_ in zip(x, y, ids, strict=True)]
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("\n".join(["x,y,client", *rows]) + "\n")
+
+
+def sizes(dataset):
+    return dataset.sizes(np.arange(dataset.num_clients)).tolist()
+
+
+def test_ids_of_csv_are_the_texts_of_the_file(tmp_path):
+    csv(tmp_path, ODD * 2)
+    dataset = loaded(tmp_path)
+    assert sizes(dataset) == [2] * len(ODD)
+
+
+def test_what_stands_in_another_file_or_far_below_changes_no_id(tmp_path):
+    """``datasets`` guessed types again every 10,000 rows, and for every file."""
+    csv(tmp_path, ["7"] * 12_000 + ["007", "seven"], "train-0.csv", x=[1] * 12_000 + [0.5, "1e1"])
+    csv(tmp_path, ["7", "007"], "train-1.csv")
+    dataset = loaded(tmp_path)
+    assert sizes(dataset) == [2, 12_001, 1]  # 007, 7, seven
+    assert dataset.gather(np.array([0, 2])).inputs[:, 0, 0].tolist() == [0.5, 10.0]
+
+
+def test_authors_and_texts_of_json_are_those_of_the_file(tmp_path):
+    rows = [
+        {"author": author, "text": text} for author, text in zip([*ODD, 2**70, 2**70 + 1, 7], ["NA"] * 17, strict=True)
+    ]
+    (tmp_path / "train.json").write_text("\n".join(map(json.dumps, rows)))
+    dataset = texts(tmp_path)
+    assert dataset.num_clients == len(ODD), "7 and '7' are one person"
+    one = dataset.gather(np.array([0])).inputs[0, 0]
+    assert "".join(chr(token + 32) for token in one[:2]) == "NA"
+
+
+@pytest.mark.parametrize("ids", [["a", "b", "a"], [2**60, 2**60 + 1, 2**60]])
+def test_ids_of_parquet_are_exact_in_every_encoding(tmp_path, ids, subtests):
+    plain = pa.array(ids)
+    kinds = {"plain": plain, "dictionary": plain.dictionary_encode()}
+    kinds |= (
+        {"large": plain.cast(pa.large_string())} if isinstance(ids[0], str) else {"unsigned": plain.cast(pa.uint64())}
+    )
+    for kind, array in kinds.items():
+        with subtests.test(kind):
+            folder = tmp_path / kind
+            folder.mkdir()
+            table = pa.table({"x": [0.5, 1.5, 2.5], "y": [0, 1, 1], "client": array})
+            pq.write_table(table, folder / "train-0.parquet")
+            pq.write_table(
+                table.set_column(2, "client", plain.cast(array.type) if kind == "unsigned" else plain),
+                folder / "train-1.parquet",
+            )
+            assert sizes(loaded(folder, "parquet")) == [4, 2]
+
+
+@pytest.mark.parametrize("wrong", [["1", 2], [2**60, 0.5]])
+def test_ids_of_two_types_are_refused_by_name(tmp_path, wrong):
+    for number, one in enumerate(wrong):
+        pq.write_table(pa.table({"x": [0.5], "y": [0], "client": [one]}), tmp_path / f"train-{number}.parquet")
+    with pytest.raises(DataError, match=r"train-0\.parquet .*: column 'client' differs between the files \(.*, .*\)"):
+        loaded(tmp_path, "parquet")
+
+
+def test_a_record_of_nobody_is_refused_by_file_and_row_and_ignored_on_a_node(tmp_path):
+    csv(tmp_path, ["0", "1"], "train-0.csv")
+    csv(tmp_path, ["0", "", "1"], "train-1.csv")
+    with pytest.raises(DataError, match=r"train-1\.csv: row 2: column 'client' must name a client, and names none"):
+        loaded(tmp_path)
+    (tmp_path / "federation.json").write_text('{"clients": 3, "hosted": [0, 1], "classes": 2}')
+    dataset = loaded(tmp_path)
+    assert dataset.sizes(np.array([0, 1])).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("ids", [[1.0, 2.5], [1.0, float("nan")], [1.0, 2.0**60], ["a", None], ["a", ""], [1, None]])
+def test_ids_of_parquet_that_name_nobody_are_refused(tmp_path, ids):
+    pq.write_table(pa.table({"x": [0.5, 0.5], "y": [0, 1], "client": ids}), tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"train\.parquet: row 2: column 'client' must name a client"):
+        loaded(tmp_path, "parquet")
+
+
+@pytest.mark.parametrize("cell", ["", "n/a", "nan", "inf", "1_0", "1e999", "0.5,1"])
+def test_a_cell_that_is_no_number_takes_away_its_own_unit(tmp_path, cell):
+    csv(tmp_path, ["0", "1", "2"], x=[0.5, cell, 1.5])
+    (tmp_path / "federation.json").write_text('{"clients": 3, "hosted": [0, 1, 2], "classes": 2}')
+    assert sizes(loaded(tmp_path)) == [1, 0, 1]
+
+
+def test_lines_of_json_that_say_nothing_take_away_nobody_else(tmp_path):
+    good = [json.dumps({"author": author, "text": "ab"}) for author in (0, 2)]
+    wrong = ["{", "[1]", '{"author": 0, "author": 1, "text": "a"}', '{"author": "0", "text": "\\ud83d"}', "[" * 100_000]
+    (tmp_path / "train.json").write_text("\n".join([*good, *wrong, '{"author": "1"}']))
+    (tmp_path / "federation.json").write_text('{"clients": 3, "hosted": [0, 1, 2]}')
+    dataset = texts(tmp_path)
+    assert dataset.sizes(np.arange(3)).tolist() == [3, 0, 1], "half a surrogate pair is kept as it is spelled"
+
+
+def test_a_person_is_one_where_a_file_was_replaced_at_the_same_time(tmp_path):
+    """Copies of csv and parquet files were known by path and time of modification."""
+    csv(tmp_path, ["a", "b"], x=[1, 2])
+    time = os.stat(tmp_path / "train.csv")
+    assert loaded(tmp_path).gather(np.arange(2)).inputs.ravel().tolist() == [1, 2]
+    csv(tmp_path, ["a", "b"], x=[3, 4])
+    os.utime(tmp_path / "train.csv", ns=(time.st_atime_ns, time.st_mtime_ns))
+    assert loaded(tmp_path).gather(np.arange(2)).inputs.ravel().tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet"])
+def test_a_path_is_no_pattern(tmp_path, name):
+    """``run[1]`` is the pattern of ``run1``."""
+    for folder, clients in (("run1", 5), ("run[1]", 2), ("*", 3)):
+        (tmp_path / folder).mkdir()
+        ids = [str(client) for client in range(clients)]
+        csv(tmp_path / folder, ids)
+        pq.write_table(
+            pa.table({"x": [0.5] * clients, "y": [0] * clients, "client": ids}), tmp_path / folder / "train.parquet"
+        )
+    assert [loaded(tmp_path / folder, name).num_clients for folder in ("run1", "run[1]", "*")] == [5, 2, 3]
+
+
+def test_which_files_hold_a_split(tmp_path, subtests):
+    """The name of the file alone says it: a copy beside it is no part, and half of the pieces are none."""
+    for case, names, found in (
+        ("backup", ["train.csv", "train_backup.csv", "training.csv", "test.csv"], 1),
+        ("pieces", ["train-00000-of-00002.csv", "train-00001-of-00002.csv", "train_old.csv"], 2),
+        ("numbers", ["train0.csv", "train_1.csv", "train.2.csv"], 3),
+        ("missing", ["train-00000-of-00002.csv"], "1 pieces train-00000-of-00002.csv ...; expected: as many"),
+        ("two sets", ["train-0-of-1.csv", "train-0-of-2.csv", "train-1-of-2.csv"], "expected: as many as they say"),
+        ("both", ["train.csv", "train-0.csv"], "train.csv and train-0.csv; expected: one file, or its pieces"),
+        ("none", ["train_backup.csv"], "no train.csv; the folder holds train_backup.csv"),
+    ):
+        with subtests.test(case):
+            for number, name in enumerate(names):
+                csv(tmp_path / case, [str(number)], name)
+            if isinstance(found, int):
+                assert loaded(tmp_path / case).num_clients == found
+            else:
+                with pytest.raises(DataError) as refused:
+                    loaded(tmp_path / case)
+                assert found in str(refused.value)
+
+
+def test_a_folder_named_like_the_file_holds_its_pieces(tmp_path):
+    folder = tmp_path / "train.parquet"
+    folder.mkdir()
+    for number in range(2):
+        pq.write_table(pa.table({"x": [0.5], "y": [0], "client": [number]}), folder / f"part-{number}.snappy.parquet")
+    (folder / "_SUCCESS").touch()
+    assert loaded(tmp_path, "parquet").num_clients == 2
+    (folder / "client=3").mkdir()
+    with pytest.raises(DataError, match=r"client=3: expected in train\.parquet: files \*\.parquet alone"):
+        loaded(tmp_path, "parquet")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("x,y,client\n0.5,1,a\n", None),
+        ("\ufeffx,y,client\n0.5,1,a\n", None),
+        ("x,y,client\r\n0.5,1,a\r\n\r\n", None),
+        ("x,y\n0.5,1\n", "no column 'client'; data.partition.column must be one of x, y"),
+        ("x,x,y,client\n1,2,1,a\n", "train.csv: two columns 'x'"),
+        ('x,y,client\n0.5,1,"a\n', "train.csv: cannot be read as csv (Error: unexpected end of data)"),
+        ("", "no column 'x'; data.features must be one of"),
+        ("x,y,client\n", "train.csv: no records; at least one is needed"),
+    ],
+)
+def test_what_a_csv_file_is(tmp_path, content, said):
+    (tmp_path / "train.csv").write_bytes(content.encode())
+    if said is None:
+        assert loaded(tmp_path).num_clients == 1
+    else:
+        with pytest.raises(DataError) as refused:
+            loaded(tmp_path)
+        assert said in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+def test_files_in_which_a_column_is_missing_or_elsewhere(tmp_path):
+    csv(tmp_path, ["a", "b"], "train-0.csv")
+    (tmp_path / "train-1.csv").write_text("client,more,y,x\nb,9,0,2.5\n")
+    dataset = loaded(tmp_path)
+    assert dataset.gather(np.array([1])).inputs[0].tolist() == [[0.5], [2.5]]
+    (tmp_path / "train-2.csv").write_text("x,client\nb,0\n")
+    with pytest.raises(DataError, match=r"train-2\.csv: no column 'y'"):
+        loaded(tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+    csv(tmp_path, ["a", "b"])
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match=r"copies of records cannot be kept there \(.*\); FEDAMP_CACHE names another"):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet", "npz", "text"])
+def test_labels_are_words_where_they_are_declared(tmp_path, name):
+    labels, ids = ["yes", "no", "maybe", "yes"], ["a", "b", "c", "d"]
+    csv(tmp_path, ids, y=labels)
+    pq.write_table(pa.table({"x": [0.5] * 4, "y": labels, "client": ids}), tmp_path / "train.parquet")
+    np.savez(tmp_path / "train.npz", x=np.ones((4, 1)), y=labels, client=ids)
+    rows = [{"author": id_, "text": "ab", "y": label} for id_, label in zip(ids, labels, strict=True)]
+    (tmp_path / "train.json").write_text("\n".join(map(json.dumps, rows)))
+    if name == "text":
+        (tmp_path / "train.csv").unlink()
+        (tmp_path / "train.parquet").unlink()
+        dataset = texts(tmp_path, CLASSIFICATION, label="y", classes=["no", "yes"])
+    else:
+        dataset = loaded(tmp_path, name, classes=["no", "yes"])
+    assert dataset.num_classes == 2
+    assert sizes(dataset) == [1, 1, 0, 1], "maybe is no class"
+    assert dataset.gather(np.array([0, 1, 3])).labels.ravel().tolist() == [1, 0, 1]
