@@ -31,7 +31,7 @@ class TabularData(ColumnsData):
 
     def split(self, folder: Path, split: str) -> Table | None:
         files = Files.of(folder, split, (self.name,))
-        return _of_files(files, self) if files else None
+        return _declared(_of_files(files, self), self) if files else None
 
 
 class HuggingFaceData(StoredData):
@@ -49,19 +49,24 @@ class HuggingFaceData(StoredData):
 
     def open(self, folder: Path) -> Tables:
         test_split = self.test_split if self.test_is_public else None
-        names = [self.train_split, *filter(None, [test_split])]
         local = folder / Path(self.dataset).expanduser()
-        place = local if local.is_dir() else self._downloaded(names)
+        place = local if local.is_dir() else self._downloaded([self.train_split, *filter(None, [test_split])])
         with library(f"data.dataset {self.dataset!r}: cannot be read") as reader:
             splits: dict[str, datasets.Dataset] = {}
             if (place / "state.json").exists():  # of save_to_disk, as is the next one
                 splits = {"train": reader.load_from_disk(str(place))}
             elif (place / "dataset_dict.json").exists():
                 splits = reader.load_from_disk(str(place))
-        train, *test = [
-            self._saved(splits, name) if splits else self._split(place, name, place == local) for name in names
-        ]
-        return Tables(train, test[0] if test else None)
+
+        def read(section: HuggingFaceData, name: str) -> Table:
+            return section._saved(splits, name) if splits else section._split(place, name, place == local)
+
+        if test_split is None:
+            return Tables(_declared(read(self, self.train_split), self))
+        test = read(self, test_split)
+        of_test = isinstance(test.inputs, Images) and self.shape is None
+        section = self.model_copy(update={"shape": test.inputs.shape[1:]}) if of_test else self
+        return Tables(_declared(read(section, self.train_split), section), test)
 
     def _downloaded(self, splits: Sequence[str]) -> Path:
         """A folder with the hub's files of the splits, chosen by their names."""
@@ -105,6 +110,14 @@ class HuggingFaceData(StoredData):
             other = "(data.test_split: null and a data.test_fraction hold out a part of the training split)"
             found = f"no split {name!r}; it has {', '.join(present[:9])}"
             raise DataError(f"data.dataset {self.dataset!r}: {found} {other}")
+
+
+def _declared(table: Table, section: "TabularData | HuggingFaceData") -> Table:
+    """The table. DataError: it has images, and the scenario does not say their shape: no person's image decides it."""
+    if isinstance(table.inputs, Images) and len(section.shape or ()) != 3:
+        expected = "data.shape: [channels, height, width]; without data.shape, that of a public test set"
+        raise DataError(f"{table.source}: people's images must not decide their shape; expected: {expected}")
+    return table
 
 
 def _of_files(files: Files, section: "TabularData | HuggingFaceData") -> Table:

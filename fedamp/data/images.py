@@ -60,9 +60,9 @@ def shape_of_most(shapes: Iterable[tuple[int, ...]], complaint: str) -> tuple[in
 
 
 class Images:
-    """Inputs [records, channels, height, width] from a column of images, read by record numbers.
+    """Inputs [records, channels, height, width] from a column of images.
 
-    All have the declared shape, else that of most. An image of another one, or that cannot be read, is NaN.
+    An image of another shape, or that cannot be read, is NaN. ``shape`` None: that of the first one, for public images.
     """
 
     dtype = np.dtype(np.float32)
@@ -72,14 +72,13 @@ class Images:
     ) -> None:
         from datasets import Image
 
+        self._mode = rows.features[name].mode
         self._rows = rows.select_columns([name]).cast_column(name, Image(decode=False)).with_format(None)
         self._name, self._scale = name, scale
         found = [image for number in spread(len(rows)) if (image := self._image(number)) is not None]
-        if shape is None or len(shape) != 3:
-            shape = shape_of_most(
-                (pixels.shape for pixels, _ in found), f"{source}: column {name!r} must hold {NUMBERS}"
-            )
-        self.shape = (len(rows), *shape)
+        if shape is None and not found:
+            raise DataError(f"{source}: column {name!r} must hold {NUMBERS}")
+        self.shape = (len(rows), *(shape or found[0][0].shape))
         self._fits = math.prod(self.shape) * max((pixels.itemsize for pixels, _ in found), default=4) <= KEPT
 
     def __getitem__(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -100,7 +99,7 @@ class Images:
 
     def _image(self, number: np.int64) -> tuple[NDArray[Any], float] | None:
         try:
-            pixels, largest = _pixels(self._rows[int(number)][self._name])
+            pixels, largest = _pixels(self._rows[int(number)][self._name], self._mode)
         except Exception:  # of foreign code
             return None
         if self._scale is not None:
@@ -108,12 +107,14 @@ class Images:
         return (pixels, largest) if pixels.min() >= 0 and pixels.max() <= largest else None
 
 
-def _pixels(stored: Any) -> tuple[NDArray[Any], float]:
-    """An image with channels first, and the largest value of its type."""
+def _pixels(stored: Any, asked: str | None) -> tuple[NDArray[Any], float]:
+    """An image with channels first, in the mode that is asked for, and the largest value of its type."""
     from PIL import Image, ImageOps
 
     with Image.open(stored["path"] if stored["bytes"] is None else io.BytesIO(stored["bytes"])) as opened:
         image: Image.Image = ImageOps.exif_transpose(opened)
+        if asked is not None:
+            image = image.convert(asked)
         mode, tags = image.mode, getattr(opened, "tag_v2", {})
         if mode == "1":
             image = image.convert("L")

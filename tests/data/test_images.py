@@ -1,5 +1,6 @@
 """Images in folders: the top folder says the split, and each image stands for itself."""
 
+import struct
 from pathlib import Path
 
 import datasets
@@ -14,7 +15,8 @@ from fedamp.errors import DataError
 
 def loaded(folder, **keys):
     """Each record is a unit, in the order of the files."""
-    data = {"name": "huggingface", "dataset": str(folder), "classes": 2, "clients": 1} | keys
+    data = {"name": "huggingface", "dataset": str(folder), "classes": 2, "clients": 1, "shape": [1, 2, 2]} | keys
+    data = {key: value for key, value in data.items() if value is not None}
     model = {"name": "logistic"}
     settings = {"client": {"learning_rate": 0.1}, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}
     scenario = fedamp.load({"name": "own", "data": data, "model": model, "rounds": 1, **settings})
@@ -66,7 +68,7 @@ def test_classes_are_mapped_by_name(tmp_path):
     for split, rows in splits.items():
         rows.to_parquet(tmp_path / "files" / f"{split}.parquet")
     for name in ("saved", "files"):
-        dataset = loaded(tmp_path / name, features="x", classes=3, test_is_public=True)
+        dataset = loaded(tmp_path / name, features="x", classes=3, shape=None, test_is_public=True)
         assert dataset.test()[1].tolist() == dataset.gather(np.arange(3)).labels.ravel().tolist() == [0, 1, 2]
 
 
@@ -99,6 +101,33 @@ def test_classes_by_name_are_declared_on_a_deployments_node(tmp_path):
     with pytest.raises(DataError, match=r"classes have an order \(b, a\) .*; expected: data\.classes, the list"):
         parquet()
     assert parquet(classes=["a", "b"]).gather(np.arange(2)).labels.ravel().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("copies", [1, 5])
+def test_the_shape_of_images_is_declared_or_that_of_a_public_test_set(tmp_path, copies):
+    """No person's image decides it, even if hers come first or are most."""
+    for number in range(copies):
+        save(tmp_path / "train" / "a" / f"{number}.png", grey(7, (3, 3)))
+    save(tmp_path / "train" / "b" / "9.png", grey(255))
+    with pytest.raises(DataError, match=r"people's images must not decide their shape; expected: data\.shape"):
+        loaded(tmp_path, shape=None)
+    save(tmp_path / "test" / "a" / "0.png", grey(1))
+    for keys in ({"shape": [1, 2, 2]}, {"shape": None, "test_is_public": True}):
+        dataset = loaded(tmp_path, **keys)
+        assert dataset.input_shape == (1, 2, 2)
+        assert dataset.sizes(np.arange(copies + 1)).tolist() == [0] * copies + [1]
+
+
+def test_unsigned_images_of_32_bits_have_their_full_range(tmp_path):
+    for value in (2**32 - 1, 2**31):
+        # Tags in the order of their numbers: width, height, bits, ..., the format of a sample (1: unsigned).
+        tags = {256: 2, 257: 2, 258: 32, 259: 1, 262: 1, 273: 8, 277: 1, 278: 2, 279: 16, 339: 1}
+        entries = b"".join(struct.pack("<HHII", tag, 4, 1, number) for tag, number in tags.items())
+        content = b"II*\0" + struct.pack("<5I", 24, *[value] * 4) + struct.pack("<H", len(tags)) + entries + bytes(4)
+        (tmp_path / "train" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "train" / "a" / f"{value}.tiff").write_bytes(content)
+    found = loaded(tmp_path).gather(np.arange(2)).inputs[:, 0, 0, 0, 0]
+    assert sorted(found.tolist()) == pytest.approx([0.5, 1.0], rel=1e-6)
 
 
 @pytest.mark.parametrize("bad", ["cut short", "text", "other size", "colours", "empty"])
