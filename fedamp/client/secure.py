@@ -3,7 +3,8 @@
 It refuses an order under other terms, a second sum of a round, and more check-ins of a unit than agreed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
@@ -89,7 +90,7 @@ def length_of(shapes: Mapping[str, tuple[int, ...]], terms: Terms) -> int:
 def answer(message: Message, context: Context, hosted: set[int], train: Train) -> Message:
     """A node's part in one exchange of a round.
 
-    DeploymentError, ValueError: the node refuses it, and why.
+    DeploymentError: the node refuses it, and why. Other errors may depend on records: the server is not told them.
     """
     asked = messages.config_of(message, "secure")
     task, round_, exchange = messages.task_of(str(asked["task"])), int(asked["round"]), str(asked["exchange"])
@@ -116,7 +117,8 @@ def answer(message: Message, context: Context, hosted: set[int], train: Train) -
                 raise DeploymentError("the server has begun another attempt at this round")
             data, parts = bytes(asked["data"]), _cut(bytes(asked["data"]), list(asked["numbers"]))
             if exchange == "shares":
-                reply = member.shares(data, own.agreement.keys, own.memory.seen)
+                with _protocol():
+                    reply = member.shares(data, own.agreement.keys, own.memory.seen)
             elif exchange == "masked":
                 order, once = Order.of(message), sha256(place).hexdigest()
                 if own.memory.masked == once:  # also if the file of the attempt was put back
@@ -125,20 +127,32 @@ def answer(message: Message, context: Context, hosted: set[int], train: Train) -
                     raise DeploymentError("the order is not the one for which this node has made its keys")
                 words = _words(order, own, member, round_, clips, hosted, train)
                 own.remember(masked=once)
-                reply = member.masked(parts, words)
+                with _protocol():
+                    reply = member.masked(parts, words)
             elif exchange == "agree":
                 survivors = own.signing(round_, member, data)
-                reply = member.agree(data, own.key)
+                with _protocol():
+                    reply = member.agree(data, own.key)
                 own.remember(signed=round_, survivors=survivors)
             elif exchange == "unmask":
                 survivors = own.signing(round_, member, bytes(asked["survivors"]))
-                reply = member.unmask(bytes(asked["survivors"]), parts, own.agreement.keys)
+                with _protocol():
+                    reply = member.unmask(bytes(asked["survivors"]), parts, own.agreement.keys)
                 seen = own.memory.seen | dict.fromkeys(member.signers, round_)
                 own.remember(signed=round_, survivors=survivors, seen=seen)
             else:
                 raise DeploymentError(f"there is no exchange {exchange!r}")
         own.member = member
     return Message(RecordDict({"answer": ConfigRecord({"data": reply})}), reply_to=message)
+
+
+@contextmanager
+def _protocol() -> Iterator[None]:
+    """What the protocol refuses follows from messages alone, so the server may know it (DeploymentError)."""
+    try:
+        yield
+    except ValueError as error:
+        raise DeploymentError(str(error)) from None
 
 
 def _cut(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
