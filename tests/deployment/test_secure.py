@@ -19,6 +19,8 @@ def test_three_nodes_hide_their_sums_and_one_is_killed_in_mid_round(machines: Ma
     partition_digits(machines.folder, NODES, CLIENTS)
     [_, block] = blocks(PAGE, "yaml")
     raw = yaml.safe_load(block.text) | {"rounds": ROUNDS}
+    raw["data"]["shape"] = [64]  # the server holds no record, public or not
+    (machines.server / "data" / "test.npz").unlink()
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
     machines.start_server()
     machines.shell("server: register the nodes")
@@ -45,6 +47,7 @@ def test_three_nodes_hide_their_sums_and_one_is_killed_in_mid_round(machines: Ma
     assert lines[0]["noise_surplus"] == pytest.approx(0.5)  # three nodes, where two are charged
     assert lines[-1]["noise_surplus"] == pytest.approx(0.0)
     assert all("training_loss" not in line["unprotected"] for line in lines)
+    assert {line["accuracy"] for line in lines} == {None}
     assert (
         ledger["epsilon_server"] == ledger["whole_run_epsilon"]
     )  # nodes draw check-ins: amplified for the server, too
