@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -273,6 +274,63 @@ def test_what_cannot_be_given_is_refused_in_one_line(settings, words, tmp_path):
         played(tmp_path / "run", **settings)
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+IDS = {
+    "none": ["a", None],
+    "text": ["a", ""],
+    "nan": [1.0, float("nan")],
+    "half": np.array([1.0, 0.5]),
+    "rounded": np.array([1.0, 2.0**60]),
+    "NA": pd.array([1, None], dtype="Int64"),
+    "pandas": pd.Series(["a", None]),
+    "category": pd.Series(["a", None], dtype="category"),
+    "NaT": np.array(["2026-01-01", "NaT"], "datetime64[D]"),
+    "pd.NaT": [pd.Timestamp(2026, 1, 1), pd.NaT],
+    "masked": np.ma.masked_array([1, 2], [False, True]),
+    "list": [1, [2]],
+}
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_records_of_nobody_are_refused(kind):
+    """All of them became one client, ``None`` or ``nan``."""
+    with pytest.raises(InputError, match="data: client") as caught:
+        store((np.zeros((2, 3)), [0, 1], IDS[kind]))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("ids", "clients"),
+    [
+        ([2**70, 2**70 + 1, 2**70], 2),
+        ([2**63, 2**63 + 1, -1], 3),
+        ([7, "7", "007"], 2),
+        ([np.int64(2**60), 2**60 + 1, 3], 3),
+        (np.array([2**63, 2**63 + 1, 2**63 + 1], np.uint64), 2),
+        (pd.array([2**60, 2**60 + 1, 1], dtype="Int64"), 3),
+        (pd.Series(["a", "b", "a"], dtype="category"), 2),
+        (np.ma.masked_array([1, 2, 2], [False] * 3), 2),
+        ([1.0, 2.0, 1.0], 2),
+    ],
+)
+def test_clients_are_as_exact_as_they_are_given(ids, clients):
+    data = {"name": "given", "digest": store((np.zeros((3, 2)), [0, 1, 1], ids)), "classes": 2}
+    section = fedamp.load(
+        SETTINGS | {"name": "own", "data": data | {"partition": {"scheme": "natural"}}, "model": {"name": "logistic"}}
+    ).data
+    assert section.load(0, Path()).num_clients == clients
+
+
+def test_a_masked_number_takes_its_own_unit_away_and_no_records_are_refused():
+    x = np.ma.masked_array(np.ones((3, 2)), [[False, False], [True, False], [False, False]])
+    y = np.ma.masked_array([0, 1, 1], [False, False, True])
+    data = {"name": "given", "digest": store((x, y, [1, 2, 3])), "classes": 2, "partition": {"scheme": "natural"}}
+    scenario = fedamp.load(SETTINGS | {"name": "own", "data": data, "model": {"name": "logistic"}})
+    assert scenario.data.load(0, Path()).sizes(np.arange(3)).tolist() == [1, 0, 0]
+    for empty in (([], [], []), (np.zeros((0, 3)), np.zeros(0, int))):
+        with pytest.raises(InputError, match=r"data: x is of type .*; expected: at least one record"):
+            store(empty)
 
 
 def test_a_loss_and_metrics_of_functions(whole, tmp_path):

@@ -44,6 +44,17 @@ def test_the_example_of_the_contract_is_accepted():
     assert scenario.submodels.shared == ("output",)
 
 
+def test_relative_paths_start_where_the_file_lies_also_behind_a_link(tmp_path: Path):
+    (tmp_path / "project" / "records").mkdir(parents=True)
+    (tmp_path / "links").mkdir()
+    content = yaml.safe_load(CONTRACT) | {"data": {"name": "npz", "path": "records", "clients": 3, "classes": 2}}
+    (tmp_path / "project" / "own.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "links" / "here.yaml").symlink_to("../project/own.yaml")
+    (tmp_path / "links" / "folder").symlink_to("../project")
+    for file in ("project/own.yaml", "links/here.yaml", "links/folder/own.yaml"):
+        assert reader.load(tmp_path / file).data.path == str((tmp_path / "project" / "records").resolve())
+
+
 def test_every_shipped_scenario_is_valid_and_survives_a_round_trip(tmp_path: Path, subtests: pytest.Subtests):
     for file in reader.shipped_files():
         with subtests.test(file.stem):

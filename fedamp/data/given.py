@@ -13,6 +13,7 @@ from pydantic import Field
 from fedamp.base import given
 from fedamp.data.npz import NpzData
 from fedamp.data.stored import Scale, StoredData, Tables
+from fedamp.data.table import names_nobody
 from fedamp.errors import DataError, one_line
 
 
@@ -58,14 +59,46 @@ def _named(what: str, arrays: Sequence[Any], expected: str) -> dict[str, NDArray
     found, split = {}, "train" if what == "data" else "test"
     for name, each in zip(names, arrays, strict=False):
         try:
-            array = np.asarray(each)
-            array = array.astype(str) if all(isinstance(one, str) for one in array[:1].flat) else array
+            array = _clients(each) if name == "client" else _plain(each)
             shown = f"{name} is of type {array.dtype} and shape {list(array.shape)}"
-            fits = array.dtype != object and len(array) == len(arrays[0])
+            fits = array.dtype != object and array.ndim and len(array) == len(arrays[0])
+        except DataError:
+            raise
         except Exception as error:  # of foreign types, such as tensors on a GPU
             shown, fits = f"{name}: {one_line(error)}", False
         if not fits:
             raise DataError(f"{what}: {shown}; expected: {expected}, arrays with a row for every record")
+        if not len(array):
+            raise DataError(f"{what}: {shown}; expected: at least one record")
         # NumPy writes other orders piece by piece, but Fortran's as it is: its rows would be slow to map.
         found[f"{split}_{name}"] = np.ascontiguousarray(array) if np.isfortran(array) else array
     return found
+
+
+def _plain(each: Any) -> NDArray[Any]:
+    """Inputs or labels. A masked number is NaN: its record cannot be trained on."""
+    if isinstance(each, np.ma.MaskedArray) and np.any(each.mask):
+        nothing, of_texts = each.mask, each.dtype.kind in "US"
+        return np.where(nothing, "" if of_texts else np.nan, each.data)
+    array = np.asarray(each)
+    return array.astype(str) if array.dtype == object and all(isinstance(one, str) for one in array.flat) else array
+
+
+def _clients(each: Any) -> NDArray[Any]:
+    """The client of each record, as exact as it was given. DataError: a record has none."""
+    array = np.asarray(each)
+    if isinstance(each, list | tuple) or array.dtype == object:  # NumPy makes floats of whole numbers above 2^63
+        values = [one.item() if isinstance(one, np.generic) else one for one in each]
+        if not all(type(one) is float for one in values):
+            array = np.empty(len(values), object)
+            array[:] = values
+    nobodys = names_nobody(array)
+    if isinstance(each, np.ma.MaskedArray):
+        nobodys |= each.mask
+    if nobodys.any():
+        found = f"client names nobody for record {np.argmax(nobodys)}"
+        raise DataError(f"data: {found}; expected: a whole number or a string for every record")
+    if array.dtype == object:
+        fits = all(isinstance(one, int) and -(2**63) <= one < 2**63 for one in array)
+        return array.astype(np.int64 if fits else str)
+    return array

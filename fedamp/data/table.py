@@ -86,14 +86,14 @@ class Table:
                 f"{self.source}: column {name!r} must name a client (a number or a string) for each of the "
                 f"{len(self)} records; it is of type {values.dtype} and shape {list(values.shape)}"
             )
-        if complete and (nobodys := _names_nobody(values)).any():
+        if complete and (nobodys := names_nobody(values)).any():
             number = int(np.argmax(nobodys))
             found = f"column {name!r} must name a client, and names none for record {number}"
             raise DataError(f"{self.at(number)}: {found}")
         return values
 
 
-def _names_nobody(values: NDArray[Any]) -> NDArray[np.bool_]:
+def names_nobody(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Which clients' names are none. Above 2^53 neighbouring whole numbers are one float64."""
     if values.dtype.kind == "f":
         return np.asarray(~np.isfinite(values) | (np.floor(values) != values) | (np.abs(values) >= 2**53))

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from fedamp.base.section import Count, Positive, Section
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Floats = NDArray[np.float32]
 Shape = tuple[int, ...]
 Function = Callable[[Floats], Floats]
@@ -41,14 +42,22 @@ class Transform(Section):
 
 
 class Standardise(Transform):
-    """(input - mean) / deviation, with constants that are public."""
+    """(input - mean) / deviation, with constants that are public: one each, or one for each column or channel."""
 
     name: Literal["standardise"]
-    mean: Annotated[float, Field(allow_inf_nan=False)]
-    deviation: Positive
+    mean: Finite | tuple[Finite, ...]
+    deviation: Positive | tuple[Positive, ...]
+
+    def output_shape(self, shape: Shape) -> Shape:
+        for key, given in (("mean", self.mean), ("deviation", self.deviation)):
+            if isinstance(given, tuple) and len(given) != shape[0]:
+                raise ValueError(f"{len(given)} numbers in {key}, for {shape[0]} columns (or channels)")
+        return shape
 
     def apply(self, inputs: Floats) -> Floats:
-        return (inputs - np.float32(self.mean)) / np.float32(self.deviation)
+        each = [-1, *[1] * (inputs.ndim - 2)]
+        mean, deviation = (np.array(given, np.float32).reshape(each) for given in (self.mean, self.deviation))
+        return np.asarray((inputs - mean) / deviation)
 
 
 class GroupNorm(Transform):

@@ -42,8 +42,8 @@ def load(
             replaces the whole section.
 
     Returns:
-        The scenario, with data and model paths made absolute (relative ones start at the scenario's folder, or at the
-        working directory where there is no file).
+        The scenario, with data and model paths made absolute (relative ones start at the folder of the scenario, which
+        may be behind a link, or at the working directory where there is no file).
 
     Raises:
         ScenarioError: one line with the file, the key path, and the expected values.
@@ -55,7 +55,7 @@ def load(
     for key, value in (changes or {}).items():
         _change(raw, key, _plain(value), key)
     said = {text.partition("=")[0].strip(): f"--set {text}" for text in overrides} | _values(_plain(changes or {}))
-    folder = file.parent if file and file.is_file() else Path()  # a pipe has none
+    folder = file.resolve().parent if file and file.is_file() else Path()  # a pipe has none
     return _with_absolute_paths(validate(raw, str(file or "scenario"), said, lines), folder)
 
 

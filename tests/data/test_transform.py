@@ -86,6 +86,22 @@ def test_group_norm_is_torchs_and_standardise_divides(folder):
     assert np.allclose(transformed(folder, {"name": "group_norm", "groups": 2}), expected, atol=1e-5)
     standard = {"name": "standardise", "mean": 0.5, "deviation": 0.1}
     assert np.allclose(transformed(folder, standard), (images - 0.5) / 0.1, atol=1e-5)
+    each = transformed(folder, standard | {"mean": [0.5, 2], "deviation": [0.1, 4.0]})
+    assert np.allclose(each[:, 0], (images[:, 0] - 0.5) / 0.1, atol=1e-5)
+    assert np.allclose(each[:, 1], (images[:, 1] - 2) / 4, atol=1e-5)
+
+
+def test_standardise_takes_a_number_for_each_column(tmp_path):
+    columns = np.random.default_rng(2).normal([40, 1000], [10, 300], (50, 2)).astype(np.float32)
+    np.savez(tmp_path / "train.npz", x=columns, y=np.arange(50) % 2)
+    steps = [{"name": "standardise", "mean": [40.0, 1000.0], "deviation": [10.0, 300.0]}]
+    config = NpzData(name="npz", path=str(tmp_path), transform=steps, classes=2)
+    found = config.load(0, HERE).by_record().gather(np.arange(50)).inputs[:, 0]
+    assert np.allclose(found, (columns - [40, 1000]) / [10, 300], atol=1e-5)
+    for key in ("mean", "deviation"):
+        wrong = [steps[0] | {key: [1.0, 2.0, 3.0]}]
+        with pytest.raises(DataError, match=rf"data\.transform\.0: 3 numbers in {key}, for 2 columns"):
+            NpzData(name="npz", path=str(tmp_path), transform=wrong, classes=2).load(0, HERE)
 
 
 def test_features_are_kept_for_their_owner_alone_and_belong_to_these_records(folder):
