@@ -24,7 +24,7 @@ from fedamp.server.timing import seconds_of_a_unit
 LIMITS: Mapping[str, tuple[float, float]] = {
     "signal": (1.0, 0.1),
     "reach": (0.01, 0.001),
-    "longest reach": (300.0, 3000.0),
+    "longest reach": (500.0, 5000.0),
     "drift": (100.0, 1000.0),
     "empty clients": (0.05, 0.5),
     "learning rate": (100.0, 1000.0),
