@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.data.table import kept
+from fedamp.data.unfolded import check_files
 from fedamp.errors import DataError, one_line
 
 if TYPE_CHECKING:
@@ -42,15 +43,18 @@ class Files:
     paths: tuple[Path, ...]
 
     @classmethod
-    def of(cls, folder: Path, split: str, kinds: Sequence[str]) -> "Files | None":
+    def of(cls, folder: Path, split: str, kinds: Sequence[str], most: int) -> "Files | None":
         """``train.csv``, the files in a folder of that name, or numbered pieces such as ``train-00000-of-00002.csv``.
 
-        None without files. Other names, such as ``train_backup.csv``, are no part of the split.
+        None without files. Other names, such as ``train_backup.csv``, are no part of the split. DataError: they unfold
+        to more than ``most`` bytes.
         """
         found = [cls(kind, paths) for kind in kinds if (paths := _of_kind(folder, split, kind))]
         if len(found) > 1:
             first, second = (each.paths[0].name for each in found[:2])
             raise DataError(f"{folder}: {first} and {second}; expected: files of one kind")
+        for each in found:
+            check_files(each.paths, most)
         return found[0] if found else None
 
     @property

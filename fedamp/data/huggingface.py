@@ -30,7 +30,7 @@ class TabularData(ColumnsData):
     name: Literal["parquet", "csv"]
 
     def split(self, folder: Path, split: str) -> Table | None:
-        files = Files.of(folder, split, (self.name,))
+        files = Files.of(folder, split, (self.name,), self.max_bytes)
         return _declared(_of_files(files, self), self) if files else None
 
 
@@ -95,7 +95,7 @@ class HuggingFaceData(StoredData):
         kinds = "parquet", "csv", "json"
         if (place / name).is_dir():
             return _table(in_folders(place / name), self, str(place / name))
-        found = [files for each in (place, *below) if (files := Files.of(each, name, kinds))]
+        found = [files for each in (place, *below) if (files := Files.of(each, name, kinds, self.max_bytes))]
         if len(found) > 1:
             both = " and ".join(str(files.paths[0].relative_to(place)) for files in found[:2])
             raise DataError(f"data.dataset {self.dataset!r}: {both}; expected: one of them, name its folder")

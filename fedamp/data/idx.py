@@ -5,6 +5,7 @@ train-images-idx3-ubyte  train-labels-idx1-ubyte  and, optional, t10k-...: the t
 
 import gzip
 import json
+import math
 import os
 import re
 import struct
@@ -21,6 +22,7 @@ from fedamp.data.folder import existing_folder, some_files
 from fedamp.data.huggingface import HuggingFaceData
 from fedamp.data.stored import BenchmarkData, Scale, StoredData, Tables
 from fedamp.data.table import Table
+from fedamp.data.unfolded import MOST, check_bytes
 from fedamp.errors import DataError, one_line
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -56,7 +58,7 @@ class IdxFiles(StoredData):
         for what in ("images", "labels"):
             if what not in paths:
                 raise DataError(f"{folder}: {names[0]}-{what} are missing beside {next(iter(paths.values())).name}")
-        images, labels = read_idx(paths["images"]), read_idx(paths["labels"])
+        images, labels = (read_idx(paths[what], self.max_bytes) for what in ("images", "labels"))
         shape = self.shape or ((1, *images.shape[1:]) if len(images.shape) == 3 else None)
         scale = self.scale or (float(np.iinfo(images.dtype).max) if images.dtype.kind == "u" else 1.0)
         return Table(str(paths["images"]), images, labels, shape=shape, scale=scale)
@@ -88,7 +90,12 @@ class KnownImages(BenchmarkData, IdxFiles):
         hub, how_to_get = _SOURCES[self.name]
         try:
             published = HuggingFaceData(
-                name="huggingface", dataset=hub, shape=self.shape, scale=self.scale, test_is_public=True
+                name="huggingface",
+                dataset=hub,
+                shape=self.shape,
+                scale=self.scale,
+                test_is_public=True,
+                max_bytes=self.max_bytes,
             )
             return published.open(Path())
         except DataError as error:
@@ -104,17 +111,19 @@ def places_of(name: str) -> list[Path]:
     return [place / name for place in (*of_user, *INSTALLED)]
 
 
-def read_idx(path: Path) -> NDArray[Any]:
+def read_idx(path: Path, most: int = MOST) -> NDArray[Any]:
     """The array of an IDX file. Raises DataError for a damaged file or another format."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read()
-        zeros, kind, dimensions = struct.unpack_from(">HBB", content)
-        if zeros or kind not in _TYPES or not dimensions:
-            raise ValueError("it does not begin as IDX does")
-        shape = struct.unpack_from(f">{dimensions}I", content, 4)
-        return np.frombuffer(content, _TYPES[kind], offset=4 + 4 * dimensions).reshape(shape)
-    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
+            zeros, kind, dimensions = struct.unpack(">HBB", file.read(4))
+            if zeros or kind not in _TYPES or not dimensions:
+                raise ValueError("it does not begin as IDX does")
+            shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
+            size = math.prod(shape) * np.dtype(_TYPES[kind]).itemsize
+            check_bytes(path, size, most)
+            content = file.read(size + 1)  # a further byte would show
+        return np.frombuffer(content, _TYPES[kind]).reshape(shape)
+    except (OSError, EOFError, MemoryError, ValueError, struct.error, zlib.error) as error:
         raise DataError(f"{path}: not a readable IDX file ({one_line(error)})") from None
 
 

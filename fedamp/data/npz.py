@@ -16,10 +16,14 @@ from numpy.typing import NDArray
 
 from fedamp.data.folder import ColumnsData
 from fedamp.data.table import Table, require
+from fedamp.data.unfolded import array_bytes, check_bytes
 from fedamp.errors import DataError, one_line
 
 # Raised by numpy, zipfile and zlib on files that are damaged, encrypted or of another kind.
-_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error)
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, RuntimeError, KeyError, MemoryError),
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error),
+)
 
 
 class NpzData(ColumnsData):
@@ -39,7 +43,7 @@ class NpzData(ColumnsData):
 
         def read(name: str, key: str) -> NDArray[Any]:
             require(name, files, key, source, "array")
-            return _read(files[name], name)
+            return _read(files[name], name, self.max_bytes)
 
         keys = {}
         for key, names in {"features": self.features, "label": self.label}.items():
@@ -62,12 +66,15 @@ def _names(archive: Path) -> list[str]:
         raise DataError(f"{archive}: not a readable npz archive ({why}); write it with numpy.savez") from None
 
 
-def _read(path: Path, name: str) -> NDArray[Any]:
+def _read(path: Path, name: str, most: int) -> NDArray[Any]:
     try:
         if path.suffix == ".npy":
             return np.asarray(np.load(path, mmap_mode="r"))
-        with path.open("rb") as file, np.load(file) as arrays:
-            return np.asarray(arrays[name])
+        with path.open("rb") as file:
+            check_bytes(f"{path}: array {name!r}", array_bytes(file, name), most)
+            file.seek(0)
+            with np.load(file) as arrays:
+                return np.asarray(arrays[name])
     except _UNREADABLE as error:
         what = "not a readable npy file" if path.suffix == ".npy" else f"array {name!r} cannot be read"
         raise DataError(f"{path}: {what} ({one_line(error)}); write it with numpy.save or savez") from None

@@ -19,7 +19,8 @@ from fedamp.data.form import CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import Table
 from fedamp.data.transformed import Transforms, transformed
-from fedamp.errors import DataError
+from fedamp.data.unfolded import MOST
+from fedamp.errors import DataError, one_line
 
 Shape = tuple[Count, ...] | None
 Scale = Annotated[
@@ -197,6 +198,11 @@ class StoredData(DataSection):
         description="about how many records a client has: what federation.evaluate_every: auto, and the hours of "
         "fedamp check, count with",
     )
+    max_bytes: Count = Field(
+        MOST,
+        exclude_if=lambda most: most == MOST,
+        description="bytes to which an array, or the files of a split, may unfold; checked before they are read",
+    )
     known: ClassVar[int | None] = None  # number of classes of data that everybody knows
 
     @property
@@ -228,6 +234,13 @@ class StoredData(DataSection):
         return self._count_training(self.open(folder))
 
     def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> StoredDataset:
+        try:
+            return self._load(seed, folder, form)
+        except MemoryError as error:
+            place = getattr(self, "path", None) or getattr(self, "dataset", None) or f"data.name {self.name}"
+            raise DataError(f"{place}: needs more memory than this machine has ({one_line(error)})") from None
+
+    def _load(self, seed: int, folder: Path, form: Form) -> StoredDataset:
         kind = form.labels
         if getattr(self.partition, "by_label", False) and not kind.are_classes:
             raise DataError(

@@ -35,7 +35,7 @@ class Texts(FolderData):
     )
 
     def split(self, folder: Path, split: str) -> Table | None:
-        files = Files.of(folder, split, ("json", "csv", "parquet"))
+        files = Files.of(folder, split, ("json", "csv", "parquet"), self.max_bytes)
         if files is None:
             return None
         source = files.source

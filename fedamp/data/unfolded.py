@@ -1,0 +1,66 @@
+"""How many bytes files unfold to. It is checked before they are: two megabytes can be eleven gigabytes."""
+
+import math
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedamp.errors import DataError
+
+MOST = 8 * 2**30  # bytes; half of the memory of a common machine, more than any data set that is known by name
+_A_CELL = 4  # times its text: two characters of csv or json are one number of eight bytes
+
+
+def check_bytes(source: object, found: int, most: int) -> None:
+    """Raises DataError if something unfolds to more than ``most`` bytes."""
+    if found > most:
+        raise DataError(f"{source}: unfolds to {found:,} bytes or more; expected: at most data.max_bytes {most:,}")
+
+
+def check_files(paths: Iterable[Path], most: int) -> None:
+    """Raises DataError, which names the file, where parquet, csv or json unfolds to over ``most`` bytes together."""
+    total = 0
+    for path in paths:
+        try:
+            total += _parquet(path, most) if path.suffix == ".parquet" else _A_CELL * path.stat().st_size
+        except Exception:  # of foreign formats: what reads the file says what is wrong with it
+            continue
+        check_bytes(path, total, most)
+
+
+def array_bytes(archive: IO[bytes], name: str) -> int:
+    """Size of an array in an npz archive, as its header says. Raises what zipfile and NumPy do for damaged ones."""
+    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    with zipfile.ZipFile(archive) as members:
+        member = members.open(name if name in members.namelist() else f"{name}.npy")
+    with member:
+        version = np.lib.format.read_magic(member)[0]  # type: ignore[no-untyped-call]
+        shape, _, dtype = read[min(version, 2)](member)  # type: ignore[no-untyped-call]
+    return int(dtype.itemsize * math.prod(shape))
+
+
+def _parquet(path: Path, most: int) -> int:
+    """As the footer says; cells of bytes, which may repeat one long value, are counted where they could be too many."""
+    import pyarrow.parquet as pq
+
+    widths = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
+    total, bound, columns = 0, 0, set[str]()
+    with pq.ParquetFile(path) as file:
+        footer: Any = file.metadata
+        for group in range(footer.num_row_groups):
+            for number in range(footer.num_columns):
+                chunk = footer.row_group(group).column(number)
+                width = widths.get(chunk.physical_type, footer.schema.column(number).length or 0)
+                total += max(chunk.total_uncompressed_size, chunk.num_values * width)
+                if chunk.physical_type == "BYTE_ARRAY":
+                    bound += chunk.num_values * chunk.total_uncompressed_size
+                    columns.add(chunk.path_in_schema)
+        if total <= most < total + bound:
+            for batch in file.iter_batches(64, columns=sorted(columns)):
+                total += batch.nbytes
+                if total > most:
+                    break
+    return total
