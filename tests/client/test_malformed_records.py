@@ -1,0 +1,86 @@
+"""What the server gets from a node whose folder holds hostile records: sums, and texts that tell nothing about them."""
+
+import json
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from fedamp.client.app import app
+from fedamp.data.partition import NaturalPartition
+from fedamp.data.sections import NpzData
+from fedamp.engines import flower
+from fedamp.federation.training import Client
+from fedamp.models.networks import initial_parameters
+from fedamp.models.section import Model
+from tests.client import federation
+from tests.strategies.consortium import PLAIN_NOISE, Consortium
+
+UNITS, RECORDS, CLIP, VICTIM = 6, 5, 0.1, 2
+
+
+def arrays(kind: str) -> dict[str, np.ndarray]:
+    """Records of all units; one of the victim is hostile."""
+    generator = np.random.default_rng(5)
+    owners = np.repeat(np.arange(UNITS), RECORDS)
+    x = generator.normal(size=(len(owners), 5)).astype(np.float32)
+    found = {"x": x, "y": generator.integers(0, 3, len(owners)), "client": owners}
+    place = VICTIM * RECORDS + 1
+    if kind == "nan":
+        found["x"][place, 1] = np.nan
+    elif kind == "label":
+        found["y"][place] = 7
+    elif kind == "stranger":
+        found["client"][place] = 10**9
+    return found
+
+
+def task_in(folder, kind: str):
+    folder.mkdir()
+    np.savez(folder / "train.npz", **arrays(kind))
+    about = {"clients": UNITS, "hosted": list(range(UNITS)), "classes": 3}
+    (folder / "federation.json").write_text(json.dumps(about))
+    section = NpzData(name="npz", path="elsewhere", partition=NaturalPartition(scheme="natural"))
+    return federation.task_of(model=MODEL, client=Client(steps=1), data=section)
+
+
+MODEL = Model(name="logistic")
+
+
+@pytest.mark.parametrize("kind", ["nan", "label", "stranger"])
+def test_what_a_node_tells_is_one_constant_text_whatever_the_record(kind, tmp_path, monkeypatch):
+    """Neighbouring data sets: texts and keys are the same, or one constant text more."""
+    monkeypatch.setitem(sys.modules, "flwr.supernode.runtime.run_clientapp", ModuleType("run_clientapp"))
+    monkeypatch.setattr(type(app), "__call__", type(app)._answer)  # the answer as it is, which seals hide
+    sent = {}
+    for each in ("clean", kind):
+        task = task_in(tmp_path / each, each)
+        order = {"task": task.to_json()} | vars(federation.order_of(list(range(UNITS)), task, clips=[CLIP]))
+        parameters = initial_parameters(MODEL, (5,), 3, seed=1)
+        sent[each] = federation.send(app, "train", order, parameters, data=str(tmp_path / each))
+    before, after = (flower.from_record(sent[each]["arrays"]) for each in ("clean", kind))
+    moved = np.sqrt(sum(np.square(after[name] - before[name]).sum() for name in before))
+    assert moved <= CLIP * (1 if kind != "stranger" else 2) * (1 + 1e-6)
+    texts = {each: [dict(record) for record in sent[each].config_records.values()] for each in sent}
+    assert texts["clean"] == []
+    expected = [{"first": "a unit's records cannot be trained on; the node's log says more"}]
+    assert texts[kind] == ([] if kind == "stranger" else expected)
+    assert list(sent[kind]["metrics"]["reported"]) == list(range(UNITS))
+
+
+@pytest.mark.parametrize("kind", ["nan", "label"])
+def test_under_secure_aggregation_the_sum_moves_by_one_clip_and_all_nodes_answer(kind, tmp_path):
+    sums = {}
+    for each in ("clean", kind):
+        (tmp_path / each / "records").mkdir(parents=True)
+        np.savez(tmp_path / each / "records" / "train.npz", **arrays(each))
+        place = f"path: {tmp_path / each / 'records'}, classes: 3"
+        data = f"data={{name: npz, {place}, partition: {{scheme: natural}}}}"
+        hosts = {"one": "0-1", "two": "2-3", "three": "4-5"}
+        terms = "aggregation={scheme: secure, dropped: 0.0, colluding: 0.0}"
+        consortium = Consortium(tmp_path / each, PLAIN_NOISE, "check_in={scheme: all}", terms, data, hosts=hosts)
+        sums[each] = consortium.play().collected.sums
+        assert len([name for exchange, name, _ in consortium.seen if exchange == "masked"]) == len(hosts)
+    moved = np.sqrt(sum(np.square(sums[kind][name] - sums["clean"][name]).sum() for name in sums["clean"]))
+    assert 0 < moved <= 0.5 * (1 + 1e-3), "privacy.clip, and the rounding to the grid of words"
