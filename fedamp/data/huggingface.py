@@ -155,7 +155,7 @@ def _table(
     images = Images(rows, features[0], source, section.shape, section.scale) if are_images else None
     return Table(
         source,
-        images or _ColumnInputs(rows, features, source),
+        images or _ColumnInputs(rows, features, source, section.shape if len(features) == 1 else None),
         numbers(rows, label, source) if words is None else words,
         column,
         section.shape,
@@ -172,12 +172,14 @@ def _list(names: Names) -> list[str]:
 class _ColumnInputs:
     """Inputs from one column of (nested) lists of numbers, or from columns of numbers, read by record numbers.
 
-    All have the shape of most; another record is NaN.
+    All have the declared shape, else that of most; another record is NaN.
     """
 
-    def __init__(self, rows: "datasets.Dataset", names: list[str], source: str) -> None:
+    def __init__(
+        self, rows: "datasets.Dataset", names: list[str], source: str, shape: tuple[int, ...] | None = None
+    ) -> None:
         self._rows, self._names, self._source = rows.select_columns(names), names, source
-        example = numbers(rows.select(spread(len(rows))), names, source)
+        example = numbers(rows.select(spread(len(rows))), names, source, shape)
         self.shape, self.dtype = (len(rows), *example.shape[1:]), example.dtype
         self._fits = math.prod(self.shape) * self.dtype.itemsize <= KEPT
 
@@ -197,7 +199,10 @@ class _ColumnInputs:
 def numbers(
     rows: "datasets.Dataset", names: list[str], source: str, shape: tuple[int, ...] | None = None
 ) -> NDArray[Any]:
-    """Columns of plain values or of equally long (nested) lists, as an array [records, ...]; other cells are NaN."""
+    """Columns of plain values or of equally long (nested) lists, as an array [records, ...]; other cells are NaN.
+
+    With a shape, lists of as many numbers get it.
+    """
     import pyarrow as pa
 
     columns = []
@@ -221,7 +226,11 @@ def numbers(
         except ValueError:  # lists of different lengths
             values = np.empty(0, dtype=object)
         expected = shape if shape is None or len(names) == 1 else ()
-        wanted = values.dtype.kind in "fiub" and expected in (None, values.shape[1:])
+        wanted = values.dtype.kind in "fiub" and (
+            expected is None or math.prod(expected) == math.prod(values.shape[1:])
+        )
+        if wanted and expected is not None:
+            values = values.reshape(len(values), *expected)
         if cells.null_count or not wanted:  # some versions of the library read NaN for no value
             values = _stacked([_cell(cell) for cell in cells.to_pylist()], expected, complaint)
         columns.append(values)
@@ -243,4 +252,4 @@ def _stacked(each: Sequence[NDArray[Any] | None], shape: tuple[int, ...] | None,
     if shape is None:
         shape = shape_of_most((one.shape for one in each if one is not None), complaint)
     nothing = np.full(shape, np.nan, np.float32)
-    return np.stack([nothing if one is None or one.shape != shape else one for one in each])
+    return np.stack([nothing if one is None or one.size != nothing.size else one.reshape(shape) for one in each])

@@ -126,6 +126,17 @@ def test_a_cell_that_is_no_number_takes_away_its_own_unit(tmp_path, cell):
     assert sizes(loaded(tmp_path)) == [1, 0, 1]
 
 
+def test_lists_of_another_length_take_away_their_own_units_alone(tmp_path):
+    """Also the first one, and where they are most but a shape is declared."""
+    lists = [[1.0] * 3, [2.0] * 6, [3.0] * 6, None, [4.0] * 6]
+    table = pa.table({"x": lists, "y": [0] * 5, "client": [0, 1, 2, 3, 4]})
+    pq.write_table(table, tmp_path / "train.parquet")
+    assert sizes(loaded(tmp_path, "parquet")) == [0, 1, 1, 0, 1]
+    assert sizes(loaded(tmp_path, "parquet", shape=[3])) == [1, 0, 0, 0, 0]
+    dataset = loaded(tmp_path, "parquet", shape=[2, 3])
+    assert dataset.gather(np.array([4])).inputs.shape == (1, 1, 2, 3)
+
+
 def test_lines_of_json_that_say_nothing_take_away_nobody_else(tmp_path):
     good = [json.dumps({"author": author, "text": "ab"}) for author in (0, 2)]
     wrong = ["{", "[1]", '{"author": 0, "author": 1, "text": "a"}', '{"author": "0", "text": "\\ud83d"}', "[" * 100_000]
