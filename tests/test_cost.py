@@ -9,9 +9,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedamp import api
+from fedamp.accounting.numeric import delta_left
 from fedamp.errors import ScenarioError
 from fedamp.federation.plan import CURVE, make_plan
-from fedamp.noise.gaussian import delta_left
 from tests.federations import small, write_small
 
 SETTINGS = ("rounds=30", "privacy.noise_multiplier=3", "privacy.precision=0.05", "privacy.epsilon=null")

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from fedamp import rng
+from fedamp.accounting import numeric
 from fedamp.noise import gaussian
 from fedamp.noise.gaussian import Address, Uniform, add_gaussian, grid_of, quantiles, round_noisy
 
@@ -181,8 +182,8 @@ def test_a_width_that_dwarfs_the_noise_is_refused():
 
 
 def test_delta_pays_for_the_sampler():
-    assert 0 < 1e-5 - gaussian.delta_left(1e-5) < 1e-20
+    assert 0 < 1e-5 - numeric.delta_left(1e-5) < 1e-20
     # Both worlds' samplers, for all that a run releases: (1 + e^epsilon) times the distance (docs/accounting.md).
-    assert 2.0**64 * (1 + np.exp(70.0)) * gaussian.TOTAL_VARIATION <= gaussian.DELTA
+    assert 2.0**64 * (1 + np.exp(70.0)) * gaussian.TOTAL_VARIATION <= numeric.SAMPLER
     with pytest.raises(ValueError, match="less than what finite precision costs"):
-        gaussian.delta_left(1e-35)
+        numeric.delta_left(1e-35)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedamp.accounting.bounds import Array, Bounds
 from fedamp.accounting.mechanism import from_json
+from fedamp.accounting.numeric import delta_left
 from fedamp.accounting.prefixes import epsilon_over_rounds
 from fedamp.accounting.sampled import PRECISION
 
@@ -86,14 +87,15 @@ def altered_ledger(ledger: Json) -> Iterator[str]:
 # The numbers.
 
 
-def ledger_checks(ledger: Json, delta: float, by_round: Array | None = None) -> Iterator[Check]:
+def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check]:
     """Compute a ledger's numbers again: each may be more than the cost, never less.
 
     Args:
         ledger: the content of ``ledger.json``.
-        delta: for the mechanism, in (0, 1): the ledger's, or what the noise's finite precision leaves of it.
         by_round: upper ends of epsilon after each round, where they do not follow from the mechanism alone.
     """
+    # To the bit as the run did: draws of a sampled curve follow from delta's bits.
+    delta = delta_left(ledger["delta"])
     mechanism, releases, planned = from_json(ledger["mechanism"]), ledger["releases"], ledger["rounds_planned"]
     private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
     cost = mechanism.epsilon(delta, precision=precision)

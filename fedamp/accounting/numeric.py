@@ -14,7 +14,19 @@ T = TypeVar("T")
 
 UNIT = 2.0**-53  # largest relative error of one floating-point operation
 
+SAMPLER = 2.0**-113
+"""The share of delta for all numbers that a run releases: (1 + e^epsilon) 2**-280 for each, of which no mechanism knows
+(:mod:`fedamp.noise.gaussian`), with at most 2**64 numbers and epsilon at most 70."""
+
 _LARGEST_TABLE = 1_000_000  # log factorials up to here are kept in a table
+
+
+def delta_left(delta: float, runs: int = 1) -> float:
+    """The part of delta for the mechanism, without ``SAMPLER`` for each run's noise; ValueError: nothing is left."""
+    left = math.nextafter(delta - runs * SAMPLER, 0.0)
+    if left <= 0:
+        raise ValueError(f"delta {delta:g} is less than what finite precision costs; expected: above {SAMPLER:.2g}")
+    return left
 
 
 def log_sum(values: Array, axis: int = -1) -> Array:

@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 from fedamp.accounting import Cyclic, Group, Mechanism, Spaced, in_words
+from fedamp.accounting.numeric import delta_left
 from fedamp.federation.check_in import ApartCheckIn, BalancedCheckIn, PoissonCheckIn
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units
 from fedamp.federation.reader import validate
 from fedamp.federation.scenario import Scenario
-from fedamp.noise.gaussian import delta_left
 
 ROUNDS_LISTED = 10_000  # of a longer run: evenly spaced rounds
 GROUP_SIZES = (1, 2, 3, 5, 10)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting import Bounds, Compose, Mechanism, NotPrivate, Repeat, calibrate, epsilon_over_rounds, group
+from fedamp.accounting.numeric import delta_left
 from fedamp.base.numbers import at_most
 from fedamp.errors import ScenarioError
 from fedamp.federation.aggregation import SecureAggregation, Terms
@@ -25,7 +26,6 @@ from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.submodels import Part, SubmodelScheme
 from fedamp.noise.banded import path_noise
-from fedamp.noise.gaussian import delta_left
 from fedamp.noise.independent import Noise
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients

@@ -27,9 +27,6 @@ from fedamp import rng
 Floats = NDArray[np.float64]
 
 TOTAL_VARIATION = 2.0**-280  # upper bound for a released number against the exact one
-# The share of delta for all numbers that a run releases: (1 + e^epsilon) TOTAL_VARIATION for each, with at most 2**64
-# numbers and epsilon at most 70.
-DELTA = 2.0**-113
 
 _STEPS = 18  # log2 of the multiples of the grid in a standard deviation: at least as many, and less than twice
 _FURTHER = 4  # further words of U, if the first does not decide
@@ -61,14 +58,6 @@ class Address:
 def grid_of(deviation: float, steps: int = _STEPS) -> float:
     """The power of two of which noisy numbers are whole multiples: at most 2**-18 deviations, more than half of it."""
     return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - steps)
-
-
-def delta_left(delta: float, runs: int = 1) -> float:
-    """The part of delta for the mechanism, without ``DELTA`` for each run's sampler; ValueError: nothing is left."""
-    left = math.nextafter(delta - runs * DELTA, 0.0)
-    if left <= 0:
-        raise ValueError(f"delta {delta:g} is less than what finite precision costs; expected: above {DELTA:.2g}")
-    return left
 
 
 def add_gaussian(

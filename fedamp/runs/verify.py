@@ -26,7 +26,6 @@ from fedamp.base.numbers import power
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import weakness
-from fedamp.noise.gaussian import delta_left
 from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, chosen_otherwise, differences, digest, plan_of
@@ -74,7 +73,7 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
     yield _mechanism(ledger)
     yield rounds_check(ledger.content())
     try:
-        yield from ledger_checks(ledger.content(), delta_left(ledger.delta), _by_round(ledger, files))
+        yield from ledger_checks(ledger.content(), _by_round(ledger, files))
     except ScenarioError as error:
         yield Check("releases", "fail", str(error))
     weak = weakness(ledger.delta, ledger.units)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedamp import rng
+from fedamp.accounting.numeric import delta_left
 from fedamp.base.files import write_secret
 from fedamp.base.version import version
 from fedamp.errors import MergeError
-from fedamp.noise.gaussian import delta_left
 from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
 from fedamp.runs.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest

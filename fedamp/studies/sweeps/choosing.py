@@ -9,7 +9,7 @@ import numpy as np
 from fedamp.accounting import Compose, Repeat, epsilon_from_rdp
 from fedamp.accounting.bounds import finite
 from fedamp.accounting.conversion import best_of_geometric
-from fedamp.noise.gaussian import delta_left
+from fedamp.accounting.numeric import delta_left
 from fedamp.runs.run import Run
 
 ORDERS = np.arange(2.0, 257.0)

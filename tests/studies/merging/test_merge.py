@@ -15,8 +15,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedamp.accounting import from_json
+from fedamp.accounting.numeric import delta_left
 from fedamp.federation.cost import privacy_cost
-from fedamp.noise.gaussian import delta_left
 from fedamp.runs.checkpoint import checkpoints
 from tests.chains import change_ledger, forge
 from tests.documentation import commands, text
