@@ -100,9 +100,10 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
     cost = mechanism.epsilon(delta, precision=precision)
     yield _bracket("whole run", "whole_run_epsilon", ledger["whole_run_epsilon"], cost)
-    if server := ledger.get("server_mechanism"):
-        cost = from_json(server).epsilon(delta, precision=precision)
-        yield _bracket("server", "epsilon_server", ledger["epsilon_server"], cost)
+    for whom in ("server", "nodes"):
+        if seen := ledger.get(f"{whom}_mechanism"):
+            cost = from_json(seen).epsilon(delta, precision=precision)
+            yield _bracket(whom, f"epsilon_{whom}", ledger[f"epsilon_{whom}"], cost)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
     elif by_round is None and mechanism.span == planned:
@@ -129,9 +130,8 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
 def mechanism_check(ledger: Json) -> Check:
     """Whether the noise of every part of the model is in the mechanisms that are charged, and how it is correlated."""
     mechanism, wrong = from_json(ledger["mechanism"]), None
-    charged = {"it": mechanism} | (
-        {"server_mechanism": from_json(server)} if (server := ledger.get("server_mechanism")) else {}
-    )
+    others = {key: from_json(ledger[key]) for key in ("server_mechanism", "nodes_mechanism") if ledger.get(key)}
+    charged = {"it": mechanism} | others
     for name, each in charged.items():
         noise = set(_values(each.to_json(), "noise_multiplier"))
         for part in ledger["parts"] if mechanism.is_private else ():

@@ -5,8 +5,10 @@ In simulation a node trains any client; in a deployment, the clients that its co
 """
 
 import copy
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -99,18 +101,21 @@ class PrivateClientApp(ClientApp):
             if flower.in_supernode():  # the parts of a bare answer can be guessed, and asked for by another node
                 raise DeploymentError("the message is not sealed; expected: one of fedamp's server")
             return self._answer(message, context)
-        order = sealed.open_order(data)
+        began, seconds, order = time.monotonic(), 0.0, sealed.open_order(data)
+        asked = flower.with_content(message, order)
         try:
-            secret = messages.acquainted(message.metadata.message_type, order, context)
-            content = self._answer(flower.with_content(message, order), context).content
-            if "hosts" in content.config_records:
-                content.config_records["hosts"]["secret"] = secret
-            answer = sealed.seal_reply(content, order)
+            secret, seconds = messages.acquainted(message.metadata.message_type, order, context), answer_after(asked)
+            with _ended_before(seconds):
+                content = self._answer(asked, context).content
+                if "hosts" in content.config_records:
+                    content.config_records["hosts"]["secret"] = secret
+                answer = sealed.seal_reply(content, order)
         except Exception as error:
             log.exception("this node could not do what it was asked")
             # Other errors may tell what is in the records.
             known = isinstance(error, DeploymentError | ModelError)
             answer = sealed.seal_reply(sealed.failure(one_line(error) if known else NODE_FAILED), order)
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
         return Message(sealed.record(answer), reply_to=message)
 
     def _answer(self, message: Message, context: Context) -> Message:
@@ -190,6 +195,42 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
     dataset = messages.dataset(task_json, folder)
     most = hosts if dataset.hosted is None else min(len(dataset.hosted), hosts or len(dataset.hosted))
     return TrainingNode(messages.task_of(task_json), dataset, device, most)
+
+
+def answer_after(message: Message) -> float:
+    """Seconds after which an order to train is answered; 0: at once, as is one that nobody can read."""
+    record = "secure" if "secure" in message.content else "config"  # whose task is the one that was agreed on
+    with suppress(ValueError):
+        if message.metadata.message_type == "train":
+            return messages.task_of(str(messages.config_of(message, record).get("task"))).answer_after or 0.0
+    return 0.0
+
+
+class _TooLate(BaseException):
+    """Not an Exception, because a unit's training may catch those."""
+
+
+@contextmanager
+def _ended_before(seconds: float) -> Iterator[None]:
+    """Interrupt what leaves no tenth of the time to send an answer (DeploymentError): a late one tells who trained."""
+
+    def interrupt(*_: object) -> None:
+        raise _TooLate
+
+    if not seconds:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, interrupt)  # where this is not the main thread, ValueError: no answer
+    try:
+        timer = signal.setitimer(signal.ITIMER_REAL, 0.9 * seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+    except _TooLate:
+        raise DeploymentError(f"it trained for more than 0.9 of federation.answer_after {seconds:g} s") from None
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def sum_of_units(order: Order, train_one: Callable[[int], Mapping[str, Any]]) -> tuple[Sums, TrainReport]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedamp import rng
 from fedamp.base.record import Record
@@ -50,6 +51,7 @@ class ClientTask(Record):
     terms: Terms | None = None  # of secure aggregation
     personal: str | None = None  # the file of the parameters that stay with their client
     checkpoint_every: int = 1
+    answer_after: float | None = Field(None, exclude_if=lambda seconds: seconds is None)  # of a node of a deployment
     data: Data
     data_seed: int  # decides the partition (and synthetic records)
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of local training on a GPU

@@ -47,6 +47,8 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "by_capacity": {name: epsilon.to_json() for name, epsilon in plan.epsilon_by_capacity.items()},
         "unamplified_epsilon": plan.unamplified_epsilon.to_json(),
         "epsilon_server": plan.server_epsilon and plan.server_epsilon.to_json(),
+        "protection": plan.protection,
+        "epsilon_nodes": plan.nodes_epsilon and plan.nodes_epsilon.to_json(),
         "risk": risk(plan.mechanism, scenario.privacy.unit, scenario.privacy.group_size),
         "poisson_epsilon": _by_poisson(plan),
         "budget": scenario.privacy.epsilon,

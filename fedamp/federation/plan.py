@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,17 @@ from fedamp.noise.independent import Noise
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
 CURVE = "the curve over rounds: the smallest upper end of this round and all later ones"
+DUMMY_WORK = 10.0  # all units over the expected cohort, up to which dummies train by default
 ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
+
+Protection = Literal["dummies", "answer_after", "drawn_by_nodes", "none"]
+PROTECTIONS: Mapping[str, str] = {
+    "dummies": "every node trains all its units in every round",
+    "answer_after": "every node answers in every round, after a fixed time",
+    "drawn_by_nodes": "every node draws its check-ins, and trains all its units in every round",
+    "none": "every node sees who checks in",
+}
+"""What hides the check-ins of others from a registered node, in words."""
 
 Costs = Callable[[], Mapping[str, Any]]
 """Waits for :meth:`Plan.costs` of another process's plan."""
@@ -278,16 +288,61 @@ class Plan:
         """
         if self.terms is None:
             return None
-        if self.terms.check_in is not None or not self.is_private:
+        return self._charged_to(self.terms.check_in is not None)
+
+    @cached_property
+    def dummies(self) -> bool:
+        """Whether a deployment asks every node in every round (``federation.dummies``)."""
+        federation = self.scenario.federation
+        if federation.dummies != "auto":
+            return federation.dummies
+        alone, work = set(federation.hosted.values()) == {1}, self.units / self.expected_cohort
+        return federation.names_units and (alone or federation.answer_after is not None or work <= DUMMY_WORK)
+
+    @cached_property
+    def protection(self) -> Protection | None:
+        """What makes all that Flower tells a registered node the same for any check-ins of other nodes' units.
+
+        ``none``: nothing does; so it is if a node may claim units of others, because it is told their check-ins. Nodes
+        that draw the check-ins themselves all train all units in every round. None: ``federation.hosts`` is missing.
+        """
+        federation = self.scenario.federation
+        if federation.hosts is None:
+            return None
+        if self.terms is not None and self.terms.check_in is not None:
+            return "drawn_by_nodes"
+        if not (self.dummies and federation.names_units):
+            return "none"
+        return "dummies" if federation.answer_after is None else "answer_after"
+
+    @cached_property
+    def nodes_mechanism(self) -> Mechanism | None:
+        """The cost for a registered node, of units of other nodes; None: ``federation.hosts`` names no nodes.
+
+        Flower tells every registered node the traffic of all nodes (``GetRun``), and so who is asked, and when.
+        """
+        return None if self.protection is None else self._charged_to(self.protection != "none")
+
+    def _charged_to(self, hidden: bool) -> Mechanism:
+        """The cost for somebody from whom the check-ins are hidden, or who sees them."""
+        if hidden or not self.is_private:
             return self.mechanism
         return self._unamplified(self.scenario.rounds, self.noise_multiplier)
 
     @_costly
     def server_epsilon(self) -> Bounds | None:
         """Of :attr:`server_mechanism`, for all rounds of the scenario."""
-        if self.terms is not None and self.terms.check_in is not None:
-            return self.planned_epsilon
-        return None if self.server_mechanism is None else self._epsilon(self.server_mechanism)
+        return self._of(self.server_mechanism)
+
+    @_costly
+    def nodes_epsilon(self) -> Bounds | None:
+        """Of :attr:`nodes_mechanism`, for all rounds of the scenario."""
+        return self._of(self.nodes_mechanism)
+
+    def _of(self, mechanism: Mechanism | None) -> Bounds | None:
+        if mechanism is None:
+            return None
+        return self.planned_epsilon if mechanism is self.mechanism else self._epsilon(mechanism)
 
     @cached_property
     def affordable_rounds(self) -> int:
@@ -331,6 +386,7 @@ class Plan:
             "epsilon_by_round",
             "guaranteed_epsilon",
             "server_epsilon",
+            "nodes_epsilon",
         )
         return {"units": self.units} | {name: getattr(self, name) for name in names}
 

@@ -52,9 +52,15 @@ class Federation(Section):
     )
     dummies: Literal["auto"] | bool = Field(
         "auto",
-        description="deployment: all nodes train all their units in every round, so that nobody on the way sees who "
-        "checks in; what they train beyond the cohort is thrown away. auto: where each node hosts a single unit, and a "
-        "run takes at most 1 GiB a node",
+        description="deployment: every node is asked in every round and trains all its units, so that no other node, "
+        "and nobody on the way, sees who checks in; what is trained beyond the cohort is thrown away. auto: where "
+        "hosts names the units, and each node has a single one, or all are at most ten times the expected cohort, or "
+        "answer_after is given. Otherwise registered nodes are charged without amplification",
+    )
+    answer_after: Positive | None = Field(
+        None,
+        description="deployment: seconds after which every node answers, whatever it trained; dummies then cost bytes, "
+        "and no training. A node that needs longer counts as zero",
     )
     without: tuple[str, ...] = Field(
         (),
@@ -96,6 +102,10 @@ class Federation(Section):
             raise ValueError(f"federation.without names {', '.join(strangers)}; expected: names in federation.hosts")
         if self.dummies is True and 0 in self.hosted.values():
             raise ValueError("federation.dummies needs to know each node's units; expected in federation.hosts: no all")
+        if self.answer_after is not None and self.answer_after >= self.round_deadline:
+            raise ValueError(
+                f"federation.answer_after {self.answer_after:g} must be below round_deadline {self.round_deadline:g}"
+            )
         return self
 
     @property
@@ -104,6 +114,11 @@ class Federation(Section):
         named = self.hosts if isinstance(self.hosts, dict) else {}
         pairs = {name: () if text == "all" else ids.ranges(text) for name, text in named.items()}
         return {name: sum(last - first + 1 for first, last in found) for name, found in pairs.items()}
+
+    @property
+    def names_units(self) -> bool:
+        """Whether the operator says of every unit on which single node it lives."""
+        return bool(self.hosted) and 0 not in self.hosted.values()
 
 
 class Vanishing(Section):

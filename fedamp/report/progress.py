@@ -19,7 +19,7 @@ from rich.text import Text
 from fedamp.base.numbers import at_most
 from fedamp.base.text import harmless
 from fedamp.errors import Interrupted
-from fedamp.report.words import GUARANTEES, KNOWN_SEED, for_server, metric, protected, value_of
+from fedamp.report.words import GUARANTEES, KNOWN_SEED, for_nodes, for_server, metric, protected, value_of
 from fedamp.server.launch import how_to_resume
 from fedamp.server.observers import Observer
 
@@ -222,11 +222,16 @@ def guarantee(plan: "Plan") -> list[str]:
         return ["[yellow]without privacy[/]: no noise is added, epsilon is infinite"]
     privacy = plan.scenario.privacy
     charged, unamplified = (at_most(each.upper, 3) for each in (plan.planned_epsilon, plan.unamplified_epsilon))
+    nodes = []
+    if plan.nodes_epsilon and plan.protection:
+        seen = for_nodes(plan.nodes_epsilon.upper, plan.unamplified_epsilon.upper, plan.protection)
+        nodes = [f"for registered nodes: {seen}"]
     return [
         f"{protected(privacy.unit, privacy.group_size)} of {plan.units:,}: "
         f"epsilon <= {charged} at delta = {privacy.delta:g} (unamplified {unamplified})",
         f"noise multiplier {plan.noise_multiplier:.4g}; {plan.mechanism}",
         f"for who runs the server: {for_server(None if plan.server_epsilon is None else plan.server_epsilon.upper)}; "
         f"assumptions: {GUARANTEES}",
+        *nodes,
         *([f"[yellow]known seed[/]: {KNOWN_SEED}"] if plan.known_seed else []),
     ]

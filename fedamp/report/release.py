@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import yaml
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -104,7 +105,8 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
 def public(scenario: Scenario, plan: Plan) -> dict[str, Any]:
     """What others may know of a scenario: the sections that decide a run, without paths of the server's machines.
 
-    The names of nodes are left out. Their number, which the plan reads, stands in ``aggregation``.
+    The names of nodes are left out. Their number, which the plan reads, stands in ``aggregation``; and ``federation``
+    says whether they see who checks in.
     """
     content: dict[str, Any] = _without_paths(scenario.model_dump(mode="json", exclude=LEFT_OUT))
     content["engine"] = scenario.engine.model_dump(mode="json", include={"clients_per_batch", "precision"})
@@ -112,6 +114,12 @@ def public(scenario: Scenario, plan: Plan) -> dict[str, Any]:
         content["aggregation"]["nodes"] = plan.terms.nodes
     for key in ("initial", "folder"):
         content["model"][key] = content["model"].get(key) or None
+    if plan.protection == "none":
+        content["federation"] = {"hosts": "trusted"}
+    elif plan.protection is not None:
+        parts = np.array_split(np.arange(plan.units), plan.terms.nodes if plan.terms else 1)
+        hosts = {f"node {number}": f"{part[0]}-{part[-1]}" for number, part in enumerate(parts)}
+        content["federation"] = {"hosts": hosts, "dummies": True}
     return content
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most
 from fedamp.report import words
 from fedamp.report.words import metric, value_of
+from fedamp.server.traffic import in_words
 
 if TYPE_CHECKING:
     from fedamp.data import LabelCounts
@@ -120,6 +121,9 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
         rows["for the server"] = words.for_server(
             None if summary.epsilon_server is None else summary.epsilon_server.upper
         )
+        if summary.epsilon_nodes is not None:
+            both = summary.epsilon_nodes.upper, summary.unamplified_epsilon.upper
+            rows["for the nodes"] = words.for_nodes(*both)
         rows["noise multiplier"] = f"{summary.noise_multiplier:.4g}"
     rows["rounds"] = str(summary.rounds_completed)
     trained, seconds, start = summary.clients_trained, summary.wall_seconds, summary.startup_seconds
@@ -152,9 +156,13 @@ def privacy_table(answer: Answer) -> RenderableType:
         "interpretation": answer["risk"]["in_words"],
         "budget": "none" if budget is None else f"epsilon <= {budget:g}, {pays}",
     }
+    if answer["epsilon_nodes"]:
+        upper = answer["epsilon_nodes"]["upper"]
+        rows["for the nodes"] = words.for_nodes(upper, answer["unamplified_epsilon"]["upper"], answer["protection"])
     if traffic := answer["traffic"]:
         dummies = "with" if traffic["dummies"] else "without"
         rows["traffic"] = f"at most {amount_of_bytes(traffic['bytes_per_node']['upper'])} a node, {dummies} dummies"
+        rows["a node's round"] = in_words(traffic["each_round"])
     curve = {"round": "round", "epsilon": "epsilon_upper", "unamplified": "unamplified_upper"}
     groups: RenderableType = "To see what groups protected together would cost, add --groups (takes seconds)"
     if answer["groups"] is not None:

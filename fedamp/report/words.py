@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedamp.base.numbers import at_most
+from fedamp.federation.plan import PROTECTIONS
 
 GUARANTEES = "docs/threat-model.md"
 ENDINGS = {
@@ -64,6 +65,12 @@ def protected(unit: str, group_size: int) -> str:
 def for_server(epsilon: float | None) -> str:
     """The guarantee towards who runs the server."""
     return "none: it sees each node's sum" if epsilon is None else f"epsilon <= {at_most(epsilon, 3)}"
+
+
+def for_nodes(epsilon: float, unamplified: float, protection: str = "") -> str:
+    """The guarantee towards a registered node, of units of other nodes, and what hides check-ins from it."""
+    charged = ", charged without amplification" if epsilon >= 0.999 * unamplified else ""
+    return f"epsilon <= {at_most(epsilon, 3)}{charged}" + (f"; {PROTECTIONS[protection]}" if protection else "")
 
 
 def setting(key: str, keys: Iterable[str] = ()) -> str:

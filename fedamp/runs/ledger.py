@@ -76,6 +76,7 @@ class Ledger:
             epsilon_bound=plan.planned_epsilon.method,
             guaranteed_epsilon=plan.guaranteed_epsilon.upper if plan.is_private else None,
             epsilon_server=plan.server_epsilon and Bracket.of(plan.server_epsilon),
+            epsilon_nodes=plan.nodes_epsilon and Bracket.of(plan.nodes_epsilon),
             assumptions=(SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED, *ASSUMPTIONS, evaluation),
             stopped_because=None,
             files=None,
@@ -260,6 +261,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "rounds_planned": plan.scenario.rounds,
         "mechanism": plan.mechanism,
         "server_mechanism": plan.server_mechanism,
+        "nodes_mechanism": plan.nodes_mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
     }
 
@@ -298,6 +300,8 @@ def differences(
     ``asked`` is the scenario as it was asked for, where the plan's has its noise filled in (:func:`plan_of`).
     """
     wanted = _of_the_plan(plan, asked or plan.scenario, frozen_sha256)
+    if ledger.nodes_mechanism is None and ledger.written_by != WRITTEN_BY:
+        del wanted["nodes_mechanism"]  # earlier versions charged registered nodes with nothing
     return [key for key, value in wanted.items() if getattr(ledger, key) != value]
 
 

@@ -148,6 +148,7 @@ class Summary(FileRecord):
         epsilon: the guarantee, however the run was stopped by somebody who saw its releases.
         released_rounds_epsilon: the cost of the released rounds if their number was fixed before.
         epsilon_server: for who runs the server, of all planned rounds; None: the server sees everything.
+        epsilon_nodes: the same for a registered node, of units of other nodes; None: no nodes are named.
         clients_scheduled, clients_trained: scheduled units of the released rounds, and those that reported.
         clients_failed: units whose update was not finite, or whose records could not be read; they count as zero.
         error: why it failed or diverged, in one line.
@@ -161,6 +162,7 @@ class Summary(FileRecord):
     released_rounds_epsilon: Bracket
     unamplified_epsilon: Bracket
     epsilon_server: Bracket | None = None
+    epsilon_nodes: Bracket | None = None
     has_known_seed: bool
     delta: float
     noise_multiplier: float
@@ -216,6 +218,7 @@ class LedgerRecord(Charged):
 
     ``frozen_sha256`` is of a custom model's frozen weights, ``noise_coefficients`` are c_1, c_2, .. of banded noise.
     ``server_mechanism`` and ``epsilon_server`` are for who runs the server; without them the server sees everything.
+    ``nodes_mechanism`` and ``epsilon_nodes`` are for a registered node of a deployment, of units of other nodes.
     Without noise ``guaranteed_epsilon`` is None, and while the run is played ``files`` is.
     """
 
@@ -232,6 +235,8 @@ class LedgerRecord(Charged):
     whole_run_epsilon: Bracket
     server_mechanism: Expression | None = Field(None, exclude_if=lambda found: found is None)
     epsilon_server: Bracket | None = Field(None, exclude_if=lambda found: found is None)
+    nodes_mechanism: Expression | None = Field(None, exclude_if=lambda found: found is None)
+    epsilon_nodes: Bracket | None = Field(None, exclude_if=lambda found: found is None)
     guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
     noise_seed: str
     guarantees_explained_in: str = "docs/threat-model.md"

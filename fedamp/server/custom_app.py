@@ -71,7 +71,8 @@ class AppStrategy(PrivateStrategy):
             self.ledger.begin()
         unknown: dict[str, Any] = {"input_shape": (), "num_classes": 0, "split_seed": 0, "data_seed": 0}
         known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}
-        task = ClientTask(unit="client", linf_coordinates=plan.mixing.linf_coordinates, **known, **unknown)
+        told = {"linf_coordinates": plan.mixing.linf_coordinates, "answer_after": scenario.federation.answer_after}
+        task = ClientTask(unit="client", **told, **known, **unknown)
         super().__init__(pipeline, task, pipeline.start(parameters), self._enter)
 
     def _enter(self, state: ServerState, release: Release, aggregate: Aggregate) -> None:

@@ -217,6 +217,7 @@ class _Run:
             released_rounds_epsilon=spent,
             unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
             epsilon_server=plan.server_epsilon and Bracket.of(plan.server_epsilon),
+            epsilon_nodes=plan.nodes_epsilon and Bracket.of(plan.nodes_epsilon),
             has_known_seed=plan.known_seed,
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from fedamp.accounting.ledgers import Check, Verdict
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
 from fedamp.errors import ScenarioError, fails_alone
-from fedamp.federation.plan import Plan, make_plan, weakness
+from fedamp.federation.plan import DUMMY_WORK, PROTECTIONS, Plan, Protection, make_plan, weakness
 from fedamp.federation.training import DEPLOYED_RECORDS
 from fedamp.models.architectures import is_import_path
 from fedamp.noise.banded import path_noise
 from fedamp.runs.verify import complaint
 from fedamp.server.setup import Prepared
 from fedamp.server.timing import seconds_of_a_unit
+from fedamp.server.traffic import in_words, traffic_of
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "signal": (1.0, 0.1),
@@ -112,6 +113,22 @@ def _of_plan(plan: Plan) -> Iterator[Check]:
         yield Check("records", "pass", f"{most} (client.max_records)")
     steps = client.steps or client.epochs or 1
     yield _judged("local steps", steps, f"{steps:,} {'epochs' if client.epochs else 'steps'} of a client in a round")
+    if plan.is_private and plan.protection and plan.nodes_epsilon:
+        yield _nodes(plan, plan.protection, plan.nodes_epsilon.upper)
+
+
+def _nodes(plan: Plan, protection: Protection, epsilon: float) -> Check:
+    """What registered nodes see, what that costs, and what hides it."""
+    work = plan.units / plan.expected_cohort
+    found = f"{PROTECTIONS[protection]}: epsilon {at_most(epsilon, 3)} for a registered node"
+    if protection == "none":
+        found += "; expected: federation.answer_after, which costs bytes"
+        found += f", or federation.dummies: true, {work:.3g} times the work; both need the units of each node in hosts"
+    elif protection != "answer_after":
+        found += f", {work:.3g} times the work of the cohort"
+    dear = protection == "dummies" and work > DUMMY_WORK
+    seen = epsilon > 1.001 * plan.planned_epsilon.upper
+    return Check("registered nodes", "caution" if seen or dear else "pass", found)
 
 
 def _of_model(plan: Plan, prepared: Prepared, thorough: bool) -> Iterator[Check]:
@@ -136,6 +153,8 @@ def _of_model(plan: Plan, prepared: Prepared, thorough: bool) -> Iterator[Check]
     drift = reach / signal
     yield _judged("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
     yield Check.of("evaluation", *prepared.evaluation)
+    if plan.protection not in (None, "drawn_by_nodes") and plan.scenario.federation.hosted and not plan.terms:
+        yield Check("a node's round", "pass", in_words(traffic_of(prepared)["each_round"]))
     if prepared.hint:
         yield Check("inputs", "caution", prepared.hint)
     if thorough:

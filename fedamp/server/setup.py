@@ -300,6 +300,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
         linf_coordinates=plan.mixing.linf_coordinates,
         normalised=plan.clipping.normalises,
         terms=plan.terms,
+        answer_after=scenario.federation.answer_after,
         data=scenario.data.model_copy(update=classes),  # a node's own folder need not say it
         data_seed=data_seed,
         precision=scenario.engine.precision,

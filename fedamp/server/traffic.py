@@ -1,24 +1,50 @@
-"""What a node of a deployment sends and receives. No torch here before a scenario names its nodes."""
+"""What a node of a deployment sends and receives, and what hides the check-ins from it costs. No torch at import."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from fedamp.base.numbers import amount_of_bytes
 from fedamp.federation.scenario import Scenario
+
+if TYPE_CHECKING:
+    from fedamp.server.setup import Prepared
 
 
 def traffic(scenario: Scenario) -> dict[str, Any] | None:
-    """Bytes that a node sends and receives in a run, and whether there are dummies; None without ``federation.hosts``.
+    """:func:`traffic_of` a scenario; None without ``federation.hosts``.
 
-    Beside them are Flower's own framing, and 5 kB for a query. The data folder must hold what the server needs. None
-    also for a custom app, whose model is not known here, and for secure aggregation, which adds exchanges.
+    None also for a custom app, whose model is not known here, and for secure aggregation, which adds exchanges. The
+    data folder must hold what the server needs.
     """
-    hosted = scenario.federation.hosted
-    if not hosted or scenario.data.name == "external" or scenario.aggregation.scheme == "secure":
+    if not scenario.federation.hosted or scenario.data.name == "external" or scenario.aggregation.scheme == "secure":
         return None
     from fedamp.server.setup import prepare
 
-    prepared = prepare(scenario)
+    return traffic_of(prepare(scenario))
+
+
+def in_words(each_round: Mapping[str, Mapping[str, float]]) -> str:
+    """What a round costs a node with each choice."""
+    told = (f"{name} {amount_of_bytes(each['bytes'])}, work x {each['work']:.3g}" for name, each in each_round.items())
+    return "; ".join(told)
+
+
+def traffic_of(prepared: "Prepared") -> dict[str, Any]:
+    """Bytes that a node sends and receives in a run, and what a round costs with and without dummies.
+
+    ``each_round`` gives for each :data:`fedamp.federation.plan.Protection` the most bytes of a node (expected, where it
+    is not asked in every round), and the units that train over the expected cohort. Beside the bytes are Flower's own
+    framing, and 5 kB for a query.
+    """
     plan, strategy = prepared.plan, prepared.strategy(prepared.state)
-    sizes = [strategy.round_bytes(units or plan.units) for units in hosted.values()]
-    least = min(sizes) if strategy.wants_dummies else 0  # else a node is asked in the rounds of its units
-    bytes_ = {"lower": plan.last_round * least, "upper": plan.last_round * max(sizes)}
-    return {"bytes_per_node": bytes_, "dummies": strategy.wants_dummies}
+    hosted = [units or plan.units for units in plan.scenario.federation.hosted.values()]
+    sizes = [strategy.round_bytes(units) for units in hosted]
+    rate, most = plan.expected_cohort / plan.units, max(sizes)
+    sparse = max(size * min(1.0, units * rate) for size, units in zip(sizes, hosted, strict=True))
+    least = min(sizes) if plan.dummies else 0  # else a node is asked in the rounds of its units
+    choices = {"dummies": (most, 1 / rate), "answer_after": (most, 1.0), "none": (round(sparse), 1.0)}
+    return {
+        "bytes_per_node": {"lower": plan.last_round * least, "upper": plan.last_round * most},
+        "dummies": plan.dummies,
+        "each_round": {name: {"bytes": size, "work": work} for name, (size, work) in choices.items()},
+    }

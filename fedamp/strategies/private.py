@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -29,8 +28,6 @@ from fedamp.strategies.roster import Batch, Roster
 log = logging.getLogger("fedamp.server")
 
 NO_SECRET = 32 * "0"  # as long as the secret of a node
-
-DUMMY_BYTES = 1 << 30  # of a node in a run, up to which there are dummies by default
 
 WriteDown = Callable[[ServerState, Release, Aggregate], object]
 """Stores a release and the state after it; called before the release leaves the strategy."""
@@ -109,15 +106,6 @@ class PrivateStrategy(Strategy):
     def plan(self) -> Plan:
         return self.pipeline.plan
 
-    @cached_property
-    def wants_dummies(self) -> bool:
-        """Whether a deployment of the scenario trains dummies."""
-        federation = self.plan.scenario.federation
-        if federation.dummies != "auto":
-            return federation.dummies
-        alone = set(federation.hosted.values()) == {1}
-        return alone and self.plan.last_round * self.round_bytes(1) <= DUMMY_BYTES
-
     def round_bytes(self, units: int) -> int:
         """Bytes of an order with the whole model and its reply, for a node that hosts so many units."""
         content = self._content(1, self.arrays(), [], WHOLE, units)
@@ -126,7 +114,8 @@ class PrivateStrategy(Strategy):
     def prepare(self, server_round: int) -> None:
         """Assign a round's cohort, before the round if there is time."""
         if self._assignment.round != server_round:
-            self._assignment = Assignment.of(self.plan, server_round, self.task.stack.units, self.dummies)
+            trained = self.dummies and self.task.answer_after is None
+            self._assignment = Assignment.of(self.plan, server_round, self.task.stack.units, trained)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -134,17 +123,17 @@ class PrivateStrategy(Strategy):
         """A message to every node that hosts a unit of the cohort; ``config`` is for a custom app.
 
         A node gets a submodel instead of the model if its units train only that one. With dummies every node of the
-        roster gets the model.
+        roster gets the model, also one without a unit to train (``federation.answer_after``).
         """
         self.pipeline.check_budget(server_round)
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
-        self.dummies = self.wants_dummies and not flower.is_simulated(grid)
+        self.dummies = self.plan.dummies and not flower.is_simulated(grid)
         self.prepare(server_round)
         self._requests, self.collected = {}, None  # its sums would be in memory while clients train
         messages, hosted, aggregator = [], Counter(self.roster.host_of.values()), self.pipeline.aggregator
-        assigned = self.roster.assign(self._assignment.batches)
-        if masked := aggregator.plays(grid):  # every node answers in every round
-            none = self.plan.terms is None or self.plan.terms.check_in is not None  # they draw it themselves
+        assigned, masked = self.roster.assign(self._assignment.batches), aggregator.plays(grid)
+        if masked or self.dummies:  # every node answers in every round
+            none = masked and (self.plan.terms is None or self.plan.terms.check_in is not None)  # nodes draw it
             assigned = {node: [] if none else assigned.get(node, []) for node in sorted(hosted)}
         for node, batches in assigned.items():
             submodels = {batch.submodel for batch in batches}

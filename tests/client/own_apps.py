@@ -1,5 +1,8 @@
 """Client apps of somebody's own, for the tests: loops that behave, and loops that do anything else."""
 
+import contextlib
+import time
+
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -87,3 +90,12 @@ def noting(model, records, context):
 
 
 noting_app = PrivateClientApp(train=noting)
+
+
+def endless(model, records, context):
+    while True:
+        with contextlib.suppress(Exception):
+            time.sleep(0.01)
+
+
+endless_app = PrivateClientApp(train=endless)

@@ -75,6 +75,7 @@ class WireNode:
     def __init__(self, machines: Machines, name: str) -> None:
         flower.identify()
         self.name, self.data = name, str(machines.folder / name / "data")
+        self.config, self.runtime = {"data": self.data}, 0.0  # seconds of training, as it reports them
         self.state = RecordDict()  # of the run, as a SuperNode keeps it
         key = load_ssh_private_key((machines.folder / name / name).read_bytes(), None)
         self.public = public_key_to_bytes(key.public_key())
@@ -134,9 +135,9 @@ class WireNode:
         context = Context(
             order.message.metadata.run_id,
             self.id,
-            {"data": self.data},
+            self.config,  # type: ignore[arg-type]
             self.state,
-            {},  # type: ignore[arg-type]
+            {},
         )
         return app(message=order.message, context=context)
 
@@ -149,7 +150,12 @@ class WireNode:
         """A header, the tree of the objects that it announces, and some of these."""
         header = message_to_proto(remove_content_from_message(reply) if reply.has_content() else reply)
         header.metadata.message_id = tree.object_id
-        asked = fleet_pb2.PushMessagesRequest(node=self.node, messages_list=[header], message_object_trees=[tree])
+        asked = fleet_pb2.PushMessagesRequest(
+            node=self.node,
+            messages_list=[header],
+            message_object_trees=[tree],
+            clientapp_runtime_list=[self.runtime],
+        )
         session, run = self.client.PushMessages(asked).session_id, reply.metadata.run_id
         for content in contents:
             name = hashlib.sha256(content).hexdigest()

@@ -78,7 +78,19 @@ def test_it_holds_no_secret_no_path_no_node_and_no_number_without_noise(run, rel
     for secret in (salt, "Mercy", "secret-clinic", "unprotected", "training_loss", str(run), os.path.expanduser("~")):
         assert secret.encode() not in everything, secret
     told = {line.split(":")[0].strip() for line in (released.folder / FILES[2]).read_text().splitlines()}
-    assert not {"hosts", "trackers", "address"} & told
+    assert not {"trackers", "address"} & told
+    public = yaml.safe_load((released.folder / FILES[2]).read_text())
+    assert public["federation"] == {"hosts": {"node 0": "0-59"}, "dummies": True}
+
+
+@pytest.mark.parametrize("hosts", ["{secret-clinic: 0-59}", "{secret-clinic: all}", "trusted"])
+def test_the_charge_of_nodes_that_see_who_checks_in_can_be_verified(home, tmp_path, hosts):
+    launch(small(*SECRET[:-1], f"federation.hosts={hosts}", "federation.dummies=false"), Silent(), tmp_path / "run")
+    bundle = release(tmp_path / "run")
+    assert failures(bundle.folder) == {}
+    ledger = json.loads((bundle.folder / "ledger.json").read_text())
+    assert ledger["epsilon_nodes"]["lower"] > 1.2 * ledger["whole_run_epsilon"]["upper"]
+    assert yaml.safe_load((bundle.folder / FILES[2]).read_text())["federation"] == {"hosts": "trusted"}
 
 
 KINDS = {
@@ -113,7 +125,7 @@ def test_every_section_is_public_but_those_that_are_left_out_by_name(released):
     from fedamp.report.release import LEFT_OUT
 
     told = yaml.safe_load((released.folder / FILES[2]).read_text())
-    assert told.keys() == Scenario.model_fields.keys() - (LEFT_OUT - {"engine"})
+    assert told.keys() == Scenario.model_fields.keys() - (LEFT_OUT - {"engine", "federation"})
 
 
 @pytest.mark.parametrize("path", ["../patients", "..", "./x", "~/x", "/srv/x", "C:\\patients", "file:///srv/x"])

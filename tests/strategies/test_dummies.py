@@ -1,15 +1,22 @@
 """Dummies: from outside all nodes do the same in every round; the model is the one without them, to the bit."""
 
+import signal
+import time
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
+from fedamp.engines import sealed
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.serial import SerialGrid
 from fedamp.errors import FederationError, ScenarioError
 from fedamp.federation import reader
+from fedamp.federation.cost import privacy_cost
+from fedamp.federation.plan import make_plan
 from fedamp.server.custom_app import AppStrategy
 from fedamp.server.loop import ask
+from fedamp.server.preflight import preflight
 from fedamp.server.setup import prepare
 from fedamp.server.traffic import traffic
 from tests.client import own_apps
@@ -102,12 +109,14 @@ def _silent_when_trained(gone):
 @pytest.mark.parametrize(
     ("dummies", "hosts", "overrides", "expected"),
     [
-        ("auto", ALONE, (), True),
-        ("auto", THREE, (), False),
-        ("auto", {"site": "all"}, (), False),
-        ("auto", ALONE, ("rounds=200000", FEW[1], "privacy.noise_multiplier=0"), False),  # 2.6 GB
-        (True, THREE, (), True),
-        (False, ALONE, (), False),
+        ("auto", ALONE, (), "dummies"),
+        ("auto", ALONE, (FEW[0], "check_in={scheme: poisson, rate: 0.2}"), "dummies"),
+        ("auto", THREE, ("check_in={scheme: poisson, rate: 0.1}",), "dummies"),  # ten times the work, and
+        ("auto", THREE, ("check_in={scheme: poisson, rate: 0.09}",), "none"),  # more than that
+        ("auto", THREE, ("check_in={scheme: poisson, rate: 0.09}", "federation.answer_after=9"), "answer_after"),
+        ("auto", {"site": "all"}, (), "none"),
+        (True, THREE, ("check_in={scheme: poisson, rate: 0.02}",), "dummies"),
+        (False, ALONE, (), "none"),
     ],
 )
 def test_when_there_are_dummies_and_what_a_node_sends_and_receives(dummies, hosts, overrides, expected):
@@ -115,11 +124,66 @@ def test_when_there_are_dummies_and_what_a_node_sends_and_receives(dummies, host
     clients = "data={name: digits, clients: 60}" if hosts is not ALONE else FEW[0]
     scenario = small(clients, f"federation.hosts={hosted}", f"federation.dummies={str(dummies).lower()}", *overrides)
     answer = traffic(scenario)
-    assert answer["dummies"] is expected
+    assert answer["dummies"] is (expected != "none")
+    cost = privacy_cost(scenario)
+    assert cost["protection"] == expected
+    told = cost["epsilon_nodes"]["upper"], cost["epsilon"]["upper"]
+    assert told[0] > 1.2 * told[1] if expected == "none" else told[0] == told[1]
+    [check] = [check for check in preflight(make_plan(scenario, cost["units"])) if check.name == "registered nodes"]
+    work = cost["units"] / cost["expected_cohort"]
+    dear = expected == "dummies" and work > 11
+    assert check.verdict == ("caution" if expected == "none" or dear else "pass")
+    assert ("sees who checks in" in check.found) == (expected == "none")
+    assert answer["each_round"]["dummies"]["work"] == pytest.approx(work)
+    assert answer["each_round"]["answer_after"]["work"] == answer["each_round"]["none"]["work"] == 1
     bounds = answer["bytes_per_node"]
     numbers = 64 * 10 + 10
     assert bounds["upper"] == pytest.approx(scenario.rounds * (4 + 8) * numbers, abs=scenario.rounds * 9000)
-    assert bounds["lower"] == (bounds["upper"] if expected else 0)
+    assert bounds["lower"] == (bounds["upper"] if expected != "none" else 0)
+    assert bounds["upper"] == scenario.rounds * answer["each_round"]["dummies"]["bytes"]
+    assert bounds["upper"] >= scenario.rounds * answer["each_round"]["none"]["bytes"]
+
+
+def test_a_node_that_may_claim_units_of_others_is_charged_unamplified():
+    plan = make_plan(small("federation.hosts=trusted", "federation.dummies=true"), 60)
+    assert plan.protection == "none"
+    assert plan.nodes_epsilon.lower > 1.2 * plan.planned_epsilon.upper
+    assert make_plan(small(), 60).nodes_epsilon is None
+
+
+def test_with_a_fixed_time_all_nodes_are_asked_and_only_the_cohort_trains():
+    hosts = "federation.hosts={a: 0-19, b: 20-39, c: 40-59}"
+    prepared = prepare(small("check_in={scheme: poisson, rate: 0.02}", hosts, "federation.answer_after=0.2"))
+    grid, began = Deployment({name: {"hosts": units} for name, units in THREE.items()}), time.monotonic()
+    ask(strategy := prepared.strategy(prepared.state), grid, 1)
+    assert time.monotonic() - began >= 3 * 0.2  # here the nodes answer in turn
+    cohort = strategy.plan.attendance.cohort(1).tolist()
+    told = [dict(sealed.open_order(data)["config"]) for _, data in grid.orders[0]]
+    assert [sorted(each["clients"]) for each in told] == [[u for u in cohort if u // 20 == node] for node in range(3)]
+    assert [] in [each["clients"] for each in told] != [[], [], []]
+    assert all(all(each["counted"]) for each in told)
+    for sent in (grid.orders[0], grid.replies[0]):
+        assert [name for name, _ in sent] == list(THREE)
+        assert len({len(data) for _, data in sent}) == 1
+
+
+def test_training_beyond_the_fixed_time_is_cut_short_and_its_unit_counts_as_zero(tmp_path):
+    """Also where the loop catches all exceptions; the answer has the size of all others."""
+    scenario, nodes = own("auto", check_in={"scheme": "all"})
+    scenario = scenario.model_copy(update={"rounds": 1})
+    federation = scenario.federation.model_copy(update={"answer_after": 0.2})
+    arrays = ArrayRecord({"weight": Array(np.ones(3, np.float32))})
+    strategy = AppStrategy(scenario.model_copy(update={"federation": federation}), arrays, tmp_path / "out")
+    grid, before = Deployment(nodes, "tests.client.own_apps:endless_app"), signal.getsignal(signal.SIGALRM)
+    with pytest.raises(FederationError, match=r"none of 10 clients reported .*federation\.answer_after 0\.2 s"):
+        strategy.start(grid, arrays)
+    assert len({len(data) for _, data in grid.replies[0]}) == 1
+    assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_a_fixed_time_must_end_before_the_round():
+    with pytest.raises(ScenarioError, match=r"federation\.answer_after 600 must be below round_deadline 600"):
+        small("federation.answer_after=600")
 
 
 def test_the_bytes_of_a_run_are_those_that_were_told():
