@@ -189,8 +189,8 @@ class TrainingNode:
                     waiting.append((places, members))
                     continue
                 self._apart.add((shape, slots))
-                sums = trainer.train(start, stack, clips, report)
                 lost = self.dataset.lost(clients[members], stack.cohort.sizes[: len(members)])
+                sums = trainer.train(start, stack, clips, report)
                 report.lose(clients[members[lost]])
             except torch.OutOfMemoryError:
                 if slots == 1:  # how much memory a client needs follows from its records: the others train

@@ -46,6 +46,9 @@ class People:
     def sizes(self, clients: np.ndarray) -> np.ndarray:
         return np.array([len(self.records[client][1]) for client in clients.tolist()], np.int64)
 
+    def lost(self, clients: np.ndarray, read: np.ndarray) -> np.ndarray:
+        return np.zeros(len(clients), bool)
+
     def gather(self, clients: np.ndarray) -> Cohort:
         sizes = self.sizes(clients)
         rows, labels = next(iter(self.records.values()))
