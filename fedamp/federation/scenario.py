@@ -88,6 +88,8 @@ class Scenario(Section):
                 "check_in.drawn_by: node hides nothing from a server that sees each node's sum; expected: "
                 "aggregation: {scheme: secure}"
             )
+        if privacy.clip == "auto" and getattr(self.submodels, "shared_clip", None) is not None:
+            raise ValueError("submodels.shared_clip must be left out with privacy.clip: auto: it is both parts' norm")
         if self.mixing:
             self.mixing.check(self.rounds, self.server, self.privacy.clip)
         if self.model.local:

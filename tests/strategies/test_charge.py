@@ -6,6 +6,7 @@ the ledger. Neither the plan nor the accounting is asked what it meant.
 """
 
 import itertools
+import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -61,12 +62,15 @@ RARE = 1e-7
 
 
 def federation(check_in: str, unit: str, submodels: str, mixing: str, clip: str, noise: float = 0.9):
+    scheme = SUBMODELS[submodels]
+    if clip == "auto":  # it is the norm of both parts
+        scheme = re.sub(r"shared_clip: [\d.]+, ", "", scheme)
     overrides = [
         f"data={{name: synthetic, clients: 50, records_per_client: 2, features: {FEATURES}, classes: {CLASSES}}}",
         f"model={{name: mlp, hidden: [{HIDDEN}]}}",
         f"rounds={ROUNDS}",
         f"check_in={CHECK_IN[check_in]}",
-        f"submodels={SUBMODELS[submodels]}",
+        f"submodels={scheme}",
         "client={learning_rate: 2.0}",
         "server={learning_rate: 0.8}",
         f"privacy={{unit: {unit}, clip: {CLIP[clip]}, noise_multiplier: {noise}}}",
