@@ -249,22 +249,17 @@ def table(
     """In Markdown: a scheme a row, with what it costs a device in the whole run."""
     found, epsilons = tested(runs), epsilons or TASKS[task].epsilons
     heads = [f"ε = {epsilon:g}" for epsilon in epsilons]
-    lines = [f"| | {' | '.join(heads)} | work | sent | core s |", f"| --- |{' --- |' * (len(heads) + 3)}"]
+    lines = [f"| | {' | '.join(heads)} | work | sent |", f"| --- |{' --- |' * (len(heads) + 2)}"]
     for name in schemes or TASKS[task].schemes:
         scheme = TASKS[task].schemes[name]
         values = [found.get(Cell(task, name, epsilon if scheme.private else None)) for epsilon in epsilons]
         if any(values):
             cost = device_cost(task, name)
             sent = amount_of_bytes(round(cost.bytes))
-            taken = [run.seconds for run in runs if (run.task, run.scheme, run.tuning) == (task, name, False)]
-            costs = f"{cost.work:.0%} | {sent} | {np.median(taken):.2g}"
+            costs = f"{cost.work:.0%} | {sent}"
             lines.append(f"| {scheme.words} | {' | '.join(map(_spread, values))} | {costs} |")
     seeds = {run.seed for run in runs if run.task == task and not run.tuning}
-    caption = (
-        f"Mean ± standard deviation over {len(seeds)} seeds; without ±: a single seed."
-        if seeds
-        else "Not measured yet."
-    )
+    caption = f"Mean ± standard deviation over {len(seeds)} seeds." if seeds else "Not measured yet."
     return "\n".join([*lines, "", caption])
 
 
@@ -318,10 +313,11 @@ def on_made_up_records(task: str, scheme: str | None = None, seed: int = 1) -> P
 def put_tables(runs: list[Run]) -> None:
     """All tables, each in its place."""
     page = Path("docs/federations.md")
-    put_in(Path("README.md"), "iid, short", table(runs, "iid", SHORT, (0.1, 1.0, 4.0)))
+    put_in(Path("README.md"), "iid, short", table(runs, "iid", SHORT, SHORT_BUDGETS))
     for task in TASKS:
         if task != "frontier":
-            put_in(page, task, table(runs, task))
+            budgets = SHORT_BUDGETS if TASKS[task].epsilons == BUDGETS else None  # the pictures show all
+            put_in(page, task, table(runs, task, COMPARED if task == "dirichlet" else None, budgets))
     put_in(page, "servers", servers())
 
 
@@ -356,7 +352,8 @@ def put_in(page: Path, name: str, found: str) -> None:
 
 
 SHOWN = ("everybody", "balanced", "split-2", "split-2-bare", "narrow", "unamplified")
-SHORT = ("none", "unamplified", "everybody", "poisson", "balanced", "banded", "split-2", "split-2-bare", "narrow")
+SHORT, SHORT_BUDGETS = ("none", "unamplified", "poisson", "balanced"), (0.1, 1.0, 4.0)
+COMPARED = ("none", "unamplified", "poisson", "everybody", "balanced", "split-2", "narrow")
 
 
 def draw(runs: list[Run], file: Path) -> None:

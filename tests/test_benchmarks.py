@@ -102,4 +102,4 @@ def test_the_readme_shows_what_is_stored():
     shown = re.search(
         r"<!-- federations: iid, short -->\n(.*?)<!-- end -->", (ROOT / "README.md").read_text(), re.DOTALL
     )
-    assert shown[1].strip() == table(bench.runs, "iid", federations.SHORT, (0.1, 1.0, 4.0))
+    assert shown[1].strip() == table(bench.runs, "iid", federations.SHORT, federations.SHORT_BUDGETS)

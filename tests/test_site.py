@@ -1,6 +1,7 @@
 """The site that ``make docs`` builds: every page has its place, and every link leads somewhere."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 import tomllib
@@ -50,3 +51,12 @@ def test_the_site_is_built_its_tutorials_run_and_its_links_lead_somewhere(site):
     assert "accuracy" in first
     assert "first-output_" in first  # the picture of the run
     assert 'id="fedamp.accounting.Allocation"' in (site.SITE / "reference" / "accounting.html").read_text()
+    pages = {page.relative_to(site.SITE): page.read_text(encoding="utf-8") for page in site.SITE.rglob("*.html")}
+    for place, text_ in pages.items():
+        fetched = re.findall(r'<(?:script|link|img)\b[^>]*?(?:src|href)="(https?://[^"]*)', text_)
+        assert fetched == [], f"{place} needs the internet"
+        assert not re.search(r":(?:attr|class|data|exc|func|meth|mod):(?=`|<code>)", text_), f"{place} shows a role"
+    assert (site.SITE / "katex" / "katex.min.js").is_file()
+    assert list((site.SITE / "katex" / "fonts").glob("*.woff2"))
+    for page in ("accounting", "correlated-noise", "k-of-t"):
+        assert 'class="arithmatex"' in (site.SITE / f"{page}.html").read_text()

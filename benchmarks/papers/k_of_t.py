@@ -37,10 +37,7 @@ def brackets(_: Path) -> Sequence[Row]:
                 "PLD_accounting": _upper(answers, "PLD_accounting"),
                 "random-allocation": _upper(answers, "random-allocation"),
                 "plain, 10^7 draws": _upper(answers, "plain Monte Carlo") or "none",
-                "drawn at": answers["fedamp, sampled"]["answer"]["method"].split(" draws of ")[1].split(",")[0],
-                "draws": f"{found['our_draws']:,}",
                 "seconds": f"{answers['fedamp, sampled']['answer']['processor_seconds']:.1f}",
-                "plain draws": f"{found['plain_draws']:.1e}",
             }
         )
     return rows

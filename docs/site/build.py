@@ -9,12 +9,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "docs"
 PAGES, SITE = BUILD / "pages", BUILD / "site"
+KATEX = "katex@0.16.47"
+"""Sets mathematics; a package of npm, which is unpacked beside the pages."""
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packaging/accounting/README.md")
@@ -40,6 +43,8 @@ def main() -> None:
         write(place_of(source), LINK.sub(lambda link, source=source: moved(link, source), text))
     for name, modules in REFERENCE.items():
         write(Path("reference") / f"{name}.md", "\n\n".join(f"::: {module}" for module in modules))
+    put_katex(PAGES / "katex")
+    shutil.copytree(ROOT / "docs" / "site" / "assets", PAGES / "assets")
     config = BUILD / "zensical.toml"
     shutil.copy(ROOT / "docs" / "site" / "zensical.toml", config)
     subprocess.run([sys.executable, "-m", "zensical", "build", "--config-file", str(config)], check=True, cwd=BUILD)
@@ -47,6 +52,24 @@ def main() -> None:
     print(*broken, sep="\n")
     print(f"{len(list(SITE.rglob('*.html')))} pages in {SITE}, {len(broken)} broken links")
     sys.exit(1 if broken else 0)
+
+
+def put_katex(folder: Path) -> None:
+    """The script, the style sheet and its fonts, from the registry of npm."""
+    if shutil.which("npm") is None:
+        sys.exit(f"npm was not found; it is needed to fetch {KATEX}, which sets the mathematics")
+    package = (
+        BUILD
+        / subprocess.run(
+            ["npm", "pack", "--silent", KATEX], check=True, cwd=BUILD, capture_output=True, text=True
+        ).stdout.strip()
+    )
+    with tarfile.open(package) as archive:
+        wanted = re.compile(r"package/dist/(katex\.min\.(?:js|css)|fonts/.*\.woff2)$")
+        for member in archive:
+            if found := wanted.match(member.name):
+                member.name = found[1]
+                archive.extract(member, folder, filter="data")
 
 
 def place_of(source: Path) -> Path:

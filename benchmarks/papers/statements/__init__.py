@@ -81,8 +81,7 @@ def page() -> str:
         "# Every numbered statement of the five papers",
         "",
         f"{total.total()} statements. `python -m benchmarks.papers.statements` makes this page from the lists in",
-        "`benchmarks/papers/statements/` and from the markers of the tests. What a figure computes is on the papers'",
-        "own pages; [papers.md](../papers.md) is the overview.",
+        "`benchmarks/papers/statements/` and from the markers of the tests. [papers.md](../papers.md) is the overview.",
         "",
         "| state | meaning | " + " | ".join(TITLES) + " | all |",
         "| --- | --- |" + " --- |" * (len(TITLES) + 1),
@@ -91,15 +90,18 @@ def page() -> str:
         counts = [sum(each.state == state for each in listed) for listed in every.values()]
         lines.append(f"| {state} | {meaning} | {' | '.join(map(str, counts))} | {total[state]} |")
     for paper, listed in every.items():
-        lines += ["", f"## {TITLES[paper]}", "", "| statement | says | state | where or why | tests |"]
-        lines += ["| --- | --- | --- | --- | --- |"]
+        lines += ["", f"## {TITLES[paper]}", "", "| statement | says | state | where or why, and tests |"]
+        lines += ["| --- | --- | --- | --- |"]
         for each in listed:
-            places = ", ".join(_link(place) for place in known.get((paper, each.name), ()))
-            cells = (each.name, each.says, each.state, each.where, places)
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            if each.state != "definition":
+                files = dict.fromkeys(place.split("::")[0] for place in known.get((paper, each.name), ()))
+                where = " ".join([f"{each.where};" if files else each.where, ", ".join(map(_link, files))]).strip()
+                cells = (each.name, each.says, each.state, where)
+                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        definitions = ", ".join(each.name for each in listed if each.state == "definition")
+        lines += ["", f"Nothing to prove: {definitions}."]
     return "\n".join([*lines, ""])
 
 
-def _link(place: str) -> str:
-    file, test = place.split("::")
-    return f"[{test.removeprefix('test_').replace('_', ' ')}](../../{file})"
+def _link(file: str) -> str:
+    return f"[{Path(file).stem}](../../{file})"
