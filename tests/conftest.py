@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import uuid
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -55,6 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         os.environ[MARK] = uuid.uuid4().hex
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copies of records, features, and what nodes remember stay in the tests' own folder."""
+    with pytest.MonkeyPatch.context() as patch_:
+        patch_.setenv("FEDAMP_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def started() -> list[psutil.Process]:

@@ -96,7 +96,7 @@ class Files:
                 with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
                     for path in self.paths:
                         for block in self._blocks(path, names, spelled):
-                            stream.write_table(block.cast(schema))
+                            stream.write_table(block.cast(schema, safe=False))  # numbers beyond 2^53 are rounded
 
             what = json.dumps([_LAYOUT, self.kind, list(names), spelled, str(schema)])
             key = hashlib.sha256((what + self._digest).encode()).hexdigest()

@@ -6,7 +6,7 @@ federation.json on a machine that holds some clients only (see docs/data.md)
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -28,6 +28,10 @@ class FolderData(StoredData):
     def split(self, folder: Path, split: str) -> Table | None:
         """The table of a split, ``train`` or ``test``; None without files."""
 
+    def like(self, test: Table) -> Self:
+        """The section, with what it leaves open as the public test set has it."""
+        return self
+
     def place(self, folder: Path) -> Path:
         """The folder of the files; DataError if there is none."""
         return existing_folder(folder, self.path, f"train.{self.name}")
@@ -35,9 +39,10 @@ class FolderData(StoredData):
     def open(self, folder: Path) -> Tables:
         folder = self.place(folder)
         federation = self._federation_file(folder / "federation.json")
-        train, is_servers = self.split(folder, "train"), federation is not None and not federation.hosted
+        is_servers = federation is not None and not federation.hosted
         # A test file in the server's folder is said to be public by the place where it lies.
         test = self.split(folder, "test") if self.test_is_public or is_servers else None
+        train = (self if test is None else self.like(test)).split(folder, "train")
         if is_servers and train is None:
             public = test or self._nothing(folder)
             return Tables(public, public, federation)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,8 @@ from pydantic import Field
 
 from fedamp.data.files import Files, library
 from fedamp.data.folder import ColumnsData, Names
-from fedamp.data.images import KEPT, NUMBERS, Images, in_folders, shape_of_most, spread
-from fedamp.data.stored import Scale, StoredData, Tables
+from fedamp.data.images import KEPT, NUMBERS, Images, in_folders
+from fedamp.data.stored import Scale, Shape, StoredData, Tables
 from fedamp.data.table import Table, require
 from fedamp.errors import DataError
 
@@ -24,17 +24,32 @@ if TYPE_CHECKING:
     import datasets
 
 
-class TabularData(ColumnsData):
+class Columns(StoredData):
+    """Base of the sections whose inputs and labels may be columns of lists."""
+
+    label_shape: Shape = Field(
+        None,
+        exclude_if=lambda shape: shape is None,
+        description="shape of one label, where labels are lists; default: by the column's type, or a public test set",
+    )
+
+    def like(self, test: Table) -> Self:
+        """The section, with what it leaves open as the public test set has it."""
+        found = {"shape": self.shape or test.input_shape, "label_shape": self.label_shape or test.labels.shape[1:]}
+        return self.model_copy(update=found if self.words else found | {"classes": test.classes or self.classes})
+
+
+class TabularData(Columns, ColumnsData):
     """Files ``train.parquet`` and ``test.parquet``, or csv likewise, with columns of inputs, labels and clients."""
 
     name: Literal["parquet", "csv"]
 
     def split(self, folder: Path, split: str) -> Table | None:
         files = Files.of(folder, split, (self.name,), self.max_bytes)
-        return _declared(_of_files(files, self), self) if files else None
+        return _of_files(files, self, split == "test") if files else None
 
 
-class HuggingFaceData(StoredData):
+class HuggingFaceData(Columns):
     """A data set of the Hugging Face hub, or a local folder: of ``save_to_disk``, or of parquet, csv or image files."""
 
     name: Literal["huggingface"]
@@ -58,15 +73,13 @@ class HuggingFaceData(StoredData):
             elif (place / "dataset_dict.json").exists():
                 splits = reader.load_from_disk(str(place))
 
-        def read(section: HuggingFaceData, name: str) -> Table:
-            return section._saved(splits, name) if splits else section._split(place, name, place == local)
+        def read(section: HuggingFaceData, name: str, public: bool) -> Table:
+            if splits:
+                return section._saved(splits, name, public)
+            return section._split(place, name, place == local, public)
 
-        if test_split is None:
-            return Tables(_declared(read(self, self.train_split), self))
-        test = read(self, test_split)
-        of_test = isinstance(test.inputs, Images) and self.shape is None
-        section = self.model_copy(update={"shape": test.inputs.shape[1:]}) if of_test else self
-        return Tables(_declared(read(section, self.train_split), section), test)
+        test = None if test_split is None else read(self, test_split, True)
+        return Tables(read(self if test is None else self.like(test), self.train_split, False), test)
 
     def _downloaded(self, splits: Sequence[str]) -> Path:
         """A folder with the hub's files of the splits, chosen by their names."""
@@ -78,7 +91,7 @@ class HuggingFaceData(StoredData):
             wanted = [f"{start}{split}{rest}" for split in splits for start in ("", "*/") for rest in ("[-._]*", "/*")]
             return Path(huggingface_hub.snapshot_download(self.dataset, repo_type="dataset", allow_patterns=wanted))
 
-    def _saved(self, splits: "dict[str, datasets.Dataset]", name: str) -> Table:
+    def _saved(self, splits: "dict[str, datasets.Dataset]", name: str, public: bool) -> Table:
         self._require(name, list(splits))
         rows = splits[name].with_format(None)
 
@@ -87,14 +100,17 @@ class HuggingFaceData(StoredData):
             found = rows.with_format("arrow")[:][name]
             return np.array(found.to_pylist(), object) if found.null_count else np.asarray(found.to_numpy())
 
-        return _table(rows, self, f"{self.dataset} ({name})", column)
+        return _table(rows, self, f"{self.dataset} ({name})", public, column)
 
-    def _split(self, place: Path, name: str, is_local: bool) -> Table:
+    def _split(self, place: Path, name: str, is_local: bool, public: bool) -> Table:
         """Files of a split, in the folder or in ``data`` (of the hub: any one) below it, or its folder of images."""
         below = [path for path in sorted(place.iterdir()) if path.is_dir() and (path.name == "data" or not is_local)]
         kinds = "parquet", "csv", "json"
         if (place / name).is_dir():
-            return _table(in_folders(place / name), self, str(place / name))
+            if not (public or self.words):
+                expected = "data.classes, the list of these words; without it, the classes of a public test set"
+                raise DataError(f"{place / name}: people's images must not decide the classes; expected: {expected}")
+            return _table(in_folders(place / name, self.words), self, str(place / name), public)
         found = [files for each in (place, *below) if (files := Files.of(each, name, kinds, self.max_bytes))]
         if len(found) > 1:
             both = " and ".join(str(files.paths[0].relative_to(place)) for files in found[:2])
@@ -103,7 +119,7 @@ class HuggingFaceData(StoredData):
             self._require(
                 name, [str(path.relative_to(place)) for each in (place, *below) for path in sorted(each.iterdir())]
             )
-        return _of_files(found[0], self)
+        return _of_files(found[0], self, public)
 
     def _require(self, name: str, present: Sequence[str]) -> None:
         if name not in present:
@@ -112,15 +128,7 @@ class HuggingFaceData(StoredData):
             raise DataError(f"data.dataset {self.dataset!r}: {found} {other}")
 
 
-def _declared(table: Table, section: "TabularData | HuggingFaceData") -> Table:
-    """The table. DataError: it has images, and the scenario does not say their shape: no person's image decides it."""
-    if isinstance(table.inputs, Images) and len(section.shape or ()) != 3:
-        expected = "data.shape: [channels, height, width]; without data.shape, that of a public test set"
-        raise DataError(f"{table.source}: people's images must not decide their shape; expected: {expected}")
-    return table
-
-
-def _of_files(files: Files, section: "TabularData | HuggingFaceData") -> Table:
+def _of_files(files: Files, section: "TabularData | HuggingFaceData", public: bool) -> Table:
     def column(name: str) -> NDArray[Any]:
         require(name, files.names, "data.partition.column", files.source)
         return files.spelled(name)
@@ -131,18 +139,22 @@ def _of_files(files: Files, section: "TabularData | HuggingFaceData") -> Table:
             require(name, files.names, f"data.{key}", files.source)
     words = files.spelled(label[0]) if section.words and len(label) == 1 and files.kind != "parquet" else None
     rows = files.rows(list(dict.fromkeys(features + (label if words is None else []))))
-    return _table(rows, section, files.source, column, files.place, words)
+    return _table(rows, section, files.source, public, column, files.place, words)
 
 
 def _table(
     rows: "datasets.Dataset",
     section: "TabularData | HuggingFaceData",
     source: str,
+    public: bool,
     column: Callable[[str], NDArray[Any]] | None = None,
     place: Callable[[int], str] | None = None,
     words: NDArray[Any] | None = None,
 ) -> Table:
-    """A table of rows, with their columns of ids and of labels that are words, if they are not in the rows."""
+    """A table of rows, with their columns of ids and of labels that are words, if they are not in the rows.
+
+    DataError: they are not public, and neither the scenario nor a type says the shape of inputs or labels.
+    """
     features, label = _list(section.features), _list(section.label)
     for key, names in (("features", features), ("label", label if words is None else [])):
         for name in names:
@@ -151,15 +163,21 @@ def _table(
     classes = getattr(feature, "names", None)
     if words is None and section.words and getattr(feature, "dtype", None) in ("string", "large_string"):
         words = np.array(rows.with_format(None)[label[0]][:], object)
+    labels = numbers(rows, label, source, section.label_shape, public=public) if words is None else words
     are_images = len(features) == 1 and type(rows.features[features[0]]).__name__ == "Image"
-    images = Images(rows, features[0], source, section.shape, section.scale) if are_images else None
+    if are_images and not public and len(section.shape or ()) != 3:  # no person's image decides it
+        expected = "data.shape: [channels, height, width]; without data.shape, that of a public test set"
+        raise DataError(f"{source}: people's images must not decide their shape; expected: {expected}")
+    shape = section.shape if len(features) == 1 else None
     return Table(
         source,
-        images or _ColumnInputs(rows, features, source, section.shape if len(features) == 1 else None),
-        numbers(rows, label, source) if words is None else words,
+        Images(rows, features[0], source, shape, section.scale)
+        if are_images
+        else _ColumnInputs(rows, features, source, shape, public),
+        labels,
         column,
         section.shape,
-        scale=1.0 if images else section.scale or 1.0,
+        scale=1.0 if are_images else section.scale or 1.0,
         classes=None if classes is None else tuple(classes),
         place=place,
     )
@@ -170,22 +188,17 @@ def _list(names: Names) -> list[str]:
 
 
 class _ColumnInputs:
-    """Inputs from one column of (nested) lists of numbers, or from columns of numbers, read by record numbers.
-
-    All have the declared shape, else that of most; another record is NaN.
-    """
+    """Inputs from one column of (nested) lists of numbers, or from columns of numbers, read by record numbers."""
 
     def __init__(
-        self, rows: "datasets.Dataset", names: list[str], source: str, shape: tuple[int, ...] | None = None
+        self, rows: "datasets.Dataset", names: list[str], source: str, shape: tuple[int, ...] | None, public: bool
     ) -> None:
         self._rows, self._names, self._source = rows.select_columns(names), names, source
-        example = numbers(rows.select(spread(len(rows))), names, source, shape)
+        example = numbers(rows.select(range(min(1, len(rows)))), names, source, shape, "data.shape", public)
         self.shape, self.dtype = (len(rows), *example.shape[1:]), example.dtype
         self._fits = math.prod(self.shape) * self.dtype.itemsize <= KEPT
 
     def __getitem__(self, records: NDArray[np.int64]) -> NDArray[Any]:
-        if len(records) == 0:
-            return np.zeros((0, *self.shape[1:]), self.dtype)
         return self._all[records] if self._fits else self._decoded(self._rows.select(records))
 
     @cached_property
@@ -197,59 +210,48 @@ class _ColumnInputs:
 
 
 def numbers(
-    rows: "datasets.Dataset", names: list[str], source: str, shape: tuple[int, ...] | None = None
+    rows: "datasets.Dataset",
+    names: list[str],
+    source: str,
+    shape: tuple[int, ...] | None = None,
+    key: str = "data.label_shape",
+    public: bool = False,
 ) -> NDArray[Any]:
-    """Columns of plain values or of equally long (nested) lists, as an array [records, ...]; other cells are NaN.
+    """Columns of plain values, or one of (nested) lists, as an array [records, ...] of floats; other cells are NaN.
 
-    With a shape, lists of as many numbers get it.
+    Lists of as many numbers get the shape, by default that of the column's type, else of the first public record.
+    DataError: none of these is known, or the column's type is another.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     columns = []
     for name in names:
-        cells, complaint = rows.with_format("arrow")[:][name], f"{source}: column {name!r} must hold {NUMBERS}"
-        stored = cells.type.storage_type if isinstance(cells.type, pa.ExtensionType) else cells.type
-        is_plain = not pa.types.is_nested(stored)
-        while isinstance(stored, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
-            stored = stored.value_type
-        kinds = pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean
-        if not (is_plain or len(cells)):  # no record says the shape
-            raise DataError(f"{source}: no records; at least one is needed")
-        if not any(kind(stored) for kind in kinds):
-            raise DataError(complaint)
-        if is_plain:
-            columns.append(np.asarray(cells.cast(pa.float64()) if cells.null_count else cells))
-            continue
-        try:
-            with np.errstate(over="ignore"):
-                values = np.asarray(rows.select_columns([name]).with_format("numpy")[:][name])
-        except ValueError:  # lists of different lengths
-            values = np.empty(0, dtype=object)
-        expected = shape if shape is None or len(names) == 1 else ()
-        wanted = values.dtype.kind in "fiub" and (
-            expected is None or math.prod(expected) == math.prod(values.shape[1:])
-        )
-        if wanted and expected is not None:
-            values = values.reshape(len(values), *expected)
-        if cells.null_count or not wanted:  # some versions of the library read NaN for no value
-            values = _stacked([_cell(cell) for cell in cells.to_pylist()], expected, complaint)
+        cells: Any = rows.with_format("arrow")[:][name]
+        ends, lengths, expected = np.arange(len(cells) + 1), list[int | None](), getattr(cells.type, "shape", None)
+        flat = cells.cast(cells.type.storage_type) if isinstance(cells.type, pa.ExtensionType) else cells
+        while isinstance(flat.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+            lengths.append(getattr(flat.type, "list_size", None))
+            ends = np.concatenate([[0], np.cumsum(pc.list_value_length(flat).fill_null(0))])[ends]
+            flat = pc.list_flatten(flat)
+        is_number = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type) or pa.types.is_boolean(flat.type)
+        if not is_number:
+            raise DataError(f"{source}: column {name!r} must hold {NUMBERS}")
+        # By the column's type alone: one person's empty cell must not change how the others' numbers are rounded.
+        small = flat.type.bit_width <= (32 if pa.types.is_floating(flat.type) else 16)
+        values = flat.cast(pa.float32() if small else pa.float64(), safe=False).to_numpy()
+        if lengths and len(names) > 1:
+            raise DataError(f"{source}: of several columns ({', '.join(names)}) each must hold one number a record")
+        if lengths:
+            expected = shape or expected or lengths
+            if None in expected and public and len(cells):
+                expected = np.shape(cells[0].as_py())
+            if None in expected:
+                why = f"column {name!r} has lists, and people's lists must not decide their length"
+                raise DataError(f"{source}: {why}; expected: {key}, or a public test set")
+            counts, size = np.diff(ends), math.prod(expected)
+            found = np.full((len(cells), size), np.nan, values.dtype)
+            found[counts == size] = values[np.repeat(counts == size, counts)].reshape(-1, size)
+            values = found.reshape(len(cells), *expected)
         columns.append(values)
-    if len(columns) > 1 and any(column.ndim > 1 for column in columns):
-        raise DataError(f"{source}: of several columns ({', '.join(names)}) each must hold one number a record")
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-
-
-def _cell(cell: Any) -> NDArray[Any] | None:
-    """One value or (nested) list of numbers; None for others."""
-    try:
-        return None if cell is None else np.asarray(cell, dtype=np.float64)
-    except (TypeError, ValueError):  # an empty cell within, or lists of different lengths
-        return None
-
-
-def _stacked(each: Sequence[NDArray[Any] | None], shape: tuple[int, ...] | None, complaint: str) -> NDArray[Any]:
-    """Arrays of one shape, default: that of most; NaN in place of others. DataError: there is none."""
-    if shape is None:
-        shape = shape_of_most((one.shape for one in each if one is not None), complaint)
-    nothing = np.full(shape, np.nan, np.float32)
-    return np.stack([nothing if one is None or one.size != nothing.size else one.reshape(shape) for one in each])

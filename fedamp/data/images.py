@@ -2,8 +2,7 @@
 
 import io
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,8 @@ _TYPE_LARGEST = {"I;16": 2.0**16 - 1, "I": 2.0**16 - 1, "F": 1.0}  # by PIL's mo
 _BITS, _SIGN = 258, 339  # tags of TIFF
 
 
-def in_folders(folder: Path) -> "datasets.Dataset":
-    """Columns ``image`` and ``label`` of the images of a split, which have a folder for each class.
+def in_folders(folder: Path, classes: Sequence[str]) -> "datasets.Dataset":
+    """Columns ``image`` and ``label`` of the images of a split, which have a folder for each class (none given: any).
 
     No other name in a path says anything. DataError: an image without a class, or a table that would give others.
     """
@@ -31,7 +30,7 @@ def in_folders(folder: Path) -> "datasets.Dataset":
     from PIL import Image
 
     Image.init()
-    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+    classes = classes or sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
     paths, labels = list[str](), list[int]()
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder).parts
@@ -41,22 +40,14 @@ def in_folders(folder: Path) -> "datasets.Dataset":
             if len(inside) == 1:
                 raise DataError(f"{path}: expected: a folder for each class, {folder.name}/CLASS/{path.name}")
             paths.append(str(path))
-            labels.append(classes.index(inside[0]))
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=classes)})
+            labels.append(classes.index(inside[0]) if inside[0] in classes else -1)
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(classes))})
     return datasets.Dataset.from_dict({"image": paths, "label": labels}, features=features)
 
 
 def spread(records: int) -> NDArray[np.int64]:
     """Some records, evenly spread, of which most have the shape that all need: no single person's decides it."""
     return np.unique(np.linspace(0, records - 1, 101 if records else 0).astype(np.int64))
-
-
-def shape_of_most(shapes: Iterable[tuple[int, ...]], complaint: str) -> tuple[int, ...]:
-    """The most frequent shape. DataError, the complaint: there is none."""
-    counted = sorted(Counter(shapes).items(), key=lambda item: (-item[1], item[0]))
-    if not counted:
-        raise DataError(complaint)
-    return counted[0][0]
 
 
 class Images:

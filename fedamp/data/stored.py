@@ -15,7 +15,7 @@ from fedamp import rng
 from fedamp.base.section import Count, Part, Positive, Section
 from fedamp.data import partition
 from fedamp.data.dataset import Cohort, DataSection, Dataset
-from fedamp.data.form import CLASSIFICATION, Form, Labels, Numbers
+from fedamp.data.form import CLASSES, CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import Table
 from fedamp.data.transformed import Transforms, transformed
@@ -296,7 +296,10 @@ class StoredData(DataSection):
             own, stored = table.classes, table.labels
             if own == words or stored.ndim != 1:
                 return table
-            named = stored.tolist() if own is None else [own[n] if 0 <= n < len(own) else None for n in stored.tolist()]
+            if own is None:
+                named = stored.tolist()
+            else:
+                named = [own[n] if 0 <= n < len(own) else None for n in CLASSES.read(stored).tolist()]
             return replace(table, labels=np.array([place.get(str(one), -1) for one in named], np.int64), classes=words)
 
         changed = numbered(train)
@@ -313,7 +316,7 @@ class StoredData(DataSection):
         if federation is None and test is not None:
             labels = kind.converted(test.labels, len(test), test.source)
             Records(test, np.arange(len(test)), labels, kind.wrong(labels)).public(form)
-            return kind.outputs(labels)
+            return len(test.classes or ()) or kind.outputs(labels)
         where = "data.classes" if federation is None else "data.classes, or classes in federation.json"
         raise DataError(
             f"{tables.train.source}: the number of classes is not declared, and people's labels must not decide it; "

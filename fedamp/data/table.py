@@ -48,7 +48,10 @@ class Table:
         What is too large for float32 is infinite. A record that cannot be read is NaN: it must not take others away.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            inputs = np.asarray(self.inputs[records]).astype(np.float32, copy=False)
+            inputs = np.asarray(self.inputs[records])
+            if inputs.dtype.kind in "iu" and inputs.dtype.itemsize == 8:  # rounded as where a record made them float64
+                inputs = inputs.astype(np.float64)
+            inputs = inputs.astype(np.float32, copy=False)
             inputs = inputs.reshape(len(records), *self.input_shape)
             if self.scale != 1:
                 inputs = inputs / np.float32(self.scale)
@@ -123,11 +126,13 @@ def kept(kind: str, name: str, write: Callable[[Path], None]) -> Path:
     Raises:
         DataError: it cannot be kept there.
     """
-    from filelock import FileLock  # it takes longer to import than all data sets
-
     try:
         folder = Path(os.environ.get("FEDAMP_CACHE") or Path.home() / ".cache" / "fedamp") / kind
         file = folder / name
+        if file.exists():
+            return file
+        from filelock import FileLock  # it takes longer to import than all data sets
+
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock"), mode=0o600):
             if not file.exists():

@@ -1,13 +1,12 @@
-"""Copies of tabular files, features, and downloads stay in the tests' own folders."""
+"""Downloads stay in the tests' own folder."""
 
 import datasets
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cache")
+def downloads(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("downloads")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
-        patch.setenv("FEDAMP_CACHE", str(folder))
         yield

@@ -49,12 +49,12 @@ def npz(folder):
 def parquet(folder):
     columns = {name: pa.array(array.tolist()) for name, array in stored().items()}
     pq.write_table(pa.table(columns), folder / "train.parquet", row_group_size=17)
-    return {"path": str(folder), "classes": 4}
+    return {"path": str(folder), "classes": 4, "shape": (6,)}
 
 
 def huggingface(folder):
     datasets.Dataset.from_dict({name: array.tolist() for name, array in stored().items()}).save_to_disk(folder / "set")
-    columns = {"features": "x", "label": "y", "scale": 1.0, "test_split": None, "classes": 4}
+    columns = {"features": "x", "label": "y", "scale": 1.0, "test_split": None, "classes": 4, "shape": (6,)}
     return {"dataset": str(folder / "set"), **columns}
 
 

@@ -70,11 +70,11 @@ NO_NUMBERS = "column 'x' must hold numbers or equally long lists of numbers (inp
 PARQUET_CASES = {
     "no inputs": ({"x": None}, "no column 'x'; data.features must be one of y, client"),
     "no clients": ({"client": None}, "no column 'client'; data.partition.column must be one of x, y"),
-    "only empty cells": ({"x": pa.array([None] * 3, pa.list_(pa.float32()))}, NO_NUMBERS),
+    "only empty cells": ({"x": pa.array([None] * 3)}, NO_NUMBERS),
     "text": ({"x": ["a", "b", "c"]}, NO_NUMBERS),
     "list of clients": ({"client": [[1], [2], [3]]}, "column 'client' must name a client"),
     "no records": (
-        {"x": pa.array([], pa.list_(pa.float32())), "y": [], "client": []},
+        {"x": pa.array([], pa.list_(pa.float32())), "y": pa.array([], pa.int64()), "client": []},
         "no records; at least one is needed",
     ),
 }
@@ -89,7 +89,9 @@ def test_what_is_wrong_with_parquet_columns_is_named(tmp_path_factory, subtests)
             pq.write_table(
                 pa.table({key: value for key, value in columns.items() if value is not None}), folder / "train.parquet"
             )
-            message = refused(TabularData(name="parquet", path=str(folder), partition={"scheme": "natural"}, classes=2))
+            message = refused(
+                TabularData(name="parquet", path=str(folder), partition={"scheme": "natural"}, classes=2, shape=(1,))
+            )
             assert expected in message
             assert str(folder / "train.parquet") in message
 

@@ -4,13 +4,16 @@ import json
 import os
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import TypeAdapter
 
 import fedamp
-from fedamp.data.form import CLASSIFICATION, TOKENS, Form
+from fedamp.data.form import CLASSIFICATION, NUMBERS, TOKENS, Form
+from fedamp.data.sections import Data
 from fedamp.data.text import CHARACTERS
 from fedamp.errors import DataError
 
@@ -127,14 +130,77 @@ def test_a_cell_that_is_no_number_takes_away_its_own_unit(tmp_path, cell):
 
 
 def test_lists_of_another_length_take_away_their_own_units_alone(tmp_path):
-    """Also the first one, and where they are most but a shape is declared."""
+    """Also the first one, and where they are most: no person's list decides the shape."""
     lists = [[1.0] * 3, [2.0] * 6, [3.0] * 6, None, [4.0] * 6]
     table = pa.table({"x": lists, "y": [0] * 5, "client": [0, 1, 2, 3, 4]})
     pq.write_table(table, tmp_path / "train.parquet")
-    assert sizes(loaded(tmp_path, "parquet")) == [0, 1, 1, 0, 1]
+    with pytest.raises(
+        DataError, match=r"train\.parquet: column 'x' has lists, .*; expected: data\.shape, or a public"
+    ):
+        loaded(tmp_path, "parquet")
+    pq.write_table(pa.table({"x": [[9.0] * 6], "y": [0]}), tmp_path / "test.parquet")
+    assert sizes(loaded(tmp_path, "parquet", test_is_public=True)) == [0, 1, 1, 0, 1]
+    fixed = pa.array([None if len(one or ()) != 6 else one for one in lists], pa.list_(pa.float32(), 6))
+    (tmp_path / "fixed").mkdir()
+    pq.write_table(table.set_column(0, "x", fixed), tmp_path / "fixed" / "train.parquet")
+    assert sizes(loaded(tmp_path / "fixed", "parquet")) == [0, 1, 1, 0, 1], "the type says it"
     assert sizes(loaded(tmp_path, "parquet", shape=[3])) == [1, 0, 0, 0, 0]
     dataset = loaded(tmp_path, "parquet", shape=[2, 3])
     assert dataset.gather(np.array([4])).inputs.shape == (1, 1, 2, 3)
+
+
+@pytest.mark.parametrize("cells", [[2**54 + 2**30 + 1, 3], [[2**54 + 2**30 + 1], [3]]], ids=["plain", "lists"])
+def test_an_empty_cell_changes_nobody_elses_number(tmp_path, cells):
+    """It made the column float64; rounded twice, 2^54 + 2^30 + 1 is another float32 than rounded once."""
+    found = {}
+    for name, second in (("whole", cells[1]), ("empty", None)):
+        (tmp_path / name).mkdir()
+        table = pa.table({"x": [cells[0], second], "y": [0, 1], "client": [0, 1]})
+        pq.write_table(table, tmp_path / name / "train.parquet")
+        found[name] = loaded(tmp_path / name, "parquet", shape=[1]).gather(np.array([0])).inputs.item()
+    arrays = {"x": np.array(cells).reshape(2, 1), "y": np.array([0, 1]), "client": np.array([0, 1])}
+    np.savez(tmp_path / "train.npz", **arrays)
+    found["npz"] = loaded(tmp_path, "npz").gather(np.array([0])).inputs.item()
+    assert len(set(found.values())) == 1, found
+
+
+def test_a_number_beyond_all_floats_beside_a_file_of_floats_stops_nobody(tmp_path):
+    for number, x in enumerate(([2**60 + 1, 3], [0.5, 1.5])):
+        pq.write_table(pa.table({"x": x, "y": [0, 1], "client": [0, 1]}), tmp_path / f"train-{number}.parquet")
+    assert sizes(loaded(tmp_path, "parquet")) == [2, 2]
+
+
+def test_a_label_that_is_missing_stops_nobody_where_classes_have_names(tmp_path):
+    features = {"x": datasets.Value("float64"), "y": datasets.ClassLabel(names=["b", "a"])}
+    features |= {"client": datasets.Value("int64")}
+    rows = {"x": [0.0, 1.0, 2.0], "y": [0, None, 1], "client": [0, 1, 2]}
+    datasets.Dataset.from_dict(rows, features=datasets.Features(features)).to_parquet(tmp_path / "train.parquet")
+    dataset = loaded(tmp_path, "parquet", classes=["a", "b"])
+    assert sizes(dataset) == [1, 0, 1]
+    assert dataset.gather(np.array([0, 2])).labels.ravel().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("folder", ["files", "saved"])
+def test_the_shape_of_labels_in_lists_is_declared_or_that_of_a_public_test_set(tmp_path, folder):
+    """How many numbers a label has is the number of a model's outputs: no person's list decides it."""
+    rows = {"x": [0.0, 1.0, 2.0], "y": [[1.0] * 3, [1.0] * 3, [1.0] * 2], "client": [0, 1, 2]}
+    splits = {"train": rows, "test": {"x": [0.0], "y": [[1.0] * 2], "client": [0]}}
+    splits = {name: datasets.Dataset.from_dict(each) for name, each in splits.items()}
+    if folder == "saved":
+        datasets.DatasetDict(splits).save_to_disk(tmp_path / folder)
+    else:
+        for name, each in splits.items():
+            each.to_parquet(tmp_path / f"{name}.parquet")
+    data = {"name": "parquet", "path": str(tmp_path)}
+    if folder == "saved":
+        data = {"name": "huggingface", "dataset": str(tmp_path / folder)}
+    data |= {"features": "x", "label": "y", "partition": NATURAL}
+    section = TypeAdapter(Data).validate_python
+    with pytest.raises(DataError, match=r"column 'y' has lists, .*; expected: data\.label_shape, or a public test set"):
+        section(data).load(0, Path(), Form(NUMBERS))
+    for keys, *found in (({"label_shape": [3]}, [1, 1, 0], 3), ({"test_is_public": True}, [0, 0, 1], 2)):
+        dataset = section(data | keys).load(0, Path(), Form(NUMBERS))
+        assert [sizes(dataset), dataset.num_classes] == found
 
 
 def test_lines_of_json_that_say_nothing_take_away_nobody_else(tmp_path):

@@ -65,7 +65,10 @@ def stored(request, tmp_path):
         write(tmp_path / "train.npz", train)
         if test is not None:
             write(tmp_path / "test.npz", test)
-        return (NpzData if name == "npz" else TabularData)(name=name, path=tmp_path.name, **keys), tmp_path.parent
+        if name == "npz":
+            return NpzData(name=name, path=tmp_path.name, **keys), tmp_path.parent
+        declared = {"shape": train["x"].shape[1:]} | keys
+        return TabularData(name=name, path=tmp_path.name, **declared), tmp_path.parent
 
     return store
 
@@ -111,7 +114,7 @@ def test_parquet_reads_any_records_whatever_it_may_keep(tmp_path_factory, number
     write_parquet(folder / "train.npz", train)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedamp.data.huggingface.KEPT", kept)
-        opened = TabularData(name="parquet", path=str(folder)).open(HERE).train
+        opened = TabularData(name="parquet", path=str(folder), shape=(2, 3)).open(HERE).train
         assert np.array_equal(opened.read(np.array(numbers, dtype=np.int64)), train["x"][numbers])
     copies = Path(os.environ["FEDAMP_CACHE"], "tables")
     assert stat.S_IMODE(copies.stat().st_mode) == 0o700  # they are as private as the records

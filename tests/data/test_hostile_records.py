@@ -89,7 +89,8 @@ def test_tokens_and_cells_of_columns_take_one_unit_away(tmp_path):
 
     columns = {"x": [[1.0], None, [2.0], [1.0, 2.0], [9.0]], "y": [0, 1, None, 1, 0], "client": list("abcde")}
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
-    config = TabularData(name="parquet", path=str(tmp_path), classes=2, partition=NaturalPartition(scheme="natural"))
+    keys = {"name": "parquet", "path": str(tmp_path), "classes": 2, "shape": (1,)}
+    config = TabularData(**keys, partition=NaturalPartition(scheme="natural"))
     assert config.load(0, Path(), Form(vocabulary=5)).sizes(np.arange(5)).tolist() == [1, 0, 0, 0, 0]
 
 

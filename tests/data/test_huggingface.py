@@ -119,19 +119,19 @@ def test_only_images_are_scaled_unless_asked(tmp_path, format_):
         "test_is_public": True,
     }
 
-    shapes = {"image": (3, 2, 3), "deep": (1, 2, 3)}
+    shapes = {"image": (3, 2, 3), "deep": (1, 2, 3), "normal": (5,), "count": (3,), "bytes": None}
 
     def inputs(column, **more):
-        config = HuggingFaceData(**keys, clients=396, features=column, **more)
+        config = HuggingFaceData(**keys, clients=396, features=column, shape=shapes[column], **more)
         return config.load(0, HERE).gather(np.arange(396)).inputs[:, 0]
 
     assert 0.95 < inputs("normal").std() < 1.05  # 1980 draws: deviation 0.016
     for column in ("count", "bytes"):
         assert inputs(column).max() > 190
     for column in ("image", "deep"):
-        assert 0.99 < inputs(column, shape=shapes[column]).max() <= 1
+        assert 0.99 < inputs(column).max() <= 1
     stored = {image.transpose(2, 0, 1).astype(np.float32).tobytes() for image in content["image"]}
-    assert {row.tobytes() for row in inputs("image", scale=1, shape=shapes["image"])} <= stored
+    assert {row.tobytes() for row in inputs("image", scale=1)} <= stored
     assert inputs("normal", scale=255).std() < 0.005
 
 

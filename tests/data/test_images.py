@@ -15,7 +15,8 @@ from fedamp.errors import DataError
 
 def loaded(folder, **keys):
     """Each record is a unit, in the order of the files."""
-    data = {"name": "huggingface", "dataset": str(folder), "classes": 2, "clients": 1, "shape": [1, 2, 2]} | keys
+    data = {"name": "huggingface", "dataset": str(folder), "classes": ["a", "b"], "clients": 1, "shape": [1, 2, 2]}
+    data |= keys
     data = {key: value for key, value in data.items() if value is not None}
     model = {"name": "logistic"}
     settings = {"client": {"learning_rate": 0.1}, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}
@@ -49,12 +50,16 @@ def test_the_top_folder_alone_says_the_split(tmp_path):
 
 
 def test_classes_are_mapped_by_name(tmp_path):
-    """A folder of the test set lacks the first class; and a saved data set has another order."""
+    """People's folders decide no class: declared words do, or the public test set. A saved set has another order."""
     for split, names in (("train", "abc"), ("test", "bc")):
         for name in names:
             save(tmp_path / "folders" / split / name / "0.png", grey(ord(name)))
     dataset = loaded(tmp_path / "folders", classes=3, test_is_public=True)
-    assert dataset.test()[1].tolist() == [1, 2]
+    assert dataset.test()[1].tolist() == [0, 1]
+    assert dataset.by_record().sizes(np.arange(3)).tolist() == [0, 1, 1], "class a is none of the public test set"
+    assert loaded(tmp_path / "folders", classes=None, test_is_public=True).num_classes == 2
+    with pytest.raises(DataError, match=r"train: people's images must not decide the classes; expected: data\.classes"):
+        loaded(tmp_path / "folders", classes=3)
     declared = loaded(tmp_path / "folders", classes=["c", "b", "a"], test_is_public=True)
     assert declared.test()[1].tolist() == [1, 0]
     assert declared.gather(np.arange(3)).labels.ravel().tolist() == [2, 1, 0]
@@ -72,7 +77,7 @@ def test_classes_are_mapped_by_name(tmp_path):
         assert dataset.test()[1].tolist() == dataset.gather(np.arange(3)).labels.ravel().tolist() == [0, 1, 2]
 
 
-def test_a_class_without_training_images_is_refused_in_the_test_set(tmp_path):
+def test_a_class_that_is_not_declared_is_refused_in_the_test_set(tmp_path):
     for split, names in (("train", "ab"), ("test", "az")):
         for name in names:
             save(tmp_path / split / name / "0.png", grey(1))

@@ -31,7 +31,10 @@ def npz(folder, **arrays):
 def parquet(folder, **arrays):
     table = pa.table({name: pa.array(array.tolist()) for name, array in arrays.items()})
     pq.write_table(table, folder / "train.parquet", row_group_size=7)
-    return TabularData(name="parquet", path=str(folder), clients=4, classes=9)
+    shapes = {"shape": arrays["x"].shape[1:] or None}
+    if "y" in arrays and arrays["y"].ndim > 1:
+        shapes["label_shape"] = arrays["y"].shape[1:]
+    return TabularData(name="parquet", path=str(folder), clients=4, classes=9, **shapes)
 
 
 @pytest.mark.parametrize("write", [npz, parquet])

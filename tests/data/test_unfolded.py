@@ -103,7 +103,7 @@ def test_an_image_that_unfolds_to_too_much_is_its_units(tmp_path, monkeypatch):
     for number, side in enumerate((8, 8, 40)):
         (folder / "train" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
         Image.new("L", (side, side)).save(folder / "train" / "ab"[number % 2] / f"{number}.png")
-    section = HuggingFaceData(name="huggingface", dataset=str(folder), classes=2, clients=3, shape=(1, 8, 8))
+    section = HuggingFaceData(name="huggingface", dataset=str(folder), classes=("a", "b"), clients=3, shape=(1, 8, 8))
     monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "cache"))
     assert sorted(section.load(0, Path()).gather(np.arange(3)).sizes.tolist()) == [0, 1, 1]
 

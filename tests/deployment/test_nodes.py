@@ -73,7 +73,7 @@ def nodes(request, tmp_path):
     folders = {name: write(tmp_path, name, request.param, hosted) for name, hosted in HOSTED.items()}
     server = write(tmp_path, "server", request.param, [])
     raw = reader.yaml.safe_load(SMALL) | {
-        "data": {"name": request.param, "path": str(server), "partition": {"scheme": "natural"}},
+        "data": {"name": request.param, "path": str(server), "partition": {"scheme": "natural"}, "shape": [4]},
         "check_in": {"scheme": "all"},
         "federation": {"hosts": {"node1": "0,3", "node7": "1-2,4"}},
     }
@@ -139,7 +139,7 @@ def test_a_server_without_public_records_evaluates_nothing_and_says_so(nodes, tm
     for file in (tmp_path / "server").glob("test.*"):
         file.unlink()
     raw = prepared.plan.scenario.model_dump(mode="json") | {"rounds": 2}
-    kind = raw["data"]["name"]
+    kind, raw["data"]["shape"] = raw["data"]["name"], None
     with pytest.raises(DataError, match=rf"no test\.{kind}; expected: test\.{kind} of public records, or data\.shape"):
         prepare(reader.validate(raw, "small"))
     raw["data"]["shape"] = [4]
