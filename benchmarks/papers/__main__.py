@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if everything:
             finished.add(page)
     if everything:
+        statements.check()
         statements.PAGE.write_text(statements.page(), encoding="utf-8")
 
 

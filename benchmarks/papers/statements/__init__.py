@@ -3,10 +3,13 @@
 python -m benchmarks.papers.statements
 
 A YAML file per paper lists its statements. Which tests check one, their marker says:
-``@pytest.mark.statement("groups", "Theorem 3.4")``.
+``@pytest.mark.statement("groups", "Theorem 3.4")``. Tests that call code of fedamp are in ``tests/papers``; a change of
+fedamp cannot break the others, so they are here, a file per paper, and run where the page is made.
 """
 
 import ast
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +26,7 @@ TITLES = {
     "groups": "Schuchardt, Stoian, Kosmala, Günnemann 2024: groups",
     "merging": "Yin, Zaheer, Li 2026: merging",
 }
+HERE = [Path(__file__).with_name(f"{paper}.py") for paper in TITLES]
 STATES = {
     "charged": "fedamp charges by it, or by something at least as tight",
     "checked": "a test checks it; nothing is charged by it",
@@ -56,7 +60,7 @@ def statements(paper: str) -> list[Statement]:
 def tests() -> Tests:
     """Of all statements that a marker names."""
     found: Tests = defaultdict(list)
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+    for file in [*sorted((ROOT / "tests").rglob("test_*.py")), *HERE]:
         source = file.read_text(encoding="utf-8")
         if "mark.statement(" in source:
             for test, statement in _marked(ast.parse(source)):
@@ -72,6 +76,11 @@ def _marked(module: ast.Module) -> Iterator[tuple[str, tuple[str, str]]]:
                 yield from ((function.name, (paper, name)) for name in names)  # type: ignore[attr-defined]
 
 
+def check() -> None:
+    """Run the tests that call no code of fedamp; CalledProcessError if one fails."""
+    subprocess.run([sys.executable, "-m", "pytest", "-q", *HERE], cwd=ROOT, check=True)
+
+
 def page() -> str:
     """The page, with a table per paper."""
     known = tests()
@@ -81,7 +90,8 @@ def page() -> str:
         "# Every numbered statement of the five papers",
         "",
         f"{total.total()} statements. `python -m benchmarks.papers.statements` makes this page from the lists in",
-        "`benchmarks/papers/statements/` and from the markers of the tests. [papers.md](../papers.md) is the overview.",
+        "`benchmarks/papers/statements/` and from the markers of the tests. The tests there, which this",
+        "command runs, call no code of fedamp. [papers.md](../papers.md) is the overview.",
         "",
         "| state | meaning | " + " | ".join(TITLES) + " | all |",
         "| --- | --- |" + " --- |" * (len(TITLES) + 1),
