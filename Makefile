@@ -34,16 +34,16 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy fedamp
 
-wheel: install           ## both wheels and the source archive in build/wheels, checked, ready for upload
+wheel: install           ## the wheel and the source archive in build/wheels, checked, ready for upload
 	sh packaging/wheel.sh $(BIN)/python build/wheels
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt .ci/nginx.sh
+$(VENV)/.installed: pyproject.toml constraints.txt .ci/tools.sh
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	-sh .ci/nginx.sh $(VENV)  # for the tests of a deployment
+	-sh .ci/tools.sh $(VENV)  # nginx, nft and a browser, for the tests
 	touch $@
 
 clean:

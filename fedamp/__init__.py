@@ -20,9 +20,11 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module("fedamp.api"), name)
     except ModuleNotFoundError as error:
-        if error.name != "fedamp.api":
+        from fedamp.errors import missing
+
+        if (words := missing(error.name)) is None:
             raise
-        raise AttributeError(f"fedamp.{name} needs the whole of fedamp; installed is the accountant alone") from None
+        raise ImportError(f"fedamp.{name}: {words}") from None
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,35 @@
-"""The commands, as ``python -m fedamp``."""
+"""The commands, as ``fedamp`` and ``python -m fedamp``; without the extra ``train``, only ``verify`` of a bundle."""
 
-from fedamp.cli import main
+import sys
+
+from fedamp.errors import InputError, missing
+
+
+def main() -> None:
+    """Run the command of the command line, and exit with its status."""
+    try:
+        from fedamp.cli import main as with_all_commands
+    except ModuleNotFoundError as error:
+        _accountant_alone(error)
+    else:
+        with_all_commands()
+
+
+def _accountant_alone(error: ModuleNotFoundError) -> None:
+    if missing(error.name) is None:
+        raise error
+    from fedamp.accounting.__main__ import main as verify
+    from fedamp.base.version import version
+
+    match sys.argv[1:]:
+        case ["verify", *arguments]:
+            verify(arguments)
+        case ["--version"]:
+            print(f"fedamp {version()}")
+        case arguments:
+            print(f"error: {' '.join(['fedamp', *arguments[:1]])}: {missing(error.name)}", file=sys.stderr)
+            sys.exit(InputError.exit_code)
+
 
 if __name__ == "__main__":  # the processes of a sweep import this module too
     try:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedamp.errors import Interrupted, RunFolderError, ScenarioError
+from fedamp.errors import Interrupted, RunFolderError, ScenarioError, needs_extras
 from fedamp.errors import StopTraining as StopTraining
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario as AnyScenario
@@ -141,7 +141,8 @@ def sweep(
         InputError: nothing was run; one line that says what is wrong.
         Interrupted: Ctrl-C; the same call resumes the sweep.
     """
-    from fedamp.report.comparison import Sweep
+    with needs_extras():
+        from fedamp.report.comparison import Sweep
     from fedamp.studies.sweeps import sweep
 
     base = load(scenario, **settings) if settings else scenario
@@ -154,7 +155,8 @@ def compare(runs: "Iterable[str | Path | Run | Sweep]") -> "Comparison | Sweep":
     It prints as the table of ``fedamp compare``, and has ``frame()``, ``csv()``, ``latex()`` and ``plot()``. One sweep
     alone is shown by its settings. Raises RunFolderError for a folder that is missing, damaged or given twice.
     """
-    from fedamp.report.comparison import compare
+    with needs_extras():
+        from fedamp.report.comparison import compare
 
     return compare([Path(each) if isinstance(each, str | Path) else each.folder for each in runs])
 

@@ -7,6 +7,17 @@ from contextlib import contextmanager, suppress
 
 log = logging.getLogger("fedamp")
 
+# The modules of others that an extra of the distribution brings, for the line about a missing one.
+EXTRAS = {
+    "train": "click cloudpickle cryptography flwr httpx mpmath pydantic rich safetensors torch typer yaml",
+    "data": "datasets huggingface_hub PIL pyarrow",
+    "report": "jinja2 matplotlib",
+    "ray": "grpc psutil ray",
+    "interop": "dp_accounting",
+    "peft": "peft transformers",
+    **{each: each for each in ("mlflow", "opacus", "pandas", "rdata", "tensorboard", "tokenizers", "wandb")},
+}
+
 
 class FedampError(Exception):
     """Base of all errors raised on purpose by fedamp; the command line prints ``kind: message``."""
@@ -76,9 +87,29 @@ class StopTraining(Exception):
     """A callback raises it, or returns False, to stop the run after the round; the run can be resumed."""
 
 
+def missing(module: str | None) -> str | None:
+    """What to install where a module is missing; None for one that no extra brings."""
+    top = (module or "").partition(".")[0]
+    extra = next((extra for extra, modules in EXTRAS.items() if top in modules.split()), None)
+    return extra and f"{top} is not installed; expected: pip install 'fedamp[{extra}]'"
+
+
 def one_line(error: BaseException) -> str:
     """A foreign exception as one line."""
+    if isinstance(error, ModuleNotFoundError) and (words := missing(error.name)):
+        return words
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@contextmanager
+def needs_extras() -> Iterator[None]:
+    """For imports inside: InputError, which names the extra to install, for a missing module of one."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if missing(error.name) is None:
+            raise
+        raise InputError(one_line(error)) from None
 
 
 @contextmanager

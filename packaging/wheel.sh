@@ -9,7 +9,6 @@ mkdir -p "$out"
 "$python" -m venv "$tools/build"
 "$tools/build/bin/pip" install --quiet build twine
 "$tools/build/bin/python" -m build --outdir "$out" .
-"$tools/build/bin/python" -m build --wheel --outdir "$out" packaging/accounting
 "$tools/build/bin/twine" check --strict "$out"/*
 "$python" -m venv "$tools/fresh"
 "$tools/fresh/bin/pip" install --quiet --no-deps "$out"/fedamp-*.whl

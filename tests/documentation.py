@@ -23,7 +23,7 @@ from fedamp import cli
 
 ROOT = Path(__file__).parents[1]
 SHELL = ("sh", "bash")
-_FIRST = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packaging/accounting/README.md")
+_FIRST = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 PAGES = sorted([*_FIRST, *(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))])
 
 

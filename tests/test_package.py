@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import os
 import pkgutil
 import re
 import subprocess
@@ -15,16 +16,19 @@ import numba
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from typer.main import get_command
 
 import fedamp
 from fedamp import cli
 from fedamp.accounting.compiled import compiled
+from fedamp.cli.doctor import FLOWER
+from fedamp.errors import EXTRAS, missing
 from tests.documentation import ROOT
 
 FULL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-ALONE = tomllib.loads((ROOT / "packaging" / "accounting" / "pyproject.toml").read_text())["project"]
+OPTIONAL = FULL["optional-dependencies"]
 
 # Taking a name away, or giving it another meaning, breaks the programs of others: a new version, and a line in
 # CHANGELOG.md. The last two packages are used without the rest.
@@ -117,27 +121,49 @@ def imported(folder: Path) -> set[str]:
     return {canonicalize_name(owner) for module in foreign for owner in owners.get(module, [module])}
 
 
+def own_extras(requirements: list[str]) -> set[str]:
+    """The extras of fedamp that an extra contains, with those that they contain."""
+    direct = {extra for each in requirements if (one := Requirement(each)).name == "fedamp" for extra in one.extras}
+    return direct.union(*(own_extras(OPTIONAL[extra]) for extra in direct))
+
+
+def brought(*extras: str) -> set[str]:
+    """The distributions of others that an installation with these extras asks for."""
+    every = own_extras([f"fedamp[{','.join(extras)}]"]) if extras else set()
+    return names(FULL["dependencies"] + [each for extra in every for each in OPTIONAL[extra]]) - {"fedamp"}
+
+
 def test_what_is_imported_is_declared_and_nothing_else():
-    optional = FULL["optional-dependencies"]
-    extras = names(
-        optional["ray"]
-        + optional["interop"]
-        + optional["opacus"]
-        + optional["peft"]
-        + optional["rdata"]
-        + optional["pandas"]
-        + optional["tokenizers"]
-        + [each for name in ("tensorboard", "mlflow", "wandb") for each in optional[name]]
-    ) | {"mlflow"}  # of mlflow-skinny
-    only_read = {"scikit-learn"}  # for the digits that it ships
-    assert imported(ROOT / "fedamp") - extras == names(FULL["dependencies"]) - only_read
+    beside = ("interop", "opacus", "peft", "rdata", "pandas", "tokenizers", "tensorboard", "mlflow", "wandb")
+    declared = brought("all", *beside) | {"mlflow"}  # of mlflow-skinny
+    assert imported(ROOT / "fedamp") <= declared
+    assert brought("all") <= imported(ROOT / "fedamp")
 
 
-def test_the_accountant_alone_declares_what_it_imports():
-    optional = names([each for extra in ALONE["optional-dependencies"].values() for each in extra])
-    assert imported(ROOT / "fedamp" / "accounting") - optional == names(ALONE["dependencies"])
-    assert set(ALONE["dependencies"]) <= set(FULL["dependencies"])
-    assert ALONE["optional-dependencies"]["interop"] == FULL["optional-dependencies"]["interop"]
+def test_the_accountant_alone_needs_three_packages():
+    optional = brought("signatures", "plots", "interop", "opacus") | {"flwr"}  # for flwr's protocol, where flwr is
+    assert imported(ROOT / "fedamp" / "accounting") - optional == set()
+    assert brought() == {"numba", "numpy", "scipy"}
+
+
+def test_what_trains_asks_for_at_most_twelve_more():
+    assert len(brought("train") - brought()) <= 12
+
+
+def test_the_line_about_a_missing_module_names_the_extra_that_brings_it():
+    owners = metadata.packages_distributions()
+    for extra, modules in EXTRAS.items():
+        for module in modules.split():
+            found = {canonicalize_name(owner) for owner in owners.get(module, [module])}
+            assert found & (brought(extra) | {"mlflow"}), (module, extra)  # mlflow is not in every environment
+    assert missing("PIL.Image") == "PIL is not installed; expected: pip install 'fedamp[data]'"
+    assert missing("of_nobody") is None
+
+
+def test_the_versions_of_flower_that_doctor_wants_are_those_that_are_installed():
+    [flower] = [each for each in map(Requirement, OPTIONAL["train"]) if each.name == "flwr"]
+    low, high = (".".join(map(str, version)) for version in FLOWER)
+    assert flower.specifier == SpecifierSet(f">={low},<{high}")
 
 
 def test_the_accountant_imports_nothing_of_what_trains():
@@ -208,42 +234,138 @@ class Environment:
         self.folder.mkdir()
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
 
-    def __call__(self, program: str, *arguments: object) -> str:
+    def _run(self, program: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
         command = [self.folder / "venv" / "bin" / program, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
+        hidden = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        return subprocess.run(command, capture_output=True, text=True, cwd=self.folder, env=hidden, check=False)
+
+    def __call__(self, program: str, *arguments: object) -> str:
+        done = self._run(program, *arguments)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout
+
+    def fails(self, program: str, *arguments: object) -> str:
+        """The errors of a command that refuses: bad input, in one line, without a traceback."""
+        done = self._run(program, *arguments)
+        assert done.returncode == 2, f"{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stderr
 
     def python(self, program: str) -> str:
         return self("python", "-I", "-c", program).strip()
 
-    def install(self, project: Path, *options: str) -> None:
-        """Build the wheel, and install it."""
-        self("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "wheels", project)
-        [wheel] = (self.folder / "wheels").iterdir()
-        self("pip", "install", "--quiet", *options, wheel)
+    def install(self, what: object, *options: object) -> None:
+        self("pip", "install", "--quiet", *options, what)
+
+    def installed(self) -> set[str]:
+        return {canonicalize_name(each["name"]) for each in json.loads(self("pip", "list", "--format", "json"))} - {
+            "setuptools"
+        }
+
+    def megabytes(self) -> float:
+        """Of the packages: what pip itself has is not counted."""
+        [libraries] = (self.folder / "venv" / "lib").glob("python3*/site-packages")
+        files = [file for file in libraries.rglob("*") if not file.is_relative_to(libraries / "pip")]
+        return sum(file.lstat().st_size for file in files) / 1e6
+
+    def check_accountant(self) -> None:
+        self("pip", "check")
+        assert self.python("import fedamp; print(fedamp.__version__)") == FULL["version"]
+        assert self("fedamp", "--version").split() == ["fedamp", FULL["version"]]
+        spent = self.python("from fedamp.accounting import *; print(Repeat(Gaussian(4.0), 4).epsilon(1e-5).upper)")
+        # Four rounds of multiplier 4 are one of multiplier 2: epsilon 1.9931 at delta 1e-5 (Balle, Wang 2018, Th. 8).
+        assert float(spent) == pytest.approx(1.9931, rel=1e-3)  # the width that a bracket may have
+        claims = self("fedamp-accounting", "check", "--help")
+        assert "--noise" in claims
 
 
-@pytest.mark.slow
-def test_the_accountant_installs_alone(tmp_path):
-    environment = Environment(tmp_path / "alone")
-    environment.install(ROOT / "packaging" / "accounting", "--constraint", str(ROOT / "constraints.txt"))
-    environment("pip", "check")
-    installed = {line.partition("==")[0].lower() for line in environment("pip", "freeze").split()}
-    assert not {"torch", "flwr", "ray", "matplotlib", "pydantic", "fedamp"} & installed
-    assert environment.python("import fedamp; print(fedamp.__version__)") == FULL["version"]
-    spent = environment.python("from fedamp.accounting import *; print(Repeat(Gaussian(4.0), 4).epsilon(1e-5).upper)")
-    # Four rounds of multiplier 4 are one of multiplier 2: epsilon 1.9931 at delta 1e-5 (Balle, Wang 2018, Theorem 8).
-    assert float(spent) == pytest.approx(1.9931, rel=1e-3)  # the width that a bracket may have
-    environment.python("import importlib.resources as r; assert (r.files('fedamp') / 'py.typed').is_file()")
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
+    subprocess.run(build, check=True)
+    [built] = folder.iterdir()
+    return built
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path):
+def test_the_accountant_installs_alone_and_stays_when_what_trains_comes_and_goes(tmp_path, wheel):
+    environment = Environment(tmp_path / "alone")
+    environment.install(wheel, "--constraint", ROOT / "constraints.txt")
+    environment.check_accountant()
+    assert environment.installed() == {"fedamp", "llvmlite", "numba", "numpy", "pip", "scipy"}
+    assert environment.megabytes() < 500
+    environment.python("import importlib.resources as r; assert (r.files('fedamp') / 'py.typed').is_file()")
+    for line in ("run digits", "privacy digits", "--help"):
+        failed = environment.fails("fedamp", *line.split())
+        assert re.fullmatch(r"error: .* is not installed; expected: pip install 'fedamp\[train\]'\n", failed)
+    run, key = tmp_path / "run", tmp_path / "release.key"
+    for command in (f"run digits {SHORT} --out {run}", f"release {run} --key {key}"):
+        subprocess.run([sys.executable, "-m", "fedamp", *command.split()], cwd=ROOT, check=True)
+    for verify in (("fedamp-accounting",), ("fedamp", "verify")):
+        said = environment(*verify, tmp_path / "run-release.zip")
+        assert "not checked: cryptography is not installed (pip install 'fedamp[signatures]')" in said
+        assert "fail" not in said
+    refused = environment.fails("fedamp", "verify", ROOT / "README.md"), environment.fails("fedamp-accounting", ROOT)
+    assert all(len(said.splitlines()) == 1 for said in refused)
+    for module in ("fedamp.run", "fedamp.load"):
+        with_line = f"try:\n    import fedamp; {module}\nexcept ImportError as error:\n    print(error)"
+        assert environment.python(with_line).endswith("expected: pip install 'fedamp[train]'")
+    # Packages of the extras come and go, in any order; so does fedamp. Nothing else owns one of its files.
+    for step in ("install click pyyaml", "uninstall pyyaml", "uninstall numba", f"install {wheel}"):
+        verb, *what = step.split()
+        environment("pip", verb, "--quiet", *(["--yes"] if verb == "uninstall" else []), *what)
+    environment.check_accountant()
+    environment("pip", "uninstall", "--quiet", "--yes", "fedamp")
+    assert environment.python("import importlib.util as i; print(i.find_spec('fedamp'))") == "None"
+    environment.install(wheel)
+    environment.check_accountant()
+
+
+ROWS = """
+name: rows
+data: {name: csv, path: rows, features: x, label: label, classes: 2, clients: 2}
+model: {name: logistic}
+rounds: 2
+client: {steps: 1, learning_rate: 0.1}
+privacy: {clip: 1.0, noise_multiplier: 1.0}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_federation_trains_with_what_trains_alone(tmp_path, wheel):
+    """No pyarrow, datasets, matplotlib or Ray: each is asked for in one line, by the extra that brings it."""
+    environment = Environment(tmp_path / "train")
+    environment.install(f"fedamp[train] @ {wheel.as_uri()}", "--constraint", ROOT / "constraints.txt")
+    elsewhere = {"ray", "datasets", "matplotlib", "scikit-learn", "pyarrow", "psutil", "pandas"}
+    assert not elsewhere & environment.installed()
+    said = environment("fedamp", *f"run digits {SHORT} --out run".split())
+    assert "epsilon" in said
+    environment("fedamp", "verify", "run")
+    (environment.folder / "rows").mkdir()
+    (environment.folder / "rows" / "train.csv").write_text("x,label\n1,0\n2,1\n")
+    (environment.folder / "rows.yaml").write_text(ROWS)
+    for line, extra in {
+        "run digits --engine ray": "ray",
+        "run rows.yaml": "data",
+        "report run": "report",
+        "compare run run": "report",
+        "release run": "report",
+    }.items():
+        said = environment.fails("fedamp", *line.split()).splitlines()
+        assert said[-1].startswith("error: "), said
+        assert f"pip install 'fedamp[{extra}]'" in said[-1], said
+    assert not [*environment.folder.glob("*-release*")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path, wheel):
     """What it depends on is borrowed from this environment (torch alone is gigabytes); the wheel is the real one."""
     environment = Environment(tmp_path / "full")
-    environment.install(ROOT, "--no-deps")
+    environment.install(wheel, "--no-deps")
     [libraries] = (tmp_path / "full" / "venv" / "lib").glob("python3*/site-packages")
     borrowed = Path(metadata.distribution("numpy").locate_file(""))
     (libraries / "borrowed.pth").write_text(f"{borrowed}\n")  # comes after what is installed here

@@ -20,7 +20,7 @@ KATEX = "katex@0.16.47"
 """Sets mathematics; a package of npm, which is unpacked beside the pages."""
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
-OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packaging/accounting/README.md")
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 """The pages that are not in docs."""
 REFERENCE = {
     "fedamp": ["fedamp.api", "fedamp.server.observers"],

@@ -173,7 +173,9 @@ def signature(manifest: Json, public_key: str | None) -> Check:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     except ImportError:
-        return Check("signature", "caution", "not checked: cryptography is not installed (pip install cryptography)")
+        return Check(
+            "signature", "caution", "not checked: cryptography is not installed (pip install 'fedamp[signatures]')"
+        )
     own = str(manifest.get("public_key"))
     if public_key is not None and public_key.strip().lower() != own:
         return Check("signature", "fail", f"by the key {own:.64}, but {public_key.strip():.64} was expected")

@@ -1,4 +1,4 @@
-"""The device that a process computes on, with torch's names: the only module that looks for a GPU.
+"""The device that a process computes on, with torch's names: the only module that looks for a GPU, or at memory.
 
 ``cuda`` is the first GPU that a process sees (Ray shows each worker one), ``cuda:1`` the second one. ``auto`` is a GPU
 where torch sees one, else ``cpu``. Clipping and evaluation need float64, so ``mps`` is not supported.
@@ -7,7 +7,8 @@ where torch sees one, else ``cpu``. Clipping and evaluation need float64, so ``m
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from fedamp.errors import InputError
 
@@ -56,6 +57,15 @@ def one_thread(device: str = "cpu") -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def memory() -> tuple[int, int]:
+    """Bytes of this machine's memory, and how many a new process can have; equal where the system does not say."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError):
+        if found := re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE):
+            return total, int(found[1]) * 1024
+    return total, total
 
 
 def free_memory(device: str) -> int:

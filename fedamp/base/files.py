@@ -1,6 +1,7 @@
 """Files of a run folder: a crash leaves the old one or the new one, never half of either; one process writes."""
 
 import errno
+import fcntl
 import json
 import os
 import stat
@@ -9,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
-
-from filelock import FileLock, Timeout
 
 from fedamp.base.numbers import amount_of_bytes
 from fedamp.base.record import Record
@@ -125,12 +124,23 @@ def read_regular(file: Path) -> bytes:
 
 
 @contextmanager
+def lock(file: Path, wait: bool = True) -> Iterator[None]:
+    """Hold a file, made for its owner alone, until the block or this process ends.
+
+    Raises OSError: a link, say; BlockingIOError: another process or thread holds it, and ``wait`` is not set.
+    """
+    with open(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+@contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder until the block or this process ends; RunFolderError if another process holds it."""
     with ExitStack() as held:
         try:
-            held.enter_context(FileLock(folder / LOCK, blocking=False))
-        except Timeout:
+            held.enter_context(lock(folder / LOCK, wait=False))
+        except BlockingIOError:
             raise RunFolderError(f"{folder}: another process is running in it") from None
         except OSError as error:  # a link, for example
             raise RunFolderError(f"{folder / LOCK}: cannot be locked ({error.strerror})") from None

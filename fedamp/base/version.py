@@ -1,13 +1,11 @@
-"""The version of the installed distribution: the whole tool, or the accountant alone."""
+"""The version of the installed distribution."""
 
 
 def version() -> str:
-    """The installed version; ``unknown`` where neither distribution is installed."""
+    """The installed version; ``unknown`` where the files are used without an installation."""
     from importlib import metadata  # only here: it takes a quarter of the time of ``fedamp --help``
 
-    for distribution in ("fedamp", "fedamp-accounting"):
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return "unknown"
+    try:
+        return metadata.version("fedamp")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -63,16 +63,19 @@ def run(
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.report.progress import JsonLines, RunProgress, Silence
-    from fedamp.report.watch import LivePage
     from fedamp.server.launch import how_to_resume, launch
-    from fedamp.server.observers import Forewarning, Observers
+    from fedamp.server.observers import Forewarning, Observer, Observers
 
     overrides += [] if engine is None else [f"engine.kind={engine}"]
     overrides += [] if known_seed is None else [f"known_seed={str(known_seed).lower()}"]
     scenario_ = load_scenario(scenario, overrides)
     progress = JsonLines() if as_json else Silence() if quiet else RunProgress(terminal.err)
     checks = Forewarning(None if resume else anyway)
-    pages = [LivePage(terminal.print_live_page)] if watched else []
+    pages: list[Observer] = []
+    if watched:
+        from fedamp.report.watch import LivePage
+
+        pages.append(LivePage(terminal.print_live_page))
     try:
         with progress.shown():
             folder = launch(scenario_, Observers([checks, progress, *pages]), out_folder, resume)

@@ -14,14 +14,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import psutil
-from packaging.requirements import Requirement
-
 from fedamp.accounting.ledgers import Check
 from fedamp.base import devices
 from fedamp.errors import DeploymentError
 
-PACKAGES = "fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba", "scikit-learn", "datasets", "dp-accounting"
+FLOWER = (1, 41), (1, 43)  # the first version that is supported, and the first that is not: as in pyproject.toml
+PACKAGES = "fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba", "datasets", "dp-accounting"
 TIMEOUT = 10.0  # seconds, for every connection
 LEAST_DAYS = 14  # of a certificate that needs no attention yet
 LARGEST_SKEW = 5.0  # seconds; Flower refuses messages whose signatures are much older or newer
@@ -36,14 +34,14 @@ REFUSALS = (403, 404)
 
 def examine_machine() -> dict[str, Any]:
     """Versions, devices and memory, as ``fedamp doctor --json`` prints them."""
-    memory = psutil.virtual_memory()
+    memory, free = devices.memory()
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "packages": {name: _version(name) for name in PACKAGES},
         "cores": os.cpu_count(),
-        "memory_bytes": memory.total,
-        "free_memory_bytes": memory.available,
+        "memory_bytes": memory,
+        "free_memory_bytes": free,
         "free_disk_bytes": shutil.disk_usage(Path()).free,
         "devices": devices.names() or ["cpu"],
     }
@@ -152,11 +150,11 @@ def _status(connection: http.client.HTTPSConnection, path: str) -> int:
 
 
 def _versions() -> Check:
-    requirements = map(Requirement, importlib.metadata.requires("fedamp") or ())
-    expected = next(requirement.specifier for requirement in requirements if requirement.name == "flwr")
     ours, flower = importlib.metadata.version("fedamp"), importlib.metadata.version("flwr")
-    fine = expected.contains(flower)
-    words = "every machine needs the same" if fine else f"expected: {expected}"
+    fine = FLOWER[0] <= tuple(map(int, flower.split(".")[:2])) < FLOWER[1]
+    words = (
+        "every machine needs the same" if fine else "expected: flwr >= {}.{}, < {}.{}".format(*FLOWER[0], *FLOWER[1])
+    )
     return _check("versions", fine, f"fedamp {ours}, flwr {flower}; {words}")
 
 

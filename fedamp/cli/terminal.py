@@ -19,7 +19,7 @@ from typer import Argument, Option, Typer
 
 from fedamp.base.start import QUIET, seldom_collected
 from fedamp.base.text import harmless, printable
-from fedamp.errors import FedampError, InputError, Interrupted
+from fedamp.errors import FedampError, InputError, Interrupted, missing
 
 if TYPE_CHECKING:
     from fedamp.accounting.ledgers import Check
@@ -192,6 +192,8 @@ def _status_of(app: Typer) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 1
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (words := missing(error.name)):
+            return _fail(f"error: {words}", InputError.exit_code)
         if isinstance(error, OSError) and error.errno in FULL:
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (as above)
             return _fail(f"error: {error.filename or 'standard output'}: {error.strerror}", InputError.exit_code)

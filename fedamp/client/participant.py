@@ -19,12 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
     load_ssh_public_key,
 )
-from filelock import FileLock
 from flwr.app import ConfigRecord, Context
 from pydantic import Field
 
 from fedamp import rng
-from fedamp.base.files import FileRecord, write_secret
+from fedamp.base.files import FileRecord, lock, write_secret
 from fedamp.base.record import Record
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError, FedampError, one_line
@@ -229,7 +228,7 @@ class Participant:
         if self.file is None:
             yield
             return
-        with FileLock(self.file.with_suffix(".lock"), mode=0o600):
+        with lock(self.file.with_suffix(".lock")):
             self.memory = Memory.from_json(self.file.read_bytes())
             yield
 

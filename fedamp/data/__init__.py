@@ -2,7 +2,7 @@
 
     cohort = scenario.data.load(seed, folder).gather(np.array([3, 141]))
 
-Nothing here imports torch; scikit-learn's files, pyarrow and ``datasets`` are used only where their data are read.
+Nothing here imports torch; pyarrow and ``datasets`` are used only where their data are read.
 """
 
 from fedamp.data.dataset import Cohort, Dataset, LabelCounts

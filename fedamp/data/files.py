@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedamp.data.table import kept
 from fedamp.data.unfolded import check_files
-from fedamp.errors import DataError, one_line
+from fedamp.errors import DataError, needs_extras, one_line
 
 if TYPE_CHECKING:
     import datasets
@@ -87,9 +87,9 @@ class Files:
         return np.array(column.to_pylist(), object) if column.null_count else np.asarray(column.to_numpy())
 
     def _rows(self, names: Sequence[str], spelled: bool) -> "datasets.Dataset":
-        import pyarrow as pa
-
         with library(f"{self.source}: cannot be read as {self.kind}") as datasets:
+            import pyarrow as pa
+
             schema = self._schema(names, spelled)
 
             def write(file: Path) -> None:
@@ -284,7 +284,8 @@ def _features(schema: "pa.Schema", names: Sequence[str]) -> str:
 @contextmanager
 def library(complaint: str) -> Iterator[Any]:
     """``datasets``, silent; whatever it raises inside becomes a DataError with the complaint and the first cause."""
-    import datasets
+    with needs_extras():
+        import datasets
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     if not sys.stderr.isatty():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.errors import DataError
+from fedamp.errors import DataError, needs_extras
 
 if TYPE_CHECKING:
     import datasets
@@ -26,8 +26,9 @@ def in_folders(folder: Path, classes: Sequence[str]) -> "datasets.Dataset":
 
     No other name in a path says anything. DataError: an image without a class, or a table that would give others.
     """
-    import datasets
-    from PIL import Image
+    with needs_extras():
+        import datasets
+        from PIL import Image
 
     Image.init()
     classes = classes or sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")

@@ -13,7 +13,7 @@ from fedamp.data.idx import places_of
 from fedamp.data.partition import AnyPartition, NaturalPartition
 from fedamp.data.stored import BenchmarkData, Tables
 from fedamp.data.table import Table
-from fedamp.errors import DataError, one_line
+from fedamp.errors import DataError, needs_extras, one_line
 
 _FILES = "Rdata.rdx", "Rdata.rdb"
 PACKAGE = Path("/usr/lib/R/site-library/lme4/data")
@@ -59,10 +59,8 @@ def _column(columns: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
 
 def _read(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Students, lecturers (from 0) and ratings of all records."""
-    try:
+    with needs_extras():
         import rdata
-    except ImportError:
-        raise DataError("data.name insteval: needs rdata; expected: pip install 'fedamp[rdata]'") from None
     try:
         index = _objects(rdata, gzip.decompress((folder / _FILES[0]).read_bytes()))
         first, length = (int(each) for each in index["variables"]["InstEval"])

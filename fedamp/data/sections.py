@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedamp.data.builtin.scikit_learn import DiabetesData, DigitsData, SegmentsData
 from fedamp.data.builtin.shakespeare import ShakespeareData
+from fedamp.data.builtin.tables import DiabetesData, DigitsData, SegmentsData
 from fedamp.data.dataset import ExternalData
 from fedamp.data.given import GivenData
 from fedamp.data.huggingface import HuggingFaceData, TabularData

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedamp.base.files import lock
 from fedamp.data.form import Form
 from fedamp.errors import DataError
 
@@ -131,10 +132,9 @@ def kept(kind: str, name: str, write: Callable[[Path], None]) -> Path:
         file = folder / name
         if file.exists():
             return file
-        from filelock import FileLock  # it takes longer to import than all data sets
 
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(file.with_suffix(".lock"), mode=0o600):
+        with lock(file.with_suffix(".lock")):
             if not file.exists():
                 unfinished = file.with_suffix(".unfinished")
                 unfinished.touch(mode=0o600)

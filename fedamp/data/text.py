@@ -91,8 +91,6 @@ class Texts(FolderData):
         file = folder / self.tokenizer
         try:
             return _tokenizer_in(file.read_text(encoding="utf-8"))
-        except ImportError:
-            raise DataError("data.tokenizer: needs tokenizers; expected: pip install tokenizers") from None
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"data.tokenizer: {file} cannot be read ({one_line(error)})") from None
 

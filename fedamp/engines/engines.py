@@ -9,7 +9,7 @@ from pathlib import Path
 from fedamp.engines import flower
 from fedamp.engines.grid import LOGGER, SimulationGrid
 from fedamp.engines.serial import SerialGrid
-from fedamp.errors import InputError, fails_alone
+from fedamp.errors import InputError, fails_alone, missing
 from fedamp.federation.losses import brings_code
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
@@ -95,5 +95,4 @@ def _ray_is_installed() -> bool:
 def require_ray(kind: str) -> None:
     """Raise InputError where Ray is not installed."""
     if not _ray_is_installed():
-        expected = "pip install 'fedamp[ray]', or engine.kind: serial"
-        raise InputError(f"engine.kind: {kind} needs Ray, which is not installed; expected: {expected}")
+        raise InputError(f"engine.kind: {kind}: {missing('ray')}, or engine.kind: serial")

@@ -123,9 +123,7 @@ def from_transformers(config: Model, num_classes: int) -> nn.Module:
                 peft = importlib.import_module("peft")
                 network = peft.get_peft_model(network, peft.LoraConfig(**lora))
     except ImportError as error:
-        raise ModelError(
-            f"model.name {config.name}: {one_line(error)}; expected: pip install transformers peft"
-        ) from None
+        raise ModelError(f"model.name {config.name}: {one_line(error)}") from None
     except Exception as error:  # a library may raise anything
         raise ModelError(
             f"model {config.name} cannot be built with options={config.options} ({one_line(error)})"

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedamp import rng
+from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.errors import InputError, ModelError, one_line
 from fedamp.models import frozen, libraries
@@ -133,7 +133,7 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
     with torch.device("meta"):  # shapes alone
         outline = Network(architecture, input_shape, num_classes)
     # Beside it there is at least an update, and a sum of updates in float64.
-    needed, memory = 16 * sum(each.numel() for each in outline.parameters()), psutil.virtual_memory().total
+    needed, memory = 16 * sum(each.numel() for each in outline.parameters()), devices.memory()[0]
     if needed > memory:
         raise ModelError(
             f"model {config.name} needs {needed / 1e9:,.0f} GB, and this machine has {memory / 1e9:,.0f} GB of memory; "

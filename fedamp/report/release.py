@@ -20,16 +20,14 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from filelock import FileLock
 
 from fedamp.accounting.bundle import FILES, FORMAT, MANIFEST, Bundle, signed, text_of, verify_bundle
 from fedamp.accounting.ledgers import Check, worst
-from fedamp.base.files import write_secret
-from fedamp.errors import InputError, RunFolderError, ScenarioError
+from fedamp.base.files import lock, write_secret
+from fedamp.errors import InputError, RunFolderError, ScenarioError, needs_extras
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
-from fedamp.report.page import certificate
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, chosen_otherwise, differences, plan_of
 from fedamp.runs.records import LedgerRecord
@@ -62,6 +60,9 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
         RunFolderError: the run is not there, was changed, or ``out`` exists.
         InputError: the key cannot be read or made, or ``out`` cannot be written.
     """
+    with needs_extras():
+        from fedamp.report.page import certificate  # only here: verify_release needs no extra
+
     found = read_run(run)
     if wrong := complaint(found.verify()):
         raise RunFolderError(f"{run}: {wrong}")
@@ -144,7 +145,7 @@ def signing_key(file: Path) -> Ed25519PrivateKey:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new = Ed25519PrivateKey.generate()
             text = new.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            with FileLock(file.with_suffix(".lock")):  # of two first releases one makes the key
+            with lock(file.with_suffix(".lock")):  # of two first releases one makes the key
                 if not file.exists():
                     write_secret(file, text.decode())
         if file.stat().st_mode & 0o077:

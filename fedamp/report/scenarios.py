@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedamp import rng
+from fedamp.errors import needs_extras
 from fedamp.federation import scenario
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ class Scenario(scenario.Scenario):
         InputError: the records are not there.
         """
         from fedamp.federation.losses import form_of
-        from fedamp.report.pictures import partition_picture
+
+        with needs_extras():
+            from fedamp.report.pictures import partition_picture
 
         form, seed = form_of(self.client, self.model), rng.public_seed(self.seed, "data")
         is_public = self.data.name in PUBLIC and not getattr(self.data, "path", None)

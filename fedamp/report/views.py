@@ -3,27 +3,28 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
-
 from fedamp.base.files import modes_of
 from fedamp.base.numbers import at_most
-from fedamp.errors import InputError
-from fedamp.report import notebook, style
-from fedamp.report.page import write_report
-from fedamp.report.pictures import run_pictures
+from fedamp.errors import InputError, fails_alone, needs_extras
+from fedamp.report import notebook
 from fedamp.report.tables import run_table
 from fedamp.report.words import ENDINGS, score
 from fedamp.runs import run
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fedamp.report.clients import ByClient
 
 
 class Run(run.Run):
     """A run with its pictures, its page, and a view for notebooks."""
 
-    def plot(self) -> Figure:
-        """Quality and epsilon by round. Raises InputError where there is neither."""
+    def plot(self) -> "Figure":
+        """Quality and epsilon by round. Raises InputError where there is neither, or without matplotlib."""
+        with needs_extras():
+            from fedamp.report.pictures import run_pictures
+
         pictures = run_pictures(self)
         if not pictures:
             raise InputError(f"{self.folder}: no model was evaluated, and there is no epsilon: no picture")
@@ -37,6 +38,9 @@ class Run(run.Run):
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write a page to share; default: ``report.html`` in the run's folder."""
+        with needs_extras():
+            from fedamp.report.page import write_report
+
         with modes_of(self.folder):
             return write_report([self.folder], Path(out) if out else self.folder / "report.html")
 
@@ -50,4 +54,9 @@ class Run(run.Run):
         return "\n".join([ending, score(self.score) or "not evaluated", spent, work, str(self.folder)])
 
     def _repr_html_(self) -> str:
-        return notebook.as_html(run_table(self.summary)) + style.all_inline(run_pictures(self))
+        drawn = ""
+        with fails_alone("drawing"):
+            from fedamp.report import pictures, style
+
+            drawn = style.all_inline(pictures.run_pictures(self))
+        return notebook.as_html(run_table(self.summary)) + drawn

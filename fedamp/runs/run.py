@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedamp import rng
 from fedamp.accounting.ledgers import Check
-from fedamp.errors import InputError, RunFolderError, ScenarioError
+from fedamp.errors import RunFolderError, ScenarioError, needs_extras
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
@@ -173,10 +173,8 @@ def qualities(found: Quality) -> dict[str, float | None]:
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
     """A pandas frame of rows with the same keys, which name its columns; InputError without pandas."""
-    try:
+    with needs_extras():
         import pandas
-    except ImportError:
-        raise InputError("frame() needs pandas, which is not installed; expected: pip install pandas") from None
     return pandas.DataFrame(rows)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp.base.section import Section
 from fedamp.base.version import version
-from fedamp.errors import InputError
+from fedamp.errors import InputError, missing
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.records import RoundRecord
 from fedamp.server.observers import Observer
@@ -40,9 +40,7 @@ class Tracker(Observer):
 
     def __post_init__(self) -> None:
         if find_spec(self.name) is None:
-            raise InputError(
-                f"trackers: {self.name} is not installed; expected: pip install 'fedamp[{self.name}]', or without it"
-            )
+            raise InputError(f"trackers: {missing(self.name)}, or without it")
         self.only_tells, self._begun = f"tracker {self.name}", False
 
     @abstractmethod

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deployment.machines import NODES, Machines, nginx
+from tests.deployment.machines import NODES, Machines
+from tests.tools import NGINX
 
 
 @pytest.fixture(scope="session")
 def proxy() -> None:
     """Skips where there is no nginx."""
-    if nginx() is None:
+    if NGINX is None:
         pytest.skip("there is no nginx here, and `make install` could get none")
 
 

@@ -28,11 +28,6 @@ PAGE = "docs/deployment.md"
 NODES = ["site0", "site1", "site2"]  # as on the page
 
 
-def nginx() -> str | None:
-    """Where nginx is: installed, or put beside the tests' own Python by the Makefile."""
-    return shutil.which("nginx", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin", sysconfig.get_path("scripts")]))
-
-
 class Network:
     """Linux network namespaces, one a machine, on a bridge that leads nowhere else. As a context manager.
 

@@ -210,7 +210,7 @@ def test_a_superlink_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(mac
 @pytest.mark.slow
 def test_machines_with_addresses_of_their_own(tmp_path, proxy):
     if not Network.allowed():
-        pytest.skip("this system makes no network namespaces")
+        pytest.skip("nobody may make network namespaces here")
     with Network(["server", *NODES], tag="fda") as network:
         machines = Machines(tmp_path, NODES, network)
         try:

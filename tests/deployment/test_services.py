@@ -8,11 +8,12 @@ import subprocess
 import pytest
 import yaml
 
-from tests.deployment.machines import DOCUMENTS, NODES, PAGE, free_port, nginx, wait
+from tests.deployment.machines import DOCUMENTS, NODES, PAGE, free_port, wait
 from tests.deployment.test_processes import assert_equals_simulation, wait_for_end, wait_for_round, write_scenario
 from tests.deployment.units import Unit, settings
 from tests.documentation import shell
 from tests.server.plays import rounds_of
+from tests.tools import NFT, NGINX
 
 UNITS = sorted(path.name for path in (DOCUMENTS / "systemd").glob("*.service"))
 
@@ -75,7 +76,7 @@ def units(machines, request):
     """The services of a deployment, on this machine."""
     places = {
         "/opt/fedamp/bin/": "",
-        "/usr/sbin/nginx": nginx(),
+        "/usr/sbin/nginx": NGINX,
         "/run/fedamp-proxy": str(machines.server / "proxy"),
         "${CREDENTIALS_DIRECTORY}": str(machines.server / "proxy"),
         "${SUPERLINK}": f"127.0.0.1:{machines.port}",
@@ -125,22 +126,24 @@ def test_a_federation_whose_processes_are_killed_comes_back_and_the_run_goes_on(
 
 
 LISTEN = (
-    "import socket, time; kept = [socket.create_server(('127.0.0.1', port)) for port in (9090, 9094)]; time.sleep(60)"
+    "import signal, socket; kept = [socket.create_server(('127.0.0.1', port)) for port in (9090, 9094)]; signal.pause()"
 )
-CONNECT = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=5)"
+CONNECT = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=60)"
 
 
 def test_other_users_of_a_machine_do_not_reach_flowers_ports(tmp_path):
-    nft = shutil.which("nft", path="/usr/sbin:/sbin")
-    if nft is None or os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
-        pytest.skip("needs nft, root, and leave to make network namespaces")
+    if NFT is None:
+        pytest.skip("there is no nft here, and `make install` could get none")
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
+        pytest.skip("nobody may make network namespaces here")
     group = 64777  # stands for fedamp's, which is not on this machine
     rules = (DOCUMENTS / "systemd" / "loopback.nft").read_text().replace("skgid != fedamp", f"skgid != {group}")
     (tmp_path / "rules").write_text(rules)
     python = "/usr/bin/python3"  # the tests' own may lie where other users may not look
     script = f"""
-        ip link set lo up; {nft} -f {tmp_path}/rules; {nft} -f {tmp_path}/rules  # twice, as two services do
-        {python} -c "{LISTEN}" & sleep 5
+        ip link set lo up; {NFT} -f {tmp_path}/rules; {NFT} -f {tmp_path}/rules  # twice, as two services do
+        {python} -c "{LISTEN}" &
+        until {python} -c "{CONNECT}" 9094 2>/dev/null; do sleep 0.1; done  # as root, who may
         for who in "64778 64778" "64779 {group}" "0 0"; do for port in 9090 9094; do
             set -- $who
             as_them="setpriv --reuid $1 --regid $2 --clear-groups"

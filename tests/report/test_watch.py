@@ -18,7 +18,8 @@ from fedamp.errors import RunFolderError
 from fedamp.report import watch
 from fedamp.report.watch import progress, served
 from tests.federations import write_small
-from tests.report.test_browser import BROWSER, browse
+from tests.report.test_browser import browse
+from tests.tools import BROWSER
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""Data sets in the files of scikit-learn, which is not imported: that takes longer than many a training."""
+"""Small public data sets: handwritten digits, and patients with diabetes. The files are JSON, as in shakespeare.py."""
 
-from importlib.util import find_spec
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +26,10 @@ class DigitsData(BuiltInData):
     known = 10
 
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        numbers = _read("digits.csv.gz", delimiter=",", dtype=np.float32)
-        return numbers[:, :-1] / 16, numbers[:, -1].astype(np.int64)
+        # A text for each digit: 64 pixels, from 0 to g for 16, and which digit it is.
+        letters = np.array(_read("digits.json"), "S65").view(np.uint8).reshape(-1, 65)
+        numbers = np.where(letters >= ord("a"), letters - ord("a") + 10, letters - ord("0"))
+        return numbers[:, :-1].astype(np.float32) / 16, numbers[:, -1].astype(np.int64)
 
 
 class SegmentsData(BuiltInData):
@@ -49,11 +51,10 @@ class DiabetesData(BuiltInData):
     name: Literal["diabetes"]
 
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        inputs = (_read("diabetes_data_raw.csv.gz") - _MEANS) / _DEVIATIONS
-        return inputs, (_read("diabetes_target.csv.gz") - _MEAN) / _DEVIATION
+        numbers = np.array(_read("diabetes.json"), np.float64)
+        return (numbers[:, :-1] - _MEANS) / _DEVIATIONS, (numbers[:, -1] - _MEAN) / _DEVIATION
 
 
-def _read(name: str, **keys: Any) -> NDArray[Any]:
-    package = find_spec("sklearn")
-    assert package is not None, "scikit-learn is a dependency"
-    return np.loadtxt(Path(str(package.origin)).parent / "datasets" / "data" / name, **keys)
+def _read(name: str) -> list[Any]:
+    found: list[Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return found
