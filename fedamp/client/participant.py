@@ -73,10 +73,8 @@ class Agreement(FileRecord):
         Two names with one key would be one node that counts twice. Without a task the server could change the learning
         rate, and so what all nodes compute.
         """
-        terms, raw = (
-            self.terms,
-            [key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in self.keys.values()],
-        )
+        terms, form = self.terms, PublicFormat.SubjectPublicKeyInfo
+        raw = [key.public_bytes(Encoding.DER, form) for key in self.keys.values()]
         if odd := [name for name in self.peers if not name or not name.isprintable() or name != name.strip()]:
             raise DeploymentError(f"agreement: {odd[0]!r} is no name of a node; expected: printable letters")
         if len({name.casefold() for name in self.peers}) < len(self.peers) or len(set(raw)) < len(raw):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -19,7 +20,6 @@ from fedamp import rng
 from fedamp.secure import shamir
 from fedamp.secure.protocol import (
     KEY,
-    SIGNATURE,
     Keys,
     Members,
     PublicKey,
@@ -280,13 +280,8 @@ def pair_key(mask: bytes, members: Members, own: int, other: int) -> bytes:
 
 def digest_of(share: bytes) -> bytes:
     """By which the server knows a share. It tells nothing about it, which is uniform among 2**521 numbers."""
-    from hashlib import sha256
-
     return sha256(b"fedamp share\0" + share).digest()
 
 
 def _hex(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
-
-
-__all__ = ["SHARES", "SIGNATURE", "Member", "digest_of", "pair_key"]
