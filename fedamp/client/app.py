@@ -146,7 +146,12 @@ class PrivateClientApp(ClientApp):
                 raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
             return self._sum(order, context, hosted)
 
-        return secure.answer(message, context, hosted, train)
+        return secure.answer(message, context, hosted, self._whose(task_json, messages.text(context, "data")), train)
+
+    def _whose(self, task_json: str, folder: str) -> Iterator[bytes]:
+        """Facts about whose the records in a node's folder are, where fedamp reads them."""
+        if folder and not self._reads_records(task_json):
+            yield from messages.dataset(task_json, folder).whose()
 
     def _reads_records(self, task_json: str) -> bool:
         """Whether the app's own code reads the clients' records; else fedamp does."""

@@ -68,18 +68,19 @@ class Batch:
 class Batches:
     """The batches of a stack of clients, on a device.
 
-    ``inputs`` are of all records, [clients, places, ...]; ``counts`` [clients] of those in each client's first batch.
+    ``inputs`` are of all records, [clients, places, ...]; ``counts`` [clients] of those in each client's first batch;
+    ``steps`` is how many batches there are.
     """
 
     def __init__(self, config: Client, cohort: Cohort, seeds: NDArray[np.void], device: str) -> None:
-        records, weights, self._steps = batch_order(config, cohort.sizes, seeds, cohort.inputs.shape[1])
+        records, weights, self.steps = batch_order(config, cohort.sizes, seeds, cohort.inputs.shape[1])
         self.inputs, self._labels = aligned(cohort.inputs).to(device), torch.from_numpy(cohort.labels).to(device)
         self._weights, self.counts = torch.from_numpy(weights).to(device), (weights[0] > 0).sum(1)
         self._records = None if records is None else torch.from_numpy(records).to(device)
         self._clients = torch.arange(len(cohort.sizes), device=device)[:, None]
 
     def __iter__(self) -> Iterator[Batch]:
-        for step in range(self._steps):
+        for step in range(self.steps):
             if self._records is None:
                 yield Batch(None, self._labels, self._weights[0])
             else:

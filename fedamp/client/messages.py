@@ -9,6 +9,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from fedamp.base.ids import ranges
 from fedamp.client.task import DATA_PLACES, UNTRAINABLE, ClientTask, TrainInstruction, TrainReport
 from fedamp.data import Dataset
 from fedamp.data.sections import Data
+from fedamp.data.table import kept
 from fedamp.engines import flower, sealed
-from fedamp.errors import DeploymentError
+from fedamp.errors import DataError, DeploymentError
 from fedamp.federation.losses import form_of
 from fedamp.federation.training import DEPLOYED_RECORDS
 
@@ -163,7 +165,26 @@ def dataset(task_json: str, folder: str) -> Dataset:
     if form.most is None and flower.in_supernode():  # one client's number of records must not make the node late
         form = replace(form, most=DEPLOYED_RECORDS)
     records = section.load(task.data_seed, Path(), form)
+    if folder and task.run:
+        _check_owners(records, task.run, str(Path(folder).absolute()))
     return records.by_record() if task.unit == "sample" else records
+
+
+def _check_owners(records: Dataset, run: str, folder: str) -> None:
+    """Refuse owners that a node did not have when it joined the run: one person must not get the rounds of two.
+
+    A digest in the cache, under a key of its own, is what a node remembers when it is started again.
+    """
+
+    def write(file: Path) -> None:
+        seed = rng.seed_from_system()
+        file.write_text(f"{seed} {rng.keyed_digest(seed, 'owners', records.whose())}")
+
+    file = kept("owners", sha256(f"{run} {folder}".encode()).hexdigest(), write)
+    seed, owners = file.read_text().split()
+    if rng.keyed_digest(int(seed), "owners", records.whose()) != owners:
+        found = "the records have other owners, or another order, than when this node joined the run"
+        raise DataError(f"{folder}: {found}; expected: the same ({file})")
 
 
 _DATA: TypeAdapter[Data] = TypeAdapter(Data)

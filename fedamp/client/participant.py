@@ -104,7 +104,8 @@ class Memory(Record):
         agreement: digest of the one that it belongs to.
         without_noise: whether the node's owner takes part in sums without noise.
         schedule: secret seed of the check-ins and submodels of the node's units, in hexadecimal digits.
-        units: digest of the units that live here. With others a unit would have another schedule.
+        units: digest, under the schedule's seed, of the units that live here and of which records are whose. With
+            others a unit would have another schedule, and one person could have that of two.
         signed: the last round whose survivors the node has signed. It takes part in no further sum of that round.
         survivors: digest of the list and the survivors that it has signed in that round.
         masked: digest of the last attempt for which it has sent its masked words.

@@ -3,7 +3,7 @@
 It refuses an order under other terms, a second sum of a round, and more check-ins of a unit than agreed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -87,8 +87,8 @@ def length_of(shapes: Mapping[str, tuple[int, ...]], terms: Terms) -> int:
     return sum(int(np.prod(shape)) for shape in shapes.values()) + bool(terms.count_noise)
 
 
-def answer(message: Message, context: Context, hosted: set[int], train: Train) -> Message:
-    """A node's part in one exchange of a round.
+def answer(message: Message, context: Context, hosted: set[int], whose: Iterable[bytes], train: Train) -> Message:
+    """A node's part in one exchange of a round; ``whose``: facts about which records are which unit's.
 
     DeploymentError: the node refuses it, and why. Other errors may depend on records: the server is not told them.
     """
@@ -125,7 +125,7 @@ def answer(message: Message, context: Context, hosted: set[int], train: Train) -
                     raise DeploymentError("this node has sent its masked words already")
                 if question_of(order) != member.question:
                     raise DeploymentError("the order is not the one for which this node has made its keys")
-                words = _words(order, own, member, round_, clips, hosted, train)
+                words = _words(order, own, member, round_, clips, hosted, whose, train)
                 own.remember(masked=once)
                 with _protocol():
                     reply = member.masked(parts, words)
@@ -172,13 +172,20 @@ def question_of(order: Order) -> bytes:
 
 
 def _words(
-    order: Order, own: Participant, member: Member, round_: int, clips: list[float], hosted: set[int], train: Train
+    order: Order,
+    own: Participant,
+    member: Member,
+    round_: int,
+    clips: list[float],
+    hosted: set[int],
+    whose: Iterable[bytes],
+    train: Train,
 ) -> Words:
     """What the node adds to the sum of a round, before masks."""
     terms, instruction = own.agreement.terms, order.instruction
-    units = sha256(str(sorted(hosted)).encode()).hexdigest()
+    units = rng.keyed_digest(int(own.memory.schedule, 16), "units", [str(sorted(hosted)).encode(), *whose])
     if own.memory.units not in ("", units):
-        raise DeploymentError("other units live on this node than when it joined the run")
+        raise DeploymentError("other units live on this node, or own its records, than when it joined the run")
     if not own.memory.units:
         own.remember(units=units)
     if (instruction.round, instruction.extracted, instruction.clips) != (round_, WHOLE, clips):

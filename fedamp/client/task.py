@@ -52,6 +52,7 @@ class ClientTask(Record):
     personal: str | None = None  # the file of the parameters that stay with their client
     checkpoint_every: int = 1
     answer_after: float | None = Field(None, exclude_if=lambda seconds: seconds is None)  # of a node of a deployment
+    run: str = Field("", exclude_if=lambda run: not run)  # tells runs apart, also when resumed; empty: known seed
     data: Data
     data_seed: int  # decides the partition (and synthetic records)
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of local training on a GPU
@@ -60,7 +61,7 @@ class ClientTask(Record):
     @property
     def digest(self) -> str:
         """Of all that decides a unit's update, for nodes that have agreed on it."""
-        return hashlib.sha256(self.model_dump_json(exclude={"terms", "stack", "personal"}).encode()).hexdigest()
+        return hashlib.sha256(self.model_dump_json(exclude={"terms", "stack", "personal", "run"}).encode()).hexdigest()
 
     def without_places(self) -> Self:
         """The task for other machines, which have nothing to look for in the server's folders.

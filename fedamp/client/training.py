@@ -126,6 +126,7 @@ class Trainer:
         self.step_of_places = 2 if self.channels else 4 if on_cpu else None
         plain = is_plain(config) and type(self.loss) is CrossEntropy and precision != "bfloat16"
         self.layers = layers if plain else None  # of a network that trains without autograd
+        self.gives_copies = module is None  # what other people's code changes in place, no further step must see
 
     def train(
         self,
@@ -190,10 +191,13 @@ class Trainer:
         values, losses = [*start.values()], torch.zeros(len(batches.counts), dtype=torch.float64)
         first = values
         for step, batch in enumerate(batches):
-            leaves = [value.detach().requires_grad_() for value in values]
+            leaves = [(value.clone() if self.gives_copies else value.detach()).requires_grad_() for value in values]
             bfloat16 = self.precision == "bfloat16"
             with torch.autocast(batches.inputs.device.type, torch.bfloat16) if bfloat16 else nullcontext():
-                outputs = together(dict(zip(start, leaves, strict=True)), batches.inputs_of(batch), *arguments)
+                given = [batches.inputs_of(batch), *arguments]
+                if self.gives_copies and step < batches.steps - 1:
+                    given = [each.clone() for each in given]
+                outputs = together(dict(zip(start, leaves, strict=True)), *given)
             found = outputs.detach().float()
             if step == 0:
                 losses = self.loss.sums(found, batch.labels, batch.weights).cpu()

@@ -72,8 +72,8 @@ class Loss(ABC):
         if self.is_known:
             return self.each(outputs.flatten(0, 1), labels.flatten(0, 1)).view(outputs.shape[:2])
         if len(outputs) == 1:
-            return self.each(outputs[0], labels[0].clone())[None]
-        return torch.func.vmap(self.each)(outputs, labels.clone())
+            return self.each(outputs[0].clone(), labels[0].clone())[None]
+        return torch.func.vmap(self.each)(outputs.clone(), labels.clone())
 
     def gradients(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
         """Gradient of the weighted sum of losses with respect to the outputs.

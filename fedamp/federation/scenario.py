@@ -123,6 +123,7 @@ class Scenario(Section):
                 ("model.name", self.model.name, "external"),
                 ("submodels.scheme", self.submodels.scheme, "none"),
                 ("privacy.unit", self.privacy.unit, "client"),
+                ("client.max_records", self.client.max_records or "left out", "left out"),  # fedamp reads no records
             ):
                 if found != expected:
                     raise ValueError(

@@ -63,7 +63,8 @@ def evaluate(
     with threads, torch.no_grad(), generators_from(0, is_gpu(device)):  # a custom model may draw here, too
         for start in range(0, len(labels), batch):
             targets, records = (take(each[start : start + batch], device=device) for each in (labels, inputs))
-            outputs = functional_call(module, tensors, (records,))
+            values = tensors if is_known else {name: value.clone() for name, value in tensors.items()}
+            outputs = functional_call(module, values, (records,))
             total += float(loss.each(outputs.double(), targets if is_known else targets.clone()).sum())
             found = loss.tally(outputs, targets)
             tally = {name: tally[name] + value if name in tally else value for name, value in found.items()}

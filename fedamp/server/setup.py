@@ -301,6 +301,7 @@ def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = N
         normalised=plan.clipping.normalises,
         terms=plan.terms,
         answer_after=scenario.federation.answer_after,
+        run="" if scenario.known_seed else rng.keyed_digest(plan.seed, "run", ())[:32],
         data=scenario.data.model_copy(update=classes),  # a node's own folder need not say it
         data_seed=data_seed,
         precision=scenario.engine.precision,

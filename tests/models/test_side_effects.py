@@ -9,11 +9,15 @@ import pytest
 import torch
 
 import fedamp
+from fedamp.client.memory import StackSize
+from fedamp.client.worker import TrainingNode
 from fedamp.errors import InputError, ModelError
 from fedamp.federation.losses import CrossEntropy, Functions
+from fedamp.federation.training import Client
 from fedamp.models.networks import build
 from fedamp.models.section import Model
 from fedamp.server.evaluate import evaluate
+from tests.client.federation import Records, order_of, task_of
 
 MODEL = """
 import torch
@@ -114,6 +118,61 @@ def test_what_is_changed_later_is_neither_the_test_set_nor_the_released_model() 
     assert (inputs == 1).all()
     assert labels.tolist() == [0, 1, 2] * 2
     assert all(np.array_equal(released[name], value) for name, value in before.items())
+
+
+class Net(torch.nn.Module):
+    """Honest; those below change what they are given, but only with more records than are tried out."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.output = torch.nn.Linear(input_shape[0], num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.output(inputs - 5)
+
+
+class ChangesInputs(Net):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.output(inputs.sub_(5)) if len(inputs) > 2 else super().forward(inputs)
+
+
+class ChangesWeights(Net):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs = super().forward(inputs)
+        if len(inputs) > 2:
+            self.output.weight.data.zero_()
+        return outputs
+
+
+class ChangesOutputs(CrossEntropy):
+    def each(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        losses = super().each(outputs, labels)
+        if len(labels) > 2:
+            outputs.data.zero_()
+        return losses
+
+
+@pytest.mark.parametrize("model", ["ChangesInputs", "ChangesWeights", "Net"])
+@pytest.mark.parametrize("units", [1, 8], ids=["alone", "together"])
+def test_what_a_try_out_misses_changes_no_further_step_and_no_other_unit(model: str, units: int) -> None:
+    generator, here = np.random.default_rng(3), "tests.models.test_side_effects:"
+    sizes = np.array([3, 7, 5])
+    inputs, labels = generator.normal(size=(3, 7, 5)).astype(np.float32), generator.integers(0, 3, (3, 7))
+    sums = {}
+    for name, loss in (
+        ("Net", "cross-entropy"),
+        (model, "cross-entropy" if model != "Net" else f"{here}ChangesOutputs"),
+    ):
+        client = Client(steps=3, learning_rate=0.5, loss=loss)
+        task = task_of(model=Model(name=here + name), client=client, stack=StackSize(units=units))
+        node = TrainingNode(task, Records(inputs.copy(), labels.copy(), sizes))
+        start = {"output.weight": np.eye(3, 5, dtype=np.float32), "output.bias": np.zeros(3, np.float32)}
+        sums[name, loss], report = node.train(start, order_of([0, 1, 2], task, clips=[10.0]))
+        assert report.failed == 0
+        assert (start["output.weight"] == np.eye(3, 5)).all()
+    honest, other = sums.values()
+    for name, value in honest.items():
+        np.testing.assert_allclose(other[name], value, rtol=0, atol=1e-5)  # of numbers of size 1, in float32
 
 
 def test_two_folders_have_a_module_and_a_helper_of_the_same_name(tmp_path: Path) -> None:

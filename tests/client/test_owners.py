@@ -1,0 +1,90 @@
+"""A node that is started again in a run trains no records of other owners: a person has the rounds of one unit."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedamp.client import messages
+from fedamp.client.app import app, node_of
+from fedamp.data.partition import NaturalPartition
+from fedamp.data.sections import NpzData
+from fedamp.errors import DataError, FederationError
+from fedamp.federation import reader
+from fedamp.federation.training import Client
+from fedamp.models.networks import initial_parameters
+from fedamp.models.section import Model
+from fedamp.server.setup import prepare
+from tests.client.federation import order_of, send, task_of
+from tests.federations import SMALL
+from tests.strategies.consortium import PLAIN_NOISE, Consortium
+
+UNITS, RECORDS = 6, 5
+MODEL = Model(name="logistic")
+
+
+def write(folder: Path, swapped: bool = False, changed: bool = False) -> None:
+    generator = np.random.default_rng(5)
+    owners = np.repeat(np.arange(UNITS), RECORDS)
+    x = generator.normal(size=(len(owners), 5)).astype(np.float32) + changed
+    owners = np.where(owners < 2, 1 - owners, owners) if swapped else owners
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / "train.npz", x=x, y=np.arange(len(owners)) % 3, client=owners)
+    (folder / "federation.json").write_text(json.dumps({"clients": UNITS, "hosted": list(range(UNITS)), "classes": 3}))
+    messages.dataset.cache_clear()  # as in the process that Flower starts for the next message
+    node_of.cache_clear()
+
+
+def ask(kind: str, folder: Path, run: str) -> None:
+    section = NpzData(name="npz", path="elsewhere", partition=NaturalPartition(scheme="natural"))
+    task = task_of(model=MODEL, client=Client(steps=1), data=section, run=run)
+    order = {"task": task.to_json()}
+    if kind == "train":
+        order |= vars(order_of(list(range(UNITS)), task, clips=[1.0]))
+    send(app, kind, order, initial_parameters(MODEL, (5,), 3, seed=1), data=str(folder))
+
+
+@pytest.mark.parametrize("kind", ["query", "train"])
+def test_a_node_started_again_refuses_records_of_other_owners(kind, tmp_path):
+    write(tmp_path / "data")
+    ask("query", tmp_path / "data", "the run")
+    write(tmp_path / "data", changed=True)
+    ask(kind, tmp_path / "data", "the run")
+    write(tmp_path / "data", swapped=True)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"data: the records have other owners, or another order, than when this"):
+            ask(kind, tmp_path / "data", "the run")
+    ask(kind, tmp_path / "data", "another run")
+    ask(kind, tmp_path / "data", "")
+    write(tmp_path / "data")
+    ask(kind, tmp_path / "data", "the run")
+
+
+def test_runs_with_secret_seeds_are_told_apart_and_resumed_ones_are_the_same():
+    raw = reader.yaml.safe_load(SMALL)
+    asked = reader.validate(raw | {"known_seed": False}, "small")
+    runs = [prepare(asked, seed).task for seed in (2**200 + 1, 2**200 + 1, 2**200 + 2)]
+    assert runs[0].run == runs[1].run != runs[2].run
+    assert len({task.digest for task in runs}) == 1, "nodes agree on a task before there is a run"
+    assert prepare(reader.validate(raw | {"known_seed": True}, "small")).task.run == ""
+
+
+def test_secure_nodes_remember_owners_beside_their_units(tmp_path, monkeypatch):
+    """Their memory is a file that a server cannot have forgotten, nor a cache that is emptied."""
+    folder = tmp_path / "data"
+    write(folder)
+    (folder / "federation.json").unlink()
+    data = f"data={{name: npz, path: {folder}, classes: 3, partition: {{scheme: natural}}}}"
+    hosts = {"one": "0-1", "two": "2-3", "three": "4-5"}
+    terms = "aggregation={scheme: secure, dropped: 0.0, colluding: 0.0}"
+    consortium = Consortium(tmp_path, PLAIN_NOISE, "check_in={scheme: all}", terms, data, hosts=hosts)
+    for context in consortium.contexts.values():
+        context.node_config["data"] = str(folder)
+    consortium.play()
+    assert consortium.strategy.collected.errors == []
+    write(folder, swapped=True)
+    (folder / "federation.json").unlink()
+    monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "emptied"))
+    with pytest.raises(FederationError, match="other units live on this node, or own its records, than when it joined"):
+        consortium.play()
