@@ -15,7 +15,7 @@ MINUTES = {
     "idea": 1,
     "noise": 1,
     "leaderboard": 2,
-    "clipping": 8,
+    "clipping": 10,
     "tables": 1,
     "accounting": 25,
     "scale": 20,

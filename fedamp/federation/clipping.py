@@ -17,8 +17,9 @@ from fedamp.noise.gaussian import Address, add_gaussian
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-30, 2.0**30
 
 # How far a run moves the model by default (:class:`Normalised`): the best value on digits, synthetic data and
-# Fashion-MNIST. And the longest update of clients that move by 1 themselves: training diverges beyond it.
-_TRAVEL, _LONGEST = 5.0, 1.6
+# Fashion-MNIST. And the longest update of clients that move by 1 themselves: training diverges beyond it. And how many
+# times 1 / (1 - momentum) rounds it takes until momentum is at work.
+_TRAVEL, _LONGEST, _SETTLED = 5.0, 1.6, 5.0
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,11 @@ class Normalised(ClippingRule):
     q^(-1/2). If a unit trains a share of the model, the distances of the submodels add in quadrature.
 
     Where noise allows a longer update than clients make themselves, the model cannot follow it: the norm is at most
-    proportional to the root of their own drift (docs/strategies.md has the measurement). All of it is public.
+    proportional to the root of their own drift, over a server's rate above 1. In a short run momentum never comes up
+    to its speed: it counts as 1 - 5 / R at most (docs/strategies.md has the measurements). All of it is public.
 
     Attributes:
-        rounds, momentum: of the run.
+        rounds, momentum, rate: of the run and its server.
         cohort: expected number of units a round.
         share: probability that a unit trains a given parameter.
         drift: how far gradients of norm 1 move a client in a round (:attr:`fedamp.federation.training.Client.drift`).
@@ -109,13 +111,15 @@ class Normalised(ClippingRule):
     cohort: float
     share: float = 1.0
     drift: float = 1.0
+    rate: float = 1.0
     normalises = True
 
     def norm(self, noise_multiplier: float) -> float:
         noise = noise_multiplier / (self.cohort * self.share * math.sqrt(self.rounds))
         distance = _TRAVEL / math.sqrt(noise) if noise else math.inf
-        longest = _LONGEST * math.sqrt(self.drift * self.share)
-        return min(distance * math.sqrt(self.share) * (1 - self.momentum) / self.rounds, longest)
+        longest = _LONGEST * math.sqrt(self.drift * self.share) / max(self.rate, 1.0)
+        slowed = max(1 - self.momentum, min(_SETTLED / self.rounds, 1.0))
+        return min(distance * math.sqrt(self.share) * slowed / self.rounds, longest)
 
 
 class AdaptiveClip(Section, ClippingRule):
@@ -169,5 +173,6 @@ def clipping_of(
     if isinstance(section, AdaptiveClip):
         return section
     if isinstance(section, str):
-        return Normalised(rounds, server.velocity, cohort, share, drift)
+        rate = server.learning_rate if server.optimizer == "sgd" else 1.0  # adam divides the norm away
+        return Normalised(rounds, server.velocity, cohort, share, drift, rate)
     return FixedNorm(section)

@@ -52,12 +52,20 @@ def test_what_a_rule_lets_out_has_the_noise_that_it_charges(rule):
 
 
 def test_an_automatic_norm_moves_a_run_as_far_as_its_noise_allows():
-    """D (1 - m) / R with D = 5 / sqrt(s / (n sqrt(R))), at most 1.6 sqrt(drift), worked out by hand."""
+    """D (1 - m) / R with D = 5 / sqrt(s / (n sqrt(R))), at most 1.6 sqrt(drift), worked out by hand.
+
+    Momentum counts as 1 - 5 / R at most, and a server's rate above 1 divides the longest norm.
+    """
     for server, rounds, cohort, noise, expected in (
         ({"momentum": 0.8}, 100, 50.0, 8.0, 5 / math.sqrt(0.016) * 0.2 / 100),
         ({"optimizer": "adam", "momentum": 0.8}, 100, 50.0, 8.0, 5 / math.sqrt(0.016) / 100),
         ({}, 4, 1000.0, 0.5, 1.6),  # 5 / sqrt(0.5 / 2000) / 4 would be 79
         ({}, 60, 300.0, 0.0, 1.6),
+        ({"momentum": 0.9}, 10, 50.0, 8.0, 5 / math.sqrt(8 / (50 * math.sqrt(10))) * 0.5 / 10),
+        ({"momentum": 0.9}, 4, 5.0, 8.0, 5 / math.sqrt(0.8) / 4),
+        ({"learning_rate": 2.0}, 60, 300.0, 0.0, 0.8),
+        ({"learning_rate": 0.5}, 60, 300.0, 0.0, 1.6),
+        ({"optimizer": "adam", "learning_rate": 2.0}, 60, 300.0, 0.0, 1.6),
     ):
         rule = clipping_of("auto", Server(**server), rounds, cohort)
         assert rule.norm(noise) == pytest.approx(expected, rel=1e-9)

@@ -30,7 +30,7 @@ HOPELESS = {
     "signal ": ("privacy.epsilon=0.001",),
     "drift": ("privacy.clip=1e6",),
     "reach": ("privacy.clip=1e-9",),
-    "longest reach": ("privacy.clip=auto", "server.learning_rate=1e4"),
+    "longest reach": ("privacy.noise_multiplier=1e-6", "privacy.epsilon=null", "client={steps: 1, learning_rate: 1e8}"),
     "drift ": ("privacy.clip=0.5", "server.learning_rate=1e6"),
     "learning rate": ("client.learning_rate=1e6",),
     "local steps": ("client.steps=1000000",),
