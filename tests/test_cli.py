@@ -394,6 +394,26 @@ def test_a_new_scenario_has_nothing_off(fedamp, tmp_path, answers):
     assert "expected: client, sample" in one_line(refused.err)
 
 
+def test_a_new_scenario_of_a_folder_runs_once_its_classes_are_told(fedamp, tmp_path):
+    """Their number is not in the folder: people's labels must not decide it. Whose a record is stands in it."""
+    (tmp_path / "own").mkdir()
+    people = np.repeat(np.arange(40), 5)
+    np.savez(tmp_path / "own" / "train.npz", x=np.eye(200, 4), y=people % 3, client=people)
+    file = tmp_path / "mine" / "scenario.yaml"
+    file.parent.mkdir()
+    asked = ("new", file, "--data", tmp_path / "own")
+    refused = fedamp(*asked)
+    assert (refused.status, file.exists()) == (2, False)
+    assert one_line(refused.err).startswith("error: --classes: people's labels must not decide it")
+    assert fedamp(*asked, "--classes", "3").status == 0
+    data = yaml.safe_load(file.read_text())["data"]
+    told = {"name": "npz", "path": "../own", "classes": 3, "partition": {"scheme": "natural"}}
+    assert data == told
+    few = ("--set", "rounds=2", "--set", "check_in.k=1", "--set", "privacy.precision=0.05")
+    answer = fedamp("run", file, "--anyway", "--engine", "serial", *few, "--out", tmp_path / "run")
+    assert answer.status == 0, answer
+
+
 def test_five_questions_at_a_terminal(tmp_path):
     """An answer of one's own, and the defaults."""
     ours, theirs = pty.openpty()

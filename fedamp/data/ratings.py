@@ -1,7 +1,5 @@
 """Ratings by real people."""
 
-import gzip
-import zlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +11,7 @@ from fedamp.data.idx import places_of
 from fedamp.data.partition import AnyPartition, NaturalPartition
 from fedamp.data.stored import BenchmarkData, Tables
 from fedamp.data.table import Table
+from fedamp.data.unfolded import inflated
 from fedamp.errors import DataError, needs_extras, one_line
 
 _FILES = "Rdata.rdx", "Rdata.rdb"
@@ -31,7 +30,7 @@ class InstEvalData(BenchmarkData):
     partition: AnyPartition = NaturalPartition(scheme="natural", column="student")
 
     def open(self, folder: Path) -> Tables:
-        students, lecturers, ratings = _read(self._folder(folder))
+        students, lecturers, ratings = _read(self._folder(folder), self.max_bytes)
         order = np.argsort(students, kind="stable")
         starts = np.searchsorted(students[order], students[order])
         place = np.empty(len(order), dtype=np.int64)
@@ -57,20 +56,24 @@ def _column(columns: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
     return columns[name]
 
 
-def _read(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def _read(folder: Path, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Students, lecturers (from 0) and ratings of all records."""
     with needs_extras():
         import rdata
     try:
-        index = _objects(rdata, gzip.decompress((folder / _FILES[0]).read_bytes()))
+        index = _objects(rdata, inflated(folder / _FILES[0], (folder / _FILES[0]).read_bytes(), most))
         first, length = (int(each) for each in index["variables"]["InstEval"])
         raw = (folder / _FILES[1]).read_bytes()[first : first + length]
-        frame = _objects(rdata, zlib.decompress(raw[4:]))
+        frame = _objects(rdata, inflated(folder / _FILES[1], raw[4:], most))
         student, lecturer = (np.asarray(frame[name].astype(int)) for name in "sd")
         return student, np.unique(lecturer, return_inverse=True)[1], np.asarray(frame["y"], dtype=np.float64)
+    except DataError:
+        raise
     except Exception as error:  # of a foreign format
         raise DataError(f"{folder}: not the data of lme4 ({one_line(error)})") from None
 
 
 def _objects(rdata: Any, content: bytes) -> Any:
+    if not content.startswith(b"X\n"):  # the library would unfold it once more
+        raise ValueError("not serialised by R")
     return rdata.conversion.convert(rdata.parser.parse_data(content, extension=".rds"))

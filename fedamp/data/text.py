@@ -18,6 +18,7 @@ from fedamp.data.idx import places_of
 from fedamp.data.partition import AnyPartition, NaturalPartition
 from fedamp.data.stored import BenchmarkData
 from fedamp.data.table import Table, require
+from fedamp.data.unfolded import check_bytes
 from fedamp.errors import DataError, one_line
 
 _FIRST, _LAST = 32, 126  # the printable characters of ASCII; all others, and the end of a text, are one token
@@ -46,7 +47,9 @@ class Texts(FolderData):
             raise DataError(f"{source}: column {self.text!r} must hold texts")
         wrong = np.array([text is None for text in texts], bool)
         pieces = [tokens_of(text or "") for text in texts]
-        counts = np.ones(len(pieces), np.int64)
+        records = [max(1, -(-(len(piece) - 1) // self.length)) if self.label is None else 1 for piece in pieces]
+        counts = np.array(records, np.int64)
+        check_bytes(source, int(counts.sum()) * self.length * 2 * np.dtype(np.int32).itemsize, self.max_bytes)
         labels: NDArray[Any]
         if self.label is not None:
             require(self.label, files.names, "data.label", source)
@@ -59,7 +62,6 @@ class Texts(FolderData):
             nothing: Any = None if self.words else np.nan
             labels = np.where(wrong, nothing, stored)
         else:
-            counts = np.array([max(1, -(-(len(piece) - 1) // self.length)) for piece in pieces], np.int64)
             inputs = np.zeros((counts.sum(), self.length), np.int32)
             labels = np.full_like(inputs, NOT_COUNTED)
             for start, count, piece in zip(np.cumsum(counts) - counts, counts, pieces, strict=True):

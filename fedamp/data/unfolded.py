@@ -2,6 +2,7 @@
 
 import math
 import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -20,12 +21,25 @@ def check_bytes(source: object, found: int, most: int) -> None:
         raise DataError(f"{source}: unfolds to {found:,} bytes or more; expected: at most data.max_bytes {most:,}")
 
 
+def inflated(source: object, content: bytes, most: int) -> bytes:
+    """The content of gzip or zlib. DataError: it is more than ``most`` bytes; ValueError, zlib.error: it is damaged."""
+    unfolding = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
+    found = unfolding.decompress(content, most + 1)
+    check_bytes(source, len(found), most)
+    if not unfolding.eof:
+        raise ValueError("it ends too early")
+    return found
+
+
 def check_files(paths: Iterable[Path], most: int) -> None:
-    """Raises DataError, which names the file, where parquet, csv or json unfolds to over ``most`` bytes together."""
+    """Raises DataError, which names the file, where files unfold to over ``most`` bytes together: of parquet, arrow
+    (of ``save_to_disk``), csv or json.
+    """
     total = 0
     for path in paths:
         try:
-            total += _parquet(path, most) if path.suffix == ".parquet" else _A_CELL * path.stat().st_size
+            measure = {".parquet": _parquet, ".arrow": _arrow}.get(path.suffix)
+            total += _A_CELL * path.stat().st_size if measure is None else measure(path, most - total)
         except Exception:  # of foreign formats: what reads the file says what is wrong with it
             continue
         check_bytes(path, total, most)
@@ -40,6 +54,19 @@ def array_bytes(archive: IO[bytes], name: str) -> int:
         version = np.lib.format.read_magic(member)[0]  # type: ignore[no-untyped-call]
         shape, _, dtype = read[min(version, 2)](member)  # type: ignore[no-untyped-call]
     return int(dtype.itemsize * math.prod(shape))
+
+
+def _arrow(path: Path, most: int) -> int:
+    """Of one batch after another: they are mapped into memory, unless somebody has compressed them."""
+    import pyarrow as pa
+
+    total = 0
+    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as batches:
+        for batch in batches:
+            total += batch.nbytes
+            if total > most:
+                break
+    return total
 
 
 def _parquet(path: Path, most: int) -> int:

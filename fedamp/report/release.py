@@ -24,15 +24,14 @@ from cryptography.hazmat.primitives.serialization import (
 from fedamp.accounting.bundle import FILES, FORMAT, MANIFEST, Bundle, signed, text_of, verify_bundle
 from fedamp.accounting.ledgers import Check, worst
 from fedamp.base.files import lock, write_secret
-from fedamp.errors import InputError, RunFolderError, ScenarioError, needs_extras
-from fedamp.federation import reader
+from fedamp.errors import InputError, RunFolderError, needs_extras
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.ledger import WRITTEN_BY, chosen_otherwise, differences, plan_of
+from fedamp.runs.ledger import WRITTEN_BY
 from fedamp.runs.records import LedgerRecord
 from fedamp.runs.run import read_run
-from fedamp.runs.verify import complaint, model_check
+from fedamp.runs.verify import complaint, model_check, scenario_check
 
 MODEL, LEDGER, SCENARIO, PAGE = FILES
 LEFT_OUT = {"description", "engine", "federation", "trackers"}  # what the plan reads of them is filled in elsewhere
@@ -179,21 +178,5 @@ def verify_release(path: Path, public_key: str | None = None, head: str | None =
         ledger = LedgerRecord.read(files.ledger)
         if head not in (None, ledger.head):
             checks.append(Check("head", "fail", f"{ledger.head}, but {head} was written down"))
-        return [*checks, _scenario(ledger, Path(folder) / SCENARIO), model_check(ledger, files)]
-
-
-def _scenario(ledger: LedgerRecord, file: Path) -> Check:
-    try:
-        scenario = reader.load(file)
-        different = set(differences(ledger, plan_of(ledger, scenario), scenario, ledger.frozen_sha256))
-        otherwise = chosen_otherwise(ledger, scenario)
-    except (ScenarioError, ValueError) as error:
-        return Check("scenario", "caution", f"{SCENARIO} cannot be planned here ({error})")
-    wrong = different - {"scenario_sha256"}
-    left_out = "its paths were left out, so its digest cannot be compared; what it charges is the same"
-    return Check.of(
-        "scenario",
-        f"{SCENARIO} is the one that was charged",
-        caution=otherwise or (left_out if different else None),
-        fail=f"{SCENARIO} gives another {', '.join(sorted(wrong))}" if wrong else None,
-    )
+        scenario = scenario_check(ledger, Path(folder) / SCENARIO, is_public=True)
+        return [*checks, scenario, model_check(ledger, files)]

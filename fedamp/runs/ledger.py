@@ -36,7 +36,6 @@ from fedamp.runs.records import (
     Summary,
 )
 
-_AGAIN = 1e-3  # relative: what a calibration on another machine may differ by
 WRITTEN_BY = f"fedamp {version()}"
 TRUSTED = "The server is trusted: it sees each node's sum before noise, and keeps it to itself."
 SECURE = (
@@ -119,6 +118,12 @@ class Ledger:
         for complaint in ledgers.altered_ledger(json.loads(file.read_bytes())):
             raise RunFolderError(f"{file.parent}: damaged ledger: {complaint}")
         return found
+
+    def check_files(self, last: int) -> None:
+        """RunFolderError if a file beside the ledger is not as the run left it after its first ``last`` rounds."""
+        records = [entry.record for entry in self.releases]
+        for complaint in chain.altered_files(self.folder, self._head["files"], records, last):
+            raise RunFolderError(f"{self.folder.path}: {complaint}; expected: as the run left it")
 
     def _where(self) -> str:
         """The sections of the scenario that decide results and are not as when the run began."""
@@ -275,21 +280,26 @@ def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
     return replace(make_plan(scenario, ledger.units), known_seed=scenario.known_seed)
 
 
-def chosen_otherwise(ledger: LedgerRecord, scenario: Scenario) -> str | None:
-    """What the scenario leaves to ``auto`` and this version would not choose so, in one line; None: nothing.
+def of_auto(ledger: LedgerRecord, plan: Plan, asked: Scenario) -> tuple[str | None, str | None]:
+    """A caution and a failure about the cost of what ``asked`` leaves to ``auto``; ``plan`` is :func:`plan_of` both.
 
-    Another version may have chosen otherwise. But a ledger that claims more noise than was added looks like that, too.
+    Another version may choose otherwise, but its choice may not make the ledger say a smaller cost. ``auto`` noise
+    spends the budget, up to the precision of the accounting, in every version: so nothing is calibrated again.
     """
-    fresh, found = make_plan(scenario, ledger.units), []
-    if not math.isclose(fresh.noise_multiplier, ledger.noise_multiplier, rel_tol=_AGAIN):
-        found.append(f"a noise multiplier of {ledger.noise_multiplier:.6g}, not {fresh.noise_multiplier:.6g}")
-    if len(fresh.coefficients) != len(ledger.noise_coefficients):
-        found.append(f"{len(ledger.noise_coefficients) + 1} bands, not {len(fresh.coefficients) + 1}")
-    elif not np.allclose(fresh.coefficients, ledger.noise_coefficients, rtol=0, atol=_AGAIN):
-        found.append("other noise_coefficients")
-    if isinstance(units := getattr(scenario.data, "clients", None), int) and scenario.privacy.unit == "client":
-        found += [f"{ledger.units} units, not {units}"] * (units != ledger.units)
-    return f"the ledger says {', '.join(found)} as this version chooses" if found else None
+    privacy, fresh = asked.privacy, make_plan(asked, ledger.units)
+    stated, recomputed = ledger.whole_run_epsilon.upper, plan.planned_epsilon.upper
+    lowest, full = min(stated, recomputed), privacy.epsilon
+    if privacy.noise_multiplier != "auto":
+        if plan.coefficients == fresh.coefficients:
+            return None, None
+        full = fresh.planned_epsilon.upper
+    elif full is not None and lowest < full * (1 - privacy.precision):  # perhaps no noise spends so large a budget
+        full = min(full, fresh.planned_epsilon.upper)
+    if full is None or lowest >= full * (1 - privacy.precision):
+        return None, None
+    found = f"{stated:.6g}, for noise that costs {recomputed:.6g} by this version; what auto chooses costs {full:.6g}"
+    by_another = stated >= full * (1 - privacy.precision) and ledger.written_by != WRITTEN_BY  # with a looser bound
+    return (found, None) if by_another else (None, found)
 
 
 def differences(

@@ -26,9 +26,10 @@ from fedamp.base.numbers import power
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import weakness
+from fedamp.federation.scenario import Scenario
 from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.ledger import WRITTEN_BY, chosen_otherwise, differences, digest, plan_of
+from fedamp.runs.ledger import WRITTEN_BY, differences, digest, of_auto, plan_of
 from fedamp.runs.records import Bracket, LedgerRecord, RoundRecord, Summary, reports
 
 SHOWN = 5  # of the complaints of a check
@@ -90,7 +91,7 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         found += f"; {failed:,} failed and count as zero" * (failed > 0)
         yield Check("reported", "caution" if reported < scheduled or failed else "pass", found)
     if files.scenario.is_file():
-        yield _scenario(ledger, files)
+        yield scenario_check(ledger, files.scenario)
     else:
         yield Check("scenario", "caution", f"{files.scenario.name} is not here: {UNCHECKED} were not checked")
     if files.model.is_file():
@@ -131,16 +132,35 @@ def _by_round(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64] | N
     return plan_of(ledger, reader.load(files.scenario)).epsilon_by_round
 
 
-def _scenario(ledger: LedgerRecord, files: RunFolder) -> Check:
-    name = files.scenario.name
+def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) -> Check:
+    """Whether a scenario is the one that was charged; a public one lacks paths, and may lack what it is planned with.
+
+    The number of units that people's data decide is the ledger's: no records are read.
+    """
     try:
-        scenario = reader.load(files.scenario)
-        different = differences(ledger, plan_of(ledger, scenario), scenario, ledger.frozen_sha256)
-        otherwise = chosen_otherwise(ledger, scenario)
+        scenario = reader.load(file)
+        plan = plan_of(ledger, scenario)
+        different = differences(ledger, plan, scenario, ledger.frozen_sha256)
+        caution, wrong = of_auto(ledger, plan, scenario)
     except (ScenarioError, ValueError) as error:
-        return Check("scenario", "fail", f"{name} cannot be planned ({error})")
-    wrong = f"{name} gives another {', '.join(different)}" if different else None
-    return Check.of("scenario", f"{name} is the one that was charged", caution=otherwise, fail=wrong)
+        missing = f"cannot be planned{' here' * is_public} ({error})"
+        return Check("scenario", "caution" if is_public else "fail", f"{file.name} {missing}")
+    passed = f"{file.name} is the one that was charged"
+    if _counted(scenario) is None:
+        passed += f", for {ledger.units} units as the ledger says: they are counted in the data"
+    elif ledger.units != _counted(scenario):
+        different.append("units")
+    if is_public and "scenario_sha256" in different:
+        different.remove("scenario_sha256")
+        caution = caution or "its paths were left out, so its digest cannot be compared; what it charges is the same"
+    wrong = f"{file.name} gives another {', '.join(different)}" if different else wrong
+    return Check.of("scenario", passed, caution, wrong)
+
+
+def _counted(scenario: Scenario) -> int | None:
+    """The number of units that a scenario itself says."""
+    found = getattr(scenario.data, "clients", None)
+    return found if isinstance(found, int) and scenario.privacy.unit == "client" else None
 
 
 def model_check(ledger: LedgerRecord, files: RunFolder) -> Check:

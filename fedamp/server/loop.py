@@ -31,7 +31,6 @@ from fedamp.errors import (
     StopTraining,
     UnwritableError,
 )
-from fedamp.runs.chain import altered
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
@@ -274,7 +273,7 @@ class _Run:
             return RunFolderError(f"{file}: {what}; expected: {expected}")
 
         if not files and self.ledger.has_ended:
-            self._check_unaltered(released)
+            self.ledger.check_files(released)
             self._keep_rounds(released)
             return ServerState(self.ledger.last_model(), released)
         if files and not folder.ledger.exists():
@@ -289,7 +288,8 @@ class _Run:
         if released > last and not self.plan.known_seed:
             raise wrong(folder.checkpoints, f"ends at round {last}, but round {released} was released")
         if checkpoint is None:
-            self._check_unaltered(0)
+            if folder.ledger.exists():
+                self.ledger.check_files(0)
             self._keep_rounds(0)
             return None
         state, record = checkpoint
@@ -299,7 +299,7 @@ class _Run:
         kept = [done.round for done in folder.read_rounds() if done.round <= last]
         if kept not in (list(range(1, last)), list(range(1, last + 1))):
             raise wrong(folder.rounds, f"damaged: its rounds are not 1 to {last} each once")
-        self._check_unaltered(last)
+        self.ledger.check_files(last)
         # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
             self.ledger.enter(last, state.model, record if len(kept) < last else None)
@@ -309,11 +309,6 @@ class _Run:
         if len(kept) < last:
             self._append(record)
         return state
-
-    def _check_unaltered(self, last: int) -> None:
-        """RunFolderError if a file is not as the run left it after its first ``last`` rounds."""
-        for complaint in altered(self.folder, last) if self.folder.ledger.exists() else ():
-            raise RunFolderError(f"{self.folder.path}: {complaint}; expected: as the run left it")
 
     def _keep_rounds(self, last: int) -> None:
         """Take over the lines of the first rounds; later ones are dropped, because those rounds are played again."""

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedamp.data.partition import NaturalPartition
-from fedamp.data.sections import HuggingFaceData, IdxData, NpzData, TabularData, TextData
+from fedamp.data.sections import HuggingFaceData, IdxData, InstEvalData, KnownImages, NpzData, TabularData, TextData
 from fedamp.data.unfolded import MOST
 from fedamp.errors import DataError
 from tests.federations import small
@@ -67,9 +67,39 @@ def folder_of_parquet(folder):
     return HuggingFaceData(name="huggingface", dataset=str(folder), classes=2, clients=4, max_bytes=2**20)
 
 
-@pytest.mark.parametrize(
-    "write", [vast_npz, vast_idx, vast_numbers, vast_texts, long_csv, folder_of_parquet], ids=lambda w: w.__name__
-)
+def saved_to_disk(folder):
+    import datasets
+
+    datasets.Dataset.from_dict({"image": [1.0] * 2**18, "label": [1] * 2**18}).save_to_disk(folder / "train")
+    given = {"dataset": str(folder / "train"), "test_split": None, "classes": 2, "clients": 4}
+    return HuggingFaceData(name="huggingface", **given, max_bytes=2**20)
+
+
+def digits_of_npm(folder):
+    (folder / "train" / "src" / "digits").mkdir(parents=True)
+    for digit in range(10):
+        (folder / "train" / "src" / "digits" / f"{digit}.json").write_text('{"data": [' + "0," * 2**15 + "0]}")
+    return KnownImages(name="mnist", path=str(folder / "train"), clients=4, max_bytes=2**20)
+
+
+def data_of_r(folder):
+    (folder / "train").mkdir()
+    (folder / "train" / "Rdata.rdx").write_bytes(gzip.compress(bytes(2**24)))
+    (folder / "train" / "Rdata.rdb").write_bytes(b"")
+    return InstEvalData(name="insteval", path=str(folder / "train"), max_bytes=2**20)
+
+
+def many_short_texts(folder):
+    """Each of them is a record of 64 tokens."""
+    (folder / "train.csv").write_text("text,author\n" + "a,ann\n" * 2**12)
+    partition = NaturalPartition(scheme="natural", column="author")
+    return TextData(name="text", path=str(folder), partition=partition, max_bytes=2**20)
+
+
+VAST = (vast_npz, vast_idx, vast_numbers, vast_texts, long_csv, folder_of_parquet, saved_to_disk, digits_of_npm)
+
+
+@pytest.mark.parametrize("write", [*VAST, data_of_r], ids=lambda w: w.__name__)
 def test_what_unfolds_to_too_much_is_refused_before_it_does(write, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "records"
@@ -82,6 +112,12 @@ def test_what_unfolds_to_too_much_is_refused_before_it_does(write, tmp_path, mon
     assert said.startswith(str(folder / "train"))
     assert f"expected: at most data.max_bytes {section.max_bytes:,}" in said
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_short_texts_are_as_long_as_records(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match=r"train\.csv: unfolds to 2,097,152 bytes or more"):
+        many_short_texts(tmp_path).load(0, Path())
 
 
 def test_the_key_raises_the_limit_and_its_default_changes_no_scenario(tmp_path):

@@ -3,13 +3,16 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from fedamp.errors import RunFolderError
+from fedamp.runs.ledger import WRITTEN_BY
 from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED
 from fedamp.runs.verify import verify_ledger
+from fedamp.server.launch import launch
 from tests.chains import change_ledger
-from tests.federations import small
+from tests.federations import Silent, small
 from tests.server.plays import play_in
 
 KINDS = {
@@ -200,19 +203,56 @@ def test_a_server_that_sees_less_than_the_parts_say_is_found_without_the_scenari
     assert "is not in server_mechanism" in wrong(run)["mechanism"]
 
 
-def test_more_noise_than_auto_chooses_is_told(tmp_path):
+def with_ledger_of(run, other, **also) -> str:
+    """The run's folder with another run's ledger, in which every number goes together; what the scenario check says."""
+    kept = {key: json.loads((run / "ledger.json").read_text())[key] for key in ("budget_epsilon", "scenario_sha256")}
+    shutil.copy(other / "ledger.json", run / "ledger.json")
+    (run / "model.safetensors").unlink(missing_ok=True)
+    change_ledger(run, lambda ledger: ledger.update(kept | also))
+    [check] = [check for check in verify_ledger(run) if check.name == "scenario"]
+    return f"{check.verdict}: {check.found}"
+
+
+def test_noise_of_auto_that_costs_less_than_the_budget_is_refused(tmp_path):
     """Parts, mechanism and every epsilon go together, and the scenario leaves the noise to auto."""
     auto = play(tmp_path / "auto", *KINDS["budget"])
     other = play(tmp_path / "other", "privacy={clip: 0.5, epsilon: 1, noise_multiplier: auto}")
-    budget, sha256 = (
-        json.loads((auto / "ledger.json").read_text())[key] for key in ("budget_epsilon", "scenario_sha256")
-    )
-    shutil.copy(other / "ledger.json", auto / "ledger.json")
-    (auto / "model.safetensors").unlink()
-    change_ledger(auto, lambda ledger: ledger.update(budget_epsilon=budget, scenario_sha256=sha256))
-    [check] = [check for check in verify_ledger(auto) if check.name == "scenario"]
-    assert check.verdict == "caution"
-    assert "the ledger says a noise multiplier of" in check.found
+    said = with_ledger_of(auto, other)
+    assert said.startswith("fail: 0.99")
+    assert "what auto chooses costs 1.99" in said
+    assert with_ledger_of(auto, other, written_by="fedamp 0.0.1").startswith("fail: ")
+
+
+def test_an_auto_by_a_looser_bound_of_another_version_is_told(tmp_path):
+    """It has more noise than this version needs. The cost that it says is still the budget."""
+    auto = play(tmp_path / "auto", *KINDS["budget"])
+    noise = json.loads((auto / "ledger.json").read_text())["parts"][0]["noise_multiplier"]
+    other = play(tmp_path / "other", f"privacy={{clip: 0.5, noise_multiplier: {1.1 * noise}}}")
+    budget = {"whole_run_epsilon": {"lower": 1.0, "upper": 2.0}}
+    assert "another " not in with_ledger_of(auto, other, written_by="fedamp 0.0.1", **budget)
+    assert with_ledger_of(auto, other, written_by="fedamp 0.0.1", **budget).startswith("caution: 2, for noise")
+    assert with_ledger_of(auto, other, **budget).startswith("fail: 2, for noise")  # this version chooses less
+    assert with_ledger_of(auto, other, written_by="fedamp 0.0.1").startswith("fail: 1.")
+
+
+def test_bands_of_auto_that_cost_less_are_refused(tmp_path):
+    """Smaller coefficients are charged less, at the noise multiplier that the scenario gives."""
+    spaced = ("check_in={scheme: spaced, k: 2, gap: 3}", "rounds=8")
+    run = play(tmp_path / "run", *spaced, BANDED)
+    other = play(tmp_path / "other", *spaced, BANDED.replace("bands: 3", "bands: 3, coefficients: [0.1, 0.05]"))
+    for version in (WRITTEN_BY, "fedamp 0.0.1"):
+        assert "what auto chooses costs" in with_ledger_of(run, other, written_by=version)
+        assert wrong(run).keys() - {"claim", "chain"} == {"scenario"}  # summary.json and lines are the run's own
+
+
+def test_units_that_the_scenario_says_are_compared(tmp_path, run):
+    change_ledger(run, of("units", to=lambda units: 2 * units))
+    assert "units" in wrong(run)["scenario"]
+    np.savez(tmp_path / "train.npz", x=np.eye(8), y=np.arange(8) % 2, client=np.arange(8) // 2)
+    natural = f"data={{name: npz, path: {tmp_path}, classes: 2, partition: {{scheme: natural}}}}"
+    own = launch(small(natural, "rounds=2", "check_in={scheme: all}"), Silent(), tmp_path / "own")
+    [check] = [check for check in verify_ledger(own) if check.name == "scenario"]
+    assert (check.verdict, "for 4 units as the ledger says" in check.found) == ("pass", True)
 
 
 def test_less_noise_than_the_ledger_says_is_found_by_the_scenario(run):
