@@ -82,7 +82,7 @@ def _timed(answer: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any
 def sampled(noise_multiplier: float, rounds: int, chosen: int, delta: float, precision: float = 5e-3) -> dict[str, Any]:
     """Ours; both directions."""
     from fedamp.accounting import Allocation, Gaussian
-    from fedamp.accounting.sampled import sampled_profile
+    from fedamp.accounting.answers import sampled_profile
 
     event = Allocation(Gaussian(noise_multiplier), chosen, rounds)
     found = sampled_profile(event).epsilon(delta, precision=precision)
@@ -229,7 +229,7 @@ def _asked(contender: Contender, limit: float) -> list[Timed]:
 def _draws(setting: Setting, ours: Timed) -> dict[str, Any]:
     """Draws that each way of sampling needs for the width of our bracket; plain ones on one side only."""
     from fedamp.accounting import Allocation, Gaussian
-    from fedamp.accounting.sampled import sampled_profile
+    from fedamp.accounting.answers import sampled_profile
 
     if ours.answer is None:
         return {}

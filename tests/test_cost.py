@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedamp import api
-from fedamp.accounting.numeric import delta_left
+from fedamp.accounting.arithmetic import delta_left
 from fedamp.errors import ScenarioError
 from fedamp.federation.plan import CURVE, make_plan
 from tests.federations import small, write_small

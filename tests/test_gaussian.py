@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from fedamp import rng
-from fedamp.accounting import numeric
+from fedamp.accounting import arithmetic
 from fedamp.noise import gaussian
 from fedamp.noise.gaussian import Address, Uniform, add_gaussian, grid_of, quantiles, round_noisy
 
@@ -182,8 +182,8 @@ def test_a_width_that_dwarfs_the_noise_is_refused():
 
 
 def test_delta_pays_for_the_sampler():
-    assert 0 < 1e-5 - numeric.delta_left(1e-5) < 1e-20
+    assert 0 < 1e-5 - arithmetic.delta_left(1e-5) < 1e-20
     # Both worlds' samplers, for all that a run releases: (1 + e^epsilon) times the distance (docs/accounting.md).
-    assert 2.0**64 * (1 + np.exp(70.0)) * gaussian.TOTAL_VARIATION <= numeric.SAMPLER
+    assert 2.0**64 * (1 + np.exp(70.0)) * gaussian.TOTAL_VARIATION <= arithmetic.SAMPLER
     with pytest.raises(ValueError, match="less than what finite precision costs"):
-        numeric.delta_left(1e-35)
+        arithmetic.delta_left(1e-35)

@@ -22,7 +22,7 @@ from typer.main import get_command
 
 import fedamp
 from fedamp import cli
-from fedamp.accounting.compiled import compiled
+from fedamp.accounting.kernels import compiled
 from fedamp.cli.doctor import FLOWER
 from fedamp.errors import EXTRAS, missing
 from tests.documentation import ROOT

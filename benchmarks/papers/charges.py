@@ -5,9 +5,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from fedamp.accounting import Mechanism, calibrate, from_json
-from fedamp.accounting.law import Law
-from fedamp.accounting.laws import Detail, numerical_law
-from fedamp.accounting.points import DEFAULT_POINTS
+from fedamp.accounting.convolve import DEFAULT_POINTS
+from fedamp.accounting.law import Detail, Law, numerical_law
 
 Direction = Literal["remove", "add"]
 

@@ -1,59 +1,62 @@
 """Accounting of differential privacy that hidden randomness amplifies; usable without the rest of fedamp.
 
-What each module answers, in reading order (docs/accounting.md has the mathematics, docs/k-of-t.md that of sampling):
+In reading order (docs/accounting.md has the mathematics, docs/k-of-t.md that of sampling):
 
-1. What happened? ``mechanism`` (the base of all expressions), ``releases``, ``amplification``, ``merging``, ``groups``.
-2. What is it charged as, and what of it is attained? ``reductions``, with ``participation`` (choices of hidden rounds).
-3. What was asked? ``conversion`` (epsilon or delta, and what Rényi divergences prove); ``bounds`` holds every answer.
-4. Numerical law, from both sides: ``points`` (finite laws), ``pairing`` (means, short products), ``fourier`` (long
-   products), ``law`` (the operations), ``laws`` (the law of each kind, and its answer).
-5. Rényi divergences: ``moments`` (their algebra), ``renyi`` (each kind), ``renyi_releases`` (single releases).
-   ``group_bounds``: groups and batches, by law and by Rényi.
-6. Several hidden rounds, by sampling: ``hidden_rounds`` (the likelihood ratio), ``certificate`` (means of bounded
-   draws), ``proposals`` (what to draw from), ``sampled`` (the answer). ``revealed``: closed forms, for little noise.
-7. ``answers``: the smallest of all. ``prefixes``: the cost after each round. ``calibration``: noise for a budget.
-   ``risk``, ``tradeoff``: error rates of attacks. ``claims``: the numbers of somebody's code. ``interop``: other
-   people's accountants. ``ledgers``, ``bundle``: verification of what a run has left or released.
+1. ``events``: what happened, frozen expressions. ``theorems``: from an event to simpler ones, a theorem each.
+2. ``answers``: epsilon or delta, the smallest bracket of all evaluators. ``bounds``: questions, and the brackets that
+   answer them.
+3. The evaluators. ``law``: the numerical law of each kind, on the finite laws of ``convolve``. ``sampling``: several
+   hidden rounds, whose likelihood ratio is in ``hidden_rounds``, with banded noise in ``spaced``. ``closed_form``:
+   little noise. ``renyi``: Rényi divergences.
+4. Built on answers. ``prefixes``: the cost after each round. ``search``: noise for a budget. ``risk``, ``tradeoff``:
+   error rates of attacks. ``verify``: ledgers, released bundles, the numbers of somebody's code. ``interop``: other
+   people's accountants.
 
-``checks``, ``numeric``, ``compiled`` and ``loops`` are arithmetic and arguments.
+``checks``, ``arithmetic`` (with all bounds of rounding errors) and ``kernels`` (compiled loops) are below all of them.
 """
 
-from fedamp.accounting import answers, renyi, renyi_releases  # noqa: F401 (renyi_releases registers its kinds)
-from fedamp.accounting.amplification import (
+from fedamp.accounting import answers
+from fedamp.accounting.bounds import Bounds, epsilon_from_rdp
+from fedamp.accounting.events import (
+    FIXED_GRADIENTS,
+    JOINT_RELEASE,
+    Accountant,
     Allocation,
     AllocationPrefix,
+    Approximate,
     CappedPoisson,
+    Compose,
     Cyclic,
     Dropout,
-    Poisson,
-    Spaced,
-    Submodels,
-)
-from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.calibration import calibrate, calibrate_count, calibrate_risk
-from fedamp.accounting.claims import Claims
-from fedamp.accounting.conversion import epsilon_from_rdp
-from fedamp.accounting.groups import Group, WithoutReplacement, group
-from fedamp.accounting.mechanism import Accountant, Mechanism, Relation, from_json
-from fedamp.accounting.merging import FIXED_GRADIENTS, JOINT_RELEASE, LinearCombination, RandomSelection
-from fedamp.accounting.prefixes import epsilon_over_rounds
-from fedamp.accounting.releases import (
-    Approximate,
-    Compose,
     FiniteOutcomes,
     Gaussian,
     GaussianMixture,
+    Group,
     GroupPoissonGaussian,
     Laplace,
+    LinearCombination,
+    Mechanism,
     MixedCoordinate,
     ModelMix,
     NotPrivate,
+    Poisson,
     RandomisedResponse,
+    RandomSelection,
+    Relation,
     Repeat,
+    Spaced,
+    Submodels,
     SubstitutedPoissonGaussian,
+    WithoutReplacement,
+    from_json,
 )
+from fedamp.accounting.prefixes import epsilon_over_rounds
+from fedamp.accounting.renyi import rdp
 from fedamp.accounting.risk import in_words, privacy_profile, trade_off
+from fedamp.accounting.search import calibrate, calibrate_count, calibrate_risk
+from fedamp.accounting.theorems import group, unamplified
 from fedamp.accounting.tradeoff import TradeOff
+from fedamp.accounting.verify import Claims
 
 __all__ = [
     "FIXED_GRADIENTS",
@@ -101,4 +104,4 @@ __all__ = [
 ]
 
 # The only place where mechanisms meet evaluators.
-Mechanism.accountant = Accountant(answers.epsilon, answers.delta, renyi.rdp, trade_off)
+Mechanism.accountant = Accountant(answers.epsilon, answers.delta, rdp, trade_off, unamplified)

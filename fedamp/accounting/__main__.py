@@ -7,9 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from fedamp.accounting.bundle import verify_bundle
-from fedamp.accounting.claims import Claims
-from fedamp.accounting.ledgers import UNCHECKED, Check, worst
+from fedamp.accounting.verify import UNCHECKED, Check, Claims, verify_bundle, worst
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,24 +3,173 @@
 import math
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial, singledispatch
+from operator import attrgetter
+
+import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import AllocationPrefix, CappedPoisson, of_one_class
-from fedamp.accounting.bounds import Bounds, NotEvaluable, in_floating_point
-from fedamp.accounting.conversion import ByOrder, DeltaAt, EpsilonAt, Question, search_orders
-from fedamp.accounting.group_bounds import epsilon_below
-from fedamp.accounting.groups import Group, WithoutReplacement
-from fedamp.accounting.laws import answer_by_law
-from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.merging import LinearCombination
-from fedamp.accounting.points import DEFAULT_POINTS
-from fedamp.accounting.reductions import attained, epsilon_of_losses
-from fedamp.accounting.releases import ModelMix, NotPrivate
-from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
-from fedamp.accounting.revealed import Revealed, revealed
-from fedamp.accounting.sampled import PRECISION, is_sampled, sampled_profile
+from fedamp.accounting.arithmetic import crossing, log_sum
+from fedamp.accounting.bounds import (
+    Bounds,
+    ByOrder,
+    DeltaAt,
+    EpsilonAt,
+    NotEvaluable,
+    Question,
+    in_floating_point,
+    search_orders,
+)
+from fedamp.accounting.closed_form import in_closed_form
+from fedamp.accounting.convolve import DEFAULT_POINTS
+from fedamp.accounting.events import (
+    AllocationPrefix,
+    CappedPoisson,
+    Compose,
+    Gaussian,
+    Group,
+    LinearCombination,
+    Mechanism,
+    ModelMix,
+    NotPrivate,
+    RandomSelection,
+    Relation,
+    Repeat,
+    Spaced,
+    WithoutReplacement,
+)
+from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, Round, Run
+from fedamp.accounting.law import DEFAULT_DETAIL, Detail, numerical_law
+from fedamp.accounting.renyi import (
+    HIGHEST_ORDER,
+    rdp,
+)
+from fedamp.accounting.sampling import PRECISION, SampledProfile
+from fedamp.accounting.spaced import SpacedRemove, SpacedRun
+from fedamp.accounting.theorems import (
+    Participation,
+    as_one_coin,
+    attained,
+    epsilon_of_losses,
+    factors,
+    group,
+    hidden_rounds_bounds,
+    of_one_class,
+    other_bounds,
+    participation,
+    people_in_batch,
+)
+
+# Answers.
+
+
+@singledispatch
+def answer_by_law(event: Mechanism, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
+    """The answer by numerical law. ``event``: what is released. ``question``: epsilon at a delta, or delta at an
+    epsilon. ``points``: of the law; default: 1200, and up to 4800 where the bracket is wider than one part in 1000.
+    ``with_lower``: whether the lower end is computed. Raises ``NotEvaluable``: there is no law, or none that floating
+    point holds.
+    """
+    first = DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000)
+    best = question.ask(numerical_law(event, Detail(first, with_lower)))
+    low, high = question.fine
+    for more in (2400, 4800) if points is None else ():
+        if not low <= best.upper <= high or best.width <= 1e-3 * best.upper:
+            break
+        finer = question.ask(numerical_law(event, Detail(more, with_lower)))
+        helps = finer.width < 0.7 * best.width
+        method = finer.method if finer.upper < best.upper else best.method
+        best = Bounds(max(best.lower, finer.lower), min(best.upper, finer.upper), method)
+        if not helps:
+            break
+    return best
+
+
+@answer_by_law.register(AllocationPrefix)
+@answer_by_law.register(CappedPoisson)
+def _(
+    event: AllocationPrefix | CappedPoisson, question: Question, points: int | None = None, with_lower: bool = True
+) -> Bounds:
+    """The smallest of several bounds. None is exact, so a grid finer than the default is not worth its time."""
+    bounds = hidden_rounds_bounds(event)
+    points = DEFAULT_POINTS if points is None and len(bounds) > 1 else points
+    return min((answer_by_law(part, question, points, with_lower) for part in bounds), key=attrgetter("upper"))
+
+
+# The generic group property.
+
+
+def _group_property(event: Group, question: Question, points: int) -> Bounds:
+    """K people are K changes of one: delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1).
+    Answers have no lower end.
+    """
+
+    def delta_at(epsilon: float) -> Bounds:
+        part = event.mechanism.delta(epsilon / event.size, points=points)
+        if epsilon == 0:
+            return Bounds(0.0, min(1.0, event.size * part.upper), "group property")
+        upper = min(1.0, part.upper * math.exp(min(_log_factor(epsilon, event.size), 700.0)))
+        return Bounds(0.0, upper, f"group property of {part.method}")
+
+    if isinstance(question, DeltaAt):
+        return delta_at(question.epsilon)
+    upper = crossing(lambda epsilon: delta_at(epsilon).upper, question.delta, 1e4, 1e-4)[1]
+    return Bounds(0.0, upper, delta_at(upper).method if upper < math.inf else "group property")
+
+
+def _log_factor(epsilon: float, size: int) -> float:
+    """log of what the group property multiplies delta by, at epsilon > 0; it grows with epsilon."""
+    log_factor = np.log(np.expm1(epsilon)) if epsilon < 700 else epsilon
+    log_factor -= np.log(np.expm1(epsilon / size)) if epsilon < 700 * size else epsilon / size
+    return float(log_factor)
+
+
+def epsilon_below(known: float, delta: float, size: int, of_one: Callable[[float], Bounds]) -> Bounds:
+    """The group property's epsilon from few questions, given an upper end: the factor there is at least that at a
+    smaller one. ``of_one`` answers with the epsilon of one person at a delta.
+    """
+    for _ in range(2):
+        one = of_one(delta * math.exp(-_log_factor(known, size)))
+        known = min(known, size * one.upper)
+        if known == 0:
+            break
+    return Bounds(0.0, known, f"group property of {one.method}")
+
+
+@answer_by_law.register
+def _(event: Group, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
+    """The smallest. A grid finer than the default hardly helps the generic property."""
+    generic = _group_property(event, question, DEFAULT_POINTS if points is None else points)
+    others = [question.ask(bound, points=points) for bound in other_bounds(event)]
+    return min(generic, *others, key=attrgetter("upper")) if others else generic
+
+
+@answer_by_law.register
+def _(event: WithoutReplacement, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
+    """A single release: given that i >= 1 of the group are in the batch, it differs from one of their substitutes by a
+    change of 2 i; joint convexity in i. The batch holds any of the group with a chance p, and
+    delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
+    """
+    if (coin := as_one_coin(event)) is not None:
+        return answer_by_law(coin, question, points, with_lower)
+    hits, logs = people_in_batch(event)
+    some = hits > 0
+    share = min(1.0, math.exp(log_sum(logs[some])))
+    charged = [group(event.mechanism, 2 * int(i)) for i in hits[some]]
+    weights = np.exp(logs[some] - log_sum(logs[some]))
+    drawn = charged[0] if len(charged) == 1 else RandomSelection(charged, tuple(weights / weights.sum()))
+    if isinstance(question, DeltaAt):
+        inner = math.log1p(math.expm1(question.epsilon) / share) if question.epsilon < 700 else question.epsilon
+        answer = drawn.delta(inner, points=points)
+        return Bounds(0.0, share * answer.upper, answer.method)
+    if question.delta >= share:
+        return Bounds(0.0, 0.0, "smaller than the chance of being in the batch")
+    answer = drawn.epsilon(question.delta / share, points=points)
+    upper = math.log1p(share * math.expm1(answer.upper)) if answer.upper < 700 else answer.upper
+    return Bounds(0.0, upper, answer.method)
+
 
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 """Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022."""
@@ -106,7 +255,7 @@ def _with_choices_revealed(event: Mechanism, question: Question, points: int | N
     """Both ends in closed form, or the upper end without amplification. A ``narrow`` bracket needs only the closed
     form, and none where nothing is hidden.
     """
-    shown, unknown = closed_form(event), Bounds(0.0, question.unknown)
+    shown, unknown = in_closed_form(event), Bounds(0.0, question.unknown)
     if shown is not None:
         if narrow and shown.is_plain:
             return unknown
@@ -119,17 +268,6 @@ def _with_choices_revealed(event: Mechanism, question: Question, points: int | N
     except ValueError:  # without amplification the noise may be too little
         return unknown
     return Bounds(0.0, found.upper, f"unamplified: {found.method}")
-
-
-def closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
-    """The choices of a mechanism, or of it without amplification (``hidden`` False), if releases are Gaussian and in
-    range.
-    """
-    try:
-        with in_floating_point():
-            return revealed(event if hidden else event.unamplified())
-    except ValueError:
-        return None
 
 
 def _by_renyi(event: Mechanism, question: Question, more: bool) -> ByOrder:
@@ -193,7 +331,7 @@ def law_upper(event: Mechanism, delta: float, points: int) -> float:
             upper = answer_by_law(event, EpsilonAt(delta), points, with_lower=False).upper
     except NotEvaluable:
         upper = math.inf
-    shown = closed_form(event)
+    shown = in_closed_form(event)
     if shown is None or (upper < math.inf and (shown.is_plain or shown.delta(upper).upper > delta)):
         return upper
     return min(upper, shown.epsilon(delta).upper)
@@ -205,3 +343,63 @@ def _warn_if_slow(name: str, start: tuple[float, float], found: Bounds) -> None:
     if seconds > _PATIENCE:
         advice = "precision 0.05, a scenario's privacy.precision, answers sooner, with a wider bracket"
         warnings.warn(f"{name} took {seconds:.0f} s, answered by: {found.method} ({advice})", stacklevel=4)
+
+
+# What is sampled.
+
+
+def is_sampled(event: Mechanism) -> bool:
+    """Whether a person takes part in several hidden rounds. Law and moments are only bounds there."""
+    if isinstance(event, Spaced):
+        precision, others = factors(event.mechanism)
+        return precision > 0 and not others and not event.is_empty
+    return event.is_private and any(_is_hidden(other) for other in factors(event)[1])
+
+
+def sampled_profile(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> SampledProfile:
+    """The sampler of an event that ``is_sampled``: its hidden rounds one by one, and all the rest as one law.
+    ``event``: what is released. ``detail``: of the law that bounds the add direction. Raises ``NotEvaluable``: a round,
+    or the rest, has no numerical law.
+    """
+    if isinstance(event, Spaced):
+        spaced = SpacedRun((), event, factors(event.mechanism)[0] ** -0.5)
+        return SampledProfile(spaced, spaced, (), SpacedRemove, None)
+    precision, others = factors(event)
+    hidden = [(participation(other), times) for other, times in others.items() if _is_hidden(other)]
+    rest: list[Mechanism] = [Repeat(other, times) for other, times in others.items() if not _is_hidden(other)]
+    if precision:
+        rest.append(Gaussian(min(precision**-0.5, 1e50), relation=event.relation or Relation.ZERO_OUT))
+    if rest:
+        hidden.append((Participation(Compose(rest), (0.0, 1.0), 1), 1))
+    rounds = [_rounds(found.mechanism) for found, _ in hidden]
+    upper, lower = (
+        tuple(
+            HiddenRounds(each, found.chances, found.rounds, times, found.rounding)
+            for each, (found, times) in zip(ends, hidden, strict=True)
+        )
+        for ends in zip(*rounds, strict=True)
+    )
+    run = Run(upper)
+    costlier = hidden_rounds_bounds(event)[::-1] if isinstance(event, AllocationPrefix | CappedPoisson) else [event]
+    bounds = tuple(partial(numerical_law, each, detail) for each in costlier)
+    if all(above is below for above, below in rounds):
+        return SampledProfile(run, run, bounds)
+    nothing = all(isinstance(below, FiniteRound) and len(below.points) == 1 for _, below in rounds)
+    return SampledProfile(run, None if nothing else Run(lower), bounds)
+
+
+def _is_hidden(event: Mechanism) -> bool:
+    return len(participation(event).chances) > 2 and not event.releases_nothing
+
+
+def _rounds(mechanism: Mechanism) -> tuple[Round, Round]:
+    """The likelihood ratio of one round, for upper and for lower ends."""
+    precision, others = factors(mechanism)
+    if precision and not others:
+        one = GaussianRound(precision**-0.5)
+        return one, one
+    law = numerical_law(mechanism)
+    if attained(mechanism) is not mechanism:
+        law = law.upper_only()
+    upper = FiniteRound(law.upper, law.rounding)
+    return upper, upper if law.lower is law.upper else FiniteRound(law.lower, law.rounding)

@@ -1,15 +1,17 @@
-"""The answer to every privacy question: a bracket around the truth."""
+"""The two privacy questions, epsilon at a delta and delta at an epsilon, and the bracket that answers each; how Rényi
+divergences answer them.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from fedamp.accounting import checks
+from fedamp.accounting.arithmetic import UNIT, Array
 
 
 @dataclass(frozen=True)
@@ -81,3 +83,151 @@ def _rounded(value: float, up: bool) -> str:
     if unit == 0:  # a thousandth of it underflows
         return f"{value:g}"
     return f"{(math.ceil if up else math.floor)(value / unit) * unit:.4g}"
+
+
+class Profile(Protocol):
+    """Privacy as a curve: mechanisms, laws and evaluators all answer both questions, in both directions. They raise
+    ``NotEvaluable``, with a reason, where they have no answer.
+    """
+
+    def epsilon(self, delta: float, /) -> Bounds:
+        """The smallest epsilon >= 0 at a delta in (0, 1)."""
+        ...
+
+    def delta(self, epsilon: float, /) -> Bounds:
+        """The smallest delta at an epsilon >= 0."""
+        ...
+
+
+class ByOrder(NamedTuple):
+    """The best value over all Rényi orders, and the order that gave it."""
+
+    value: float
+    order: float
+
+
+@dataclass(frozen=True)
+class EpsilonAt:
+    """The question for the smallest epsilon at ``delta``."""
+
+    delta: float
+    unknown: ClassVar[float] = math.inf
+    fine: ClassVar[tuple[float, float]] = 0.01, 20.0  # the answers that are worth a finer grid
+
+    def of_losses(self, largest: float) -> float:
+        """The answer where no loss is above ``largest`` (Kairouz, Oh, Viswanath 2015, Theorem 3.4)."""
+        spared = self.delta * (1 + math.exp(-largest)) * (1 - 8 * UNIT)
+        return min(largest, max(0.0, largest + math.log1p(-spared) + 8 * UNIT * (1 + largest))) if spared < 1 else 0.0
+
+    def ask(self, profile: Profile, **options: Any) -> Bounds:
+        """The answer of a profile."""
+        return profile.epsilon(self.delta, **options)
+
+    def convert(self, orders: Array, divergences: Array) -> ByOrder:
+        """The answer of Rényi divergences at some orders, both of shape (n,)."""
+        pairs = zip(orders.tolist(), divergences.tolist(), strict=True)
+        values = [max(epsilon_of_moment(order, (order - 1) * each, self.delta), 0.0) for order, each in pairs]
+        best = int(np.argmin(values))
+        return ByOrder(values[best], float(orders[best]))
+
+
+@dataclass(frozen=True)
+class DeltaAt:
+    """The question for the smallest delta at ``epsilon``."""
+
+    epsilon: float
+    unknown: ClassVar[float] = 1.0
+    fine: ClassVar[tuple[float, float]] = 1e-10, 1.0  # the answers that are worth a finer grid
+
+    def of_losses(self, largest: float) -> float:
+        """The answer where no loss is above ``largest``."""
+        if self.epsilon >= largest:
+            return 0.0
+        return min(1.0, -math.expm1(self.epsilon - largest) / (1 + math.exp(-largest)) * (1 + 8 * UNIT))
+
+    def ask(self, profile: Profile, **options: Any) -> Bounds:
+        """The answer of a profile."""
+        return profile.delta(self.epsilon, **options)
+
+    def convert(self, orders: Array, divergences: Array) -> ByOrder:
+        """The answer of Rényi divergences at some orders, both of shape (n,)."""
+        logs = log_deltas(orders, divergences, self.epsilon)
+        best = int(np.argmin(logs))
+        return ByOrder(math.exp(min(logs[best], 0.0)), float(orders[best]))
+
+
+Question = EpsilonAt | DeltaAt
+
+
+def log_delta_of_moment(order: float, log_moment: float, epsilon: float) -> float:
+    """log of the delta at ``epsilon`` that log E[X^a] proves, at an order a > 1: (X - e^epsilon)+ <=
+    X^a e^(epsilon (1 - a)) (a - 1)^(a - 1) / a^a (Canonne, Kamath and Steinke 2020, Proposition 12; Balle et al. 2020,
+    Theorem 21). The log moment is a - 1 times the Rényi divergence of order a.
+    """
+    return log_moment + (epsilon * (1 - order) + (order - 1) * math.log(order - 1) - order * math.log(order))
+
+
+def epsilon_of_moment(order: float, log_moment: float, delta: float) -> float:
+    """The epsilon at which ``log_delta_of_moment`` is log ``delta``; may be negative."""
+    return (log_delta_of_moment(order, log_moment, 0.0) - math.log(delta)) / (order - 1)
+
+
+def log_deltas(orders: Array, divergences: Array, epsilon: float) -> Array:
+    """log of the delta at ``epsilon`` that each Rényi divergence proves, shape (n,) as both arguments."""
+    pairs = zip(orders.tolist(), divergences.tolist(), strict=True)
+    return np.array([log_delta_of_moment(order, (order - 1) * each, epsilon) for order, each in pairs])
+
+
+def epsilon_from_rdp(
+    orders: Sequence[float] | Array,
+    divergences: Sequence[float] | Array,
+    delta: float,
+    conversion: Literal["tight", "loose"] = "tight",
+) -> float:
+    """epsilon at ``delta`` of Rényi divergences at some orders, both of shape (n,).
+
+    Args:
+        conversion: "tight" is that of Canonne, Kamath and Steinke 2020, Proposition 12 (also Balle et al. 2020, Theorem
+            21); "loose" that of Mironov 2017, Proposition 3, which the tables of Dong, Chen and Özgür 2025 use.
+    """
+    checked, values = checked_orders(orders), np.asarray(divergences, dtype=np.float64)
+    if values.shape != checked.shape or not np.all(values >= 0):
+        raise ValueError(f"divergences must be >= 0 and one for each order, got {divergences!r}")
+    if conversion not in ("tight", "loose"):
+        raise ValueError(f'conversion must be "tight" or "loose", got {conversion!r}')
+    question = EpsilonAt(checks.delta(delta))
+    if conversion == "tight":
+        return question.convert(checked, values).value
+    return float(np.min(values - math.log(question.delta) / (checked - 1)))
+
+
+def best_of_geometric(orders: Array, divergences: Array, runs: float) -> Array:
+    """Rényi divergences of showing the best of a random number of runs (Papernot and Steinke 2022, Theorem 2, eta = 1).
+
+    The number of runs is geometric: each run is the last with probability 1 / ``runs``. Each run draws its settings
+    independently. The choice may depend on everything that the runs release, and nothing else is shown:
+
+        D'(a) <= D(a) + 2 min over b of ((1 - 1 / b) D(b) + log(runs) / b) + log(runs) / (a - 1).
+
+    Args:
+        orders: a > 1, shape (n,).
+        divergences: D(a), upper bounds for every run, shape (n,).
+        runs: the expected number, at least 1.
+    """
+    log_runs = math.log(runs)
+    once = min(log_runs, *(divergences * (1 - 1 / orders) + log_runs / orders))  # at b = 1: no weight on D
+    return np.asarray(divergences + 2 * once + log_runs / (orders - 1))
+
+
+def checked_orders(orders: Sequence[float] | Array | float) -> Array:
+    """Orders as an array of shape (n,), each > 1 and finite, or ValueError."""
+    array = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    if array.ndim != 1 or not array.size or not np.all((array > 1) & (array < np.inf)):
+        raise ValueError(f"orders must be > 1 and finite, got {orders!r}")
+    return array
+
+
+def search_orders(highest: int) -> Array:
+    """The orders that conversions search: dense below 10, whole ones above; shape (n,)."""
+    dense = np.concatenate([1 + np.geomspace(0.01, 1, 20)[:-1], np.linspace(2, 10, 81)])
+    return np.concatenate([dense[dense < min(10, highest)], np.arange(min(10, highest), highest + 1)])

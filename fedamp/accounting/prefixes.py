@@ -9,30 +9,27 @@ from operator import methodcaller
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Allocation, Cyclic, Spaced
-from fedamp.accounting.answers import closed_form, law_upper
-from fedamp.accounting.bounds import Array, NotEvaluable, in_floating_point
-from fedamp.accounting.certificate import Pilot, Proposal, certify
-from fedamp.accounting.conversion import EpsilonAt, search_orders
+from fedamp.accounting.answers import is_sampled, law_upper, sampled_profile
+from fedamp.accounting.arithmetic import UNIT, Array
+from fedamp.accounting.bounds import EpsilonAt, NotEvaluable, in_floating_point, search_orders
+from fedamp.accounting.closed_form import in_closed_form
+from fedamp.accounting.events import Allocation, Cyclic, Mechanism, ModelMix, Spaced
 from fedamp.accounting.hidden_rounds import Beginnings, HiddenRounds, Run
-from fedamp.accounting.laws import Detail
-from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.numeric import UNIT
-from fedamp.accounting.participation import participation
-from fedamp.accounting.proposals import RemoveProposal
-from fedamp.accounting.reductions import factors
-from fedamp.accounting.releases import ModelMix
+from fedamp.accounting.law import Detail
 from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
-from fedamp.accounting.sampled import (
+from fedamp.accounting.sampling import (
     CHARGE,
     FOR_ZERO,
     PRECISION,
     QUESTIONS,
     STEPS,
+    Pilot,
+    Proposal,
+    RemoveProposal,
+    certify,
     half_width,
-    is_sampled,
-    sampled_profile,
 )
+from fedamp.accounting.theorems import factors, participation
 
 _CHECKPOINTS, SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
 _AHEAD, _ADD_LAWS = 64, 40  # the most rounds that share draws, and laws of the add direction
@@ -94,11 +91,11 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], pre
             by_moments = EpsilonAt(delta).convert(orders, rdp(mechanism.after(asked[i]), orders)).value
             spent[i] = min(spent[i], by_moments)
     spent = np.minimum.accumulate(spent[::-1])[::-1]
-    hides = (whole := closed_form(mechanism)) is not None and not whole.is_plain
+    hides = (whole := in_closed_form(mechanism)) is not None and not whole.is_plain
     parts = [(0, sum(number < mechanism.span for number in asked))] if hides else []
     while parts:  # rounds between checkpoints, at which the curve may be above the cost without amplification
         first, end = parts.pop()
-        shown = closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
+        shown = in_closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
         if shown is not None and (unamplified := shown.epsilon(delta).upper) < spent[end - 1]:
             spent[first] = min(spent[first], unamplified)
             middle = (first + 1 + end) // 2

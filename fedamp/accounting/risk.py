@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import of_one_class
-from fedamp.accounting.bounds import Array
-from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.points import DEFAULT_POINTS
+from fedamp.accounting.arithmetic import Array
+from fedamp.accounting.convolve import DEFAULT_POINTS
+from fedamp.accounting.events import Mechanism, Relation
+from fedamp.accounting.theorems import of_one_class
 from fedamp.accounting.tradeoff import TradeOff
 
 _LARGEST_EPSILON = 50.0

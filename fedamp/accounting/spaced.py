@@ -15,13 +15,12 @@ from operator import attrgetter
 
 import numpy as np
 
-from fedamp.accounting.amplification import Spaced, spaced_sets
-from fedamp.accounting.bounds import Array, NotEvaluable
-from fedamp.accounting.certificate import Pilot, best
-from fedamp.accounting.hidden_rounds import EXPONENT, Run
-from fedamp.accounting.loops import spaced_means, spaced_rows
-from fedamp.accounting.numeric import UNIT
-from fedamp.accounting.proposals import HIGHEST_SAMPLED_ORDER, WIDE, Look, Moment, Rank, RemoveProposal
+from fedamp.accounting.arithmetic import EXPONENT, UNIT, Array
+from fedamp.accounting.bounds import NotEvaluable
+from fedamp.accounting.events import Spaced, spaced_sets
+from fedamp.accounting.hidden_rounds import Run
+from fedamp.accounting.kernels import spaced_means, spaced_rows
+from fedamp.accounting.sampling import HIGHEST_SAMPLED_ORDER, WIDE, Look, Moment, Pilot, Rank, RemoveProposal, best
 
 _HIGHEST = 4  # order; draws of more schedules take longer than they save
 _DRIFTS = (1.5, 4.0, 10.0, 25.0)  # drifts to try; each adds this much to the order if X is a constant times G

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
-from fedamp.accounting.bounds import Array, Bounds
-from fedamp.accounting.numeric import gaussian_delta
+from fedamp.accounting.arithmetic import Array, gaussian_delta
+from fedamp.accounting.bounds import Bounds
 
 _ROUNDING = 2.0**-48  # allowance for the few operations between delta and an error rate, each on numbers of at most 1
 

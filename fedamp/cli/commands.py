@@ -297,7 +297,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Recompute every number of a ledger, and find every change since the run or its release."""
-    from fedamp.accounting.bundle import is_bundle
+    from fedamp.accounting.verify import is_bundle
     from fedamp.report.release import verify_release
     from fedamp.runs.verify import checks_json, verify_ledger
 

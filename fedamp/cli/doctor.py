@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from fedamp.accounting.ledgers import Check
+from fedamp.accounting.verify import Check
 from fedamp.base import devices
 from fedamp.errors import DeploymentError
 

@@ -71,7 +71,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """What is off in a scenario and its model, before it runs; from public numbers alone, except with --private."""
-    from fedamp.accounting.ledgers import Check
+    from fedamp.accounting.verify import Check
     from fedamp.data.dataset import WRONG_RECORDS
     from fedamp.federation.losses import brings_code, look_for_files
     from fedamp.federation.plan import make_plan, privacy_units

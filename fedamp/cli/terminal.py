@@ -22,7 +22,7 @@ from fedamp.base.text import harmless, printable
 from fedamp.errors import FedampError, InputError, Interrupted, missing
 
 if TYPE_CHECKING:
-    from fedamp.accounting.ledgers import Check
+    from fedamp.accounting.verify import Check
     from fedamp.federation.scenario import Scenario
     from fedamp.report.published import Published
 

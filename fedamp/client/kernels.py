@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedamp.accounting.compiled import compiled
+from fedamp.accounting.kernels import compiled
 
 Array = Any  # Numba compiles for the arrays that come
 

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from fedamp.accounting import Cyclic, Group, Mechanism, Spaced, in_words
-from fedamp.accounting.numeric import delta_left
+from fedamp.accounting.arithmetic import delta_left
 from fedamp.federation.check_in import ApartCheckIn, BalancedCheckIn, PoissonCheckIn
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units

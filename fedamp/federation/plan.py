@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting import Bounds, Compose, Mechanism, NotPrivate, Repeat, calibrate, epsilon_over_rounds, group
-from fedamp.accounting.numeric import delta_left
+from fedamp.accounting.arithmetic import delta_left
 from fedamp.base.numbers import at_most
 from fedamp.errors import ScenarioError
 from fedamp.federation.aggregation import SecureAggregation, Terms

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedamp.accounting.sampled import PRECISION
+from fedamp.accounting.sampling import PRECISION
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, no_truth
 from fedamp.federation.clipping import AdaptiveClip
 from fedamp.federation.noise import AnyNoise, IndependentNoise

@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from fedamp.accounting.bundle import FILES, FORMAT, MANIFEST, Bundle, signed, text_of, verify_bundle
-from fedamp.accounting.ledgers import Check, worst
+from fedamp.accounting.verify import FILES, FORMAT, MANIFEST, Bundle, Check, signed, text_of, verify_bundle, worst
 from fedamp.base.files import lock, write_secret
 from fedamp.errors import InputError, RunFolderError, needs_extras
 from fedamp.federation.plan import Plan
@@ -160,7 +159,7 @@ def signing_key(file: Path) -> Ed25519PrivateKey:
 
 
 def verify_release(path: Path, public_key: str | None = None, head: str | None = None) -> list[Check]:
-    """The checks of :func:`fedamp.accounting.bundle.verify_bundle`, of the model's numbers, and of the scenario's plan.
+    """The checks of :func:`fedamp.accounting.verify.verify_bundle`, of the model's numbers, and of the scenario's plan.
 
     ``head`` is of the ledger's chain, as it was written down elsewhere. RunFolderError: there is no bundle.
     """

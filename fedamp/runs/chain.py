@@ -1,11 +1,11 @@
-"""The digests of a run's files: where they differ from the chain in the ledger (:mod:`fedamp.accounting.ledgers`)."""
+"""The digests of a run's files: where they differ from the chain in the ledger (:mod:`fedamp.accounting.verify`)."""
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fedamp.accounting.ledgers import altered_ledger
+from fedamp.accounting.verify import altered_ledger
 from fedamp.base.files import read_regular
 from fedamp.errors import RunFolderError
 from fedamp.runs.folder import RunFolder

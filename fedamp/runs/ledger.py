@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedamp import rng
-from fedamp.accounting import ledgers
+from fedamp.accounting import verify
 from fedamp.base.arrays import Arrays
 from fedamp.base.files import write_atomically, write_secret, writing
 from fedamp.base.version import version
@@ -84,7 +84,7 @@ class Ledger:
         )
         self._head = {key: value for key, value in planned.content().items() if key not in ("releases", "head")}
         self._text = ""  # of the keys before the releases: the same in every round
-        self._start = ledgers.link("", self._head)
+        self._start = verify.link("", self._head)
         if file.exists():
             found = self._read(frozen_sha256)
             if found.is_evaluated != planned.is_evaluated:
@@ -115,7 +115,7 @@ class Ledger:
                 )
         if found.releases and not self.folder.salt.exists():
             raise RunFolderError(f"{self.folder.salt}: gone; expected: as the run left it")
-        for complaint in ledgers.altered_ledger(json.loads(file.read_bytes())):
+        for complaint in verify.altered_ledger(json.loads(file.read_bytes())):
             raise RunFolderError(f"{file.parent}: damaged ledger: {complaint}")
         return found
 
@@ -230,7 +230,7 @@ class Ledger:
 
     def _add(self, releases: Iterable[LedgerEntry]) -> None:
         for entry in releases:
-            link = ledgers.link(self._last, entry.content())
+            link = verify.link(self._last, entry.content())
             self.releases.append(entry.model_copy(update={"link": link}))
 
     @property
@@ -240,7 +240,7 @@ class Ledger:
     def _write(self, durable: bool) -> None:
         # One line a round: a person can read it, and rewriting a few thousand lines takes less than a millisecond.
         self._lines += [entry.to_json() for entry in self.releases[len(self._lines) :]]
-        releases, head = ",\n  ".join(self._lines), ledgers.head(self._last, self._head)
+        releases, head = ",\n  ".join(self._lines), verify.head(self._last, self._head)
         self._text = self._text or json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
         text = f'{self._text},\n "releases": [\n  {releases}\n ],\n "head": "{head}"\n}}\n'
         write_atomically(self.file, text.encode(), durable)

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from fedamp.accounting import Bounds, Mechanism, from_json
-from fedamp.accounting.sampled import PRECISION
+from fedamp.accounting.sampling import PRECISION
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
 from fedamp.federation.scenario import LONGEST_RUN

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedamp import rng
-from fedamp.accounting.ledgers import Check
+from fedamp.accounting.verify import Check
 from fedamp.errors import RunFolderError, ScenarioError, needs_extras
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedamp.accounting.ledgers import (
+from fedamp.accounting.verify import (
     TOLERANCE,
     UNCHECKED,
     Check,

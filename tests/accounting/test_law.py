@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from fedamp.accounting import Gaussian, Poisson, RandomisedResponse, Repeat
-from fedamp.accounting.fourier import Placed, choose_lattice, convolve_order
-from fedamp.accounting.law import Law
-from fedamp.accounting.laws import numerical_law
-from fedamp.accounting.numeric import normal_mass
+from fedamp.accounting.arithmetic import normal_mass
+from fedamp.accounting.convolve import Placed, choose_lattice, convolve_order
+from fedamp.accounting.law import Law, numerical_law
 from tests.accounting.oracles import gaussian_delta
 
 POINTS = 400

@@ -19,7 +19,7 @@ from fedamp.accounting import (
     epsilon_from_rdp,
     moments,
 )
-from fedamp.accounting.conversion import best_of_geometric
+from fedamp.accounting.bounds import best_of_geometric
 from fedamp.accounting.renyi import moments_of
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedamp.accounting import Allocation, Gaussian, Group, Spaced, from_json
-from fedamp.accounting.sampled import sampled_profile
+from fedamp.accounting.answers import sampled_profile
 
 COEFFICIENTS = (0.6, 0.3)
 

@@ -16,8 +16,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedamp.accounting.bundle import FILES, MANIFEST, text_of, verify_bundle
-from fedamp.accounting.ledgers import worst
+from fedamp.accounting.verify import FILES, MANIFEST, text_of, verify_bundle, worst
 from fedamp.report.release import release, verify_release
 from fedamp.server.launch import launch
 from tests.federations import Silent, small
@@ -173,7 +172,7 @@ def test_a_ledger_that_claims_less_is_found_though_it_is_signed(released, copied
     """By somebody who has the key, and makes digests, chain and signature anew."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    from fedamp.accounting.bundle import Bundle, signed
+    from fedamp.accounting.verify import Bundle, signed
     from tests.chains import relinked
 
     ledger = json.loads((copied / "ledger.json").read_text())
@@ -235,7 +234,7 @@ def test_every_bit_of_an_archive_counts(released, tmp_path):
 
 
 def test_two_archives_of_one_folder_are_equal(released, tmp_path):
-    from fedamp.accounting.bundle import Bundle
+    from fedamp.accounting.verify import Bundle
 
     with Bundle(released.folder) as bundle, (tmp_path / "again.zip").open("wb") as stream:
         bundle.write_archive(stream)

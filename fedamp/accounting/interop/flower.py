@@ -5,10 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.groups import WithoutReplacement
-from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.releases import Gaussian, composed
+from fedamp.accounting.events import Gaussian, Mechanism, Poisson, Relation, WithoutReplacement, composed
 
 _METHOD = "fedamp"
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import dp_accounting as dp
 
-from fedamp.accounting.interop import events
-from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.reductions import epsilon_of_losses
-from fedamp.accounting.releases import composed
+from fedamp.accounting import interop
+from fedamp.accounting.events import Mechanism, composed
+from fedamp.accounting.theorems import epsilon_of_losses
 
 
 class Accountant(dp.PrivacyAccountant):  # type: ignore[misc]
@@ -16,14 +15,14 @@ class Accountant(dp.PrivacyAccountant):  # type: ignore[misc]
 
     Args:
         neighboring_relation: of all events.
-        accountant: how noise multipliers are read under ``REPLACE_ONE``; see ``interop.events``.
+        accountant: how noise multipliers are read under ``REPLACE_ONE``; see ``interop``.
         precision: of sampled answers; see ``Mechanism.epsilon``.
     """
 
     def __init__(
         self,
         neighboring_relation: Any = dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
-        accountant: events.Accountant = "pld",
+        accountant: interop.Accountant = "pld",
         precision: float | None = None,
     ) -> None:
         super().__init__(neighboring_relation)
@@ -53,7 +52,7 @@ class Accountant(dp.PrivacyAccountant):  # type: ignore[misc]
         if isinstance(event, dp.ComposedDpEvent):
             return next(filter(None, (self._maybe_compose(each, count, do_compose) for each in event.events)), None)
         try:
-            mechanism = events.from_dp_accounting(event, self.neighboring_relation, self._read_as)
+            mechanism = interop.from_dp_accounting(event, self.neighboring_relation, self._read_as)
         except ValueError as error:
             return self.CompositionErrorDetails(event, str(error))
         if do_compose:

@@ -2,9 +2,7 @@
 
 from opacus.accountants import IAccountant, register_accountant
 
-from fedamp.accounting.amplification import Poisson
-from fedamp.accounting.mechanism import Mechanism, Relation
-from fedamp.accounting.releases import Gaussian, NotPrivate, composed
+from fedamp.accounting.events import Gaussian, Mechanism, NotPrivate, Poisson, Relation, composed
 
 
 class Accountant(IAccountant):  # type: ignore[misc]

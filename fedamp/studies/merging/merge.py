@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedamp import rng
-from fedamp.accounting.numeric import delta_left
+from fedamp.accounting.arithmetic import delta_left
 from fedamp.base.files import write_secret
 from fedamp.base.version import version
 from fedamp.errors import MergeError

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedamp.accounting import Bounds, Mechanism, RandomSelection
-from fedamp.accounting.conversion import log_deltas, search_orders
+from fedamp.accounting.bounds import log_deltas, search_orders
 from fedamp.errors import MergeError
 from fedamp.studies.merging.candidates import Candidates
 from fedamp.studies.merging.decision import FIXED_WEIGHTS, Array, Decision, MergeRequest, Weights, exact

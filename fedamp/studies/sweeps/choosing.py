@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedamp.accounting import Compose, Repeat, epsilon_from_rdp
-from fedamp.accounting.bounds import finite
-from fedamp.accounting.conversion import best_of_geometric
-from fedamp.accounting.numeric import delta_left
+from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.bounds import best_of_geometric, finite
 from fedamp.runs.run import Run
 
 ORDERS = np.arange(2.0, 257.0)

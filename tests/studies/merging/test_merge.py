@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedamp.accounting import from_json
-from fedamp.accounting.numeric import delta_left
+from fedamp.accounting.arithmetic import delta_left
 from fedamp.federation.cost import privacy_cost
 from fedamp.runs.checkpoint import checkpoints
 from tests.chains import change_ledger, forge

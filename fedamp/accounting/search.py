@@ -7,13 +7,22 @@ from itertools import count
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.amplification import of_one_class, with_a_law
-from fedamp.accounting.answers import law_upper, upper_epsilon
+from fedamp.accounting.answers import is_sampled, law_upper, sampled_profile, upper_epsilon
 from fedamp.accounting.bounds import NotEvaluable, in_floating_point
-from fedamp.accounting.certificate import pilot_draws
-from fedamp.accounting.mechanism import Mechanism
+from fedamp.accounting.events import (
+    Allocation,
+    Mechanism,
+    Spaced,
+)
 from fedamp.accounting.risk import trade_off
-from fedamp.accounting.sampled import PRECISION, QUESTIONS, is_sampled, sampled_profile
+from fedamp.accounting.sampling import PRECISION, QUESTIONS, pilot_draws
+from fedamp.accounting.theorems import of_one_class
+
+
+def with_a_law(event: Mechanism) -> Mechanism:
+    """A mechanism of about the same cost that has a law, for searches to start from."""
+    return Allocation(event.mechanism, event.k, -(-event.rounds // event.gap)) if isinstance(event, Spaced) else event
+
 
 _ATTEMPTS = QUESTIONS // 4
 """The most mechanisms that a search certifies, in both directions. The other certificates are for the curve."""

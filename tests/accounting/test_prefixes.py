@@ -21,12 +21,11 @@ from fedamp.accounting import (
     Submodels,
     epsilon_over_rounds,
 )
-from fedamp.accounting.certificate import certify
-from fedamp.accounting.participation import coin_groups
+from fedamp.accounting.answers import sampled_profile
 from fedamp.accounting.prefixes import Block, beginnings
-from fedamp.accounting.proposals import RemoveProposal
 from fedamp.accounting.renyi import moments_of
-from fedamp.accounting.sampled import sampled_profile
+from fedamp.accounting.sampling import RemoveProposal, certify
+from fedamp.accounting.theorems import coin_groups
 from tests.accounting.oracles import allocation_on_grid, beginning, bits, capped, declined, delta_of, uniform_sets
 
 DELTA = 1e-5

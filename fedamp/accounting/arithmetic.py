@@ -1,32 +1,22 @@
-"""Arithmetic that several evaluators share: rounding, logarithms of sums and binomials, powers, a search."""
+"""Arithmetic that several evaluators share: logarithms of sums and binomials, powers, a search, normal masses; and all
+bounds of rounding errors in one section.
+"""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedamp.accounting.bounds import Array
-
 T = TypeVar("T")
+
+Array = NDArray[np.float64]
 
 UNIT = 2.0**-53  # largest relative error of one floating-point operation
 
-SAMPLER = 2.0**-113
-"""The share of delta for all numbers that a run releases: (1 + e^epsilon) 2**-280 for each, of which no mechanism knows
-(:mod:`fedamp.noise.gaussian`), with at most 2**64 numbers and epsilon at most 70."""
-
 _LARGEST_TABLE = 1_000_000  # log factorials up to here are kept in a table
-
-
-def delta_left(delta: float, runs: int = 1) -> float:
-    """The part of delta for the mechanism, without ``SAMPLER`` for each run's noise; ValueError: nothing is left."""
-    left = math.nextafter(delta - runs * SAMPLER, 0.0)
-    if left <= 0:
-        raise ValueError(f"delta {delta:g} is less than what finite precision costs; expected: above {SAMPLER:.2g}")
-    return left
 
 
 def log_sum(values: Array, axis: int = -1) -> Array:
@@ -140,3 +130,62 @@ def gaussian_delta(signal: Array, epsilon: Array | float, side: int) -> Array:
         square = np.minimum(a * a, 1e4)  # beyond, tails are 0
         slack = below * (64 + 8 * square) * UNIT + 1e-300  # both functions are known to some units, the tail to a^2
     return np.where(some, np.clip(delta + side * slack, 0.0, 1.0), np.where(signal > 0, 1.0, 0.0))
+
+
+# Rounding budgets. Every end of every bracket is widened by them; docs/accounting.md, "Floating point", adds them up.
+
+SAMPLER = 2.0**-113
+"""The share of delta for all numbers that a run releases: (1 + e^epsilon) 2**-280 for each, of which no mechanism knows
+(:mod:`fedamp.noise.gaussian`), with at most 2**64 numbers and epsilon at most 70."""
+
+EXPONENT = 750.0  # exp of anything beyond is 0 or infinite
+
+TRANSFORM = 7.0
+"""Units by which a level of a transform of a power of two errs at most: a complex product errs by sqrt(5) (Brent,
+Percival, Zimmermann 2007), a sum by 1, and a stored root of unity by 1 (numpy's pocketfft computes them in higher
+precision); a pass of radix 4 counts as two levels and has fewer products."""
+
+MOST_ROWS = 16_384  # draws that are summed at once
+
+SUMMING = 4 * MOST_ROWS * UNIT + 1e-11
+"""Bound on the relative error of sums of non-negative numbers, of a batch and then of up to 100,000 batches."""
+
+RENYI_ROUNDING = 1e-11
+"""Added to Rényi divergences for rounding, relative: a thousand times the largest error seen, not a worst case."""
+
+
+def delta_left(delta: float, runs: int = 1) -> float:
+    """The part of delta for the mechanism, without ``SAMPLER`` for each run's noise; ValueError: nothing is left."""
+    left = math.nextafter(delta - runs * SAMPLER, 0.0)
+    if left <= 0:
+        raise ValueError(f"delta {delta:g} is less than what finite precision costs; expected: above {SAMPLER:.2g}")
+    return left
+
+
+def rounding_of_masses(log_ratios: Array) -> float:
+    """Relative error of masses from closed forms and of ratios: some operations, exponentials of numbers of up to 50
+    (as far as normal tails are looked at), and logs that are each known to some units.
+    """
+    return (128 + 8 * float(np.max(np.abs(log_ratios)))) * UNIT
+
+
+def rounding_of_sums(*laws: Sized) -> float:
+    """Relative error of a sum of (some of) a law's positive masses, one after another, and of a few operations."""
+    return (max(len(law) for law in laws) + 64) * UNIT
+
+
+def rounding_of_cells(points: int) -> float:
+    """Each cell is a sum of at most so many positive terms, which errs by a unit each, and is split with a few more."""
+    return (2 * points + 64) * UNIT
+
+
+def rounding_of_chances(rounds: int, rate: float = 0.5) -> float:
+    """Three log binomials of three log factorials each, powers of ``rate``, and sums, each rounded to a few units."""
+    return 64 * (math.lgamma(rounds + 1) + rounds * -math.log(min(rate, 1 - rate)) + rounds + 1) * UNIT
+
+
+def rounding_of_overlaps(rounds: int, order: float) -> float:
+    """Absolute error of the log chance of an overlap: each of ``order`` subsets adds at most ``order + 2`` log
+    binomials, of three log factorials each, all rounded to eight units, and as many sums.
+    """
+    return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT

@@ -31,7 +31,7 @@ from fedamp.accounting import (
     group,
 )
 from fedamp.accounting.interop import from_dp_accounting, to_dp_accounting
-from fedamp.accounting.renyi_releases import worst_is_concentrated
+from fedamp.accounting.renyi import worst_is_concentrated
 from tests.accounting.oracles import gaussian_delta
 
 DELTA = 1e-5

@@ -20,14 +20,27 @@ from functools import lru_cache, partial, reduce
 
 import numpy as np
 
-from fedamp.accounting.amplification import Allocation, AllocationPrefix, CappedPoisson, Poisson, Submodels
-from fedamp.accounting.bounds import Array, Bounds, NotEvaluable
-from fedamp.accounting.mechanism import Mechanism
-from fedamp.accounting.merging import RandomSelection
-from fedamp.accounting.numeric import UNIT, crossing, gaussian_delta, log_choose, repeated
-from fedamp.accounting.participation import participation
-from fedamp.accounting.reductions import attained, charged_as
-from fedamp.accounting.releases import Compose, Gaussian, GaussianMixture, NotPrivate, Repeat
+from fedamp.accounting.arithmetic import UNIT, Array, crossing, gaussian_delta, log_choose, repeated
+from fedamp.accounting.bounds import (
+    Bounds,
+    NotEvaluable,
+    in_floating_point,
+)
+from fedamp.accounting.events import (
+    Allocation,
+    AllocationPrefix,
+    CappedPoisson,
+    Compose,
+    Gaussian,
+    GaussianMixture,
+    Mechanism,
+    NotPrivate,
+    Poisson,
+    RandomSelection,
+    Repeat,
+    Submodels,
+)
+from fedamp.accounting.theorems import attained, charged_as, participation
 
 _MOST_KINDS, _RARE, _MOST_SIZES = 512, 1e-40, 2000
 """Kinds of choices that are kept apart, the chance below which they are not, and the most sizes of a set of rounds."""
@@ -178,3 +191,14 @@ def _one_of(parts: Sequence[tuple[Revealed, float, float]], off: float = 4 * UNI
         np.concatenate([getattr(part, each) for part in chosen]) for each in ("least", "most", "chance", "log_weight")
     )
     return _of(least, most, chance, log_weight, off + max(part.off for part in chosen) + 4 * UNIT)
+
+
+def in_closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
+    """The choices of a mechanism, or of it without amplification (``hidden`` False), if releases are Gaussian and in
+    range.
+    """
+    try:
+        with in_floating_point():
+            return revealed(event if hidden else event.unamplified())
+    except ValueError:
+        return None

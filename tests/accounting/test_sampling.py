@@ -20,15 +20,13 @@ from fedamp.accounting import (
     calibrate,
     group,
 )
+from fedamp.accounting.answers import sampled_profile
 from fedamp.accounting.bounds import NotEvaluable
-from fedamp.accounting.certificate import certify
-from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, Run
-from fedamp.accounting.law import Law
-from fedamp.accounting.laws import numerical_law
-from fedamp.accounting.participation import hidden_log_moments, participation
-from fedamp.accounting.proposals import AddProposal, RemoveProposal
+from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, Run, hidden_log_moments
+from fedamp.accounting.law import Law, numerical_law
 from fedamp.accounting.renyi import moments_of
-from fedamp.accounting.sampled import SampledProfile, sampled_profile
+from fedamp.accounting.sampling import AddProposal, RemoveProposal, SampledProfile, certify
+from fedamp.accounting.theorems import participation
 from tests.accounting.oracles import (
     allocation_on_grid,
     beginning,
@@ -396,7 +394,7 @@ def test_candidates_share_the_probability_of_failure():
 
 def test_what_a_certificate_may_be_wrong_by_is_taken_from_delta(monkeypatch):
     """Were it half of delta, the other half would have to be enough."""
-    monkeypatch.setattr("fedamp.accounting.sampled.CHARGE", 0.5)
+    monkeypatch.setattr("fedamp.accounting.sampling.CHARGE", 0.5)
     value, weight = allocation_on_grid(1.0, 1, 2, 2)
     sampled = sampled_of(1.0, 1, 2)
     assert weight @ np.maximum(value - math.exp(sampled.epsilon(1e-3).upper), 0) <= 0.5e-3 * (1 + 1e-3)  # the kink

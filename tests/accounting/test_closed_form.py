@@ -30,12 +30,10 @@ from fedamp.accounting import (
     epsilon_over_rounds,
     group,
 )
-from fedamp.accounting.answers import upper_epsilon
-from fedamp.accounting.certificate import certify
-from fedamp.accounting.laws import Detail, numerical_law
-from fedamp.accounting.proposals import RemoveProposal
-from fedamp.accounting.revealed import revealed
-from fedamp.accounting.sampled import sampled_profile
+from fedamp.accounting.answers import sampled_profile, upper_epsilon
+from fedamp.accounting.closed_form import revealed
+from fedamp.accounting.law import Detail, numerical_law
+from fedamp.accounting.sampling import RemoveProposal, certify
 
 DELTA = 1e-5
 

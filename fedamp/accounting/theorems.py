@@ -1,0 +1,686 @@
+"""Theorems, one function each: from an event to simpler ones that cost at least as much, or that it attains.
+
+``charged_as``: a mechanism that costs at least as much, for kinds whose law is not known.
+``attained``: a mechanism that some federation with this one leaks as much as, for lower ends.
+``unamplified``: the same run with all hidden choices known.
+``exact_group``, ``group``, ``group_by_rounds``, ``substituted``: several people, and other neighbours.
+``participation``: in how many released rounds a person takes part.
+``largest_loss``: pure differential privacy. ``factors``, ``signal_to_noise``: what Gaussians add up to.
+"""
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache, singledispatch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.accounting import checks
+from fedamp.accounting.arithmetic import UNIT, Array, log_choose, log_sum, rounding_of_chances
+from fedamp.accounting.bounds import NotEvaluable
+from fedamp.accounting.events import (
+    JOINT_RELEASE,
+    NOTHING,
+    Allocation,
+    AllocationPrefix,
+    Approximate,
+    CappedPoisson,
+    Compose,
+    Cyclic,
+    Dropout,
+    FiniteOutcomes,
+    Gaussian,
+    GaussianMixture,
+    Group,
+    GroupPoissonGaussian,
+    Hidden,
+    Laplace,
+    LinearCombination,
+    Mechanism,
+    MixedCoordinate,
+    ModelMix,
+    NotPrivate,
+    OfOne,
+    Poisson,
+    RandomisedResponse,
+    RandomSelection,
+    Relation,
+    Repeat,
+    Spaced,
+    Submodels,
+    SubstitutedPoissonGaussian,
+    WithoutReplacement,
+    mechanism_of,
+)
+
+
+def of_one_class(event: Mechanism) -> Mechanism:
+    """The same with the run of a class in place of every ``Cyclic``, for the evaluators."""
+    return event.of_a_class if isinstance(event, Cyclic) else event.with_parts(of_one_class)
+
+
+def unamplified(event: Mechanism) -> Mechanism:
+    """See ``Mechanism.unamplified``: given all hidden choices, by joint convexity of hockey-stick divergences."""
+    match event:
+        case Repeat(inner, times):
+            return Repeat(unamplified(inner), times)
+        case Allocation(inner, k):
+            return Repeat(unamplified(inner), k)
+        case AllocationPrefix():
+            return Repeat(unamplified(event.mechanism), min(event.k, event.released))
+        case CappedPoisson():
+            return Repeat(unamplified(event.mechanism), min(event.at_most, event.span))
+        case Cyclic():
+            return unamplified(event.of_a_class)
+        case Spaced():
+            return unamplified(event.shown)
+        case OfOne(inner):
+            return unamplified(inner)
+        case Compose() | RandomSelection():
+            return event.with_parts(unamplified)
+        case LinearCombination(parts):
+            return Compose(tuple(map(unamplified, parts)))
+        case ModelMix(noise):
+            return Gaussian(noise, relation=event.relation)
+        case GroupPoissonGaussian(noise, _, size):
+            return Gaussian(noise / size, relation=event.relation)
+        case SubstitutedPoissonGaussian(noise):
+            return Gaussian(noise, relation=Relation.SUBSTITUTION)
+        case Group(inner, size):
+            return group(unamplified(with_own_bits(inner, size)), size)
+        case WithoutReplacement():
+            people = min(event.size, event.batch)
+            opened = unamplified(with_own_bits(event.mechanism, people))
+            try:
+                return group(substituted(opened), people)
+            except NotEvaluable:
+                return WithoutReplacement(opened, event.batch, event.batch, people)
+    return event
+
+
+# What it is charged as.
+
+
+@singledispatch
+def charged_as(event: Mechanism) -> Mechanism:
+    """The simpler mechanism that costs at least as much, for evaluators that do not know a kind; else TypeError."""
+    raise TypeError(f"no evaluator knows mechanisms of kind {type(event).__name__}")
+
+
+@charged_as.register
+def dropout_as_submodels(event: Dropout) -> Mechanism:
+    """For keep <= 1/2 the mean of floor(1/keep) copies: give every unit one of floor(1/keep) labels with probability
+    ``keep`` each, or none, and keep the units of one random label; the labels' supports are disjoint (Dong, Chen, Özgür
+    2025, Theorem 3.5 and Corollary 3.7, extended). Above 1/2 two masks of one person overlap in most units, no two
+    disjoint labels exist, and no amplification is claimed.
+    """
+    return Submodels(event.mechanism, max(1, math.floor(1 / event.keep)))
+
+
+@charged_as.register
+def rounds_in_groups(event: Allocation) -> Mechanism:
+    """A random partition of the rounds into k groups, as even as integers allow, with one round drawn from each, is a
+    random choice of k rounds; joint convexity removes the partition, and X is a product of k means (Feldman, Shenfeld
+    2025, Theorem 3.1 and Lemmas 3.2 and F.1). Exact for k = 1.
+    """
+    if event.k == 0:
+        return Compose((NOTHING,))
+    size, larger = divmod(event.rounds, event.k)
+    groups = ((size, event.k - larger), (size + 1, larger))
+    return Compose(tuple(Repeat(Submodels(event.mechanism, each), n) for each, n in groups if n))
+
+
+@charged_as.register
+def prefix_by_coins(event: AllocationPrefix) -> Mechanism:
+    """The number H of a person's rounds among those released is hypergeometric, hence a sum of independent coins of
+    probabilities p_i (Vatutin, Mikhailov 1982). Split the released rounds at random into one group per coin, of any
+    fixed sizes: one hidden round of group i, if coin i says so, is a random choice of H rounds. By joint convexity in
+    the partition X is at most the product of (1 - p_i) + p_i (mean of the group's copies), in convex order. Exact for
+    k = 1.
+    """
+    groups = best_coin_groups(event.k, event.rounds, event.released)
+    parts = (Repeat(Poisson(Submodels(event.mechanism, size), p), n) for p, size, n in groups)
+    return Compose(tuple(parts) or (NOTHING,))
+
+
+@charged_as.register
+def without_cap(event: CappedPoisson) -> Mechanism:
+    """Without the cap: leaving rounds out, by any rule that does not look at releases, never costs (docs/k-of-t.md;
+    Feldman, Shenfeld 2025, Corollary 4.7). Exact for a cap of one round.
+    """
+    if event.at_most > 1:
+        return Repeat(Poisson(event.mechanism, event.rate), event.span)
+    ever = -math.expm1(event.rounds * math.log1p(-event.rate)) if event.rate < 1 else 1.0
+    chance = min(1.0, ever * event.span / event.rounds * (1 + 1e-12))  # up: a larger rate costs more
+    return Poisson(Submodels(event.mechanism, event.span), chance) if event.span else NOTHING
+
+
+@charged_as.register
+def spaced_rounds_known(event: Spaced) -> Mechanism:
+    """As if the rounds were known."""
+    return event.shown
+
+
+def hidden_rounds_bounds(event: Allocation | AllocationPrefix | CappedPoisson) -> list[Mechanism]:
+    """Mechanisms that each cost at least as much: what the event is charged as and, where that is not exact, a choice
+    of more rounds (which never costs less; docs/k-of-t.md).
+    """
+    bounds = [charged_as(event)]
+    if isinstance(event, CappedPoisson) and event.at_most > 1:
+        bounds.append(Allocation(event.mechanism, event.at_most, event.rounds).after(event.span))
+    elif isinstance(event, AllocationPrefix) and event.k > 1:
+        bounds.append(event.whole())
+    return bounds
+
+
+@charged_as.register
+def merged_models(event: LinearCombination) -> Mechanism:
+    """See the class for both charges."""
+    if event.assumption == JOINT_RELEASE:
+        used = tuple(part for part, weight in zip(event.mechanisms, event.weights, strict=True) if weight > 0)
+        return Compose(used or (NOTHING,))
+    times, steps = event.steps()
+    sizes = [weight * scale for weight, scale in zip(event.weights, event.scales, strict=True)]
+    noise = math.hypot(*(size * multiplier for size, (multiplier, _) in zip(sizes, steps, strict=True)))
+    sums, chances = np.zeros(1), np.ones(1)  # over all subsets of the models that a person's data may be in
+    for size, (_, rate) in zip(sizes, steps, strict=True):
+        sums = np.concatenate([sums, sums + size / noise])
+        chances = np.concatenate([chances * (1 - rate), chances * rate])
+    mixture = GaussianMixture(
+        tuple(sums.tolist()), tuple(chances.tolist()), relation=event.relation or Relation.ZERO_OUT
+    )
+    return Repeat(mixture, times)
+
+
+@charged_as.register
+def worst_black_box(event: Approximate) -> Mechanism:
+    """The worst mechanism with this guarantee, of which every other one is a function (Kairouz, Oh, Viswanath 2015,
+    Theorem 3.4; Murtagh, Vadhan 2016).
+    """
+    if event.known_epsilon > 690:  # beyond floating point: as if it told everything
+        return FiniteOutcomes((1.0, 0.0), (0.0, 1.0), relation=event.relation)
+    rest, less = 1 - event.known_delta, 1 / (1 + math.exp(event.known_epsilon))
+    present = (event.known_delta, rest * (1 - less), rest * less, 0.0)
+    return FiniteOutcomes(present, present[::-1], relation=event.relation)
+
+
+@charged_as.register
+def collinear_group(event: GroupPoissonGaussian) -> Mechanism:
+    """The number of them in a round is binomial and their contributions point the same way in the worst case: for Rényi
+    by Schuchardt et al. 2024, Theorem 4.2, for the hockey-stick by the same supermodularity; hence a numerical law,
+    which that paper leaves open.
+    """
+    size, rate = event.size, event.rate
+    if rate == 1:
+        return Gaussian(event.noise_multiplier / size, relation=event.relation)
+    chances = [math.comb(size, i) * rate**i * (1 - rate) ** (size - i) for i in range(size + 1)]
+    total = math.fsum(chances)
+    shifts = tuple(i / event.noise_multiplier for i in range(size + 1))
+    return GaussianMixture(shifts, tuple(chance / total for chance in chances), relation=event.relation)
+
+
+# What is attained.
+
+
+@singledispatch
+def attained(event: Mechanism) -> Mechanism:
+    """A mechanism that some federation with this one leaks as much as, for lower ends: for most kinds the mechanism
+    itself; ``NOTHING`` if none is known.
+    """
+    return event
+
+
+@attained.register(OfOne)
+@attained.register(RandomSelection)
+def attained_in_parts(event: OfOne | RandomSelection) -> Mechanism:
+    try:
+        return event.with_parts(attained)
+    except ValueError:  # the parts' relations differ
+        return NOTHING
+
+
+@attained.register
+def attained_one_after_another(event: Compose) -> Mechanism:
+    try:
+        return event.with_parts(attained)
+    except ValueError:
+        return next(part for part in map(attained, event.mechanisms) if part.relation is not None)
+
+
+@attained.register
+def attained_by_dropout(event: Dropout) -> Mechanism:
+    """A network of one unit: dropping it silences the person. Or, with a larger second moment where noise is much, the
+    limit of many units over which a contribution spreads evenly: its sum over the units has length sqrt(keep).
+    """
+    signal = signal_to_noise(event.mechanism)
+    if signal is not None and signal < 700 and event.keep * signal > math.log1p(event.keep**2 * math.expm1(signal)):
+        return Gaussian((event.keep * signal) ** -0.5, relation=event.relation or Relation.ZERO_OUT)
+    return Poisson(attained(event.mechanism), event.keep)
+
+
+@attained.register(Allocation)
+@attained.register(AllocationPrefix)
+@attained.register(CappedPoisson)
+def attained_in_hidden_rounds(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism:
+    """Of one hidden round, and of all rounds, the run itself; of more the sum of all rounds' releases, or one round
+    alone.
+    """
+    most = event.at_most if isinstance(event, CappedPoisson) else event.k
+    every = isinstance(event, Allocation) and event.k == event.rounds  # nothing is hidden
+    if (most == 1 or every) and attained(event.mechanism) is event.mechanism:
+        return event
+    if isinstance(event, Allocation) and event.k and (signal := signal_to_noise(event)) is not None:
+        noise = signal**-0.5
+        return Gaussian(noise, relation=event.relation or Relation.ZERO_OUT) if 1e-50 <= noise <= 1e50 else NOTHING
+    first = participation(event.after(min(1, event.span)))
+    if len(first.chances) < 2:
+        return NOTHING
+    return Poisson(attained(first.mechanism), first.chances[1] * max(0.0, 1 - first.rounding))
+
+
+@attained.register
+def concentrated(event: ModelMix) -> Mechanism:
+    """``linf_coordinates`` coordinates with equal shares of the norm; the worst case at orders from 2 up (checked)."""
+    if event.width == 0:
+        return Gaussian(event.noise_multiplier, relation=event.relation)
+    shift = 1 / math.sqrt(event.linf_coordinates)
+    one = MixedCoordinate(event.noise_multiplier, event.width, shift, relation=event.relation)
+    return Repeat(one, event.linf_coordinates)
+
+
+@attained.register
+def attained_by_merging(event: LinearCombination) -> Mechanism:
+    """The merged model may hide its parts: under the joint release nothing is known."""
+    return NOTHING if event.assumption == JOINT_RELEASE and len(event.mechanisms) > 1 else event
+
+
+@attained.register
+def attained_by_spaced(event: Spaced) -> Mechanism:
+    """Only sampling knows lower ends."""
+    return NOTHING
+
+
+@attained.register
+def attained_by_group(event: Group) -> Mechanism:
+    """All of the group contribute the same, where they are chosen independently; else one of them alone."""
+    of_one = attained(event.mechanism)
+    if event.mechanism.contains(WithoutReplacement):
+        return of_one
+    try:
+        return exact_group(of_one, event.size)
+    except NotEvaluable:
+        if (signal := signal_to_noise(event.mechanism)) is None:
+            return of_one
+        return Gaussian(signal**-0.5 / event.size, relation=event.relation or Relation.ZERO_OUT)
+
+
+@attained.register
+def attained_by_batch(event: WithoutReplacement) -> Mechanism:
+    """An attacker who knows the rest of the batch, and one person of the group whose contribution is zeroed."""
+    return Poisson(attained(event.mechanism), event.batch / event.population)
+
+
+def signal_to_noise(event: Mechanism) -> float | None:
+    """Squared signal-to-noise ratio of a fixed linear statistic that is Gaussian in both worlds; None if there is none.
+    For submodels, and hidden rounds, it is the sum over all: the signal is in some, the noise in all.
+    """
+    if isinstance(event, Gaussian):
+        return event.change**2 / event.noise_multiplier**2
+    if isinstance(event, (Repeat, Submodels)):
+        signal = signal_to_noise(event.mechanism)
+        times = event.times if isinstance(event, Repeat) else 1 / event.count
+        return None if signal is None else times * signal
+    if isinstance(event, Allocation):
+        signal = signal_to_noise(event.mechanism)
+        return None if signal is None else event.k**2 / event.rounds * signal
+    if isinstance(event, Compose):
+        signals = [signal_to_noise(part) for part in event.mechanisms]
+        return None if None in signals else sum(signal for signal in signals if signal is not None)
+    return None
+
+
+def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+    """The factors of a product: one Gaussian (sum of 1 / noise multiplier^2), and the others with multiplicities."""
+    if isinstance(event, Gaussian):
+        return times * event.change**2 / event.noise_multiplier**2, {}
+    if isinstance(event, Repeat):
+        return factors(event.mechanism, times * event.times) if event.times else (0.0, {})
+    if isinstance(event, LinearCombination) and event.assumption == JOINT_RELEASE:
+        return factors(charged_as(event), times)
+    if not isinstance(event, Compose):
+        return 0.0, {event: times}
+    precision, others = 0.0, dict[Mechanism, int]()
+    for part in event.mechanisms:
+        more, rest = factors(part, times)
+        precision += more
+        for other, count in rest.items():
+            others[other] = others.get(other, 0) + count
+    return precision, others
+
+
+# Pure differential privacy.
+
+
+def largest_loss(event: Mechanism) -> Fraction:
+    """A bound on |log X|, which is an epsilon at every delta: losses add up under composition, and a hidden choice
+    adds none. NotEvaluable: none is known.
+    """
+    match event:
+        case Laplace(scale):
+            return Fraction(event.change) / Fraction(scale)
+        case RandomisedResponse(probability) if 0 < probability < 1:
+            return Fraction(abs(math.log(probability) - math.log1p(-probability)) * (1 + 8 * UNIT))
+        case Approximate(known, 0):
+            return Fraction(known)
+        case FiniteOutcomes(present, absent) if all((p > 0) == (q > 0) for p, q in zip(present, absent, strict=True)):
+            logs = [(math.log(p), math.log(q)) for p, q in zip(present, absent, strict=True) if p]
+            return Fraction(max(abs(p - q) - 4 * UNIT * (p + q) for p, q in logs) * (1 + 4 * UNIT))
+        case Compose(mechanisms):
+            return sum(map(largest_loss, mechanisms), Fraction(0))
+        case Repeat(inner, times):
+            return times * largest_loss(inner) if times else Fraction(0)
+        case Group(inner, size):
+            return size * largest_loss(inner)
+        case RandomSelection():
+            return max(map(largest_loss, event.used[0]))
+        case Poisson(inner, rate) if (most := largest_loss(inner)) < 700:  # the remove direction is the larger one
+            return Fraction(math.log1p(rate * math.expm1(float(most))) * (1 + 8 * UNIT * (1 + float(most))))
+        case Hidden() if (plain := event.unamplified()) != event:
+            return largest_loss(plain)
+    raise NotEvaluable("losses without a bound")
+
+
+def epsilon_of_losses(event: Mechanism) -> float:
+    """``largest_loss``, rounded up, or infinity."""
+    try:
+        exact = largest_loss(event)
+    except NotEvaluable:
+        return math.inf
+    nearest = float(exact)
+    return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
+
+
+def substituted(mechanism: Mechanism) -> Mechanism:
+    """The same release for neighbours that differ by substitution; NotEvaluable if that is not known."""
+    match mechanism:
+        case Gaussian() | Laplace() | RandomisedResponse():
+            return replace(mechanism, relation=Relation.SUBSTITUTION)
+        case NotPrivate():
+            return mechanism
+        case RandomSelection() | Repeat() | Compose():
+            return mechanism.with_parts(substituted)
+    raise NotEvaluable(f"{type(mechanism).__name__} under substitution is not known")
+
+
+def group(mechanism: Mechanism, size: int) -> Mechanism:
+    """The mechanism as a group of ``size`` people sees it, by the tightest known rule: exact for (Poisson sampled)
+    Gaussians and their compositions, else the smallest of several bounds of the whole (``Group``). The people choose
+    and are sampled independently of one another.
+    """
+    mechanism_of("mechanism", mechanism)
+    if checks.count("size", size) == 1:
+        return mechanism
+    try:
+        return exact_group(mechanism, size)
+    except NotEvaluable:
+        return Group(mechanism, size)
+
+
+def exact_group(mechanism: Mechanism, size: int) -> Mechanism:
+    """The rules that lose nothing; NotEvaluable if there is none. (For parts alone the generic property costs more than
+    for the whole.)
+    """
+    match mechanism:
+        case NotPrivate() | RandomisedResponse():
+            return mechanism
+        case Gaussian(noise):
+            return replace(mechanism, noise_multiplier=noise / size)
+        case Laplace(scale):
+            return replace(mechanism, scale=scale / size)
+        case Poisson(RandomisedResponse() as bit, rate):
+            # Schuchardt et al. 2024, Theorem G.1: the worst is a bit that anybody of the group turns.
+            return Poisson(bit, 1 - (1 - rate) ** size)
+        case Poisson(inner, rate):
+            one = _as_gaussian(inner)
+            return GroupPoissonGaussian(one.noise_multiplier, rate, size, relation=one.relation)
+        case Repeat() | Compose():
+            return mechanism.with_parts(lambda part: exact_group(part, size))
+    raise NotEvaluable(f"{type(mechanism).__name__} has no exact rule for groups")
+
+
+def group_by_rounds(mechanism: Mechanism, size: int) -> Mechanism:
+    """The exact rule with choices inside rounds (submodels, masks) revealed, not participation; or NotEvaluable."""
+    match mechanism:
+        case Poisson(inner, rate):
+            return exact_group(Poisson(inner.unamplified(), rate), size)
+        case WithoutReplacement(inner, batch, population, people):  # it charges groups itself
+            opened = inner.unamplified()
+            exact_group(opened, 2)
+            return WithoutReplacement(opened, batch, population, min(people * size, population))
+        case Repeat() | Compose():
+            return mechanism.with_parts(lambda part: group_by_rounds(part, size))
+    return exact_group(mechanism.unamplified(), size)
+
+
+def chooses_bits(mechanism: Mechanism) -> bool:
+    """Whether a person's hidden choice decides which of several randomised bits is theirs."""
+    return with_own_bits(mechanism, 2) != mechanism
+
+
+def with_own_bits(mechanism: Mechanism, size: int, chosen: bool = False) -> Mechanism:
+    """The same for the worst of all choices: each of ``size`` people has chosen another bit, if a hidden choice inside
+    or above (``chosen``) decides which bit is a person's.
+    """
+    chosen = chosen or isinstance(mechanism, (Submodels, Dropout, Allocation, AllocationPrefix, CappedPoisson))
+    if isinstance(mechanism, RandomisedResponse):
+        return Repeat(mechanism, size) if chosen else mechanism
+    return mechanism.with_parts(lambda part: with_own_bits(part, size, chosen))
+
+
+def _as_gaussian(mechanism: Mechanism) -> Gaussian:
+    """Gaussian releases that one coin decides together as one release; NotEvaluable if they are not Gaussian."""
+    match mechanism:
+        case Gaussian():
+            return mechanism
+        case Compose(parts):
+            known = [_as_gaussian(part) for part in parts]
+            return replace(known[0], noise_multiplier=sum(part.noise_multiplier**-2 for part in known) ** -0.5)
+    raise NotEvaluable(f"{type(mechanism).__name__} is not Gaussian")
+
+
+@dataclass(frozen=True)
+class Participation:
+    """A person takes part in H of ``rounds`` released rounds: H is drawn, then a uniform set of that size.
+    ``mechanism``: one round. ``chances``: of H = 0, 1, ..; the last one is positive. ``rounds``: the number of released
+    rounds. ``rounding``: bound on the relative error of ``chances``.
+    """
+
+    mechanism: Mechanism
+    chances: tuple[float, ...]
+    rounds: int
+    rounding: float = 0.0
+
+    def with_refusals(self) -> "Participation":
+        """Poisson sampling inside the rounds as a smaller number of rounds: a uniform set, thinned, is uniform."""
+        found = self
+        while isinstance(found.mechanism, Poisson) and 0 < found.mechanism.rate < 1:
+            rate, h = found.mechanism.rate, np.arange(len(found.chances))
+            logs = log_choose(h, np.minimum(h[:, None], h)) + h[:, None] * math.log(rate)
+            chances = _mixed(logs + (h - h[:, None]) * math.log1p(-rate), h[:, None] <= h, np.array(found.chances))
+            rounding = found.rounding + rounding_of_chances(len(h), rate)
+            found = Participation(found.mechanism.mechanism, chances, found.rounds, rounding)
+        return found
+
+
+@singledispatch
+def participation(event: Mechanism) -> Participation:
+    """The choice of rounds of an event; for most kinds, the event as its only round."""
+    return Participation(event, (0.0, 1.0), 1)
+
+
+@participation.register(Allocation)
+@participation.register(AllocationPrefix)
+def rounds_of_allocation(event: Allocation | AllocationPrefix) -> Participation:
+    return _first_rounds(event.mechanism, _exactly(event.k), event.rounds, event.span)
+
+
+@participation.register
+def rounds_of_capped_coins(event: CappedPoisson) -> Participation:
+    if event.rate in (0.0, 1.0):
+        return _first_rounds(event.mechanism, _exactly(int(event.rate) * event.at_most), event.rounds, event.span)
+    h = np.arange(event.rounds + 1)
+    logs = log_choose(event.rounds, h) + h * math.log(event.rate) + h[::-1] * math.log1p(-event.rate)
+    chances = np.exp(logs)
+    capped = np.append(chances[: event.at_most], chances[event.at_most :].sum())
+    return _first_rounds(
+        event.mechanism, capped, event.rounds, event.span, rounding_of_chances(event.rounds, event.rate)
+    )
+
+
+@participation.register
+def rounds_if_sampled(event: Poisson) -> Participation:
+    inner = participation(event.mechanism)
+    if event.rate == 0 or (len(inner.chances) == 2 and inner.rounds == 1):  # the law of one round is exact
+        return Participation(event, (0.0, 1.0), 1)
+    chances = event.rate * np.array(inner.chances)
+    chances[0] += 1 - event.rate
+    return Participation(inner.mechanism, tuple(chances.tolist()), inner.rounds, inner.rounding + 4 * UNIT)
+
+
+def _exactly(k: int) -> Array:
+    return np.append(np.zeros(k), 1.0)
+
+
+def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: int, off: float = 0.0) -> Participation:
+    """Of a uniform set of h of all rounds, the part among those released is uniform, of a hypergeometric size."""
+    if released < rounds:
+        h, j = np.arange(len(chances)), np.arange(min(len(chances) - 1, released) + 1)[:, None]
+        there = (j <= h) & (h - j <= rounds - released)
+        outside = np.where(there, h - j, 0)
+        logs = log_choose(released, j) + log_choose(rounds - released, outside) - log_choose(rounds, h)
+        chances = np.array(_mixed(logs, there, chances))
+        off += rounding_of_chances(rounds)
+    return Participation(mechanism, tuple(chances.tolist()), released, off).with_refusals()
+
+
+def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float, ...]:
+    """The chances of j = 0, 1, .., given those of j under each h (``logs``, by j and h) and those of h."""
+    mixed = np.where(there, np.exp(np.where(there, logs, -np.inf)), 0.0) @ chances
+    return tuple(np.trim_zeros(mixed, "b").tolist())
+
+
+# The number of rounds as a sum of independent coins.
+
+
+def _chances(k: int, rounds: int, released: int) -> Array:
+    """Probabilities of independent coins whose sum has the law of a person's rounds among the released ones; shape
+    (min(k, released),). They are the roots of a Jacobi polynomial: E[C(H, j)] = C(k, j) C(r, j) / C(T, j) makes the
+    product of (x - p_i) proportional to 2F1(-n, T - n + 1; |r - k| + 1; x), n = min(k, r). Where k + r > T the coins of
+    those not drawn are turned over.
+    """
+    if min(k, released) == 1:
+        return np.array([max(k, released) / rounds])
+    if k + released > rounds:
+        hidden = (
+            1 - _chances(k, rounds, rounds - released) if k <= released else 1 - _chances(rounds - k, rounds, released)
+        )
+        return np.concatenate([np.ones(min(k, released) - len(hidden)), hidden])
+    n, alpha, beta = min(k, released), abs(released - k), rounds - k - released
+    if n == 0:
+        return np.zeros(0)
+    total, i = alpha + beta, np.arange(1.0, n)
+    first = (beta - alpha) / (total + 2)
+    diagonal = np.concatenate([[first], (beta - alpha) * total / ((2 * i + total) * (2 * i + total + 2))])
+    numerator = 4 * i * (i + alpha) * (i + beta) * (i + total)
+    beside = np.sqrt(numerator / ((2 * i + total) ** 2 * (2 * i + total + 1) * (2 * i + total - 1)))
+    return np.clip((1 - _eigenvalues(diagonal, beside)) / 2, 0.0, 1.0)
+
+
+def _eigenvalues(diagonal: Array, beside: Array) -> Array:
+    """Eigenvalues of a symmetric tridiagonal matrix, increasing."""
+    if len(diagonal) <= 32:  # no slow import
+        return np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside, -1))
+    from scipy.linalg import eigvalsh_tridiagonal
+
+    return np.asarray(eigvalsh_tridiagonal(diagonal, beside))
+
+
+def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tuple[float, int, int]]:
+    """The coins of a prefix and the sizes of their groups, at most ``most`` distinct ones: (probability, size, number).
+    Sizes are in proportion to the probabilities (the best at order 2). More coins than ``most`` share the largest
+    probability and the smallest size of their neighbours, which costs more.
+    """
+    exact = np.sort(_chances(k, rounds, released))
+    if not len(exact):
+        return []
+    # Up, by what eigenvalues of a matrix of norm 1 may be off: a larger rate costs more.
+    off = 8 * UNIT * (len(exact) + 4) if len(exact) > 1 else 0.0
+    coins = np.minimum(exact * (1 + 8 * UNIT) + off, 1.0)
+    low, high = 0.0, released / coins[-1] * 2
+    for _ in range(4):  # the largest multiple of the coins that fits, to one part in 20,000
+        tried = np.linspace(low, high, 13)
+        fits = np.maximum(1, np.floor(tried[:, None] * coins)).sum(axis=1) <= released
+        last = int(np.flatnonzero(fits)[-1])
+        low, high = tried[last], tried[min(last + 1, 12)]
+    sizes = np.maximum(1, np.floor(low * coins)).astype(int)
+    sizes[np.argsort(sizes - low * coins, kind="stable")[: released - sizes.sum()]] += 1
+    chunks = np.array_split(np.arange(len(coins)), min(most, len(coins)))
+    return [(float(coins[chunk].max()), int(sizes[chunk].min()), len(chunk)) for chunk in chunks]
+
+
+@lru_cache(maxsize=1024)
+def best_coin_groups(k: int, rounds: int, released: int) -> list[tuple[float, int, int]]:
+    """The groups of this prefix or, where groups are small, of a longer one: it costs at least as much, but may divide
+    better. The second moment, sum of p^2 / size, decides.
+    """
+    ahead = 31 if released < 3 * k <= 600 else 0
+    candidates = [coin_groups(k, rounds, r) for r in range(released, min(rounds, released + ahead) + 1)]
+    return min(candidates, key=lambda groups: sum(n * p * p / size for p, size, n in groups))
+
+
+# Several people.
+
+
+def other_bounds(event: Group) -> list[Mechanism]:
+    """Bounds of a group with hidden choices revealed: all of them, or those inside rounds. The release is a mixture,
+    over choices that do not depend on the data, of releases that cost the group no more than that (joint convexity);
+    and the rest, compositions of (sampled) Gaussians, is exact for groups. Where their choices differ, people
+    add to different sums, which costs less than if all added to one. Not so with bits: people who choose different bits
+    turn several, and all who choose one turn one. There the generic property is all.
+    """
+    bounds: list[Mechanism] = []
+    if chooses_bits(event.mechanism):
+        return bounds
+    with suppress(NotEvaluable):
+        bounds.append(exact_group(event.mechanism.unamplified(), event.size))
+    try:
+        exact_group(event.mechanism, event.size)
+    except NotEvaluable:
+        with suppress(NotEvaluable):
+            bounds.append(group_by_rounds(event.mechanism, event.size))
+    return list(dict.fromkeys(bounds))
+
+
+# Batches of a fixed size.
+
+
+def people_in_batch(event: WithoutReplacement) -> tuple[NDArray[np.int64], Array]:
+    """How many people of the group may be in the batch, and the log of each number's hypergeometric chance."""
+    others = event.population - event.size
+    hits = np.arange(max(0, event.batch - others), min(event.size, event.batch) + 1)
+    logs = log_choose(event.size, hits) + log_choose(others, event.batch - hits)
+    return hits, np.asarray(logs - log_sum(logs))
+
+
+def as_one_coin(event: WithoutReplacement) -> Mechanism | None:
+    """A bit is true with a chance that the batch decides: p = r (1 - w) + o w with the people in question, and
+    r (1 - w) + n w with their substitutes, w the chance that any of them is in it, and r, o, n between both chances of
+    the bit. Divergences are jointly convex, so that extreme points are the worst, and those are the two laws of a
+    sampled bit (Schuchardt et al. 2024, Theorem 3.7), in either order. Moments are taken for the larger direction.
+    """
+    if not isinstance(event.mechanism, RandomisedResponse):
+        return None
+    hits, logs = people_in_batch(event)
+    return Poisson(event.mechanism, min(1.0, math.exp(log_sum(logs[hits > 0]))))

@@ -1,0 +1,541 @@
+"""Verification of a ledger and of a released bundle, from their files alone, and of the numbers of somebody's code:
+``python -m fedamp.accounting BUNDLE``.
+
+It needs nothing that trains. ``docs/ledger.md`` explains the keys of a ledger. A bundle holds the files that may leave
+the server, their digests, and the server's signature over them.
+"""
+
+import hashlib
+import json
+import math
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+
+from fedamp.accounting import checks
+from fedamp.accounting.arithmetic import Array, delta_left
+from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.events import (
+    Allocation,
+    Gaussian,
+    Mechanism,
+    Poisson,
+    Relation,
+    Repeat,
+    SubstitutedPoissonGaussian,
+    from_json,
+    relation_of,
+)
+from fedamp.accounting.prefixes import epsilon_over_rounds
+from fedamp.accounting.sampling import PRECISION
+
+Json = Mapping[str, Any]
+Verdict = Literal["pass", "caution", "fail"]
+VERDICTS: tuple[Verdict, ...] = ("pass", "caution", "fail")
+
+TOLERANCE = 1e-6  # relative: another machine adds in another order, and a text has so many digits
+UNCHECKED = "units, group_size, clips, denominators, and whether the noise is the scenario's"
+"""What the ledger alone does not show."""
+
+_LAST = ("stopped_because", "files")
+_EXCLUDED = {*_LAST, "releases", "head", "link"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its subject, its verdict, and its finding; of a failure also the expectation.
+
+    ``caution``: nothing is wrong, but a person who relies on the result must know the finding.
+    """
+
+    name: str
+    verdict: Verdict
+    found: str
+
+    @classmethod
+    def of(cls, name: str, passed: str, caution: str | None = None, fail: str | None = None) -> "Check":
+        """The failure or caution, if it has a text; else it passes."""
+        return cls(name, "fail" if fail else "caution" if caution else "pass", fail or caution or passed)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it passes without caution."""
+        return self.verdict == "pass"
+
+
+# The chain of digests: each link covers the link before and the next release, the head everything. It finds later
+# changes. A forger may make the chain anew: a head that was written down elsewhere, or signed, shows that.
+
+
+def link(previous: str, content: Json) -> str:
+    """The link of a release; after an empty one, of a ledger's plan and cost."""
+    return chained(previous, {key: value for key, value in content.items() if key not in _EXCLUDED})
+
+
+def head(last: str, ledger: Json) -> str:
+    """The head: of the last link, why the run stopped, and the digests of its files."""
+    return chained(last, {key: ledger[key] for key in _LAST})
+
+
+def chained(previous: str, content: Json) -> str:
+    """SHA-256 of what came before and of content, as JSON with sorted keys."""
+    return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
+
+
+def altered_ledger(ledger: Json) -> Iterator[str]:
+    """The rounds and keys of a ledger that differ from its chain."""
+    last = link("", ledger)
+    for release in ledger["releases"]:
+        if release["link"] != link(last, release):
+            also = ", or a key that stands before releases," if release["round"] == 1 else ""
+            yield f"ledger.json: releases: round {release['round']}{also} is not as it was written down"
+        last = release["link"]
+    if ledger["head"] != head(last, ledger):
+        what = "stopped_because, files or the number of releases" if ledger["releases"] else "a key"
+        yield f"ledger.json: head: {what} is not as it was written down"
+
+
+# The numbers.
+
+
+def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check]:
+    """Compute a ledger's numbers again: each may be more than the cost, never less.
+
+    Args:
+        ledger: the content of ``ledger.json``.
+        by_round: upper ends of epsilon after each round, where they do not follow from the mechanism alone.
+    """
+    # To the bit as the run did: draws of a sampled curve follow from delta's bits.
+    delta = delta_left(ledger["delta"])
+    mechanism, releases, planned = from_json(ledger["mechanism"]), ledger["releases"], ledger["rounds_planned"]
+    private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
+    cost = mechanism.epsilon(delta, precision=precision)
+    yield _bracket("whole run", "whole_run_epsilon", ledger["whole_run_epsilon"], cost)
+    for whom in ("server", "nodes"):
+        if seen := ledger.get(f"{whom}_mechanism"):
+            cost = from_json(seen).epsilon(delta, precision=precision)
+            yield _bracket(whom, f"epsilon_{whom}", ledger[f"epsilon_{whom}"], cost)
+    if by_round is None and not private:
+        by_round = np.full(planned, np.inf)
+    elif by_round is None and mechanism.span == planned:
+        by_round = epsilon_over_rounds(mechanism, delta, precision=precision)
+    spent = [_epsilon(entry["epsilon_upper"]) for entry in releases]
+    if by_round is None:
+        missing = "the ledger does not say when a unit can have taken part; put scenario.yaml beside it"
+        yield Check("releases", "fail", missing)
+    else:
+        each = [
+            compared("releases", f"round {number}: epsilon_upper", upper, float(cost))
+            for number, (upper, cost) in enumerate(zip(spent, by_round, strict=False), start=1)
+        ]
+        delta_told = f"{ledger['delta']:g}".replace("e-0", "e-")
+        found = f"epsilon {_shown(spent[-1] if spent else 0.0)} at delta {delta_told} after the last one"
+        yield next((check for check in each if not check.passed), Check("releases", "pass", found))
+        if private:
+            yield _guarantee(ledger, by_round)
+    budget, most = ledger["budget_epsilon"], max(spent, default=0.0)
+    over = f"{_shown(most)} exceeds {budget:g}" if budget is not None and most > budget else None
+    yield Check.of("budget", "none was set" if budget is None else f"{_shown(most)} of {budget:g}", fail=over)
+
+
+def mechanism_check(ledger: Json) -> Check:
+    """Whether the noise of every part of the model is in the mechanisms that are charged, and how it is correlated."""
+    mechanism, wrong = from_json(ledger["mechanism"]), None
+    others = {key: from_json(ledger[key]) for key in ("server_mechanism", "nodes_mechanism") if ledger.get(key)}
+    charged = {"it": mechanism} | others
+    for name, each in charged.items():
+        noise = set(_values(each.to_json(), "noise_multiplier"))
+        for part in ledger["parts"] if mechanism.is_private else ():
+            if part["noise_multiplier"] not in noise:
+                wrong = f"the noise multiplier {part['noise_multiplier']} of part {part['name']!r} is not in {name}"
+    told = list(ledger["noise_coefficients"])
+    if any(coefficients != told for coefficients in _values(mechanism.to_json(), "coefficients")):
+        wrong = f"noise_coefficients are {told}, but not in it"
+    if any(len(told) >= classes for classes in _values(mechanism.to_json(), "classes")):
+        wrong = f"noise_coefficients are of {len(told) + 1} bands, more than the classes in it"
+    return Check.of("mechanism", str(mechanism), fail=wrong)
+
+
+def rounds_check(ledger: Json) -> Check:
+    """Whether rounds 1, 2, 3, .. are released once each, and no more of them than planned."""
+    numbers, planned = [entry["round"] for entry in ledger["releases"]], ledger["rounds_planned"]
+    found = f"{len(numbers)} released of {planned} planned"
+    if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > planned:
+        return Check("rounds", "fail", f"its rounds are not 1, 2, 3, ... each once, up to at most {planned}")
+    ended = ledger["stopped_because"] in ("failed", "diverged")
+    return Check.of("rounds", found, caution=f"{found}; the run {ledger['stopped_because']}" if ended else None)
+
+
+def compared(name: str, what: str, claimed: float, cost: float) -> Check:
+    """A ledger may claim more than the cost (its accountant may be looser), never less."""
+    both = f"{what} is {_exactly(claimed)}; computed again it is"
+    if claimed < cost * (1 - TOLERANCE):
+        return Check(name, "fail", f"{both} {_exactly(cost)}")
+    looser = claimed > cost * (1 + TOLERANCE)
+    return Check(name, "pass", f"{both} less, {_exactly(cost)}" if looser else f"epsilon {_shown(cost)}")
+
+
+def _bracket(name: str, what: str, claimed: Json, cost: Bounds) -> Check:
+    """Both ends: an upper one may be more than computed again, a lower one less (of a looser accountant)."""
+    upper, lower = compared(name, what, _epsilon(claimed["upper"]), cost.upper), _epsilon(claimed["lower"])
+    if not upper.passed or math.isclose(lower, cost.lower, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+        return upper
+    both = f"the lower end of {what} is {_exactly(lower)}; computed again it is {_exactly(cost.lower)}"
+    return Check(name, "fail" if lower > cost.lower else "caution", both)
+
+
+def _guarantee(ledger: Json, spent: Array) -> Check:
+    """The guarantee however the run was stopped: the cost of all rounds that the budget pays for."""
+    last = int(np.searchsorted(spent, ledger["budget_epsilon"] or math.inf, side="right"))
+    cost, released = float(spent[last - 1]) if last else 0.0, len(ledger["releases"])
+    told = ledger["guaranteed_epsilon"]
+    if told is not None and told < cost * (1 - TOLERANCE):
+        return compared("guarantee", "guaranteed_epsilon", told, cost)
+    cost = max(cost, told or 0.0)
+    stop = ledger["stopped_because"] or "not finished"
+    if released >= last:
+        return Check("guarantee", "pass", f"epsilon {_shown(cost)}; the stop was decided before the run began")
+    if stop in ("finished", "budget"):
+        return Check("guarantee", "fail", f"stopped_because is {stop}, but after round {released} of {last}")
+    if released == 0:
+        return Check("guarantee", "pass", "epsilon 0.000: nothing was released, so no release decided the stop")
+    early = f"{stop} after round {released}, perhaps because of its releases"
+    return Check("guarantee", "caution", f"epsilon {_shown(cost)}, the cost of all {last} rounds: {early}")
+
+
+def worst(checks: Sequence[Check]) -> Verdict:
+    """The verdict of all checks."""
+    return max((check.verdict for check in checks), key=VERDICTS.index, default="pass")
+
+
+def _values(mechanism: Any, key: str) -> Iterator[Any]:
+    """The values of a key in an expression and those in it."""
+    if isinstance(mechanism, dict):
+        if key in mechanism:
+            yield mechanism[key]
+        mechanism = list(mechanism.values())
+    if isinstance(mechanism, list):
+        for inner in mechanism:
+            yield from _values(inner, key)
+
+
+def _epsilon(value: float | None) -> float:
+    return math.inf if value is None else value  # JSON has no infinity
+
+
+def _shown(epsilon: float) -> str:
+    if math.isinf(epsilon):
+        return "infinite (no noise)"
+    return f"{math.ceil(epsilon * 1000 * (1 - 1e-12)) / 1000:,.3f}"  # up, except for what multiplying rounded
+
+
+def _exactly(epsilon: float) -> str:
+    return "infinite" if math.isinf(epsilon) else f"{epsilon:.6g}"
+
+
+MANIFEST = "release.json"
+FILES = ("model.safetensors", "ledger.json", "scenario.public.yaml", "certificate.html")
+"""All that a bundle may hold beside its manifest. The first two are always there."""
+
+FORMAT = "fedamp release 1"
+_KEYS = {"format", "written_by", "name", "head", "files", "public_key"}
+_MOST_TEXT = 1 << 29  # bytes of a file that is read whole; the model is read in pieces
+_PIECE = 1 << 20
+
+
+def text_of(manifest: Json) -> str:
+    """The only text of a manifest, so that no byte of it can change unseen."""
+    return json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+
+
+def signed(manifest: Json) -> bytes:
+    """What the signature of a manifest covers."""
+    return json.dumps({key: manifest[key] for key in _KEYS}, sort_keys=True).encode()
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a path is a released bundle: a folder with a manifest, or an archive."""
+    return path.suffix == ".zip" or (path / MANIFEST).is_file()
+
+
+class Bundle:
+    """A folder or archive, opened for reading; ValueError: it is none. As a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._open, self._path = ExitStack(), path
+        try:
+            if path.is_dir():
+                self._sizes = {file.name: file.stat().st_size for file in path.iterdir()}
+                self._archive = None
+                strange = [file.name for file in path.iterdir() if not file.is_file() or file.is_symlink()]
+            else:
+                self._archive = self._open.enter_context(zipfile.ZipFile(path))
+                names = [each.filename for each in self._archive.infolist()]
+                strange = [name for name in names if names.count(name) > 1]
+                self._sizes = {each.filename: each.file_size for each in self._archive.infolist()}
+                # Stored as they are: no bomb.
+                packed = any(each.compress_type != zipfile.ZIP_STORED for each in self._archive.infolist())
+                if packed or sum(self._sizes.values()) > path.stat().st_size:
+                    strange.append(path.name)
+            self.strange = sorted({*strange, *(set(self._sizes) - {MANIFEST, *FILES})})
+            if self._archive is not None and not self.strange and not self._is_canonical():
+                self.strange = [path.name]
+        except (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path}: no bundle ({error})") from None
+
+    def __enter__(self) -> "Bundle":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._sizes)
+
+    def write_archive(self, file: IO[bytes]) -> None:
+        """Write the one archive of these files; any other one of them holds bytes that nobody has signed."""
+        with zipfile.ZipFile(file, "w") as archive:
+            for name in (name for name in (MANIFEST, *FILES) if name in self._sizes):
+                about = zipfile.ZipInfo(name)  # of 1980, without attributes
+                about.create_system, about.file_size = 0, self._sizes[name]
+                with self.stream(name) as content, archive.open(about, "w") as copied:
+                    shutil.copyfileobj(content, copied, _PIECE)
+
+    def _is_canonical(self) -> bool:
+        """Whether the archive is, byte by byte, the one of its files: no header, gap or attribute is unseen."""
+        with self._path.open("rb") as ours, tempfile.TemporaryFile() as again:
+            self.write_archive(again)
+            again.seek(0)
+            while True:
+                one, other = ours.read(_PIECE), again.read(_PIECE)
+                if one != other or not one:
+                    return one == other
+
+    def stream(self, name: str) -> IO[bytes]:
+        """A file, by a name that a bundle may hold."""
+        return (self._path / name).open("rb") if self._archive is None else self._archive.open(name)
+
+    def text(self, name: str) -> str:
+        """The content of a file of text; ValueError: it is none, or too large."""
+        if self._sizes.get(name, 0) > _MOST_TEXT:
+            raise ValueError(f"{name}: larger than any ledger")
+        try:
+            with self.stream(name) as stream:
+                return stream.read(_MOST_TEXT).decode()
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{name}: cannot be read ({error})") from None
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The content of a file of JSON; ValueError: it is none, or too large."""
+        try:
+            found = json.loads(self.text(name), object_pairs_hook=_each_key_once)
+        except RecursionError:
+            raise ValueError(f"{name}: cannot be read (nested too deeply)") from None
+        except ValueError as error:
+            raise ValueError(f"{name}: cannot be read ({error})") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"{name}: not an object")
+        return found
+
+    def sha256(self, name: str) -> str:
+        """Of a file's content."""
+        state = hashlib.sha256()
+        try:
+            with self.stream(name) as stream:
+                while piece := stream.read(_PIECE):
+                    state.update(piece)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{name}: cannot be read ({error})") from None
+        return state.hexdigest()
+
+
+def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
+    """Check digests, signature and chain, and compute the ledger's numbers again.
+
+    Args:
+        path: folder or archive.
+        public_key: of the server, 64 hexadecimal digits, as it was told elsewhere; default: the bundle's own.
+
+    Raises:
+        ValueError: there is no bundle, or it cannot be read.
+    """
+    with Bundle(path) as bundle:
+        if bundle.strange:  # before anything is read
+            return [Check("files", "fail", "; ".join(f"{name}: not of the bundle" for name in bundle.strange))]
+        manifest = bundle.json(MANIFEST)
+        checks = [*_of_files(bundle, manifest), signature(manifest, public_key)]
+        if checks[0].verdict == "fail":
+            return checks  # nothing in it can be believed
+        ledger = bundle.json("ledger.json")
+        try:
+            return checks + list(_of_ledger(ledger, manifest))
+        except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
+            return [*checks, Check("ledger", "fail", f"what it says cannot be charged ({error})")]
+
+
+def _of_files(bundle: Bundle, manifest: Json) -> Iterator[Check]:
+    known = set(manifest) == _KEYS | {"signature"} and manifest["format"] == FORMAT
+    known = known and bundle.text(MANIFEST) == text_of(manifest) and str(manifest["signature"]).islower()
+    if not known or not isinstance(manifest["files"], dict):
+        yield Check("files", "fail", f"{MANIFEST} is not a manifest of {FORMAT!r}")
+        return
+    told = manifest["files"]
+    wrong = [f"{name}: not in {MANIFEST}" for name in sorted(bundle.names - {MANIFEST, *told})]
+    wrong += [f"{name}: gone" for name in sorted({*told, *FILES[:2]} - bundle.names)]
+    present = [name for name in FILES if name in bundle.names and name in told]
+    wrong += [f"{name}: not as it was released" for name in present if bundle.sha256(name) != told[name]]
+    yield Check.of("files", f"{len(told)} files, as they were released", fail="; ".join(wrong) or None)
+
+
+def signature(manifest: Json, public_key: str | None) -> Check:
+    """Whether the server's key has signed the manifest."""
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    except ImportError:
+        return Check(
+            "signature", "caution", "not checked: cryptography is not installed (pip install 'fedamp[signatures]')"
+        )
+    own = str(manifest.get("public_key"))
+    if public_key is not None and public_key.strip().lower() != own:
+        return Check("signature", "fail", f"by the key {own:.64}, but {public_key.strip():.64} was expected")
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(own)).verify(
+            bytes.fromhex(manifest["signature"]), signed(manifest)
+        )
+    except (InvalidSignature, LookupError, TypeError, ValueError):
+        return Check("signature", "fail", f"not a signature of {MANIFEST} by the key {own:.64}")
+    unknown = f"by the key {own}, as the bundle itself says: compare it with what the server told you, or give --key"
+    return Check.of("signature", f"by the key {own}", caution=None if public_key else unknown)
+
+
+def _of_ledger(ledger: Json, manifest: Json) -> Iterator[Check]:
+    complaints = list(altered_ledger(ledger))
+    if ledger["head"] != manifest["head"]:
+        complaints.append(f"ledger.json: head: {ledger['head']}, but {MANIFEST} says {manifest['head']}")
+    left, released = ledger["files"] or {}, manifest["files"]["model.safetensors"]
+    if left.get("model.safetensors") != released:
+        complaints.append("model.safetensors: not the model of this ledger")
+    yield Check.of("chain", f"head {ledger['head']}", fail="; ".join(complaints) or None)
+    yield mechanism_check(ledger)
+    yield rounds_check(ledger)
+    yield from ledger_checks(ledger)
+    seed = str(ledger["noise_seed"])
+    yield Check("noise", "caution" if seed.startswith("known") else "pass", seed)
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers differ in which of two values they take."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+_SAME = 1e-3  # relative: people write so many digits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """Numbers of a training with Gaussian noise on clipped contributions, as somebody's code has them.
+
+    Attributes:
+        rounds: how many rounds are released.
+        clip: largest 2-norm of a person's contribution to a round's sum; None: it is not clipped.
+        noise: standard deviation of what is added to each coordinate, after the sum is divided.
+        noise_multiplier: what the code calls so: ``noise`` over ``sensitivity``.
+        sensitivity: by how much the code expects a person to move what the noise is added to.
+        divided_by: a public number by which the sum is divided before the noise is added; 1: it is a sum.
+        rate: each person is in a round with this chance, drawn anew and hidden.
+        k: each person is in exactly k hidden rounds. With neither, everybody is in every round.
+        cohort: expected number of people in a round.
+        people: number of people in all.
+        relation: zero-out, add/remove or substitution.
+        delta: in (0, 1).
+        epsilon: what is claimed.
+    """
+
+    rounds: int
+    clip: float | None = None
+    noise: float | None = None
+    noise_multiplier: float | None = None
+    sensitivity: float | None = None
+    divided_by: float = 1.0
+    rate: float | None = None
+    k: int | None = None
+    cohort: float | None = None
+    people: int | None = None
+    relation: str = str(Relation.ZERO_OUT)
+    delta: float = 1e-5
+    epsilon: float | None = None
+
+    def checks(self) -> list[Check]:
+        """The epsilon, or that there is none, and all contradictions, as failures. ValueError: a number makes no sense
+        on its own, or the noise is not given.
+        """
+        return list(self._checks())
+
+    def mechanism(self, noise_multiplier: float) -> Mechanism:
+        """What is released, at a noise multiplier in units of a contribution."""
+        one = Gaussian(noise_multiplier, relation=relation_of("relation", self.relation))
+        if self.rate is not None and self.k is not None:
+            raise ValueError("rate and k must not both be given: they are two ways to choose")
+        if self.k is not None:
+            return Allocation(one, self.k, self.rounds)
+        if self.rate is None:
+            return Repeat(one, self.rounds)
+        sampled = (
+            SubstitutedPoissonGaussian(noise_multiplier, self.rate) if one.change == 2 else Poisson(one, self.rate)
+        )
+        return Repeat(sampled, self.rounds)
+
+    def _checks(self) -> Iterator[Check]:
+        self.mechanism(1.0)  # refuses what makes no sense
+        checks.delta(self.delta)
+        if self.people is not None:
+            share = 1 / checks.count("people", self.people)
+            large = f"delta {self.delta:g} is not below 1 / people, {share:.2g}" if self.delta >= share else None
+            yield Check.of("delta", f"{self.delta:g}", caution=large)
+            chance = self.rate if self.k is None else self.k / self.rounds
+            if self.cohort is not None and chance is not None:
+                means = f"{chance:g} of {self.people} people is {chance * self.people:g}"
+                wrong = f"cohort {self.cohort:g} contradicts the chance to take part: {means}"
+                yield Check.of("cohort", means, fail=wrong if _differ(self.cohort, chance * self.people) else None)
+        if self.clip is None or self.clip == math.inf:
+            yield Check("epsilon", "fail", "none: without clipping one person moves a round by any amount")
+            return
+        clip, divided_by = checks.positive("clip", self.clip), checks.positive("divided_by", self.divided_by)
+        moved = clip / divided_by * (2 if self.relation == Relation.SUBSTITUTION else 1)
+        by = f"a person moves the release by up to {moved:g} (clip {clip:g} over {divided_by:g}, {self.relation})"
+        expected = moved if self.sensitivity is None else checks.positive("sensitivity", self.sensitivity)
+        wrong = f"sensitivity {expected:g} contradicts the clip: {by}"
+        yield Check.of("sensitivity", by, fail=wrong if _differ(expected, moved) else None)
+        noise = self.noise
+        if self.noise_multiplier is not None:
+            said = checks.scale_or_zero("noise_multiplier", self.noise_multiplier) * expected
+            noise = said if noise is None else noise
+            means = f"noise_multiplier {self.noise_multiplier:g} at sensitivity {expected:g} is a deviation of {said:g}"
+            wrong = f"noise {noise:g} contradicts it: {means}"
+            yield Check.of("noise", means, fail=wrong if _differ(noise, said) else None)
+        if noise is None:
+            raise ValueError("noise or noise_multiplier must be given")
+        if not checks.scale_or_zero("noise", noise):
+            yield Check("epsilon", "fail", "none: no noise is added")
+            return
+        plan = self.mechanism(noise * divided_by / clip)
+        cost = plan.epsilon(self.delta)
+        found = f"{cost} at delta {self.delta:g}: {plan}"
+        too_low = self.epsilon is not None and cost.upper > self.epsilon
+        yield Check.of("epsilon", found, fail=f"{self.epsilon} is claimed, it is {found}" if too_low else None)
+
+
+def _differ(a: float, b: float) -> bool:
+    return not math.isclose(a, b, rel_tol=_SAME)
