@@ -43,6 +43,12 @@ from benchmarks.workloads import Workload
 
 RESULTS = Path(__file__).parent / "results"
 MLP = Workload("MLP 64-128-10", {"name": "mlp", "hidden": [128]}, {"name": "digits"}, 5, 100, 20)
+# Just above a power of two, where sizes of stacks that are powers of two would nearly double the work.
+SEVENTEEN = replace(
+    MLP,
+    name="MLP 64-128-10, 17 records",
+    data={"name": "synthetic", "features": 64, "records_per_client": 17},
+)
 IMAGES = {"name": "synthetic", "test_records": 200}
 CNN = Workload("CNN 28x28", {"name": "cnn"}, {**IMAGES, "shape": [1, 28, 28], "records_per_client": 10}, 2, 100, 3)
 RESNET = Workload(
@@ -57,7 +63,15 @@ RECORDS = Workload(
     10,
     "sample",
 )
-USUAL = ((MLP, 5), (replace(MLP, clients=1000, rounds=5), 3), (RECORDS, 3), (CNN, 3), (RESNET, 2))
+USUAL = (
+    (MLP, 5),
+    (replace(MLP, clients=1000, rounds=5), 3),
+    (SEVENTEEN, 5),
+    (replace(SEVENTEEN, clients=1000, rounds=5), 3),
+    (RECORDS, 3),
+    (CNN, 3),
+    (RESNET, 2),
+)
 LONG = ((replace(CNN, clients=1000, rounds=1), 1), (replace(RESNET, clients=1000, rounds=1), 1))
 QUICK = ((replace(MLP, rounds=5), 1), (replace(CNN, clients=20, rounds=1), 1))
 LIMIT = 90.0  # seconds a simulator may take for its start, compilation and rounds
