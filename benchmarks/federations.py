@@ -353,7 +353,7 @@ def put_in(page: Path, name: str, found: str) -> None:
 
 SHOWN = ("everybody", "balanced", "split-2", "split-2-bare", "narrow", "unamplified")
 SHORT, SHORT_BUDGETS = ("none", "unamplified", "poisson", "balanced"), (0.1, 1.0, 4.0)
-COMPARED = ("none", "unamplified", "poisson", "everybody", "balanced", "split-2", "narrow")
+COMPARED = ("none", "unamplified", "poisson", "everybody", "balanced", "split-2")
 
 
 def draw(runs: list[Run], file: Path) -> None:

@@ -4,6 +4,7 @@ python -m benchmarks.zoo [NAME ...]
 """
 
 import json
+import re
 import sys
 import time
 import warnings
@@ -237,24 +238,23 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         ours = each.get("clients a second", 0.0)
         theirs = [each.get(f"by hand, {way}, clients a second") for way in ("stacked", "one by one")]
         ratios = [f"{ours / other:.1f}" if other else "-" for other in theirs]
-        how = each.get("how", each.get("refused", "")).split(",")[0].removeprefix("clients train ")
+        how = each.get("how", each.get("refused", "")).split(",")[0]
+        how = re.sub(r"(?:up to (\d+) )?clients train (?:together|(one by one))", lambda m: m[1] or "1", how)
         rows.append(f"| {name} | {each.get('parameters', 0):,} | {how} | {ours:g} | {' | '.join(ratios)} |")
     return PAGE_TEXT.replace("ROWS", "\n".join(rows))
 
 
 PAGE_TEXT = """# A zoo of models
 
-Models as their libraries make them, with random weights and small sizes, named in a scenario: `name: transformers:...`
-with the class's own options, a built-in name, or a class of torch beside the scenario. Each is one line of YAML, two
-with an adapter.
+Models as their libraries make them, with random weights and small sizes: `name: transformers:...` with the class's own
+options, a built-in name, or a class of torch beside the scenario. Each is one line of YAML, two with an adapter.
 
-32 clients with 8 records each train two steps, are clipped and summed, on one core. The last two columns are fedamp's
-clients a second over those of loops written by hand in the same run: one stacks clients by `torch.func.vmap`, the other
-one trains them one after the other. Both have no check that clients keep apart, no places for records, and sums that
-depend on the order. `-`: torch cannot stack the model by itself. `python -m benchmarks.zoo` makes this page, and keeps
-the figures in `benchmarks/results/zoo.json`.
+32 clients with 8 records each train two steps, are clipped and summed, on one core. *Together*: how many clients train
+in one stack. The last two columns compare fedamp's clients a second with loops written by hand, which stack clients by
+`torch.func.vmap` or train them one by one, without fedamp's checks and exact sums. `-`: torch cannot stack the model.
+`python -m benchmarks.zoo` makes this page from `benchmarks/results/zoo.json`.
 
-| model | trained numbers | how | clients a second | over a stack by hand | over one by one by hand |
+| model | parameters | together | clients a second | times a stack by hand | times one by one by hand |
 | --- | --- | --- | --- | --- | --- |
 ROWS
 

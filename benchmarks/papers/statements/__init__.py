@@ -35,6 +35,8 @@ STATES = {
     "definition": "nothing to prove",
     "left out": "for the reason given",
 }
+IN_SHORT = ("charged", "checked", "definition")
+"""States whose statements are named only; the lists say the rest, and ``grep`` finds a test by its marker."""
 TESTED = {"charged", "checked", "corrected"}  # states that need a test
 
 Tests = dict[tuple[str, str], list[str]]
@@ -90,8 +92,8 @@ def page() -> str:
         "# Every numbered statement of the five papers",
         "",
         f"{total.total()} statements. `python -m benchmarks.papers.statements` makes this page from the lists in",
-        "`benchmarks/papers/statements/` and from the markers of the tests. The tests there, which this",
-        "command runs, call no code of fedamp. [papers.md](../papers.md) is the overview.",
+        "`benchmarks/papers/statements/`, which say of each what it states, and from the markers of the tests.",
+        "Tests there call no code of fedamp; this command runs them. [papers.md](../papers.md) is the overview.",
         "",
         "| state | meaning | " + " | ".join(TITLES) + " | all |",
         "| --- | --- |" + " --- |" * (len(TITLES) + 1),
@@ -103,13 +105,14 @@ def page() -> str:
         lines += ["", f"## {TITLES[paper]}", "", "| statement | says | state | where or why, and tests |"]
         lines += ["| --- | --- | --- | --- |"]
         for each in listed:
-            if each.state != "definition":
+            if each.state not in IN_SHORT:
                 files = dict.fromkeys(place.split("::")[0] for place in known.get((paper, each.name), ()))
                 where = " ".join([f"{each.where};" if files else each.where, ", ".join(map(_link, files))]).strip()
                 cells = (each.name, each.says, each.state, where)
                 lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        definitions = ", ".join(each.name for each in listed if each.state == "definition")
-        lines += ["", f"Nothing to prove: {definitions}."]
+        for state in IN_SHORT:
+            names = ", ".join(each.name for each in listed if each.state == state)
+            lines += ["", f"{state.capitalize()}: {names}."]
     return "\n".join([*lines, ""])
 
 
