@@ -19,13 +19,14 @@ from time import monotonic, perf_counter, process_time, sleep
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 
 from benchmarks import simulators, soak
 from benchmarks.lost_machine import Cluster
 from benchmarks.simulation import machine
 from benchmarks.workloads import Workload
 from fedamp.engines import flower
+from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.federation import reader
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.federation.optimizers import Server
@@ -33,7 +34,7 @@ from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.noise.independent import add_noise
 from fedamp.server.setup import prepare
-from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts, Request
+from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts
 
 SMALL = Workload(
     "MLP 64-128-10",
@@ -247,9 +248,9 @@ def server() -> dict[str, Any]:
     flower.set_message_id(asked, "1")
     # On the grid of clipped sums, and within the clip.
     sums = {name: np.trunc(array * 2.0**10).astype(np.float64) * 2.0**-30 for name, array in model.items()}
-    facts = {"reported": [1], "failed": 0, "clipped": 0, "below_clip": 1, "loss_sum": 1.0, "records": 1}
-    reply = Message(RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(facts)}), reply_to=asked)
-    expected = Asked({reply.metadata.src_node_id: Request(frozenset({1}))}, ModelParts.of(model), [1.0])
+    order = RoundOrder("", 1, (1.0,), rows([1], [bytes(32)]), model)
+    reply = Message(RoundAnswer(sums, [1], below_clip=1, loss_sum=1.0, records=1).content(order), reply_to=asked)
+    expected = Asked({reply.metadata.src_node_id: order}, ModelParts.of(model), [1.0])
     found = {"parameters": sum(array.size for array in model.values())}
     optimizer = Server(momentum=0.9).rule()
     state = optimizer.init(model)

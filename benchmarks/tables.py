@@ -16,8 +16,8 @@ from torch.nn import functional
 
 import fedamp
 from benchmarks.simulation import machine
-from fedamp.client.task import TrainInstruction
 from fedamp.client.worker import TrainingNode
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation.losses import form_of
 from fedamp.server.setup import prepare
 
@@ -57,8 +57,8 @@ def in_fedamp(weight_decay: float) -> tuple[Callable[[], Any], dict[str, Any]]:
     prepared = prepare(scenario)
     node = TrainingNode(prepared.task, scenario.data.load(0, Path(), form_of(scenario.client, scenario.model)))
     seeds = [bytes([client % 256]) * 32 for client in range(CLIENTS)]
-    order = TrainInstruction(1, list(range(CLIENTS)), seeds, [-1] * CLIENTS, [CLIP])
-    return lambda: node.train(prepared.state.parameters, order), dict(prepared.state.parameters)
+    order = RoundOrder("", 1, (CLIP,), rows(range(CLIENTS), seeds), prepared.state.parameters)
+    return lambda: node.train(order), dict(prepared.state.parameters)
 
 
 def by_hand(start: dict[str, Any]) -> dict[str, Tensor]:

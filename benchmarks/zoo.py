@@ -22,8 +22,8 @@ from torch.nn import functional
 import fedamp
 from benchmarks.simulation import machine
 from benchmarks.tables import seconds
-from fedamp.client.task import TrainInstruction
 from fedamp.client.worker import TrainingNode
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import FedampError, one_line
 from fedamp.federation.losses import form_of
 from fedamp.server.setup import prepare
@@ -177,7 +177,7 @@ def play(animal: Animal) -> tuple[Callable[[], Any], Callable[[], Any], Callable
     prepared = prepare(scenario)
     node = TrainingNode(prepared.task, scenario.data.load(0, Path(), form_of(scenario.client, scenario.model)))
     seeds = [bytes([client]) * 32 for client in range(CLIENTS)]
-    order = TrainInstruction(1, list(range(CLIENTS)), seeds, [-1] * CLIENTS, [CLIP])
+    order = RoundOrder("", 1, (CLIP,), rows(range(CLIENTS), seeds), prepared.state.parameters)
     module = prepared.module
     start = {name: torch.from_numpy(value) for name, value in prepared.state.parameters.items()}
     inputs = torch.from_numpy(x[:-10]).unflatten(0, (CLIENTS, RECORDS))
@@ -215,7 +215,7 @@ def play(animal: Animal) -> tuple[Callable[[], Any], Callable[[], Any], Callable
                 total[name] += each
 
     facts = {"how": prepared.how_clients_train, "parameters": sum(value.numel() for value in start.values())}
-    return lambda: node.train(prepared.state.parameters, order), stacked, one_by_one, facts
+    return lambda: node.train(order), stacked, one_by_one, facts
 
 
 def measure(animal: Animal) -> dict[str, Any]:

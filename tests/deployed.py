@@ -9,8 +9,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from fedamp.engines import flower, sealed
+from fedamp.engines import flower
 from fedamp.engines.node import load_app
+from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
 
 FIRST = 2**63 + 7  # as Flower's node ids, which need all 64 bits
 
@@ -73,10 +74,11 @@ class Deployment(Grid):
         for number, message in enumerate(messages):
             node = message.metadata.dst_node_id
             name = self.names[node]
-            data = sealed.seal_order(message.content)
+            order = RoundOrder.of(message.content)
+            data = order.sealed()
             flower.set_message_id(message, f"{len(self.orders)}/{number}")
-            answer = self.app(self._passed(flower.with_content(message, sealed.record(data))), self.contexts[node])
-            reply = sealed.data_of(self._passed(answer).content)
+            answer = self.app(self._passed(flower.with_content(message, message_content(data))), self.contexts[node])
+            reply = sealed_bytes(self._passed(answer).content)
             if training:
                 self.orders[-1].append((name, data))
                 self.replies[-1].append((name, reply))
@@ -84,9 +86,11 @@ class Deployment(Grid):
             if reply is None:
                 continue
             try:
-                replies.append(Message(sealed.open_reply(reply, message.content), reply_to=message))
+                replies.append(Message(RoundAnswer.opened(reply, order).content(order), reply_to=message))
             except ValueError as error:
-                replies.append(flower.error_reply(message, flower.APP_RAISED, str(error)))
+                again = getattr(error, "status", None) == Status.STARTED_AGAIN
+                code = flower.STARTED_AGAIN if again else flower.APP_RAISED
+                replies.append(flower.error_reply(message, code, str(error)))
         return replies
 
     def _passed(self, message: Message) -> Message:

@@ -5,17 +5,17 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 
 from fedamp.engines import flower
 from fedamp.engines.engines import open_grid
+from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.federation.check_in import BalancedCheckIn, StratifiedCheckIn
 from fedamp.noise.gaussian import Address, add_gaussian
 from fedamp.noise.independent import add_noise
 from fedamp.runs.folder import new_folder
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare
-from fedamp.strategies.aggregation import Request
 from tests.federations import Silent, small
 
 PIECE = 1 << 20  # of noise: numbers of one stream
@@ -104,20 +104,21 @@ def test_a_round_holds_no_more_than_four_copies_of_the_model():
     copy = sum(array.nbytes for array in state.parameters.values())
     cohort = prepared.plan.attendance.cohort(1)[:8].tolist()
     pieces = [prepared.pieces(unit % 4, 1).extract(state.parameters) for unit in cohort]
+    orders = {
+        2 + number: RoundOrder("", 1, (1.0,), rows([unit], [bytes(32)], unit % 4), pieces[number], unit % 4)
+        for number, unit in enumerate(cohort)
+    }
     flower.identify()
 
     def reply(number: int) -> Message:
         asked = Message(RecordDict(), 2 + number, "train")
         flower.set_message_id(asked, str(number))
-        facts = {"reported": cohort[number : number + 1], "failed": 0, "clipped": 0, "below_clip": 1, "records": 1}
-        arrays = flower.to_record({name: np.zeros(part.shape) for name, part in pieces[number].items()})
-        return Message(
-            RecordDict({"arrays": arrays, "metrics": MetricRecord(facts | {"loss_sum": 1.0})}), reply_to=asked
-        )
+        sums = {name: np.zeros(part.shape) for name, part in pieces[number].items()}
+        answer = RoundAnswer(sums, cohort[number : number + 1], below_clip=1, records=1, loss_sum=1.0)
+        return Message(answer.content(orders[2 + number]), reply_to=asked)
 
     def play() -> None:
-        requests = {2 + number: Request(frozenset({unit}), unit % 4) for number, unit in enumerate(cohort)}
-        aggregate = pipeline.aggregate(state, 1, (reply(number) for number in range(len(cohort))), requests)
+        aggregate = pipeline.aggregate(state, 1, (reply(number) for number in range(len(cohort))), orders, {})
         assert aggregate.reported == len(cohort)
         pipeline.release(state, 1, aggregate, needs_quorum=False)
 

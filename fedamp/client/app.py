@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedamp import rng
-from fedamp.base.arrays import Arrays, Sums
-from fedamp.client import messages, secure
+from fedamp.base.arrays import Arrays
+from fedamp.client import configuration, secure
 from fedamp.client.clipping import clip_and_sum
-from fedamp.client.messages import Order
-from fedamp.client.task import UNTRAINABLE, TrainReport, log
-from fedamp.client.worker import TrainingNode
-from fedamp.engines import flower, sealed
+from fedamp.client.task import UNTRAINABLE, log
+from fedamp.client.worker import TrainingNode, TrainReport
+from fedamp.engines import flower
+from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
 from fedamp.federation.training import Client
 from fedamp.models.generators import generators_from
@@ -96,79 +96,77 @@ class PrivateClientApp(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         """The answer; to a sealed message a sealed one of the size that the order tells, whatever fails here."""
-        data = sealed.data_of(message.content)
-        if data is None:
+        began, kind = time.monotonic(), message.metadata.message_type
+        if kind.partition(".")[0] not in ("query", "train"):
+            raise DeploymentError(f"{kind} messages are not answered: what they ask for is not covered by epsilon")
+        order = RoundOrder.of(message.content)
+        if sealed_bytes(message.content) is None:
             if flower.in_supernode():  # the parts of a bare answer can be guessed, and asked for by another node
                 raise DeploymentError("the message is not sealed; expected: one of fedamp's server")
-            return self._answer(message, context)
-        began, seconds, order = time.monotonic(), 0.0, sealed.open_order(data)
-        asked = flower.with_content(message, order)
+            return Message(self._answer(order, message, context).content(order), reply_to=message)
+        seconds = 0.0
         try:
-            secret, seconds = messages.acquainted(message.metadata.message_type, order, context), answer_after(asked)
+            secret, seconds = configuration.acquainted(kind, order, context), answer_after(kind, order)
             with _ended_before(seconds):
-                content = self._answer(asked, context).content
-                if "hosts" in content.config_records:
-                    content.config_records["hosts"]["secret"] = secret
-                answer = sealed.seal_reply(content, order)
+                answer = self._answer(order, message, context)
+                if kind == "query":
+                    answer.text = secret
+                data = answer.sealed(order)
         except Exception as error:
             log.exception("this node could not do what it was asked")
             # Other errors may tell what is in the records.
-            known = isinstance(error, DeploymentError | ModelError)
-            answer = sealed.seal_reply(sealed.failure(one_line(error) if known else NODE_FAILED), order)
+            why = one_line(error) if isinstance(error, DeploymentError | ModelError) else NODE_FAILED
+            again = isinstance(error, configuration.StartedAgainError)
+            data = RoundAnswer(text=why, status=Status.STARTED_AGAIN if again else Status.FAILED).sealed(order)
         time.sleep(max(0.0, began + seconds - time.monotonic()))
-        return Message(sealed.record(answer), reply_to=message)
+        return Message(message_content(data), reply_to=message)
 
-    def _answer(self, message: Message, context: Context) -> Message:
+    def _answer(self, order: RoundOrder, message: Message, context: Context) -> RoundAnswer:
         kind = message.metadata.message_type
         if kind == "query":
-            task_json = str(messages.config_of(message, "config").get("task", ""))
-            return messages.hosting(message, messages.hosts(context, task_json, self._reads_records(task_json)))
-        if "secure" in message.content:
-            return self._secure_answer(message, context)
-        if messages.text(context, "agreement"):
+            hosted = configuration.hosts(context, order.task, self._reads_records(order.task))
+            return RoundAnswer(status=Status.ANY_UNIT) if hosted is None else RoundAnswer(reported=sorted(hosted))
+        if order.exchange:
+            hosted = configuration.hosts(context, order.task, self._reads_records(order.task))
+            if hosted is None:
+                raise DeploymentError("this node's configuration names no units; expected: hosts, or a data folder")
+            train = partial(self._train, message=message, context=context, hosted=hosted)
+            whose = self._whose(order.task, configuration.text(context, "data"))
+            return RoundAnswer(data=secure.answer(order, context, hosted, whose, train))
+        if configuration.text(context, "agreement"):
             raise DeploymentError("this node has an agreement: it gives its sums to secure aggregation alone")
-        if kind != "train":
-            raise DeploymentError(f"{kind} messages are not answered: what they ask for is not covered by epsilon")
-        order = messages.Order.of(message)
-        hosted = messages.named_hosts(context, self._reads_records(order.task_json))
-        if hosted is not None and (others := set(order.instruction.clients) - hosted):
+        hosted = configuration.named_hosts(context, self._reads_records(order.task))
+        return self._train(order, message, context, hosted)
+
+    def _train(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
+        if hosted is not None and (others := set(order.ids) - hosted):
             raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
-        return messages.trained(message, *self._sum(order, context, hosted))
-
-    def _secure_answer(self, message: Message, context: Context) -> Message:
-        task_json = str(messages.config_of(message, "secure")["task"])
-        hosted = messages.hosts(context, task_json, self._reads_records(task_json))
-        if hosted is None:
-            raise DeploymentError("this node's configuration names no units; expected: hosts, or a data folder")
-
-        def train(order: Order) -> tuple[Sums, TrainReport]:
-            if others := set(order.instruction.clients) - hosted:
-                raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
-            return self._sum(order, context, hosted)
-
-        return secure.answer(message, context, hosted, self._whose(task_json, messages.text(context, "data")), train)
+        report = self._sum(order, message, context, hosted)
+        report.text = UNTRAINABLE if report.text and flower.in_supernode() else report.text
+        return report
 
     def _whose(self, task_json: str, folder: str) -> Iterator[bytes]:
         """Facts about whose the records in a node's folder are, where fedamp reads them."""
         if folder and not self._reads_records(task_json):
-            yield from messages.dataset(task_json, folder).whose()
+            yield from configuration.dataset(task_json, folder).whose()
 
     def _reads_records(self, task_json: str) -> bool:
         """Whether the app's own code reads the clients' records; else fedamp does."""
-        return self._loop is None or (bool(task_json) and messages.task_of(task_json).data.name == "external")
+        return self._loop is None or (bool(task_json) and configuration.task_of(task_json).data.name == "external")
 
-    def _sum(self, order: Order, context: Context, hosted: set[int] | None) -> tuple[Sums, TrainReport]:
+    def _sum(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
         if self._loop is not None:
-            return sum_of_units(order, _looped(self._loop, order, context, self._reads_records(order.task_json)))
+            return sum_of_units(order, _looped(self._loop, order, context, self._reads_records(order.task)))
+        dummies = TrainReport.on(order).dummies
 
         def train_one(client: int) -> Mapping[str, Any]:  # with copies of its own: no client learns of another
             record = ArrayRecord({name: Array(array) for name, array in order.arrays.items()})
-            config = ConfigRecord(order.config | {"server-round": order.instruction.round})
-            message = flower.with_content(order.message, RecordDict({"arrays": record, "config": config}))
+            config = ConfigRecord({**order.config, "server-round": order.round})
+            content = RecordDict({"arrays": record, "config": config})
             state = context.state if hosted is not None and len(hosted) == 1 else RecordDict()
-            state = copy.deepcopy(state) if client in order.instruction.dummies else state
-            node_config = {**context.node_config, "partition-id": client}
-            reply = ClientApp.__call__(self, message, replace(context, node_config=node_config, state=state))
+            state = copy.deepcopy(state) if client in dummies else state
+            own = replace(context, node_config={**context.node_config, "partition-id": client}, state=state)
+            reply = ClientApp.__call__(self, flower.with_content(message, content), own)
             if reply.has_error():
                 raise RuntimeError(reply.error.reason)
             records = list(reply.content.array_records.values())
@@ -185,10 +183,10 @@ class _StackedApp(PrivateClientApp):
     def _reads_records(self, task_json: str) -> bool:
         return False
 
-    def _sum(self, order: Order, context: Context, hosted: set[int] | None) -> tuple[Sums, TrainReport]:
+    def _sum(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
         most = None if hosted is None else len(hosted)
-        node = node_of(order.task_json, messages.text(context, "data"), messages.device(context), most)
-        return node.train(order.arrays, order.instruction)
+        folder, device = configuration.text(context, "data"), configuration.device(context)
+        return node_of(order.task, folder, device, most).train(order)
 
 
 app = _StackedApp()
@@ -197,17 +195,16 @@ app = _StackedApp()
 @lru_cache(maxsize=2)
 def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> TrainingNode:
     """What trains a task; kept, because data and model are the same in every round."""
-    dataset = messages.dataset(task_json, folder)
+    dataset = configuration.dataset(task_json, folder)
     most = hosts if dataset.hosted is None else min(len(dataset.hosted), hosts or len(dataset.hosted))
-    return TrainingNode(messages.task_of(task_json), dataset, device, most)
+    return TrainingNode(configuration.task_of(task_json), dataset, device, most)
 
 
-def answer_after(message: Message) -> float:
-    """Seconds after which an order to train is answered; 0: at once, as is one that nobody can read."""
-    record = "secure" if "secure" in message.content else "config"  # whose task is the one that was agreed on
+def answer_after(kind: str, order: RoundOrder) -> float:
+    """Seconds after which an order to train is answered; 0: at once, as is one whose task nobody can read."""
     with suppress(ValueError):
-        if message.metadata.message_type == "train":
-            return messages.task_of(str(messages.config_of(message, record).get("task"))).answer_after or 0.0
+        if kind == "train":
+            return configuration.task_of(order.task).answer_after or 0.0
     return 0.0
 
 
@@ -238,39 +235,39 @@ def _ended_before(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def sum_of_units(order: Order, train_one: Callable[[int], Mapping[str, Any]]) -> tuple[Sums, TrainReport]:
-    """The sum of the units' clipped updates, and a report; ``train_one`` gives the trained arrays of a unit.
+def sum_of_units(order: RoundOrder, train_one: Callable[[int], Mapping[str, Any]]) -> TrainReport:
+    """The sum of the units' clipped updates; ``train_one`` gives the trained arrays of a unit.
 
     DeploymentError: submodels are asked for; custom training cannot be kept to one.
     """
-    instruction, task = order.instruction, order.task
-    if len(instruction.clips) != 1 or {instruction.extracted, *instruction.submodels} - {WHOLE}:
+    task, units = configuration.task_of(order.task), order.units
+    if len(order.clips) != 1 or {order.extracted, *units["submodel"].tolist()} - {WHOLE}:
         raise DeploymentError("custom training trains whole models; expected: submodels: {scheme: none}")
-    begin, report = time.monotonic(), TrainReport(dummies=instruction.dummies)
+    begin, report = time.monotonic(), TrainReport.on(order)
     sums = {name: np.zeros(array.shape) for name, array in order.arrays.items()}
-    for client, seed in zip(instruction.clients, instruction.seeds, strict=True):
+    for client, seed in zip(units["id"].tolist(), units["seed"], strict=True):
         try:
-            word = int(rng.client_words(np.frombuffer(seed, dtype=f"V{rng.SEED_BYTES}"), "own loop", 1)[0, 0])
+            word = int(rng.client_words(seed.reshape(1), "own loop", 1)[0, 0])
             with generators_from(word >> 1, gpus=True):  # so that no unit's draws depend on another's
                 update = _update(order.arrays, train_one(client))
         except Exception as error:  # custom training may raise anything; the other clients' updates count
             report.fail(client, one_line(error))
             continue
-        clipped = clip_and_sum(update, [tuple(update)], instruction.clips, task.linf_coordinates, task.normalised)
+        clipped = clip_and_sum(update, [tuple(update)], order.clips, task.linf_coordinates, task.normalised)
         for name, total in sums.items():
             total += clipped.sums[name].numpy().reshape(total.shape) * (client not in report.dummies)
         if clipped.failed.any():
             report.fail(client, "its update is not finite")
         else:
             report.add(np.array([client]), clipped)
-    report.seconds = time.monotonic() - begin
-    return sums, report
+    report.sums, report.seconds = sums, time.monotonic() - begin
+    return report
 
 
-def _looped(loop: Train, order: Order, context: Context, external: bool) -> Callable[[int], Mapping[str, Any]]:
+def _looped(loop: Train, order: RoundOrder, context: Context, external: bool) -> Callable[[int], Mapping[str, Any]]:
     """The trained arrays of a unit, by a custom loop."""
-    task, device = order.task, messages.device(context)
-    dataset = None if external else messages.dataset(order.task_json, messages.text(context, "data"))
+    task, device = configuration.task_of(order.task), configuration.device(context)
+    dataset = None if external else configuration.dataset(order.task, configuration.text(context, "data"))
     module = None if external else build(task.model, task.input_shape, task.num_classes)
 
     def train_one(client: int) -> Mapping[str, Any]:
@@ -286,7 +283,7 @@ def _looped(loop: Train, order: Order, context: Context, external: bool) -> Call
                 raise DataError(UNTRAINABLE)
             size = int(cohort.sizes[0])
             records = Records(cohort.inputs[0, :size].copy(), cohort.labels[0, :size].copy())
-        about = TrainingContext(client, order.instruction.round, task.client, dict(order.config), device, context)
+        about = TrainingContext(client, order.round, task.client, dict(order.config), device, context)
         trained = loop(model, records, about)
         if isinstance(trained, nn.Module):
             return {name: value for name, value in trained.state_dict().items() if name in order.arrays}

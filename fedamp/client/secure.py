@@ -11,15 +11,14 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context
 
 from fedamp import rng
 from fedamp.base.arrays import Sums
-from fedamp.client import messages
 from fedamp.client.clipping import quantum
-from fedamp.client.messages import Order
+from fedamp.client.configuration import task_of
 from fedamp.client.participant import Participant
-from fedamp.client.task import ClientTask, TrainInstruction, TrainReport
+from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DeploymentError
 from fedamp.federation.aggregation import STEPS, Terms
 from fedamp.federation.check_in import Attendance
@@ -28,7 +27,7 @@ from fedamp.noise.gaussian import Address, add_gaussian, grid_of
 from fedamp.secure.member import Member
 from fedamp.secure.protocol import Words
 
-Train = Callable[[Order], tuple[Sums, TrainReport]]
+Train = Callable[[RoundOrder], RoundAnswer]
 
 
 def grid_of_words(clip: float, noise_multiplier: float, terms: Terms) -> float:
@@ -87,21 +86,19 @@ def length_of(shapes: Mapping[str, tuple[int, ...]], terms: Terms) -> int:
     return sum(int(np.prod(shape)) for shape in shapes.values()) + bool(terms.count_noise)
 
 
-def answer(message: Message, context: Context, hosted: set[int], whose: Iterable[bytes], train: Train) -> Message:
+def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterable[bytes], train: Train) -> bytes:
     """A node's part in one exchange of a round; ``whose``: facts about which records are which unit's.
 
     DeploymentError: the node refuses it, and why. Other errors may depend on records: the server is not told them.
     """
-    asked = messages.config_of(message, "secure")
-    task, round_, exchange = messages.task_of(str(asked["task"])), int(asked["round"]), str(asked["exchange"])
+    asked, task, round_ = order.exchange, task_of(order.task), order.round
     own = Participant.of(context, task.terms)
-    terms = own.agreement.terms
+    terms, exchange = own.agreement.terms, str(asked["exchange"])
     if task.terms != terms or own.agreement.task not in ("", task.digest):
         raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
     if not 1 <= round_ <= terms.rounds:
         raise DeploymentError(f"round {round_} is none of the {terms.rounds} that were agreed on")
-    clips = list(asked["clips"])
-    place = terms.context(round_, clips, bytes(asked["attempt"]))
+    place = terms.context(round_, order.clips, bytes(asked["attempt"]))
     with own.alone():
         if exchange == "keys":
             if round_ <= own.memory.signed:
@@ -120,12 +117,12 @@ def answer(message: Message, context: Context, hosted: set[int], whose: Iterable
                 with _protocol():
                     reply = member.shares(data, own.agreement.keys, own.memory.seen)
             elif exchange == "masked":
-                order, once = Order.of(message), sha256(place).hexdigest()
+                once = sha256(place).hexdigest()
                 if own.memory.masked == once:  # also if the file of the attempt was put back
                     raise DeploymentError("this node has sent its masked words already")
-                if question_of(order) != member.question:
+                if order.digest != member.question:
                     raise DeploymentError("the order is not the one for which this node has made its keys")
-                words = _words(order, own, member, round_, clips, hosted, whose, train)
+                words = _words(order, own, member, hosted, whose, train)
                 own.remember(masked=once)
                 with _protocol():
                     reply = member.masked(parts, words)
@@ -143,7 +140,7 @@ def answer(message: Message, context: Context, hosted: set[int], whose: Iterable
             else:
                 raise DeploymentError(f"there is no exchange {exchange!r}")
         own.member = member
-    return Message(RecordDict({"answer": ConfigRecord({"data": reply})}), reply_to=message)
+    return reply
 
 
 @contextmanager
@@ -161,82 +158,58 @@ def _cut(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
     return {number: data[length * place : length * (place + 1)] for place, number in enumerate(numbers)}
 
 
-def question_of(order: Order) -> bytes:
-    """Digest of all that decides what a node adds to the sum of a round: the model, and whom it trains how."""
-    told = sha256(repr(sorted(vars(order.instruction).items())).encode())
-    told.update(order.task_json.encode() + repr(sorted(order.config.items())).encode())
-    for name, array in sorted(order.arrays.items()):
-        told.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        told.update(np.ascontiguousarray(array).data)
-    return told.digest()
-
-
 def _words(
-    order: Order,
-    own: Participant,
-    member: Member,
-    round_: int,
-    clips: list[float],
-    hosted: set[int],
-    whose: Iterable[bytes],
-    train: Train,
+    order: RoundOrder, own: Participant, member: Member, hosted: set[int], whose: Iterable[bytes], train: Train
 ) -> Words:
     """What the node adds to the sum of a round, before masks."""
-    terms, instruction = own.agreement.terms, order.instruction
+    terms, ids = own.agreement.terms, order.ids
     units = rng.keyed_digest(int(own.memory.schedule, 16), "units", [str(sorted(hosted)).encode(), *whose])
     if own.memory.units not in ("", units):
         raise DeploymentError("other units live on this node, or own its records, than when it joined the run")
     if not own.memory.units:
         own.remember(units=units)
-    if (instruction.round, instruction.extracted, instruction.clips) != (round_, WHOLE, clips):
-        raise DeploymentError("the order is of another round, of a part of the model, or for another clipping norm")
-    if len(set(instruction.clients)) != len(instruction.clients):
+    if order.extracted != WHOLE:
+        raise DeploymentError("the order is of a part of the model")
+    if len(set(ids)) != len(ids):
         raise DeploymentError("the order names a unit twice")
     if terms.check_in is not None:
-        order = replace(order, instruction=_drawn(order.task, own, instruction, hosted))
+        order = _drawn(order, own, hosted)
     else:
-        counted = {str(client) for client in set(instruction.clients) - instruction.dummies}
-        rounds = {client: tuple(sorted({*own.memory.check_ins.get(client, ()), round_})) for client in counted}
+        counted = set(map(str, order.counted))
+        rounds = {client: tuple(sorted({*own.memory.check_ins.get(client, ()), order.round})) for client in counted}
         if any(len(each) > terms.most_check_ins for each in rounds.values()):
             raise DeploymentError(f"a unit would take part in more than {terms.most_check_ins} rounds")
         own.remember(check_ins=own.memory.check_ins | rounds)
-    sums, report = train(order)
-    parts = [0] * len(sums)
+    answer = train(order)
+    parts = [0] * len(answer.sums)
     if len(terms.noise_multipliers) == 2:
-        shared = own_piece(order.task_json).shared
-        parts = [0 if name in shared else 1 for name in sums]
-    if len(instruction.clips) != len(terms.noise_multipliers):
+        shared = own_piece(order.task).shared
+        parts = [0 if name in shared else 1 for name in answer.sums]
+    if len(order.clips) != len(terms.noise_multipliers):
         raise DeploymentError("the order has clipping norms for other parts than were agreed on")
-    multiplier_of = {name: terms.noise_multipliers[part] for name, part in zip(sums, parts, strict=True)}
-    clip_of = {name: instruction.clips[part] for name, part in zip(sums, parts, strict=True)}
-    count = report.below_clip - len(report.reported) / 2
+    multiplier_of = {name: terms.noise_multipliers[part] for name, part in zip(answer.sums, parts, strict=True)}
+    clip_of = {name: order.clips[part] for name, part in zip(answer.sums, parts, strict=True)}
+    count = answer.below_clip - len(answer.reported) / 2
     content = sha256(repr(count).encode())
-    for array in sums.values():
+    for array in answer.sums.values():
         content.update(np.ascontiguousarray(array).data)
-    return words_of(sums, count, multiplier_of, clip_of, terms, member.noise_seed(content.digest()))
+    return words_of(answer.sums, count, multiplier_of, clip_of, terms, member.noise_seed(content.digest()))
 
 
-def _drawn(task: ClientTask, own: Participant, told: TrainInstruction, hosted: set[int]) -> TrainInstruction:
+def _drawn(order: RoundOrder, own: Participant, hosted: set[int]) -> RoundOrder:
     """What the node's own schedule says of a round. All units train, so that the time it takes tells nothing."""
     terms, seed = own.agreement.terms, int(own.memory.schedule, 16)
     assert terms.check_in is not None
     units = np.array(sorted(hosted))
-    here = Attendance(terms.check_in, terms.rounds, len(units), seed).cohort(told.round)
-    submodels = task.submodels.draw(units, seed, told.round)
-    seeds = rng.client_seeds(seed, "units", told.round, units)
-    counted = np.isin(np.arange(len(units)), here)
-    return replace(
-        told,
-        clients=units.tolist(),
-        seeds=[bytes(each) for each in seeds.tolist()],
-        submodels=submodels.tolist(),
-        counted=counted.tolist(),
-    )
+    here = Attendance(terms.check_in, terms.rounds, len(units), seed).cohort(order.round)
+    submodels = task_of(order.task).submodels.draw(units, seed, order.round)
+    seeds = rng.client_seeds(seed, "units", order.round, units)
+    return replace(order, rows=rows(units, seeds, submodels, np.isin(np.arange(len(units)), here)))
 
 
 @lru_cache(maxsize=2)
 def own_piece(task_json: str) -> Any:
     """A submodel of a task: it tells which arrays are in the shared part."""
-    task = messages.task_of(task_json)
+    task = task_of(task_json)
     pieces = task.submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
     return task.submodels.a_piece(pieces)

@@ -1,20 +1,12 @@
-"""What a node is told, and what it answers besides a sum (no torch here).
-
-The task is constant over a run, and sent as JSON with every message; an instruction is of one round.
-"""
+"""What a node is told of a run, the same in every order (no torch here)."""
 
 import hashlib
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from fedamp import rng
 from fedamp.base.record import Record
 from fedamp.client.memory import StackSize
 from fedamp.data.sections import Data
@@ -22,10 +14,7 @@ from fedamp.federation.aggregation import Terms
 from fedamp.federation.submodels import AnySubmodels
 from fedamp.federation.training import Client
 from fedamp.models.architectures import is_import_path
-from fedamp.models.section import WHOLE, Model
-
-if TYPE_CHECKING:
-    from fedamp.client.clipping import ClippedSum
+from fedamp.models.section import Model
 
 log = logging.getLogger("fedamp.client")
 
@@ -75,97 +64,3 @@ class ClientTask(Record):
         initial = Path(str(self.model.initial)).name if frozen else None
         model = self.model.model_copy(update={"initial": initial, "folder": None})
         return self.model_copy(update={"data": self.data.model_copy(update=places), "model": model})
-
-
-@dataclass(frozen=True)
-class TrainInstruction:
-    """What a node does in a round; ValueError where lengths do not match."""
-
-    round: int
-    clients: list[int]  # ids
-    seeds: list[bytes]  # secret seed of each client, 32 bytes
-    submodels: list[int]  # submodel of each client; -1: the whole model
-    clips: list[float]  # clipping norm of all that is trained; or of its shared and its split part
-    extracted: int = WHOLE  # the submodel that the arrays are
-    counted: list[bool] = field(default_factory=list)  # False: a dummy, trained as the others, but not in the sum
-
-    def __post_init__(self) -> None:
-        if not len(self.clients) == len(self.seeds) == len(self.submodels):
-            counts = f"{len(self.clients)}, {len(self.seeds)} and {len(self.submodels)}"
-            raise ValueError(f"clients, seeds and submodels must agree, got {counts}")
-        if any(len(seed) != rng.SEED_BYTES for seed in self.seeds):
-            raise ValueError(f"seeds must have {rng.SEED_BYTES} bytes, got {sorted(set(map(len, self.seeds)))}")
-        if len(self.clips) not in (1, 2):
-            raise ValueError(f"clips must be [all] or [shared, split], got {len(self.clips)} numbers")
-        if self.extracted != WHOLE and set(self.submodels) - {self.extracted}:
-            raise ValueError(f"submodels must all be {self.extracted}, the one that was sent, got {self.submodels}")
-
-    @property
-    def dummies(self) -> frozenset[int]:
-        """The clients that train so that nobody sees from outside whether a node's clients check in."""
-        return frozenset(client for client, counted in zip(self.clients, self.counted, strict=False) if not counted)
-
-    def by_submodel(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.void]]]:
-        """The clients that train each submodel, and their seeds."""
-        clients, submodels = np.array(self.clients, dtype=np.int64), np.array(self.submodels, dtype=np.int64)
-        seeds = np.array(self.seeds, dtype=f"V{rng.SEED_BYTES}")
-        for submodel in np.unique(submodels):
-            yield int(submodel), clients[submodels == submodel], seeds[submodels == submodel]
-
-
-@dataclass
-class TrainReport:
-    """What a node answers besides the sum. Computed from private data without noise: it must stay on the server.
-
-    Clients that fail are ``reported``: failure follows from data, and must not decide whether a round has its quorum.
-    ``dummies`` are in none of the numbers, and not told.
-    """
-
-    reported: list[int] = field(default_factory=list)  # clients in the sum
-    failed: int = 0  # clients that add zero: records could not be read or trained, or the update was not finite
-    clipped: int = 0  # clients whose update was clipped in some part
-    below_clip: int = 0  # clients whose update was within the clip in every part
-    loss_sum: float = 0.0  # loss of the received model over the first batches of clients that did not fail
-    records: int = 0  # number of those records
-    seconds: float = 0.0
-    error: str = ""  # why the first client failed whose records could not be read or trained
-    dummies: frozenset[int] = frozenset()
-
-    def counted(self, clients: NDArray[np.int64], slots: int | None = None) -> NDArray[np.bool_]:
-        """Which of the clients in the first slots of a stack are no dummies; False for empty slots."""
-        kept = np.zeros(slots or len(clients), bool)
-        kept[: len(clients)] = [client not in self.dummies for client in clients.tolist()]
-        return kept
-
-    def add(
-        self,
-        clients: NDArray[np.int64],
-        clipped: "ClippedSum",
-        losses: NDArray[Any] | None = None,
-        records: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Count clients that trained together, in the first slots of a stack, with loss and records of each slot."""
-        here = np.flatnonzero(self.counted(clients))
-        fine = ~clipped.failed.cpu().numpy()[here]
-        self.reported += clients[here].tolist()
-        self.failed += int((~fine).sum())
-        self.clipped += int(clipped.clipped[:, here].any(0).sum())
-        self.below_clip += int(clipped.below_clip[here].sum())
-        if losses is not None and records is not None:
-            self.loss_sum += float(np.where(np.isfinite(losses[here]) & fine, losses[here], 0.0).sum())
-            self.records += int(records[here][fine].sum())
-
-    def lose(self, clients: NDArray[np.int64]) -> None:
-        """Count clients among those added whose records cannot be trained on: they added zero."""
-        lost = int(self.counted(clients).sum())
-        self.failed += lost
-        self.error = self.error or UNTRAINABLE * bool(lost)
-
-    def fail(self, client: int, why: str, there: bool = True) -> None:
-        """Count a client that adds zero, and keep the first reason; one that lives elsewhere is not ``there``."""
-        log.warning("client %d: %s", client, why)
-        if client in self.dummies:
-            return
-        self.reported += [client] * there
-        self.failed += 1
-        self.error = self.error or f"client {client}: {why}"

@@ -3,30 +3,83 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedamp.base.arrays import Arrays, Sums
 from fedamp.client import perceptron
-from fedamp.client.clipping import Rows, clip_and_sum
+from fedamp.client.clipping import ClippedSum, Rows, clip_and_sum
 from fedamp.client.memory import places_for
 from fedamp.client.personal import PersonalLayers, personal_layers
 from fedamp.client.records import RecordSteps
 from fedamp.client.stacks import Stack, aligned
-from fedamp.client.task import ClientTask, TrainInstruction, TrainReport, log
+from fedamp.client.task import UNTRAINABLE, ClientTask, log
 from fedamp.client.training import Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
+from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import DataError, one_line
 from fedamp.federation.losses import Loss, loss_of
 from fedamp.models.pieces import Piece
 from fedamp.models.section import WHOLE
 
 _Shape = tuple[Any, ...]
+
+
+@dataclass
+class TrainReport(RoundAnswer):
+    """The answer to an order while its units train; ``dummies`` are units that count in none of its numbers."""
+
+    dummies: frozenset[int] = frozenset()
+
+    @classmethod
+    def on(cls, order: RoundOrder) -> Self:
+        """Of an order, before anybody has trained."""
+        units = order.units
+        return cls(dummies=frozenset(units["id"][~units["counted"]].tolist()))
+
+    def counted(self, clients: NDArray[np.int64], slots: int | None = None) -> NDArray[np.bool_]:
+        """Which of the clients in the first slots of a stack are no dummies; False for empty slots."""
+        kept = np.zeros(slots or len(clients), bool)
+        kept[: len(clients)] = [client not in self.dummies for client in clients.tolist()]
+        return kept
+
+    def add(
+        self,
+        clients: NDArray[np.int64],
+        clipped: ClippedSum,
+        losses: NDArray[Any] | None = None,
+        records: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Count clients that trained together, in the first slots of a stack, with loss and records of each slot."""
+        here = np.flatnonzero(self.counted(clients))
+        fine = ~clipped.failed.cpu().numpy()[here]
+        self.reported += clients[here].tolist()
+        self.failed += int((~fine).sum())
+        self.clipped += int(clipped.clipped[:, here].any(0).sum())
+        self.below_clip += int(clipped.below_clip[here].sum())
+        if losses is not None and records is not None:
+            self.loss_sum += float(np.where(np.isfinite(losses[here]) & fine, losses[here], 0.0).sum())
+            self.records += int(records[here][fine].sum())
+
+    def lose(self, clients: NDArray[np.int64]) -> None:
+        """Count clients among those added whose records cannot be trained on: they added zero."""
+        lost = int(self.counted(clients).sum())
+        self.failed += lost
+        self.text = self.text or UNTRAINABLE * bool(lost)
+
+    def fail(self, client: int, why: str, there: bool = True) -> None:
+        """Count a client that adds zero, and keep the first reason; one that lives elsewhere is not ``there``."""
+        log.warning("client %d: %s", client, why)
+        if client in self.dummies:
+            return
+        self.reported += [client] * there
+        self.failed += 1
+        self.text = self.text or f"client {client}: {why}"
 
 
 class _PieceTrainer:
@@ -130,34 +183,36 @@ class TrainingNode:
         self._slots: dict[_Shape, int] = {}
         self._apart: set[tuple[_Shape, int]] = set()
 
-    def train(self, arrays: Arrays, instruction: TrainInstruction) -> tuple[Sums, TrainReport]:
-        """One round, from the global model (or the submodel ``instruction.extracted`` of it).
+    def train(self, order: RoundOrder) -> TrainReport:
+        """One round, from the global model (or the submodel ``order.extracted`` of it).
 
-        Returns the sum of the clipped, quantised updates (trained minus received) in the shape of ``arrays``, without
-        frozen ones, and a report.
+        The answer holds the sum of the clipped, quantised updates (trained minus received) in the shape of the received
+        arrays, without frozen ones.
         """
-        begin, report = time.monotonic(), TrainReport(dummies=instruction.dummies)
-        rate = self.task.client.learning_rate_in(instruction.round)
-        sums = {name: np.zeros(array.shape) for name, array in arrays.items() if name not in self._frozen}
+        begin, report = time.monotonic(), TrainReport.on(order)
+        rate = self.task.client.learning_rate_in(order.round)
+        sums = {name: np.zeros(array.shape) for name, array in order.arrays.items() if name not in self._frozen}
         with arithmetic(self.task.precision, self.device):
-            received = {name: aligned(array).to(self.device) for name, array in arrays.items()}
-            for submodel, clients, seeds in instruction.by_submodel():
-                piece, trainer = self._piece(submodel, instruction.round), self._trainers.get(submodel)
+            received = {name: aligned(array).to(self.device) for name, array in order.arrays.items()}
+            units = order.units
+            for submodel in np.unique(units["submodel"]).tolist():
+                piece, trainer = self._piece(submodel, order.round), self._trainers.get(submodel)
                 if trainer is None or trainer.piece is not piece or trainer.rate != rate:
                     trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device)
                     self._trainers[submodel] = trainer
-                trainer.personal, trainer.round = self._personal, instruction.round
-                whole = instruction.extracted == WHOLE
+                trainer.personal, trainer.round = self._personal, order.round
+                whole = order.extracted == WHOLE
                 start = piece.extract(received) if whole else received
-                for part in self._sums(trainer, start, clients, seeds, instruction.clips, report):
+                its_own = units[units["submodel"] == submodel]
+                for part in self._sums(trainer, start, its_own["id"], its_own["seed"], order.clips, report):
                     if whole:
                         piece.embed_add(sums, part)
                     else:
                         for name, total in sums.items():
                             total += part[name]
         report.reported.sort()  # in which order they trained tells their sizes
-        report.seconds = time.monotonic() - begin
-        return sums, report
+        report.sums, report.seconds = sums, time.monotonic() - begin
+        return report
 
     def _sums(
         self,

@@ -15,7 +15,8 @@ from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedamp.engines import flower, sealed
+from fedamp.engines import flower
+from fedamp.engines.wire import NodeFailedError, RoundAnswer, RoundOrder, Status, message_content
 from fedamp.errors import FederationError
 
 THREADS = 4
@@ -30,6 +31,7 @@ class _Order:
     """A message to a node, and what has come of its reply."""
 
     message: Message
+    order: RoundOrder
     size: int  # bytes of the reply
     sent: bool = False
     arrival: flower.Arrival | None = None
@@ -121,9 +123,10 @@ class DeploymentGrid:
         return replies
 
     def _order(self, message: Message) -> _Order:
-        size = sealed.reply_size(message.content)
+        order = RoundOrder.of(message.content)
+        size = order.answer_size
         self._superlink.longest = max(self._superlink.longest, size + OVERHEAD, LONGEST_AROUND)
-        return _Order(message, size)
+        return _Order(message, order, size)
 
     def _advance(self, order: _Order, deadline: float) -> None:
         """Send a message, or take what is there of its reply, without waiting for the node."""
@@ -131,20 +134,23 @@ class DeploymentGrid:
             if order.sent:
                 order.reply = self._reply(order, deadline)
             else:
-                self._send(order.message, deadline)
+                self._send(order, deadline)
                 order.sent = True
         except TimeoutError:
             return
         except FederationError:
             raise
         except Exception as error:  # whatever it is, it stops no round
-            order.reply = flower.error_reply(order.message, flower.APP_RAISED, str(error) or type(error).__name__)
+            again = isinstance(error, NodeFailedError) and error.status == Status.STARTED_AGAIN
+            code = flower.STARTED_AGAIN if again else flower.APP_RAISED
+            order.reply = flower.error_reply(order.message, code, str(error) or type(error).__name__)
         if order.reply is not None and order.arrival is not None:
             with suppress(ValueError, TimeoutError):
                 self._superlink.forget(order.arrival.message_id, deadline)
 
-    def _send(self, message: Message, deadline: float) -> None:
-        data, content = message.metadata, sealed.record(sealed.seal_order(message.content))
+    def _send(self, order: _Order, deadline: float) -> None:
+        message, content = order.message, message_content(order.order.sealed())
+        data = message.metadata
         copy = Message(content, data.dst_node_id, data.message_type, ttl=data.ttl, group_id=data.group_id)
         flower.set_message_id(message, self._superlink.push(copy, deadline))
 
@@ -156,8 +162,10 @@ class DeploymentGrid:
         for name in arrival.around:  # not read; but a reply that is forgotten before it is all there fails at its node
             if superlink.object(name, LONGEST_AROUND, deadline) is None:
                 return None
-        data, message = b"".join(order.parts), order.message
-        return arrival.error or Message(sealed.open_reply(data, message.content), reply_to=message)
+        if arrival.error is not None:
+            return arrival.error
+        content = RoundAnswer.opened(b"".join(order.parts), order.order).content(order.order)
+        return Message(content, reply_to=order.message)
 
     def _is_complete(self, order: _Order, arrival: flower.Arrival, deadline: float) -> bool:
         """Take what is there of an array; returns whether it is all there."""

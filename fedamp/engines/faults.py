@@ -1,15 +1,17 @@
 """The faults that a scenario asks for: clients fail or are late, sites vanish, answers come twice, workers die."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedamp import rng
 from fedamp.engines import flower
+from fedamp.engines.wire import NO_UNIT, RoundOrder
 from fedamp.federation.running import Faults
 
 LONGEST_WAIT = 0.02  # seconds from sending a round's messages to the death of a worker
@@ -36,10 +38,10 @@ class FaultyGrid:
         asked = list(messages)
         if not asked or asked[0].metadata.message_type != "train":
             return list(self._grid.send_and_receive(asked, timeout=timeout))
-        round_ = int(asked[0].content["config"]["round"])  # type: ignore[arg-type]
+        round_ = RoundOrder.of(asked[0].content).round
         prompt, late = [], []
         for message in asked:
-            fails, lags = self._failing_and_late(round_, np.array(message.content["config"]["clients"], np.int64))
+            fails, lags = self._failing_and_late(round_, RoundOrder.of(message.content).rows["id"])
             prompt.append(only(message, ~fails & ~lags))
             if (lags & ~fails).any():
                 rest = only(message, lags & ~fails)
@@ -76,8 +78,8 @@ def with_faults(grid: Grid, faults: Faults | None) -> Grid:
 
 
 def only(message: Message, kept: NDArray[np.bool_]) -> Message:
-    """The same message (it gets the same id), for some of its clients."""
-    config: dict[str, Any] = dict(message.content["config"])
-    for key in ("clients", "seeds", "submodels", "counted"):
-        config[key] = [value for value, keep in zip(config[key], kept, strict=True) if keep]
-    return flower.with_content(message, RecordDict({**message.content, "config": ConfigRecord(config)}))
+    """The same message (it gets the same id), for the units in some of its rows."""
+    order = RoundOrder.of(message.content)
+    units = order.rows.copy()  # the others stay empty, because an answer names units by their rows
+    units["id"][~kept] = NO_UNIT
+    return flower.with_content(message, replace(order, rows=units).content())

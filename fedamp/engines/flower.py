@@ -32,6 +32,7 @@ from fedamp.base.text import visible
 from fedamp.errors import FedampError, FederationError
 
 APP_RAISED, NODE_LOST, APP_CRASHED = 2, 5, 8  # codes of error replies, as real Flower gives them
+STARTED_AGAIN = 1001  # ours: the node has forgotten the server
 SERVER_NODE = 1
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LONGEST_RECORD = 100_000  # letters of the log

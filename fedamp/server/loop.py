@@ -245,7 +245,7 @@ class _Run:
                 raise DivergedError(round_, "its loss")
         counts = ("failed", "refused_nodes", "oversized_nodes", "missing_nodes")
         unprotected = {name: getattr(collected, name) for name in counts}
-        if not collected.survivors:  # else nobody knows
+        if collected.noisy_nodes is None:  # else nobody knows
             unprotected |= {
                 "training_loss": collected.loss_sum / max(collected.records, 1),
                 "clipped": collected.clipped / max(collected.reported, 1),

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fedamp import rng
 from fedamp.base import devices
 from fedamp.client.memory import StackSize
-from fedamp.client.task import TrainInstruction
 from fedamp.client.worker import TrainingNode
 from fedamp.data import Cohort
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.server.setup import Prepared
 
 
@@ -46,8 +46,8 @@ def seconds_of_a_unit(prepared: Prepared, steps: int, units: int | None = None) 
     node_device = devices.here(prepared.device)
     node = TrainingNode(task.model_copy(update=changes), made_up, node_device)
     seeds, (_, submodel) = [bytes(rng.SEED_BYTES)] * units, plan.submodels.choices(masks=1)[0]
-    order = TrainInstruction(1, list(range(units)), seeds, [submodel] * units, [1.0] * len(plan.parts))
-    train = partial(node.train, prepared.state.parameters, order)
+    clips, arrays = (1.0,) * len(plan.parts), prepared.state.parameters
+    train = partial(node.train, RoundOrder("", 1, clips, rows(range(units), seeds, submodel), arrays))
     with devices.one_thread(node_device):  # as workers train
         train()  # which tries, once, how clients can train together
         began = perf_counter()

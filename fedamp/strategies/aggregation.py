@@ -4,22 +4,20 @@ import logging
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import Message
 from flwr.serverapp import Grid
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
 
 from fedamp.base.arrays import BLOCK, Arrays, Sums
 from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
-from fedamp.engines import flower
+from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
 from fedamp.federation.aggregation import Terms
 from fedamp.models.pieces import Piece
-from fedamp.models.section import WHOLE
 
 log = logging.getLogger("fedamp.server")
 
@@ -54,29 +52,25 @@ class ModelParts:
 
 
 @dataclass(frozen=True)
-class Request:
-    """One node's order: units, the submodel that its sums have the shape of (-1: the whole model), its log name."""
-
-    units: frozenset[int]
-    extracted: int = WHOLE
-    name: str = ""
-
-
-@dataclass(frozen=True)
 class Asked:
-    """The orders of a round by node, to check its replies against.
+    """The orders of a round by node, and what is public about their answers.
 
     Attributes:
-        clips: clipping norm of each part.
+        names: of the nodes, for the log.
         piece: the piece of a submodel; None: none is extracted.
         linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p) (ModelMix); 0: they are not.
     """
 
-    requests: Mapping[int, Request]
+    orders: Mapping[int, RoundOrder]
     model: ModelParts
-    clips: list[float]
+    clips: Sequence[float]
+    names: Mapping[int, str] = field(default_factory=dict)
     piece: Callable[[int], Piece] | None = None
     linf_coordinates: int = 0
+
+    def name(self, node: int) -> str:
+        """Of a node, in a line of the log."""
+        return self.names.get(node) or str(node)
 
 
 @dataclass
@@ -91,7 +85,7 @@ class Aggregate:
         clipped, below_clip: claimed counts of units whose update was longer than the norm in some part, or within it
             in every part. A unit counts as one at most.
         loss_sum, records: of the received model, on the units' records, as the nodes claim.
-        survivors: nodes in the sum, each with its share of the noise (secure aggregation); 0: no noise is in the sum.
+        noisy_nodes: nodes in the sum, each with its share of the noise (secure aggregation); None: no noise is in it.
         noisy_count: ``below_clip`` less half of ``reported``, with its noise (secure aggregation).
         impossible: why the sum cannot be that of honest nodes (secure aggregation). It is then replaced by zeros.
         nodes: those whose reply is in the sums.
@@ -108,7 +102,7 @@ class Aggregate:
     below_clip: int = 0
     loss_sum: float = 0.0
     records: int = 0
-    survivors: int = 0
+    noisy_nodes: int | None = None
     noisy_count: float | None = None
     impossible: str = ""
     nodes: set[int] = field(default_factory=set)
@@ -125,7 +119,7 @@ class Aggregate:
 
     def noise_surplus(self, terms: Terms | None) -> float | None:
         """Variance of the noise over the one that is charged, minus 1; None: the server adds exactly that."""
-        return None if terms is None else (self.survivors or terms.nodes) / terms.honest - 1
+        return None if terms is None else (self.noisy_nodes or terms.nodes) / terms.honest - 1
 
 
 class Aggregator(ABC):
@@ -149,16 +143,14 @@ class Aggregator(ABC):
     """
 
     def plays(self, grid: Grid) -> bool:
-        """Whether every node answers in every round, with a message of :meth:`answer_bytes`, and not with its sum."""
+        """Whether every node answers in every round, and not with its sum."""
         return False
 
-    def answer_bytes(self, shapes: Shapes) -> int:
-        """Bytes of such an answer."""
-        return 0
-
-    def prepare(self, messages: list[Message], grid: Grid, names: Mapping[int, str], shapes: Shapes) -> list[Message]:
-        """The messages of a round, after the exchanges that come before the training; ``names`` are of the nodes."""
-        return messages
+    def prepare(
+        self, orders: dict[int, RoundOrder], grid: Grid, names: Mapping[int, str], shapes: Shapes
+    ) -> dict[int, RoundOrder]:
+        """The orders of a round, after the exchanges that come before the training; ``names`` are of the nodes."""
+        return orders
 
     @abstractmethod
     def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
@@ -175,66 +167,42 @@ class ClippedSums(Aggregator):
     """
 
     def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
-        total = Aggregate(asked.model.zeros(), len(asked.requests))
+        total = Aggregate(asked.model.zeros(), len(asked.orders))
         for reply in replies:
             node = reply.metadata.src_node_id
             try:
                 _add(total, node, reply, asked)
             except Exception as error:  # no faulty or hostile node may stop the round
                 total.refused_nodes += 1
-                total.errors.append(f"node {_name(node, asked)}: {in_one_line(error)}")
+                total.errors.append(f"node {asked.name(node)}: {in_one_line(error)}")
                 log.warning("reply refused: %s", total.errors[-1])
         return total
-
-
-class _Answer(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    reported: list[NonNegativeInt]
-    failed: NonNegativeInt
-    clipped: NonNegativeInt
-    below_clip: NonNegativeInt
-    records: NonNegativeInt
-    loss_sum: FiniteFloat
 
 
 def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
     """Add one reply, or raise without a change of ``total``."""
     if reply.has_error():
         raise ValueError(reply.error.reason)
-    if node not in asked.requests:
+    if node not in asked.orders:
         raise ValueError("nothing was asked of it")
     if node in total.nodes:
         raise ValueError("it has answered already")
-    arrays, metrics = reply.content.get("arrays"), reply.content.get("metrics")
-    if not isinstance(arrays, ArrayRecord) or not isinstance(metrics, MetricRecord):
-        raise TypeError(unexpected("records", reply.content, ("arrays", "metrics")))
-    if missing := set(_Answer.model_fields) - set(metrics):
-        raise ValueError(unexpected("metrics", metrics, missing))
-    request, claimed = asked.requests[node], metrics["reported"]
-    if isinstance(claimed, list) and len(claimed) > len(request.units):  # before millions are checked
-        raise ValueError("it claims more units than it was asked for")
-    answer = _Answer.model_validate(dict(metrics))
-    units = len(answer.reported)
-    if len(set(answer.reported)) != units or not request.units.issuperset(answer.reported):
-        raise ValueError("it claims units that it was not asked for")
-    if _add_sums(total.sums, flower.from_record(arrays), units, request.extracted, asked):
+    order = asked.orders[node]
+    answer = RoundAnswer.of(reply.content, order)
+    units, most = len(answer.reported), len(order.counted)
+    if _add_sums(total.sums, answer.sums, units, order.extracted, asked):
         total.oversized_nodes += 1
         what = "sent a sum beyond (clip x units), now clipped: it is faulty or malicious"
-        log.warning("node %s %s", _name(node, asked), what)
+        log.warning("node %s %s", asked.name(node), what)
     total.nodes.add(node)
     total.reported += units
-    total.failed += min(answer.failed, len(request.units))
+    total.failed += min(answer.failed, most)
     total.clipped += min(answer.clipped, units)
     total.below_clip += min(answer.below_clip, units)
     total.records += answer.records
     total.loss_sum += min(max(answer.loss_sum, -_LARGEST_LOSS), _LARGEST_LOSS)
-    if "errors" in reply.content:
-        total.errors.append(f"node {_name(node, asked)}: {in_one_line(reply.content['errors']['first'])}")
-
-
-def _name(node: int, asked: Asked) -> str:
-    return (asked.requests[node].name if node in asked.requests else "") or str(node)
+    if answer.text:
+        total.errors.append(f"node {asked.name(node)}: {in_one_line(answer.text)}")
 
 
 def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked) -> bool:
@@ -289,9 +257,6 @@ def in_one_line(said: object) -> str:
 
     Of a traceback the last error; Flower's ``<class 'ValueError'>:<'words'>`` becomes ``ValueError: words``.
     """
-    if isinstance(said, ValidationError):
-        first = said.errors()[0]
-        said = f"{first['loc'][0]}: {first['msg']}, got {first['input']!r:.80}"
     text = str(said)
     errors = list(re.finditer(r"^(?:\w+\.)*\w*(?:Error|Exception): ", text, re.MULTILINE))
     if errors:  # Flower's own message is on the next line

@@ -16,6 +16,7 @@ from flwr.app import Message
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums, is_finite
 from fedamp.client.clipping import LARGEST_COHORT
+from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DivergedError, FederationError, tell
 from fedamp.federation.clipping import NormCounts
 from fedamp.federation.mixing import Start, relative_width
@@ -24,7 +25,7 @@ from fedamp.federation.plan import Plan
 from fedamp.models.pieces import Pieces
 from fedamp.noise.gaussian import Uniform
 from fedamp.noise.independent import Noise
-from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, ModelParts, Request
+from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, ModelParts
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,16 @@ class ReleasePipeline:
         return [part.clip * state.clip_scale for part in self.plan.parts]
 
     def aggregate(
-        self, state: ServerState, round_: int, replies: Iterable[Message], requests: Mapping[int, Request]
+        self,
+        state: ServerState,
+        round_: int,
+        replies: Iterable[Message],
+        orders: Mapping[int, RoundOrder],
+        names: Mapping[int, str],
     ) -> Aggregate:
-        """The sum of a round's clipped updates: private."""
+        """The sum of a round's clipped updates: private. ``names`` are of the nodes, for the log."""
         clips, linf_coordinates = self.clips(state), self.plan.mixing.linf_coordinates
-        asked = Asked(requests, self.model, clips, lambda submodel: self.pieces(submodel, round_), linf_coordinates)
+        asked = Asked(orders, self.model, clips, names, lambda each: self.pieces(each, round_), linf_coordinates)
         return self.aggregator.aggregate(replies, asked)
 
     def release(
@@ -117,7 +123,7 @@ class ReleasePipeline:
                 f"round {round_}: the sum of a cohort of {scheduled} could not be exact; "
                 f"expected: at most {LARGEST_COHORT}"
             )
-        if needs_quorum and not aggregate.survivors:  # else the protocol has its own
+        if needs_quorum and aggregate.noisy_nodes is None:  # else the protocol has its own
             self._check_reported(round_, scheduled, aggregate)
         plan, sums = self.plan, aggregate.sums
         # A round that is tried again may have other replies. With the same noise the difference of the two releases
@@ -125,7 +131,7 @@ class ReleasePipeline:
         seed = plan.seed if plan.known_seed else rng.seed_from_system()
         noise, start = state.noise, plan.mixing.start(state.parameters, state.previous, round_)
         surplus = math.sqrt(1 + (aggregate.noise_surplus(plan.terms) or 0))
-        if not aggregate.survivors and (plan.is_private or start.multiples):
+        if aggregate.noisy_nodes is None and (plan.is_private or start.multiples):
             deviation = [part.noise_deviation * state.clip_scale * surplus for part in plan.parts]
             deviations = {name: deviation[part] for name, part in self.model.part_of.items()}
             noise = self.noise.update(sums, deviations, self._hidden(start), noise, seed, round_)

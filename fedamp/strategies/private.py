@@ -8,70 +8,53 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import replace
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedamp import rng
 from fedamp.client.task import ClientTask
-from fedamp.engines import flower, sealed
+from fedamp.engines import flower
+from fedamp.engines.wire import NO_SECRET, UNIT, RoundOrder, Rows, padded, rows
 from fedamp.federation.plan import Plan
 from fedamp.models.section import WHOLE
-from fedamp.strategies.aggregation import Aggregate, Request
+from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
-from fedamp.strategies.roster import Batch, Roster
+from fedamp.strategies.roster import Roster
 
 log = logging.getLogger("fedamp.server")
-
-NO_SECRET = 32 * "0"  # as long as the secret of a node
 
 WriteDown = Callable[[ServerState, Release, Aggregate], object]
 """Stores a release and the state after it; called before the release leaves the strategy."""
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """A round's cohort in batches, and each unit's seed (data order, dropout mask): all of it follows from the plan.
+def batches_of(plan: Plan, round_: int, units_per_batch: int, dummies: bool = False) -> list[Rows]:
+    """A round's cohort in batches of about ``units_per_batch``, each of one submodel. Their sizes change no result.
 
-    With dummies, all other units are in batches that do not count; their draws come from a seed of their own.
+    The seed of a unit (data order, dropout mask) follows from the plan. With dummies, all other units are in further
+    batches; their draws come from a seed of their own. The number of batches follows from the *expected* cohort. It is
+    even, so two workers share the work equally.
     """
-
-    round: int
-    batches: list[Batch]
-    seed_of: dict[int, bytes]
-
-    @classmethod
-    def of(cls, plan: Plan, round_: int, units_per_batch: int, dummies: bool = False) -> Self:
-        """A round's cohort in batches of about ``units_per_batch``. Their sizes change no result.
-
-        Their number follows from the *expected* cohort. It is even, so two workers share the work equally.
-        """
-        cohort = plan.attendance.cohort(round_)
-        submodels = plan.submodels.draw(cohort, plan.seed, round_)
-        trained = np.unique(submodels)
-        wanted = plan.expected_cohort / units_per_batch
-        pieces = 1 if wanted <= 1 else 2 * math.ceil(wanted / 2)
-        pieces = math.ceil(pieces / max(1, len(trained)))
-        batches = [
-            Batch(units, int(submodel))
-            for submodel in trained
-            for units in np.array_split(cohort[submodels == submodel], pieces)
-            if len(units)
-        ]
-        seeds = rng.client_seeds(plan.seed, "units", round_, cohort)
-        seed_of = dict(zip(cohort.tolist(), seeds.tolist(), strict=True))
-        if dummies:
-            others = np.setdiff1d(np.arange(plan.units), cohort)
-            seed = int.from_bytes(rng.stream(plan.seed, "dummies").words(4).tobytes(), "little")
-            seeds = rng.client_seeds(seed, "units", round_, others)
-            seed_of |= dict(zip(others.tolist(), seeds.tolist(), strict=True))
-            drawn = plan.submodels.draw(others, seed, round_)
-            batches += [Batch(others[drawn == each], int(each), counted=False) for each in np.unique(drawn)]
-        return cls(round_, batches, seed_of)
+    cohort = plan.attendance.cohort(round_)
+    submodels = plan.submodels.draw(cohort, plan.seed, round_)
+    units = rows(cohort, rng.client_seeds(plan.seed, "units", round_, cohort), submodels)
+    trained = np.unique(submodels)
+    wanted = plan.expected_cohort / units_per_batch
+    pieces = 1 if wanted <= 1 else 2 * math.ceil(wanted / 2)
+    pieces = math.ceil(pieces / max(1, len(trained)))
+    batches = [
+        batch for submodel in trained for batch in np.array_split(units[submodels == submodel], pieces) if len(batch)
+    ]
+    if dummies:
+        others = np.setdiff1d(np.arange(plan.units), cohort)
+        seed = int.from_bytes(rng.stream(plan.seed, "dummies").words(4).tobytes(), "little")
+        drawn = plan.submodels.draw(others, seed, round_)
+        idle = rows(others, rng.client_seeds(seed, "units", round_, others), drawn, False)
+        batches += [idle[drawn == submodel] for submodel in np.unique(drawn)]
+    return batches
 
 
 class PrivateStrategy(Strategy):
@@ -96,10 +79,10 @@ class PrivateStrategy(Strategy):
         self.pipeline, self.task, self.state, self.write_down = pipeline, task, state, write_down
         self.roster = Roster(self.plan.scenario.federation, self.plan.units)
         self.collected: Aggregate | None = None
-        self._requests: dict[int, Request] = {}
+        self._orders: dict[int, RoundOrder] = {}
         self._messages: list[Message] = []
         self._task_json = task.to_json()
-        self._assignment = Assignment(0, [], {})
+        self._batches: tuple[int, list[Rows]] = (0, [])
         self.dummies = False
 
     @property
@@ -107,15 +90,16 @@ class PrivateStrategy(Strategy):
         return self.pipeline.plan
 
     def round_bytes(self, units: int) -> int:
-        """Bytes of an order with the whole model and its reply, for a node that hosts so many units."""
-        content = self._content(1, self.arrays(), [], WHOLE, units)
-        return len(sealed.seal_order(content)) + sealed.reply_size(content)
+        """Bytes of an order with the whole model and its answer, for a node that hosts so many units."""
+        none = np.zeros(0, UNIT)
+        order = self._order(1, none, WHOLE, units, ConfigRecord())
+        return len(order.sealed()) + order.answer_size
 
     def prepare(self, server_round: int) -> None:
         """Assign a round's cohort, before the round if there is time."""
-        if self._assignment.round != server_round:
+        if self._batches[0] != server_round:
             trained = self.dummies and self.task.answer_after is None
-            self._assignment = Assignment.of(self.plan, server_round, self.task.stack.units, trained)
+            self._batches = server_round, batches_of(self.plan, server_round, self.task.stack.units, trained)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -129,27 +113,22 @@ class PrivateStrategy(Strategy):
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
         self.dummies = self.plan.dummies and not flower.is_simulated(grid)
         self.prepare(server_round)
-        self._requests, self.collected = {}, None  # its sums would be in memory while clients train
-        messages, hosted, aggregator = [], Counter(self.roster.host_of.values()), self.pipeline.aggregator
-        assigned, masked = self.roster.assign(self._assignment.batches), aggregator.plays(grid)
+        self._orders, self.collected = {}, None  # its sums would be in memory while clients train
+        roster, aggregator = self.roster, self.pipeline.aggregator
+        hosted, simulated = Counter(roster.host_of.values()), flower.is_simulated(grid)
+        assigned, masked, none = roster.assign(self._batches[1]), aggregator.plays(grid), np.zeros(0, UNIT)
         if masked or self.dummies:  # every node answers in every round
-            none = masked and (self.plan.terms is None or self.plan.terms.check_in is not None)  # nodes draw it
-            assigned = {node: [] if none else assigned.get(node, []) for node in sorted(hosted)}
-        for node, batches in assigned.items():
-            submodels = {batch.submodel for batch in batches}
-            one = len(submodels) == 1 and node not in self.roster.everywhere and not (self.dummies or masked)
-            extracted = submodels.pop() if one else WHOLE
-            content = self._content(server_round, arrays, batches, extracted, hosted[node] or self.plan.units)
-            if masked:
-                content.config_records["form"]["bytes"] = aggregator.answer_bytes(self.pipeline.model.shapes)
-            content.config_records["form"]["secret"] = self.roster.secrets.get(node, NO_SECRET)
-            if config:
-                content["train_config"] = config.copy()
-            messages.append(Message(content, node, "train"))
-            units = frozenset(unit for batch in batches if batch.counted for unit in batch.units.tolist())
-            self._requests[node] = Request(units, extracted, self.roster.name(node))
-        names = {node: self.roster.registered(node) for node in self._requests}
-        self._messages = aggregator.prepare(messages, grid, names, self.pipeline.model.shapes)
+            drawn = masked and (self.plan.terms is None or self.plan.terms.check_in is not None)  # by the nodes
+            assigned = {node: none if drawn else assigned.get(node, none) for node in sorted(hosted)}
+        for node, units in assigned.items():
+            submodels = set(units["submodel"].tolist())
+            one = len(submodels) == 1 and node not in roster.everywhere and not (self.dummies or masked)
+            room = 0 if simulated else hosted[node] or self.plan.units
+            self._orders[node] = self._order(server_round, units, submodels.pop() if one else WHOLE, room, config)
+            self._orders[node] = replace(self._orders[node], secret=roster.secrets.get(node, NO_SECRET))
+        names = {node: roster.registered(node) for node in self._orders}
+        self._orders = aggregator.prepare(self._orders, grid, names, self.pipeline.model.shapes)
+        self._messages = [Message(order.content(), node, "train") for node, order in self._orders.items()]
         return self._messages
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
@@ -157,15 +136,16 @@ class PrivateStrategy(Strategy):
         came, roster = list(replies), self.roster
         honest = flower.answers(self._messages, came)
         answered = {reply.metadata.src_node_id for reply in honest}
-        roster.note(self._requests, answered)
-        self.collected = self.pipeline.aggregate(self.state, server_round, honest, self._requests)
+        roster.note(self._orders, answered)
+        names = {node: roster.name(node) for node in self._orders}
+        self.collected = self.pipeline.aggregate(self.state, server_round, honest, self._orders, names)
         self.collected.refused_nodes += len(came) - len(honest)
         failed = [reply for reply in honest if reply.has_error()]
-        again = [reply for reply in failed if sealed.STARTED_AGAIN in (reply.error.reason or "")]
+        again = [reply for reply in failed if reply.error.code == flower.STARTED_AGAIN]
         roster.forget({reply.metadata.src_node_id for reply in again})
-        late = sorted(set(self._requests) - answered)
+        late = sorted(set(self._orders) - answered)
         errors = [*roster.errors.values(), *(f"node {roster.name(node)} did not answer in time" for node in late)]
-        hosted = any(request.units for request in self._requests.values())
+        hosted = any(order.counted for order in self._orders.values())
         self.collected.errors += errors if hosted else [*errors, "no connected node hosts any of them"]
         return self.collected
 
@@ -194,23 +174,14 @@ class PrivateStrategy(Strategy):
         """The global model as clients receive it."""
         return flower.to_record(self.state.parameters)
 
-    def _content(self, round_: int, arrays: ArrayRecord, batches: list[Batch], extracted: int, room: int) -> RecordDict:
+    def _order(self, round_: int, units: Rows, extracted: int, room: int, config: ConfigRecord) -> RoundOrder:
+        """An order with at least ``room`` rows."""
+        arrays = self.state.parameters
         if extracted != WHOLE:
-            arrays = flower.to_record(self.pipeline.pieces(extracted, round_).extract(self.state.parameters))
-        units = [unit for batch in batches for unit in batch.units.tolist()]
-        orders: dict[str, Any] = {
-            "task": self._task_json,
-            "round": round_,
-            "clients": units,
-            "seeds": [self._assignment.seed_of[unit] for unit in units],
-            "submodels": [batch.submodel for batch in batches for _ in batch.units],
-            "counted": [batch.counted for batch in batches for _ in batch.units],
-            "clips": self.pipeline.clips(self.state),
-            "extracted": extracted,
-        }
-        frozen = [name for name in self.state.parameters if name not in self.pipeline.model.shapes]
-        form = ConfigRecord({"units": room, "frozen": frozen, "secret": NO_SECRET})
-        return RecordDict({"arrays": arrays, "config": ConfigRecord(orders), "form": form})
+            arrays = self.pipeline.pieces(extracted, round_).extract(arrays)
+        frozen = tuple(name for name in self.state.parameters if name not in self.pipeline.model.shapes)
+        clips, units = tuple(self.pipeline.clips(self.state)), padded(units, max(room, len(units)))
+        return RoundOrder(self._task_json, round_, clips, units, arrays, extracted, frozen, dict(config or {}))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -3,21 +3,20 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from fedamp.base.ids import Ranges, in_words, members, ranges
 from fedamp.base.text import printable
 from fedamp.engines import flower
+from fedamp.engines.wire import NO_SECRET, RoundAnswer, RoundOrder, Rows, Status
 from fedamp.errors import DeploymentError
-from fedamp.federation.check_in import UnitIds
 from fedamp.federation.running import Federation
-from fedamp.strategies.aggregation import in_one_line, unexpected
+from fedamp.strategies.aggregation import in_one_line
 
 log = logging.getLogger("fedamp.server")
 
@@ -52,26 +51,6 @@ def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], P
             if last >= units:
                 raise DeploymentError(f"federation.hosts.{name}: there is no unit {last}; expected: 0-{units - 1}")
     return lambda name: () if name in federation.without else by_name.get(name, ())
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Units for which one node is asked: their sorted ids, and the submodel that they train (-1: the whole model).
-
-    Dummies are not ``counted``: they train, and their sum is thrown away.
-    """
-
-    units: UnitIds
-    submodel: int
-    counted: bool = True
-
-
-class _Answer(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    all: bool
-    clients: list[NonNegativeInt]
-    secret: str = ""
 
 
 @dataclass
@@ -121,10 +100,10 @@ class Roster:
         self._names |= names
         self._note_connections(connected)
 
+        asked = RoundOrder(task, below=self.units)
+
         def query(node: int) -> Message:
-            form = ConfigRecord({"units": self.units})
-            content = RecordDict({"config": ConfigRecord({"task": task}), "form": form})
-            return Message(content, node, "query", ttl=timeout)
+            return Message(asked.content(), node, "query", ttl=timeout)
 
         new = sorted(connected - self._asked - set(self.pings))
         for node in [node for node in new if not permit(self._names[node])]:
@@ -137,19 +116,19 @@ class Roster:
         replies = self._ping(grid, query, connected)
         replies += flower.answers(queries, grid.send_and_receive(queries, timeout=timeout) if queries else ())
         answered = {reply.metadata.src_node_id for reply in replies}
-        asked = {message.metadata.dst_node_id for message in queries}
-        late = (asked | set(self.pings)) - answered
+        queried = {message.metadata.dst_node_id for message in queries}
+        late = (queried | set(self.pings)) - answered
         self.errors = {node: error for node, error in self.errors.items() if node in self._asked}
         self.errors |= {node: f"node {self.name(node)} did not answer in time" for node in sorted(late)}
         self._asked |= answered
         for reply in replies:
             node = reply.metadata.src_node_id
             try:
-                self._register(node, reply, permit(self._names[node]))
+                self._register(node, reply, asked, permit(self._names[node]))
             except Exception as error:  # the others can train, whatever a faulty node answers
                 self.errors[node] = f"node {self.name(node)} did not say which clients it hosts: {in_one_line(error)}"
                 log.warning(self.errors[node])
-        self.note(sorted(asked), answered)
+        self.note(sorted(queried), answered)
 
     def _note_connections(self, connected: set[int]) -> None:
         gone = self._asked - connected
@@ -209,43 +188,40 @@ class Roster:
         self.everywhere = [node for node in self.everywhere if node not in nodes]
         self.host_of = {unit: node for unit, node in self.host_of.items() if node not in nodes}
 
-    def assign(self, batches: Iterable[Batch]) -> dict[int, list[Batch]]:
-        """The batches of each node, nodes in order of id. Units without a host are dropped: they count as zero."""
-        assigned: dict[int, list[Batch]] = {}
+    def assign(self, batches: Iterable[Rows]) -> dict[int, Rows]:
+        """The units of each node, nodes in order of id. Units without a host are dropped: they count as zero.
+
+        Args:
+            batches: units that may train together; where any node will do, one trains all of a batch.
+        """
+        assigned: dict[int, list[Rows]] = {}
         for batch in batches:
             if not self.host_of:
                 assigned.setdefault(_ANYWHERE, []).append(batch)
                 continue
             # Flower's node ids fill 64 bits without a sign; in an array with -1 they would become rounded floats.
-            hosts = [self.host_of.get(int(unit), _ANYWHERE) for unit in batch.units]
+            hosts = [self.host_of.get(unit, _ANYWHERE) for unit in batch["id"].tolist()]
             for host in sorted(set(hosts)):
-                mine = np.array([other == host for other in hosts])
-                assigned.setdefault(host, []).append(replace(batch, units=batch.units[mine]))
+                assigned.setdefault(host, []).append(batch[[other == host for other in hosts]])
         free = assigned.pop(_ANYWHERE, [])
         load = dict.fromkeys(self.everywhere, 0)
-        for batch in sorted(free, key=lambda batch: -len(batch.units)) if load else []:
+        for batch in sorted(free, key=lambda batch: -len(batch)) if load else []:
             node = min(load, key=lambda node: (load[node], node))
-            load[node] += len(batch.units)
+            load[node] += len(batch)
             assigned.setdefault(node, []).append(batch)
-        return dict(sorted(assigned.items()))
+        return {node: np.concatenate(own) for node, own in sorted(assigned.items())}
 
-    def _register(self, node: int, reply: Message, permit: Permit) -> None:
+    def _register(self, node: int, reply: Message, asked: RoundOrder, permit: Permit) -> None:
         if reply.has_error():
             raise ValueError(reply.error.reason)
-        if "hosts" not in reply.content:
-            raise ValueError(unexpected("records", reply.content, ("hosts",)))
-        claims = dict(reply.content["hosts"])
-        clients = claims.get("clients")
-        if isinstance(clients, list) and len(clients) > self.units:  # before millions are checked
-            raise ValueError(f"it claims {len(clients)} clients of {self.units}")
-        answer = _Answer.model_validate(claims)
-        self.secrets[node] = answer.secret
-        if answer.all and permit != "all":
-            raise ValueError("it says all of them, which it may not; expected with federation.hosts: {its name: all}")
-        if answer.all:
+        answer = RoundAnswer.of(reply.content, asked)
+        self.secrets[node] = answer.text or NO_SECRET
+        if answer.status == Status.ANY_UNIT:
+            if permit != "all":
+                raise ValueError("it says all of them, and may not; expected with federation.hosts: {its name: all}")
             self.everywhere.append(node)
             return
-        claimed = np.array(answer.clients, dtype=np.int64)
+        claimed = np.array(answer.reported, dtype=np.int64)
         allowed = members(claimed, ((0, self.units - 1),) if permit == "all" else permit)
         if not allowed.all():
             refused = in_words(claimed[~allowed].tolist())

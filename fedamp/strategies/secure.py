@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedamp import rng
 from fedamp.base.arrays import Sums
-from fedamp.client.messages import Order
 from fedamp.client.participant import Agreement
-from fedamp.client.secure import length_of, question_of, sums_of
+from fedamp.client.secure import length_of, sums_of
 from fedamp.engines import flower
+from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
 from fedamp.federation.aggregation import STEPS, SecureAggregation, Terms
 from fedamp.federation.plan import Plan
@@ -57,11 +57,12 @@ def honest_norm(
 
 @dataclass
 class _Round:
-    """An attempt at a round: what every message tells, and the order to each node by its name."""
+    """An attempt at a round: what every order tells, and the node and the order of each name."""
 
     grid: Grid
     told: dict[str, Any]
-    messages: dict[str, Message]
+    node_of: dict[str, int]
+    orders: dict[str, RoundOrder]
     collector: Collector
     timeout: float
 
@@ -88,30 +89,29 @@ class SecureSums(ClippedSums):
         assert self.plan.terms is not None
         return self.plan.terms
 
-    def answer_bytes(self, shapes: Shapes) -> int:
-        return length_of(shapes, self.terms) * self.terms.bits // 8
-
-    def prepare(self, messages: list[Message], grid: Grid, names: Mapping[int, str], shapes: Shapes) -> list[Message]:
-        """Play the exchanges before the training, and give its messages what the nodes need to mask their sums."""
+    def prepare(
+        self, orders: dict[int, RoundOrder], grid: Grid, names: Mapping[int, str], shapes: Shapes
+    ) -> dict[int, RoundOrder]:
+        """Play the exchanges before the training, and give its orders what the nodes need to mask their sums."""
         self._round = None
         if not self.plays(grid):
-            return messages
-        terms = self.terms
-        config: dict[str, Any] = dict(messages[0].content.config_records["config"])
-        nodes = {names[message.metadata.dst_node_id]: message for message in messages}
-        asked, errors = list(nodes), list[str]()
+            return orders
+        terms, any_order = self.terms, next(iter(orders.values()))
+        length, node_of = length_of(shapes, terms), {names[node]: node for node in orders}
+        by_name = {names[node]: replace(each, answer_bytes=length * terms.bits // 8) for node, each in orders.items()}
+        asked, errors = list(by_name), list[str]()
         questions = {
-            name: {"question": question_of(Order.of(message)), "last": self._signed_last.get(name, 0)}
-            for name, message in nodes.items()
+            name: {"question": order.digest, "last": self._signed_last.get(name, 0)} for name, order in by_name.items()
         }
         boxes: dict[str, dict[int, bytes]] = {}
         while not boxes:  # again, among fewer nodes, after one has dropped out between its keys and its shares
             attempt = rng.fresh_bytes(ATTEMPT)
-            context = terms.context(config["round"], config["clips"], attempt)
-            told = {key: config[key] for key in ("task", "round", "clips")} | {"attempt": attempt}
-            told |= {"data": b"", "numbers": list[int](), "survivors": b"", "question": b"", "last": 0}
-            collector = Collector(terms.settings, context, length_of(shapes, terms), terms.bits, errors)
-            self._round = _Round(grid, told, nodes, collector, self.plan.scenario.federation.round_deadline)
+            context = terms.context(any_order.round, any_order.clips, attempt)
+            told: dict[str, Any] = {"attempt": attempt, "data": b"", "numbers": list[int](), "survivors": b""}
+            told |= {"question": b"", "last": 0}
+            collector = Collector(terms.settings, context, length, terms.bits, errors)
+            deadline = self.plan.scenario.federation.round_deadline
+            self._round = _Round(grid, told, node_of, by_name, collector, deadline)
             keys = self._exchange("keys", {name: questions[name] for name in asked}, lambda name: KEYS)
             lists = collector.members(self._signed(keys, context))
             told_lists = {name: {"data": data} for name, data in lists.items()}
@@ -119,8 +119,8 @@ class SecureSums(ClippedSums):
             asked = collector.sharing
         for name, box in boxes.items():
             further = told | {"exchange": "masked", "data": b"".join(box.values()), "numbers": list(box)}
-            nodes[name].content["secure"] = ConfigRecord(further)
-        return [nodes[name] for name in boxes]
+            by_name[name] = replace(by_name[name], exchange=further)
+        return {node_of[name]: by_name[name] for name in boxes}
 
     @staticmethod
     def _shares_bytes(collector: Collector, name: str) -> int:
@@ -132,11 +132,12 @@ class SecureSums(ClippedSums):
         if current is None:
             return super().aggregate(replies, asked)
         collector = current.collector
-        survivors = collector.masked(self._data(replies))
+        survivors = collector.masked(self._data(replies, current.orders))
         names = [collector.list.names[number] for number in sorted(collector.survivors)]
         to = {name: {"data": survivors} for name in names}
         signed = collector.agreed(self._exchange("agree", to, lambda name: SIGNATURE))
-        self._signed_last |= {collector.list.names[number]: current.told["round"] for number in signed}
+        round_ = current.orders[names[0]].round if names else 0
+        self._signed_last |= {collector.list.names[number]: round_ for number in signed}
         further = {"survivors": survivors, "data": b"".join(signed.values()), "numbers": list(signed)}
         shares = self._exchange(
             "unmask", dict.fromkeys(names, further), lambda name: SHARE * (collector.neighbours_of(name) + 1)
@@ -145,23 +146,23 @@ class SecureSums(ClippedSums):
         multipliers = {name: self.terms.noise_multipliers[part] for name, part in asked.model.part_of.items()}
         clips = {name: asked.clips[part] for name, part in asked.model.part_of.items()}
         sums, count = sums_of(words, asked.model.shapes, multipliers, clips, self.terms)
-        nodes = {current.messages[name].metadata.dst_node_id for name in names}
-        units = sum(len(asked.requests[node].units) for node in nodes)
+        nodes = {current.node_of[name] for name in names}
+        units = sum(len(asked.orders[node].counted) for node in nodes)
         for error in collector.errors:
             log.warning("secure aggregation: %s", error)
         self._round = None
         if impossible := self._impossible(sums, count, len(names), units, asked):
-            told = f"round {current.told['round']}: {impossible}"
+            told = f"round {round_}: {impossible}"
             log.warning("%s", told)
-            zeros = Aggregate(asked.model.zeros(), len(asked.requests), survivors=len(names), impossible=told)
+            zeros = Aggregate(asked.model.zeros(), len(asked.orders), noisy_nodes=len(names), impossible=told)
             return replace(zeros, reported=units, nodes=nodes, errors=collector.errors, noisy_count=0.0)
         return Aggregate(
             sums,
-            len(asked.requests),
+            len(asked.orders),
             reported=units,
             nodes=nodes,
             errors=collector.errors,
-            survivors=len(names),
+            noisy_nodes=len(names),
             noisy_count=count,
         )
 
@@ -214,30 +215,24 @@ class SecureSums(ClippedSums):
     ) -> dict[str, bytes]:
         """Ask nodes, by name, for answers of so many bytes, and return what those that answer say."""
         assert self._round is not None
-        messages = []
+        orders, messages = dict[str, RoundOrder](), []
         for name, told in to.items():
-            order = self._round.messages[name]
-            secret = order.content.config_records["form"]["secret"]
-            content = RecordDict(
-                {
-                    "secure": ConfigRecord(self._round.told | {"exchange": exchange} | dict(told)),
-                    "form": ConfigRecord({"units": 0, "bytes": size(name), "secret": secret}),
-                }
-            )
-            messages.append(Message(content, order.metadata.dst_node_id, f"train.{exchange}"))
+            whole, further = self._round.orders[name], self._round.told | {"exchange": exchange} | dict(told)
+            start = RoundOrder(whole.task, whole.round, whole.clips, secret=whole.secret)
+            orders[name] = replace(start, exchange=further, answer_bytes=size(name))
+            messages.append(Message(orders[name].content(), self._round.node_of[name], f"train.{exchange}"))
         replies = self._round.grid.send_and_receive(messages, timeout=self._round.timeout)
-        return self._data(flower.answers(messages, replies))
+        return self._data(flower.answers(messages, replies), orders)
 
-    def _data(self, replies: Iterable[Message]) -> dict[str, bytes]:
+    def _data(self, replies: Iterable[Message], orders: Mapping[str, RoundOrder]) -> dict[str, bytes]:
         assert self._round is not None
-        names = {message.metadata.dst_node_id: name for name, message in self._round.messages.items()}
-        found = {}
+        names, found = {node: name for name, node in self._round.node_of.items()}, {}
         for reply in replies:
             name = names[reply.metadata.src_node_id]
             try:
                 if reply.has_error():
                     raise FederationError(reply.error.reason)
-                found[name] = bytes(reply.content.config_records["answer"]["data"])  # type: ignore[arg-type]
+                found[name] = RoundAnswer.of(reply.content, orders[name]).data
             except Exception as error:  # no node may stop the round
                 self._round.collector.errors.append(f"node {name}: {in_one_line(error)}")
         return found

@@ -3,12 +3,14 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 
-from fedamp.client.task import ClientTask, TrainInstruction
+from fedamp.client.task import ClientTask
+from fedamp.client.worker import TrainingNode, TrainReport
 from fedamp.data import Cohort
 from fedamp.data.sections import DigitsData
 from fedamp.engines import flower
+from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DataError
 from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
@@ -32,26 +34,33 @@ def task_of(**changes: object) -> ClientTask:
     return task.model_copy(update=changes)
 
 
-def order_of(clients: list[int], task: ClientTask, **changes: object) -> TrainInstruction:
+def order_of(clients: list[int], task: ClientTask, seeds=None, submodels=None, counted=True, **changes) -> RoundOrder:
     """A round of these clients; with disjoint submodels, every other one trains the second of them."""
     disjoint = task.submodels.scheme == "disjoint"
     parts = 2 if task.submodels.scheme != "none" and task.submodels.rest == "shared" else 1
-    submodels = [client % 2 if disjoint else -1 for client in clients]
-    order = TrainInstruction(1, clients, [client.to_bytes(32) for client in clients], submodels, [0.1, 0.2][-parts:])
+    submodels = submodels or [client % 2 if disjoint else -1 for client in clients]
+    units = rows(clients, seeds or [client.to_bytes(32) for client in clients], submodels, counted)
+    order = RoundOrder(task.to_json(), 1, (0.1, 0.2)[-parts:], units, config={"lr": 0.1})
     return replace(order, **changes)
 
 
-def send(
-    to, kind: str, config: dict[str, object], arrays, state: RecordDict | None = None, **node_config
-) -> RecordDict:
-    """The answer of an app to a message, on a node with this configuration and state."""
+def query_of(task: ClientTask | None = None) -> RoundOrder:
+    return RoundOrder(task.to_json() if task else "", below=100, config={"lr": 0.1})
+
+
+def trained(node: TrainingNode, arrays, order: RoundOrder) -> tuple[dict[str, np.ndarray], TrainReport]:
+    """A node's sums and its answer."""
+    answer = node.train(replace(order, arrays=arrays))
+    return answer.sums, answer
+
+
+def send(to, order: RoundOrder, state: RecordDict | None = None, **node_config) -> RoundAnswer:
+    """The answer of an app to an order, on a node with this configuration and state."""
     flower.identify()
-    content = RecordDict({"config": ConfigRecord(config), "train_config": ConfigRecord({"lr": 0.1})})
-    if kind == "train":
-        content["arrays"] = flower.to_record(arrays)
-    message = Message(content, 2, kind)
+    message = Message(order.content(), 2, "train" if order.arrays else "query")
     flower.set_message_id(message, "1")
-    return to(message, Context(1, 2, node_config, RecordDict() if state is None else state, {})).content
+    context = Context(1, 2, node_config, RecordDict() if state is None else state, {})
+    return RoundAnswer.of(to(message, context).content, order)
 
 
 @dataclass

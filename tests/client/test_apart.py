@@ -24,7 +24,7 @@ from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoS
 from fedamp.federation.training import Client
 from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
-from tests.client.federation import order_of, task_of
+from tests.client.federation import order_of, task_of, trained
 
 CLASSES = 3
 WHOLE = NoSubmodels()
@@ -176,7 +176,7 @@ def sums_of(name: str, people: People, clients: list[int]) -> dict[str, np.ndarr
     node.dataset = people
     arrays = initial_parameters(case.model, case.shape, CLASSES, seed=1)
     clips = [1.0] if case.submodels.scheme == "none" else [1.0, 1.0]
-    sums, report = node.train(arrays, order_of(clients, node.task, clips=clips))
+    sums, report = trained(node, arrays, order_of(clients, node.task, clips=clips))
     assert report.reported == sorted(clients), "also those that fail"
     return sums
 

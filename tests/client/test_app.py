@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import RecordDict
 
 from fedamp.client.app import app
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import Data, DigitsData, NpzData
-from fedamp.engines import flower
+from fedamp.engines.wire import RoundAnswer, RoundOrder, Status
 from fedamp.errors import DeploymentError
 from fedamp.federation.training import Client
 from fedamp.models.networks import initial_parameters
@@ -31,40 +30,41 @@ def task_of(unit: str = "client", section: Data = DATA) -> ClientTask:
     return federation.task_of(model=MODEL, client=Client(steps=1), unit=unit, data=section, **shape)
 
 
-def send(kind: str, config: dict[str, object], **node_config: str) -> RecordDict:
-    return federation.send(app, kind, config, ARRAYS, **node_config)
+def order_of(task: ClientTask, clients: list[int], arrays=ARRAYS, clips=(0.3,), **changes: object) -> RoundOrder:
+    return federation.order_of(clients, task, arrays=arrays, clips=clips, **changes)
 
 
-def train_config(task: ClientTask, clients: list[int], **changes: object) -> dict[str, object]:
-    return {"task": task.to_json()} | vars(federation.order_of(clients, task, clips=[0.3])) | changes
+def send(order: RoundOrder, **node_config: str) -> RoundAnswer:
+    return federation.send(app, order, **node_config)
 
 
 @pytest.mark.parametrize("unit", ["client", "sample"])
 def test_a_message_is_answered_with_what_the_worker_gives(unit: str) -> None:
     task, clients = task_of(unit), [3, 7, 11]
-    reply = send("train", train_config(task, clients))
+    reply = send(order_of(task, clients))
     dataset = DATASET.by_record() if unit == "sample" else DATASET
-    sums, report = TrainingNode(task, dataset).train(ARRAYS, federation.order_of(clients, task, clips=[0.3]))
-    for name, array in flower.from_record(reply["arrays"]).items():  # type: ignore[arg-type]
+    expected = TrainingNode(task, dataset).train(order_of(task, clients))
+    for name, array in reply.sums.items():
         assert array.dtype == np.float64
-        np.testing.assert_array_equal(array, sums[name])
-    metrics = dict(reply["metrics"])  # type: ignore[call-overload]
-    assert metrics["reported"] == clients
-    assert metrics["records"] == report.records == int(dataset.sizes(np.array(clients)).sum())
-    assert metrics["loss_sum"] == report.loss_sum
-    assert metrics["failed"] == 0
-    assert metrics["clipped"] + metrics["below_clip"] == 3  # type: ignore[operator]
+        np.testing.assert_array_equal(array, expected.sums[name])
+    assert reply.reported == clients
+    assert reply.records == expected.records == int(dataset.sizes(np.array(clients)).sum())
+    assert reply.loss_sum == expected.loss_sum
+    assert reply.failed == 0
+    assert reply.clipped + reply.below_clip == 3
 
 
-@pytest.mark.parametrize(("hosts", "expected"), [("", (True, [])), ("0-3,9", (False, [0, 1, 2, 3, 9]))])
-def test_a_node_says_which_clients_it_hosts(hosts: str, expected: tuple[bool, list[int]]) -> None:
-    answer = send("query", {}, hosts=hosts)["hosts"]
-    assert (answer["all"], answer["clients"]) == expected  # type: ignore[call-overload]
+@pytest.mark.parametrize(
+    ("hosts", "expected"), [("", (Status.ANY_UNIT, [])), ("0-3,9", (Status.DONE, [0, 1, 2, 3, 9]))]
+)
+def test_a_node_says_which_clients_it_hosts(hosts: str, expected: tuple[Status, list[int]]) -> None:
+    answer = send(federation.query_of(), hosts=hosts)
+    assert (answer.status, answer.reported) == expected
 
 
 def test_a_node_trains_only_clients_that_it_hosts() -> None:
     with pytest.raises(DeploymentError, match=r"clients \[7\] are not among this node's hosts"):
-        send("train", train_config(task_of(), [3, 7]), hosts="0-5")
+        send(order_of(task_of(), [3, 7]), hosts="0-5")
 
 
 def test_a_node_reads_its_own_folder(tmp_path: Path) -> None:
@@ -75,20 +75,20 @@ def test_a_node_reads_its_own_folder(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", **train)
     np.savez(tmp_path / "test.npz", x=train["x"], y=np.arange(len(owners)) % 10)
     elsewhere = NpzData(name="npz", path="/nowhere", classes=10, partition=NaturalPartition(scheme="natural"))
-    reply = send("train", train_config(task_of(section=elsewhere), [1, 2]), data=str(tmp_path))
-    expected = send("train", train_config(task_of(), [1, 2]))
-    for name, array in flower.from_record(reply["arrays"]).items():  # type: ignore[arg-type]
+    reply = send(order_of(task_of(section=elsewhere), [1, 2]), data=str(tmp_path))
+    expected = send(order_of(task_of(), [1, 2]))
+    for name, array in reply.sums.items():
         # The order of a client's records may differ, and with it the rounding of float32 sums.
-        np.testing.assert_allclose(array, flower.from_record(expected["arrays"])[name], atol=1e-6)  # type: ignore[arg-type]
+        np.testing.assert_allclose(array, expected.sums[name], atol=1e-6)
 
 
 def test_what_a_node_cannot_do() -> None:
     with pytest.raises(DeploymentError, match="hosts must be ids and ranges"):
-        send("query", {}, hosts="first")
+        send(federation.query_of(), hosts="first")
     with pytest.raises(DeploymentError, match="say which clients live here"):
-        send("query", {}, data="folder")
+        send(federation.query_of(), data="folder")
     with pytest.raises(DeploymentError, match="expected: data with a path or dataset"):
-        send("train", train_config(task_of(), [1]), data="folder")
+        send(order_of(task_of(), [1]), data="folder")
 
 
 def test_what_a_plan_needs_of_clients_is_without_torch() -> None:

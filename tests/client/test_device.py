@@ -15,9 +15,10 @@ from safetensors.numpy import load_file
 from fedamp import rng
 from fedamp.base import devices
 from fedamp.client.memory import StackSize, bytes_of_a_worker
-from fedamp.client.task import ClientTask, TrainInstruction
+from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.resources import Demand
+from fedamp.engines.wire import RoundOrder
 from fedamp.federation.losses import LOSSES
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.federation.training import Client
@@ -27,7 +28,7 @@ from fedamp.models.section import Model
 from fedamp.server import launch
 from fedamp.server.evaluate import evaluate
 from fedamp.server.setup import prepare
-from tests.client.federation import Records, order_of, task_of
+from tests.client.federation import Records, order_of, task_of, trained
 from tests.client.second_device import ELSEWHERE, SecondDevice, memory
 from tests.federations import Silent, small
 
@@ -112,7 +113,7 @@ def setting(**said: Any) -> tuple[ClientTask, Records, dict[str, np.ndarray]]:
     return task, records, initial_parameters(task.model, shape, 3, seed=1)
 
 
-def instruction(task: ClientTask, clients: int = 7) -> TrainInstruction:
+def instruction(task: ClientTask, clients: int = 7) -> RoundOrder:
     seeds = rng.client_seeds(0, "test", 1, np.arange(clients)).tolist()
     return order_of(list(range(clients)), task, seeds=seeds)
 
@@ -142,7 +143,7 @@ def test_a_round_on_another_device_gives_the_same_sum(
         records.inputs[3] = np.nan  # a client that fails takes a way of its own
     records.lengths[2] = 0 if task.unit == "client" else 1
     there, here = (
-        TrainingNode(task, records, device).train(arrays, instruction(task)) for device in (str(ELSEWHERE), "cpu")
+        trained(TrainingNode(task, records, device), arrays, instruction(task)) for device in (str(ELSEWHERE), "cpu")
     )
     assert there[1].failed == here[1].failed == int(fails)
     assert there[1].clipped == here[1].clipped
@@ -214,8 +215,8 @@ def test_a_batch_takes_no_more_memory_than_is_estimated(case: str) -> None:
     numbers = slots * (places * per_record + (0 if single else 2 * size))
     task = task.model_copy(update={"stack": StackSize(units=slots, records=slots * places)})
     node = TrainingNode(task, records, str(ELSEWHERE))
-    node.train(arrays, instruction(task, clients))  # tries whether they keep apart
-    taken = memory.of(lambda: node.train(arrays, instruction(task, clients)))
+    trained(node, arrays, instruction(task, clients))  # tries whether they keep apart
+    taken = memory.of(lambda: trained(node, arrays, instruction(task, clients)))
     estimate = bytes_of_a_worker(numbers) - bytes_of_a_worker(0)
     assert estimate / 8 < taken < estimate
 
@@ -223,14 +224,14 @@ def test_a_batch_takes_no_more_memory_than_is_estimated(case: str) -> None:
 def test_a_stack_that_has_no_room_is_cut(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     task, records, arrays = setting(model=CNN)
     task, order = task.model_copy(update={"stack": StackSize(units=8)}), instruction(task)
-    enough, enough_report = TrainingNode(task, records, str(ELSEWHERE)).train(arrays, order)
-    needed = memory.of(lambda: TrainingNode(task, records, str(ELSEWHERE)).train(arrays, order))
+    enough, enough_report = trained(TrainingNode(task, records, str(ELSEWHERE)), arrays, order)
+    needed = memory.of(lambda: trained(TrainingNode(task, records, str(ELSEWHERE)), arrays, order))
     gc.collect()  # what is freed later would be more room
     monkeypatch.setattr(memory, "limit", memory.used + needed // 2)
     node = TrainingNode(task, records, str(ELSEWHERE))
     told: list[int] = []
     for _ in range(2):
-        cut, report = node.train(arrays, order)
+        cut, report = trained(node, arrays, order)
         assert sorted(report.reported) == list(range(7))
         assert (report.failed, report.clipped, report.records) == (0, enough_report.clipped, enough_report.records)
         for name, total in enough.items():
@@ -239,7 +240,7 @@ def test_a_stack_that_has_no_room_is_cut(monkeypatch: pytest.MonkeyPatch, caplog
     assert told[0] == told[1] > 0, "what was learnt is kept"
     monkeypatch.setattr(memory, "limit", memory.used + needed // 20)
     # How much memory a client needs follows from its records, so the others train.
-    _, report = node.train(arrays, order)
+    _, report = trained(node, arrays, order)
     assert sorted(report.reported) == list(range(7))
     assert 0 < report.failed <= 7
-    assert "no memory for the training of one client; expected: fewer engine.workers" in report.error
+    assert "no memory for the training of one client; expected: fewer engine.workers" in report.text

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from flwr.app import Context, Message, RecordDict
 
 from fedamp.client.app import app
 from fedamp.data.partition import NaturalPartition
@@ -52,21 +53,21 @@ MODEL = Model(name="logistic")
 def test_what_a_node_tells_is_one_constant_text_whatever_the_record(kind, tmp_path, monkeypatch):
     """Neighbouring data sets: texts and keys are the same, or one constant text more."""
     monkeypatch.setitem(sys.modules, "flwr.supernode.runtime.run_clientapp", ModuleType("run_clientapp"))
-    monkeypatch.setattr(type(app), "__call__", type(app)._answer)  # the answer as it is, which seals hide
-    sent = {}
+    told = {}
     for each in ("clean", kind):
         task = task_in(tmp_path / each, each)
-        order = {"task": task.to_json()} | vars(federation.order_of(list(range(UNITS)), task, clips=[CLIP]))
         parameters = initial_parameters(MODEL, (5,), 3, seed=1)
-        sent[each] = federation.send(app, "train", order, parameters, data=str(tmp_path / each))
-    before, after = (flower.from_record(sent[each]["arrays"]) for each in ("clean", kind))
-    moved = np.sqrt(sum(np.square(after[name] - before[name]).sum() for name in before))
+        order = federation.order_of(list(range(UNITS)), task, clips=(CLIP,), arrays=parameters)
+        flower.identify()
+        message, context = Message(order.content(), 2, "train"), Context(1, 2, {}, RecordDict(), {})
+        context.node_config["data"] = str(tmp_path / each)
+        told[each] = app._answer(order, message, context)  # as it is, which seals hide
+    moved = np.sqrt(sum(np.square(told[kind].sums[n] - told["clean"].sums[n]).sum() for n in told["clean"].sums))
     assert moved <= CLIP * (1 if kind != "stranger" else 2) * (1 + 1e-6)
-    texts = {each: [dict(record) for record in sent[each].config_records.values()] for each in sent}
-    assert texts["clean"] == []
-    expected = [{"first": "a unit's records cannot be trained on; the node's log says more"}]
-    assert texts[kind] == ([] if kind == "stranger" else expected)
-    assert list(sent[kind]["metrics"]["reported"]) == list(range(UNITS))
+    assert told["clean"].text == ""
+    expected = "" if kind == "stranger" else "a unit's records cannot be trained on; the node's log says more"
+    assert told[kind].text == expected
+    assert told[kind].reported == list(range(UNITS))
 
 
 @pytest.mark.parametrize("kind", ["nan", "label"])

@@ -11,14 +11,14 @@ from torch import nn
 
 import fedamp
 from fedamp import rng
-from fedamp.client.task import TrainInstruction
 from fedamp.client.worker import TrainingNode
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.federation.training import Client
 from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.units import Blocks, Units
-from tests.client.federation import Records, order_of, task_of
+from tests.client.federation import Records, order_of, task_of, trained
 from tests.federations import small
 from tests.models.splitting import split
 
@@ -163,9 +163,9 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
         nodes = split(model, (6, 6), CLASSES, 2, (), 4, 0, rest).kept[number]
         kept = np.concatenate([np.isin(np.arange(count), nodes[each]) for each, count in layers.items()])
         submodel = number
-    clips = [CLIP, CLIP] if rest == "shared" else [CLIP]
-    order = TrainInstruction(1, [number], seeds.tolist(), [submodel], clips)
-    sums, report = TrainingNode(task, records(scale)).train(arrays, order)
+    clips = (CLIP, CLIP) if rest == "shared" else (CLIP,)
+    order = RoundOrder("", 1, clips, rows([number], seeds, submodel))
+    sums, report = trained(TrainingNode(task, records(scale)), arrays, order)
     assert report.failed == 0
     expected = owned_by_hand(case, {name: array.shape for name, array in arrays.items()}, kept)
     for name, mine in expected.items():
@@ -214,7 +214,7 @@ def test_a_unit_whose_own_part_is_not_finite_has_failed_and_another_one_has_not(
     task = task_of(model=model, input_shape=(6, 6), submodels=section_of("dropout", "dealt"))
     data.inputs[2] = np.nan
     arrays = initial_parameters(model, (6, 6), CLASSES, seed=1)
-    _, report = TrainingNode(task, data).train(arrays, order_of([0, 1, 2, 3], task))
+    _, report = trained(TrainingNode(task, data), arrays, order_of([0, 1, 2, 3], task))
     assert (report.failed, sorted(report.reported)) == (1, [0, 1, 2, 3])
 
 

@@ -13,10 +13,11 @@ from torch import nn
 
 import fedamp
 from fedamp.client.personal import PersonalLayers
-from fedamp.client.task import TrainInstruction
 from fedamp.client.worker import TrainingNode
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import InputError
 from fedamp.server.setup import prepare
+from tests.client.federation import trained
 
 GENERATOR = np.random.default_rng(4)
 INPUTS, LABELS = GENERATOR.normal(size=(60, 5)).astype(np.float32), GENERATOR.integers(0, 3, 60)
@@ -55,9 +56,7 @@ def node_of(asked, file):
 
 
 def order(round_, clients):
-    return TrainInstruction(
-        round_, clients, [bytes(31) + bytes([each]) for each in clients], [-1] * len(clients), [9.0]
-    )
+    return RoundOrder("", round_, (9.0,), rows(clients, [bytes(31) + bytes([each]) for each in clients]))
 
 
 def test_a_client_goes_on_where_it_was(folder):
@@ -72,7 +71,7 @@ def test_a_client_goes_on_where_it_was(folder):
     for round_ in (1, 4):
         for name in names[:2]:
             values[name].data = torch.from_numpy(start[name].copy())
-        sums, report = node.train(start, order(round_, [7]))
+        sums, report = trained(node, start, order(round_, [7]))
         optimizer = torch.optim.SGD(network.parameters(), 0.5)
         for _ in range(2):
             optimizer.zero_grad()
@@ -101,7 +100,7 @@ def test_nobody_else_s_own_parameters_depend_on_a_client(folder):
         file = folder / f"{other}.bin"
         node, start = node_of(scenario(folder), file)
         for round_ in (1, 2):
-            node.train(start, order(round_, list(range(10))))
+            trained(node, start, order(round_, list(range(10))))
         shapes = {name: start[name].shape for name in ("output.weight", "output.bias")}
         layers = PersonalLayers(file, shapes)
         found.append([layers.of(client, 3) for client in range(10)])

@@ -14,7 +14,7 @@ from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.units import Units
 from fedamp.server.setup import prepare
-from tests.client.federation import order_of, records, task_of
+from tests.client.federation import order_of, records, task_of, trained
 from tests.federations import small
 
 
@@ -55,7 +55,7 @@ def test_a_units_numbers_are_its_own(how):
     worker = TrainingNode(task, records())
 
     def change(clients, **changes):
-        return worker.train(arrays, order_of(clients, task, **changes))[0]
+        return trained(worker, arrays, order_of(clients, task, **changes))[0]
 
     disturb(1)
     alone, another = change([2]), change([2], seeds=[bytes(31) + b"\7"])

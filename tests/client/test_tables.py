@@ -13,12 +13,13 @@ from torch.nn import functional
 
 import fedamp
 from fedamp.client.clipping import Rows, clip_and_sum
-from fedamp.client.task import TrainInstruction
 from fedamp.client.worker import TrainingNode
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation.losses import form_of
 from fedamp.models.pieces import Piece
 from fedamp.models.tables import is_spare, tables, touched
 from fedamp.server.setup import prepare
+from tests.client.federation import trained
 
 TOKENS, CLIENTS, RECORDS, LENGTH = 3000, 6, 5, 7
 GENERATOR = np.random.default_rng(8)
@@ -72,7 +73,7 @@ def node_of(model=Bag, x=X, **client):
 
 
 def order(clients):
-    return TrainInstruction(1, clients, [bytes(31) + bytes([each]) for each in clients], [-1] * len(clients), [0.2])
+    return RoundOrder("", 1, (0.2,), rows(clients, [bytes(31) + bytes([each]) for each in clients]))
 
 
 def clipped_by_hand(start, client, decay=0.0, momentum=0.0):
@@ -93,14 +94,14 @@ def clipped_by_hand(start, client, decay=0.0, momentum=0.0):
 @pytest.mark.parametrize("client", [{}, {"momentum": 0.5}, {"weight_decay": 0.01}])
 def test_the_sum_is_that_of_whole_tables(client):
     node, start = node_of(**client)
-    sums, report = node.train(start, order(list(range(CLIENTS))))
+    sums, report = trained(node, start, order(list(range(CLIENTS))))
     assert (report.failed, len(report.reported)) == (0, CLIENTS)
     decay, momentum = client.get("weight_decay", 0.0), client.get("momentum", 0.0)
     by_hand = [clipped_by_hand(start, each, decay, momentum) for each in range(CLIENTS)]
     for name, total in sums.items():
         assert np.allclose(total, sum(update[name] for update in by_hand), atol=2e-6)  # float32 and the margin
     norms = [
-        np.sqrt(sum(np.square(total).sum() for total in node.train(start, order([c]))[0].values())) for c in (0, 3)
+        np.sqrt(sum(np.square(total).sum() for total in trained(node, start, order([c]))[0].values())) for c in (0, 3)
     ]
     assert all(0.19 < norm <= 0.2 for norm in norms)
 
@@ -112,7 +113,7 @@ def test_a_client_changes_nothing_for_its_mates():
     alone, together = [], []
     for x in (X, other):
         node, start = node_of(x=x)
-        everybody, one = (node.train(start, order(each))[0] for each in ([0, 1, 2, 3, 4, 5], [2]))
+        everybody, one = (trained(node, start, order(each))[0] for each in ([0, 1, 2, 3, 4, 5], [2]))
         together.append(everybody)
         alone.append(one)
     for name in together[0]:

@@ -8,15 +8,16 @@ import pytest
 
 from fedamp.client.clipping import quantum
 from fedamp.client.memory import StackSize, places_for, stack_size
-from fedamp.client.task import ClientTask, TrainInstruction
+from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode
+from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.models.masks import Masks
 from fedamp.models.networks import build, initial_parameters
 from fedamp.models.section import Model
 from tests.client import federation
-from tests.client.federation import records
+from tests.client.federation import records, trained
 from tests.models.splitting import split
 
 MODEL = Model(name="mlp", hidden=(8, 6))
@@ -30,7 +31,7 @@ def task_of(scheme: str = "none", **changes: object) -> ClientTask:
     return federation.task_of(**{"model": MODEL, "submodels": SCHEMES[scheme]} | changes)
 
 
-def order_of(clients: list[int], scheme: str = "none", **changes: object) -> TrainInstruction:
+def order_of(clients: list[int], scheme: str = "none", **changes: object) -> RoundOrder:
     return federation.order_of(clients, task_of(scheme), **changes)
 
 
@@ -49,12 +50,12 @@ def norms(sums: dict[str, np.ndarray], scheme: str) -> list[float]:
 def test_a_round_is_the_sum_of_its_clients(scheme: str) -> None:
     worker, before = TrainingNode(task_of(scheme), records()), copy.deepcopy(ARRAYS)
     clients = list(range(9))
-    sums, report = worker.train(ARRAYS, order_of(clients, scheme))
+    sums, report = trained(worker, ARRAYS, order_of(clients, scheme))
     assert report.reported == clients
     assert all((ARRAYS[name] == array).all() for name, array in before.items()), "received arrays are not changed"
     assert (report.failed, report.clipped + report.below_clip) == (0, 9)
-    alone = [worker.train(ARRAYS, order_of([client], scheme))[0] for client in clients]
-    nobody, report = worker.train(ARRAYS, order_of([], scheme))
+    alone = [trained(worker, ARRAYS, order_of([client], scheme))[0] for client in clients]
+    nobody, report = trained(worker, ARRAYS, order_of([], scheme))
     assert report.reported == []
     for name, total in sums.items():
         assert not nobody[name].any()
@@ -84,8 +85,8 @@ def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str
         case "unreadable":
             dataset.unreadable = frozenset([4])
     worker = TrainingNode(task_of(scheme), dataset)
-    with_it, report = worker.train(ARRAYS, order_of(list(range(9)), scheme))
-    without, _ = worker.train(ARRAYS, order_of([0, 1, 2, 3, 5, 6, 7, 8], scheme))
+    with_it, report = trained(worker, ARRAYS, order_of(list(range(9)), scheme))
+    without, _ = trained(worker, ARRAYS, order_of([0, 1, 2, 3, 5, 6, 7, 8], scheme))
     difference = {name: with_it[name] - without[name] for name in with_it}
     for norm, clip in zip(norms(difference, scheme), order_of([0], scheme).clips, strict=True):
         assert norm <= clip
@@ -93,7 +94,7 @@ def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str
     assert report.failed == int(broken)
     assert np.isfinite(report.loss_sum)
     assert 4 in report.reported, "whether it fails follows from its data, and must not be told"
-    assert bool(report.error) == (poison in ("label", "unreadable"))
+    assert bool(report.text) == (poison in ("label", "unreadable"))
     if broken:
         assert max(norms(difference, scheme)) == 0
 
@@ -102,8 +103,8 @@ def test_an_extracted_submodel_gives_the_same_sum_in_its_own_shape() -> None:
     worker = TrainingNode(task_of("disjoint"), records())
     cut = split(MODEL, (5,), 3, 2, ("output",), 4)
     order = order_of([1, 3, 5], "disjoint")
-    whole, _ = worker.train(ARRAYS, order)
-    small, _ = worker.train(cut.piece(1).extract(ARRAYS), replace(order, extracted=1))
+    whole, _ = trained(worker, ARRAYS, order)
+    small, _ = trained(worker, cut.piece(1).extract(ARRAYS), replace(order, extracted=1))
     for name, part in cut.piece(1).extract(whole).items():
         np.testing.assert_array_equal(part, small[name])
 
@@ -111,23 +112,23 @@ def test_an_extracted_submodel_gives_the_same_sum_in_its_own_shape() -> None:
 def test_a_fresh_partition_follows_the_round() -> None:
     fresh = DISJOINT.model_copy(update={"partition": "fresh"})
     worker = TrainingNode(task_of("disjoint", submodels=fresh), records())
-    touched = [worker.train(ARRAYS, order_of([1], "disjoint", round=r))[0]["hidden.0.bias"] != 0 for r in (1, 2, 1)]
+    touched = [trained(worker, ARRAYS, order_of([1], "disjoint", round=r))[0]["hidden.0.bias"] != 0 for r in (1, 2, 1)]
     assert (touched[0] != touched[1]).any()
     assert (touched[0] == touched[2]).all()
 
 
 def test_dropout_masks_follow_the_seed() -> None:
     worker = TrainingNode(task_of("dropout"), records())
-    one, _ = worker.train(ARRAYS, order_of([2], "dropout"))
-    again, _ = worker.train(ARRAYS, order_of([2], "dropout"))
-    other, _ = worker.train(ARRAYS, order_of([2], "dropout", seeds=[bytes(31) + b"\x05"]))
+    one, _ = trained(worker, ARRAYS, order_of([2], "dropout"))
+    again, _ = trained(worker, ARRAYS, order_of([2], "dropout"))
+    other, _ = trained(worker, ARRAYS, order_of([2], "dropout", seeds=[bytes(31) + b"\x05"]))
     silent = [(sums["hidden.0.weight"] == 0).all(1) for sums in (one, again, other)]
     assert (silent[0] == silent[1]).all()
     assert (silent[0] != silent[2]).any()
 
 
 def test_linf_truncation() -> None:
-    sums, _ = TrainingNode(task_of(linf_coordinates=16), records()).train(ARRAYS, order_of([0]))
+    sums, _ = trained(TrainingNode(task_of(linf_coordinates=16), records()), ARRAYS, order_of([0]))
     largest = max(float(np.abs(total).max()) for total in sums.values())
     assert 0.9 * 0.05 < largest <= 0.05
 
@@ -135,12 +136,10 @@ def test_linf_truncation() -> None:
 def test_refusals() -> None:
     with pytest.raises(DataError, match=r"shape \[5\], the model takes \[6\]"):
         TrainingNode(task_of(input_shape=(6,)), records())
-    with pytest.raises(ValueError, match="must agree"):
-        TrainInstruction(1, [1, 2], [bytes(32)], [-1, -1], [0.2])
-    with pytest.raises(ValueError, match=r"seeds must have 32 bytes, got \[8\]"):
-        TrainInstruction(1, [1], [bytes(8)], [0], [0.2])
     with pytest.raises(ValueError, match="one that was sent"):
-        TrainInstruction(1, [1], [bytes(32)], [0], [0.2], extracted=1)
+        order_of([1], submodels=[0], extracted=1)
+    with pytest.raises(ValueError, match=r"clips must be \[all\] or \[shared, split\], got 3 numbers"):
+        order_of([1], clips=(1.0, 2.0, 3.0))
 
 
 def test_stacks_follow_from_the_model_and_the_kind_of_device() -> None:

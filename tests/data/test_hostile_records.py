@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from fedamp.client.app import node_of
-from fedamp.client.task import TrainInstruction
 from fedamp.data.form import Form
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import NpzData, TabularData
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation.training import Client
 from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
-from tests.client.federation import task_of
+from tests.client.federation import task_of, trained
 
 UNITS, RECORDS, CLIP = 20, 5, 0.1
 VICTIM = 7
@@ -57,8 +57,8 @@ def released(folder: Path, arrays: dict[str, np.ndarray]):
     model, client = Model(name="mlp", hidden=(8, 6)), Client(epochs=1, learning_rate=0.5, max_records=50)
     task = task_of(model=model, client=client, data=section(folder, arrays))
     units = list(range(UNITS))
-    order = TrainInstruction(1, units, [unit.to_bytes(32) for unit in units], [-1] * UNITS, [CLIP])
-    return node_of(task.to_json(), "", "cpu", None).train(initial_parameters(model, (5,), 3, 1), order)
+    order = RoundOrder("", 1, (CLIP,), rows(units, [unit.to_bytes(32) for unit in units]))
+    return trained(node_of(task.to_json(), "", "cpu", None), initial_parameters(model, (5,), 3, 1), order)
 
 
 @pytest.mark.parametrize("kind", ["nan", "inf", "label 7", "label -1", "label 1099511627776", "stranger", "many"])

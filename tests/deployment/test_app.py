@@ -18,6 +18,7 @@ from fedamp.server.app import app, wait_for_nodes
 from fedamp.server.setup import prepare
 from tests.chains import change_ledger
 from tests.federations import small, write_small
+from tests.orders import order_in
 from tests.server.plays import ledger_of, model_of, play_in, rounds_of
 
 KNOWN = {"known-seed": True}
@@ -168,16 +169,14 @@ def test_a_node_learns_only_what_its_clients_must_do_in_this_round(tmp_path):
     chosen = small("seed=4242", "rounds=3", "submodels={scheme: disjoint, count: 3}", "model={name: mlp}")
     play_in(tmp_path / "run", chosen, grid=grid)
     plan = prepare(chosen).plan
-    train = [message.content for message in grid.sent if message.metadata.message_type == "train"]
+    train = [message for message in grid.sent if message.metadata.message_type == "train"]
     assert len(train) == 3
-    for round_, content in enumerate(train, start=1):
-        assert set(content) == {"arrays", "config", "form"}
-        config = content["config"]
-        assert set(config) == {"task", "round", "clients", "seeds", "submodels", "clips", "extracted", "counted"}
-        assert dict(content["form"]) == {"units": plan.units, "frozen": [], "secret": ""}
-        assert sorted(config["clients"]) == plan.attendance.cohort(round_).tolist()
-        told = json.loads(config["task"])
+    for round_, message in enumerate(train, start=1):
+        assert set(message.content) == {"arrays", "order"}
+        order = order_in(message)
+        assert (order.round, order.config, order.exchange, order.frozen) == (round_, {}, {}, ())
+        assert sorted(order.ids) == plan.attendance.cohort(round_).tolist()
+        told = json.loads(order.task)
         # Neither the check-in, nor the noise, nor the run's seed.
         assert not {"check_in", "schedule", "rounds", "noise_multiplier", "seed", "privacy"} & set(told)
         assert chosen.seed not in told.values()
-    assert all(len(seed) == 32 for content in train for seed in content["config"]["seeds"])

@@ -1,6 +1,7 @@
 """What a node says of the clients that live on it, from a folder of its own."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +14,14 @@ from torch import nn
 
 from fedamp.client.app import app
 from fedamp.engines import flower
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, DeploymentError
 from fedamp.federation import reader
 from fedamp.server.app import app as server_app
 from fedamp.server.setup import prepare
 from fedamp.strategies.roster import Roster
 from tests.federations import SMALL
+from tests.orders import answer_in, order_in
 
 CLASSES, HOSTED = 3, {"one": [0, 3], "other": [1, 4]}
 
@@ -90,13 +93,16 @@ def test_nodes_say_whose_records_they_hold_and_are_asked_for_those(nodes):
     assert roster.everywhere == []
     strategy = prepared.strategy(prepared.state)
     messages = list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
-    asked = {message.metadata.dst_node_id: message.content["config"]["clients"] for message in messages}
+    asked = {message.metadata.dst_node_id: order_in(message).ids for message in messages}
     assert asked == {2**63 + 1: [0, 3], 2**63 + 7: [1, 4]}
     strategy.aggregate_train(1, grid.send_and_receive(messages))
     assert (strategy.collected.reported, strategy.collected.refused_nodes) == (4, 0)
-    messages[0].content["config"]["clients"] = [0, 1]  # of which client 1 is another node's
-    metrics = grid.ask(messages[0]).content["metrics"]
-    assert (metrics["reported"], metrics["failed"]) == ([0], 1)
+    order = order_in(messages[0])
+    units = order.rows.copy()
+    units["id"][:2] = [0, 1]  # of which client 1 is another node's
+    forged = Message(replace(order, rows=units).content(), messages[0].metadata.dst_node_id, "train")
+    answer = answer_in(grid.ask(forged), forged)
+    assert (answer.reported, answer.failed) == ([0], 1)
 
 
 def test_no_message_tells_where_the_server_keeps_what(nodes, tmp_path):
@@ -112,23 +118,19 @@ def test_no_message_tells_where_the_server_keeps_what(nodes, tmp_path):
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
     assert {message.metadata.message_type for message in grid.sent} == {"query", "train"}
     for message in grid.sent:
-        told = [str(dict(record)) for record in message.content.values() if isinstance(record, ConfigRecord)]
-        assert "own_model" in "".join(told)
-        assert str(tmp_path) not in "".join(told)
+        assert b"own_model" in message.content["order"]["head"]
+        assert str(tmp_path).encode() not in message.content["order"]["head"]
 
 
 def test_a_node_without_a_folder_or_a_folder_without_owners_is_told_what_to_add(nodes):
     grid, prepared, folders = nodes
     (folders["one"] / "federation.json").unlink()
-    message = Message(RecordDict({"config": ConfigRecord({"task": prepared.task.to_json()})}), 2**63 + 1, "query")
+    message = Message(RoundOrder(prepared.task.to_json(), below=5).content(), 2**63 + 1, "query")
     with pytest.raises((DeploymentError, DataError), match=str(folders["one"])):
         grid.ask(message)
     grid.configurations[2**63 + 1] = {"hosts": "0,3"}
     task = prepared.task.without_places().to_json()
-    asked = {"round": 1, "clients": [0], "seeds": [bytes(32)], "submodels": [-1], "clips": [1.0]}
-    content = RecordDict(
-        {"config": ConfigRecord({"task": task, **asked}), "arrays": flower.to_record(prepared.state.parameters)}
-    )
+    content = RoundOrder(task, 1, (1.0,), rows([0], [bytes(32)]), prepared.state.parameters).content()
     with pytest.raises(DeploymentError, match='names no data folder; add data="FOLDER" to --node-config'):
         grid.ask(Message(content, 2**63 + 1, "train"))
 

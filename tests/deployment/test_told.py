@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from flwr.app import RecordDict
 from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, run_pb2
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message as ProtobufMessage
 
-from fedamp.engines import sealed
+from fedamp.engines.wire import RoundOrder
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
 from tests.deployment.hostile import LONGEST_SILENCE, Order, WireNode
@@ -142,9 +141,8 @@ class Telling(WireNode):
         self.client.SendNodeHeartbeat(beat)
 
     def react(self, order: Order) -> None:
-        content = opened(order)
-        task = json.loads(str(content.get("config", {}).get("task", "") or "{}"))
-        self.runtime = task.get("answer_after") or float(len(content.get("config", {}).get("clients", [])))
+        asked = opened(order)
+        self.runtime = json.loads(asked.task or "{}").get("answer_after") or float(len(asked.ids))
         self.confirm(order)
         super().react(order)
 
@@ -170,8 +168,8 @@ class _Noted:
         return noted
 
 
-def opened(order: Order) -> RecordDict:
-    return sealed.open_order(sealed.data_of(order.message.content))
+def opened(order: Order) -> RoundOrder:
+    return RoundOrder.of(order.message.content)
 
 
 def serve(nodes: dict[str, Telling], asked: Callable[[int], set[str]], ended: Callable[[], bool]) -> None:
@@ -182,7 +180,7 @@ def serve(nodes: dict[str, Telling], asked: Callable[[int], set[str]], ended: Ca
         for name, node in nodes.items():
             if name not in orders and (order := node.pull()) is not None:
                 orders[name] = order
-        rounds = {int(opened(order).get("config", {}).get("round", 0)) for order in orders.values()}
+        rounds = {opened(order).round for order in orders.values()}
         if not orders or set(orders) < (asked(max(rounds)) if max(rounds) else set(nodes)):
             time.sleep(0.02)
             continue

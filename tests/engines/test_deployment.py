@@ -9,12 +9,14 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message
 
-from fedamp.engines import flower, sealed
+from fedamp.engines import flower
 from fedamp.engines.deployment import DeploymentGrid
+from fedamp.engines.wire import RoundAnswer, RoundOrder, padded, rows
 from fedamp.errors import FederationError
 from tests.engines.superlink import Node, Object, above, sent, superlink
+from tests.orders import answer_in, order_in
 
 UNITS = 10
 SMALL, LARGE = 100, 2_000_000  # numbers of a model; a sum of the large one is 16 MB, in four chunks
@@ -30,19 +32,15 @@ def running():
 
 
 def order_to(node: Node, numbers: int = SMALL) -> Message:
-    config = {"task": "", "round": 1, "clients": [3], "seeds": [bytes(32)], "submodels": [-1], "counted": [True]}
-    form = ConfigRecord({"units": UNITS, "frozen": []})
-    arrays = flower.to_record({"w": np.zeros(numbers, np.float32)})
-    content = RecordDict({"arrays": arrays, "config": ConfigRecord(config | {"clips": [1.0]}), "form": form})
-    return Message(content, node.id, "train")
+    arrays = {"w": np.zeros(numbers, np.float32)}
+    return Message(RoundOrder("", 1, (1.0,), padded(rows([3], [bytes(32)]), UNITS), arrays).content(), node.id, "train")
 
 
 def honest(order: Message, value: float = 1.0) -> bytes:
     """The sealed reply of a node whose sum is this number everywhere."""
-    shape = order.content["arrays"]["w"].shape
-    sums = flower.to_record({"w": np.full(shape, value)})
-    metrics = {"reported": [3], "failed": 0, "clipped": 0, "below_clip": 1, "records": 5, "loss_sum": 2.0, "seconds": 1}
-    return sealed.seal_reply(RecordDict({"arrays": sums, "metrics": MetricRecord(metrics)}), order.content)
+    asked = order_in(order)
+    sums = {"w": np.full(asked.arrays["w"].shape, value)}
+    return RoundAnswer(sums, [3], below_clip=1, records=5, loss_sum=2.0, seconds=1.0).sealed(asked)
 
 
 def play(running, second, numbers: int = SMALL, timeout: float = 10) -> tuple[list[Message], float]:
@@ -68,7 +66,8 @@ def test_replies_come_in_the_order_of_the_messages_whatever_is_around_them(runni
     replies, _ = play(running, lambda node, received, order: node.push(received, sent(honest(order, 7.0))), LARGE)
     assert replies[0].metadata.src_node_id == running[1][1].id
     assert (replies[0].content["arrays"]["w"].numpy() == 7).all()
-    assert replies[0].content["metrics"]["reported"] == [3]
+    order = order_to(running[1][1], LARGE)
+    assert answer_in(replies[0], order).reported == [3]
 
 
 def test_two_nodes_get_nothing_in_common(running):

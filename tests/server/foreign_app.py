@@ -1,9 +1,11 @@
 """Client apps that know nothing of fedamp: Flower's quickstart, as ``flwr new`` writes it, but for the data."""
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
+
+from fedamp.engines.wire import RoundAnswer, RoundOrder, Status
 
 app = ClientApp()
 hosting = ClientApp()
@@ -39,4 +41,5 @@ def train(msg: Message, context: Context) -> Message:
 @hosting.query()
 def query(msg: Message, context: Context) -> Message:
     """Says that all clients live here, and trains them as it likes."""
-    return Message(RecordDict({"hosts": ConfigRecord({"all": True, "clients": []})}), reply_to=msg)
+    answer = RoundAnswer(status=Status.ANY_UNIT)
+    return Message(answer.content(RoundOrder.of(msg.content)), reply_to=msg)

@@ -14,6 +14,7 @@ from fedamp.runs.folder import RunFolder
 from fedamp.server import launch
 from fedamp.server.setup import prepare
 from tests.federations import Silent, small
+from tests.orders import order_in
 from tests.server.plays import (
     Crash,
     Killed,
@@ -85,8 +86,8 @@ class Messages(SerialGrid):
     def _dispatch(self, messages) -> None:
         for message in messages:
             if message.metadata.message_type == "train":
-                config = message.content["config"]
-                self.asked.setdefault(config["round"], []).extend(config["clients"])
+                order = order_in(message)
+                self.asked.setdefault(order.round, []).extend(order.ids)
         super()._dispatch(messages)
 
 
@@ -146,7 +147,7 @@ class Sleepy(SerialGrid):
         assert deadline > monotonic()
         for id_ in message_ids:
             message = self._waiting[id_]
-            round_ = message.content["config"].get("round")
+            round_ = order_in(message).round
             if (message.metadata.dst_node_id, round_) in self.late:
                 del self._waiting[id_]
         return super()._collect(message_ids, deadline)

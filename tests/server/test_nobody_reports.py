@@ -73,7 +73,7 @@ def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine
     ("app", "said"),
     [
         ("app", "did not say which clients it hosts: ValueError: No query function registered"),
-        ("hosting", "it answered with metrics num-examples, train_loss; expected below_clip, "),
+        ("hosting", "it answered with arrays, metrics; expected: as fedamp.client.app answers"),
     ],
 )
 def test_the_error_about_a_foreign_client_app_names_its_answer_and_the_expected_one(tmp_path, app, said):

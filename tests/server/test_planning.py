@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedamp import rng
-from fedamp.client.task import TrainInstruction
 from fedamp.client.worker import TrainingNode
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation import reader
 from fedamp.server.preflight import preflight
 from fedamp.server.setup import prepare
@@ -61,8 +61,8 @@ def updates_of_others(prepared):
     """The sum of the others' clipped updates, which is exact: no rounding of a single one is lost in it."""
     dataset = prepared.task.data.load(prepared.task.data_seed, Path("/"))
     seeds = [bytes([unit]) * rng.SEED_BYTES for unit in OTHERS]
-    order = TrainInstruction(1, OTHERS, seeds, [-1] * len(OTHERS), [0.5])
-    return TrainingNode(prepared.task, dataset).train(prepared.state.parameters, order)[0]
+    order = RoundOrder("", 1, (0.5,), rows(OTHERS, seeds), prepared.state.parameters)
+    return TrainingNode(prepared.task, dataset).train(order).sums
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 
 from fedamp.client.participant import Agreement, join, written
 from fedamp.engines import flower
@@ -14,6 +14,7 @@ from fedamp.server.setup import prepare
 from fedamp.strategies.private import PrivateStrategy
 from tests.deployed import Deployment
 from tests.federations import small
+from tests.orders import answer_in, order_in
 
 FIVE = {f"site{number}": f"{4 * number}-{4 * number + 3}" for number in range(5)}
 SECURE = "aggregation={scheme: secure, dropped: 0.2, colluding: 0.2}"
@@ -69,15 +70,15 @@ class Consortium(Deployment):
         exchange = messages[0].metadata.message_type.removeprefix("train.") if messages else ""
         exchange = "masked" if exchange == "train" else exchange
         self.told.setdefault(exchange, []).extend(messages)
-        replies = []
+        asked, replies = {message.metadata.dst_node_id: message for message in messages}, []
         for reply in super().send_and_receive(messages, timeout=timeout):
             name = self.names[reply.metadata.src_node_id]
             if name in self.dropped.get(exchange, ()):
                 continue
-            if not reply.has_error() and "answer" in reply.content:
-                self.seen.append((exchange, name, bytes(reply.content["answer"]["data"])))
+            if not reply.has_error() and (data := data_of(reply, asked[reply.metadata.src_node_id])):
+                self.seen.append((exchange, name, data))
                 if name in self.spoiled.get(exchange, ()):
-                    reply.content["answer"] = ConfigRecord({"data": b"\xa5" * len(self.seen[-1][2])})
+                    change_data(reply, asked[reply.metadata.src_node_id], b"\xa5" * len(data))
             replies.append(reply)
         return replies
 
@@ -86,9 +87,19 @@ class Consortium(Deployment):
         node = next(node for node, known in self.names.items() if known == name)
         copy = Message(flower.copy_message(message).content, node, message.metadata.message_type)
         [reply] = Deployment.send_and_receive(self, [copy])
-        if not reply.has_error() and "answer" in reply.content:
-            self.seen_last = bytes(reply.content["answer"]["data"])
+        if not reply.has_error():
+            self.seen_last = data_of(reply, message)
         return reply.error.reason if reply.has_error() else ""
+
+
+def data_of(reply: Message, message: Message) -> bytes:
+    """What a node says in an exchange."""
+    return answer_in(reply, message).data
+
+
+def change_data(reply: Message, message: Message, data: bytes) -> None:
+    content = replace(answer_in(reply, message), data=data).content(order_in(message))
+    reply.content["answer"] = content["answer"]
 
 
 def plain(

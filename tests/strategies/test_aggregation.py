@@ -1,6 +1,7 @@
 """What a node answers is refused or clipped before it touches the model, whatever it is."""
 
 import math
+import struct
 
 import numpy as np
 import pytest
@@ -8,17 +9,18 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from fedamp.client.clipping import quantum
 from fedamp.engines import flower
+from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.federation.clipping import AdaptiveClip, NormCounts, clipping_of
 from fedamp.federation.optimizers import Server
 from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from fedamp.models.splits import DisjointPiece
-from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts, Request
+from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts
 from tests.models.splitting import split
 
 SHAPES = {"w": (3, 2), "b": (2,)}
 CLIP = 0.7
-METRICS = {"reported": [1, 2], "failed": 0, "clipped": 0, "below_clip": 2, "loss_sum": 1.5, "records": 4}
+COUNTS = {"reported": [1, 2], "failed": 0, "clipped": 0, "below_clip": 2, "loss_sum": 1.5, "records": 4}
 
 
 collect = ClippedSums().aggregate
@@ -28,9 +30,16 @@ def parts() -> ModelParts:
     return ModelParts.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
 
 
+def order_for(*units: int, shapes=SHAPES, extracted: int = -1) -> RoundOrder:
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    return RoundOrder("", 1, (CLIP,), rows(units, [bytes(32)] * len(units), extracted), arrays, extracted)
+
+
+ORDERS = {2: order_for(1, 2), 3: order_for(3)}
+
+
 def asked_for(**changes) -> Asked:
-    asked = {2: Request(frozenset({1, 2})), 3: Request(frozenset({3}))}
-    return Asked(**{"requests": asked, "model": parts(), "clips": [CLIP]} | changes)
+    return Asked(**{"orders": ORDERS, "model": parts(), "clips": [CLIP]} | changes)
 
 
 def honest(size: float = 0.1) -> dict[str, np.ndarray]:
@@ -38,12 +47,17 @@ def honest(size: float = 0.1) -> dict[str, np.ndarray]:
     return {name: np.full(shape, whole * quantum(CLIP)) for name, shape in SHAPES.items()}
 
 
-def reply(arrays=None, node: int = 2, **metrics) -> Message:
+def sent(content: RecordDict, node: int) -> Message:
     flower.identify()
-    asked = Message(RecordDict({"config": ConfigRecord()}), node, "train")
-    record = arrays if isinstance(arrays, ArrayRecord) else flower.to_record(honest() if arrays is None else arrays)
-    content = RecordDict({"arrays": record, "metrics": MetricRecord(METRICS | metrics)})
-    return Message(content, reply_to=asked)
+    return Message(content, reply_to=Message(RecordDict({"config": ConfigRecord()}), node, "train"))
+
+
+def reply(arrays=None, node: int = 2, order: RoundOrder | None = None, **counts) -> Message:
+    """A node's reply; ``order``: the one that it answers, whatever it was asked."""
+    order = order or ORDERS.get(node, ORDERS[2])
+    content = RoundAnswer({}, **COUNTS | counts).content(order)
+    content["arrays"] = arrays if isinstance(arrays, ArrayRecord) else flower.to_record(arrays or honest())
+    return sent(content, node)
 
 
 def refused(bad: Message, caplog) -> str:
@@ -86,39 +100,52 @@ ARRAYS = [
     (ArrayRecord({"w": Array("float64", (3, 2), "numpy.ndarray", b""), "b": Array(np.zeros(2))}), ""),
     (ArrayRecord(), "; expected b, w, as"),
 ]
-COUNTS_AND_IDS = [
-    {"reported": [1, 3]},  # another node's client
-    {"reported": [1, 99]},
-    {"reported": [1, 1]},
-    {"reported": [-1]},
-    {"reported": [1.0]},
-    {"reported": 1},
-    {"failed": -1},
-    {"clipped": 0.5},
-    {"below_clip": [2]},
-    {"records": -5},
-    {"loss_sum": math.nan},
-    {"loss_sum": math.inf},
-    {"loss_sum": [1.0]},
-]
+# Of the head of an answer: status, failed, clipped, below_clip, records, loss, seconds; then a bit for each row.
+LOSS, BITS = struct.calcsize("<B7x4Q"), struct.calcsize("<B7x4Q2d300s4x")
+
+
+def head_of(message: Message) -> bytes:
+    return message.content["answer"]["head"]
+
+
+def with_head(head: object) -> Message:
+    bad = reply()
+    bad.content["answer"] = ConfigRecord({"head": head})
+    return bad
+
+
+def changed(place: int, data: bytes) -> Message:
+    head = head_of(reply())
+    return with_head(head[:place] + data + head[place + len(data) :])
 
 
 def without(name: str) -> Message:
     bad = reply()
-    del (bad.content["metrics"] if name in METRICS else bad.content)[name]
+    del bad.content[name]
     return bad
 
 
 def test_invalid_replies_are_refused(caplog, subtests):
-    other_kind, error = reply(), Message(RecordDict({"config": ConfigRecord()}), 2, "train")
-    other_kind.content["metrics"] = ConfigRecord({"reported": [1]})
+    right = head_of(reply())
     replies = [(reply(arrays), reason) for arrays, reason in ARRAYS]
-    replies += [(reply(**metrics), "") for metrics in COUNTS_AND_IDS]
-    replies += [(without(name), "") for name in (*METRICS, "arrays", "metrics")]
-    replies += [(other_kind, ""), (Message(Error(7, "out of\nmemory"), reply_to=error), "out of memory")]
+    replies += [(with_head(head), "the head of its answer") for head in (b"", right[:-1], right + b"x", "text", 7)]
+    replies += [(changed(BITS, bytes([bits])), "claims units") for bits in (0b100, 0b111, 255)]
+    replies += [(changed(BITS + 7, b"\x80"), "claims units")]
+    replies += [(changed(LOSS, struct.pack("<d", loss)), "not finite") for loss in (math.nan, math.inf, -math.inf)]
+    replies += [(changed(0, bytes([status])), "") for status in (2, 3, 4, 255)]
+    replies += [(without(name), "as fedamp.client.app answers") for name in ("answer", "arrays")]
+    replies += [(sent(RecordDict({"metrics": MetricRecord({"reported": [1]})}), 2), "it answered with metrics")]
+    asked = Message(RecordDict({"config": ConfigRecord()}), 2, "train")
+    replies += [(Message(Error(7, "out of\nmemory"), reply_to=asked), "out of memory")]
     for number, (bad, reason) in enumerate(replies):
         with subtests.test(str(number)):
             assert reason in refused(bad, caplog)
+
+
+def test_an_answer_cannot_name_another_node_s_unit_nor_one_twice():
+    for claimed in ([1, 3], [1, 99], [1, 1], [-1]):
+        with pytest.raises(ValueError, match="are not those that the server asks for"):
+            reply(reported=claimed)
 
 
 def test_a_node_that_was_not_asked_or_answers_twice_is_refused():
@@ -141,10 +168,10 @@ def test_an_enormous_sum_is_clipped_to_the_share_of_those_that_reported(size, re
 
 
 def test_the_server_counts_and_names_the_nodes_that_it_had_to_clip(caplog):
-    asked = {2: Request(frozenset({1, 2}), name="north (2)"), 3: Request(frozenset({3}), name="south (3)")}
+    names = {2: "north (2)", 3: "south (3)"}
     longest = {name: np.full(shape, 2 * CLIP / math.sqrt(8) * (1 - 1e-6)) for name, shape in SHAPES.items()}
     replies = [reply(longest, clipped=0), reply(longest, node=3, reported=[3], clipped=0)]
-    collected = collect(replies, asked_for(requests=asked))
+    collected = collect(replies, asked_for(names=names))
     assert (collected.oversized_nodes, collected.clipped) == (1, 0)  # whatever the node itself claims
     assert "node south (3) sent a sum beyond" in caplog.text
     assert "north" not in caplog.text
@@ -157,7 +184,7 @@ LARGEST = np.finfo(np.float64).max
 
 
 def test_counts_that_lie_are_limited_to_what_was_asked():
-    lies = {"failed": 10**9, "clipped": 10**9, "below_clip": 10**9, "records": 2**63 - 1, "loss_sum": LARGEST}
+    lies = {"failed": 10**9, "clipped": 10**9, "below_clip": 10**9, "records": 2**64 - 1, "loss_sum": LARGEST}
     collected = collect([reply(**lies), reply(node=3, **lies | {"reported": [3]})], asked_for())
     assert (collected.failed, collected.clipped, collected.below_clip, collected.reported) == (3, 3, 3, 3)
     assert math.isfinite(collected.loss_sum)  # two of the largest numbers would add up to infinity
@@ -202,23 +229,22 @@ def test_a_submodel_lands_in_its_own_place_and_nowhere_else():
         return cut.piece(submodel, known=True)
 
     small = {name: np.full(array.shape, 2.0**-12) for name, array in cut.piece(1).extract(both.zeros()).items()}
-    asked = {2: Request(frozenset({1, 2}), extracted=1)}
-    collected = collect([reply(small)], Asked(asked, both, [CLIP, CLIP], piece))
+    order = order_for(1, 2, shapes={name: array.shape for name, array in small.items()}, extracted=1)
+    collected = collect([reply(small, order=order)], Asked({2: order}, both, [CLIP, CLIP], piece=piece))
     own = {name: np.zeros(array.shape) for name, array in whole.items()}
     cut.piece(1).embed_add(own, small)
     assert all(np.array_equal(collected.sums[name], own[name]) for name in whole)
-    full = collect(
-        [reply({name: np.zeros(array.shape) for name, array in whole.items()})], Asked(asked, both, [1, 1], piece)
-    )
+    zeros = {name: np.zeros(array.shape) for name, array in whole.items()}
+    full = collect([reply(zeros, order=order)], Asked({2: order}, both, [1, 1], piece=piece))
     assert full.refused_nodes == 1  # the whole model, where a submodel was asked for
 
 
 def test_the_order_of_replies_does_not_matter_to_the_bit():
     generator = np.random.default_rng(1)
-    asked = {node: Request(frozenset({node})) for node in range(2, 40)}
+    asked = {node: order_for(node) for node in range(2, 40)}
     replies = []
     for node in asked:
         update = {name: generator.normal(size=shape) * 10 ** generator.uniform(-6, 0) for name, shape in SHAPES.items()}
-        replies.append(reply(update, node, reported=[node], below_clip=0))
-    forth, back = (collect(order, asked_for(requests=asked)).sums for order in (replies, replies[::-1]))
+        replies.append(reply(update, node, asked[node], reported=[node], below_clip=0))
+    forth, back = (collect(order, asked_for(orders=asked)).sums for order in (replies, replies[::-1]))
     assert all(np.array_equal(forth[name], back[name]) for name in SHAPES)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
-from fedamp.engines import sealed
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.serial import SerialGrid
+from fedamp.engines.wire import RoundOrder, message_content
 from fedamp.errors import FederationError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.cost import privacy_cost
@@ -158,10 +158,10 @@ def test_with_a_fixed_time_all_nodes_are_asked_and_only_the_cohort_trains():
     ask(strategy := prepared.strategy(prepared.state), grid, 1)
     assert time.monotonic() - began >= 3 * 0.2  # here the nodes answer in turn
     cohort = strategy.plan.attendance.cohort(1).tolist()
-    told = [dict(sealed.open_order(data)["config"]) for _, data in grid.orders[0]]
-    assert [sorted(each["clients"]) for each in told] == [[u for u in cohort if u // 20 == node] for node in range(3)]
-    assert [] in [each["clients"] for each in told] != [[], [], []]
-    assert all(all(each["counted"]) for each in told)
+    told = [RoundOrder.of(message_content(data)) for _, data in grid.orders[0]]
+    assert [sorted(each.ids) for each in told] == [[u for u in cohort if u // 20 == node] for node in range(3)]
+    assert [] in [each.ids for each in told] != [[], [], []]
+    assert all(each.counted == each.ids for each in told)
     for sent in (grid.orders[0], grid.replies[0]):
         assert [name for name, _ in sent] == list(THREE)
         assert len({len(data) for _, data in sent}) == 1

@@ -3,18 +3,20 @@
 import os
 import signal
 from collections import defaultdict
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 
 from fedamp.client import participant
-from fedamp.client.messages import Order
-from fedamp.engines import flower, sealed
+from fedamp.engines import flower
+from fedamp.engines.wire import RoundAnswer, message_content, sealed_bytes
 from fedamp.secure.member import Member
 from fedamp.secure.protocol import SIGNATURE, padded, set_to_bytes, sign
 from fedamp.secure.shamir import BYTES
+from tests.orders import order_in
 from tests.strategies.consortium import Consortium
 
 NODE, EXCHANGES = "site0", ("keys", "shares", "masked", "agree", "unmask")
@@ -64,7 +66,7 @@ class Killable(Consortium):
             self._note(message, exchange, data, before)
         if self.file.exists() and (now := self.file.read_bytes()) not in self.files:
             self.files.append(now)
-        return Message(sealed.record(data), reply_to=message)
+        return Message(message_content(data), reply_to=message)
 
     def _answer_and_count(self, message, context):
         write, step = participant.write_secret, 0
@@ -77,36 +79,36 @@ class Killable(Consortium):
             write(*arguments)
 
         with patch.object(participant, "write_secret", counted):
-            reply = sealed.data_of(self._app(message, context).content)
+            reply = sealed_bytes(self._app(message, context).content)
         return step, reply
 
     def _note(self, message, exchange, data, before):
         """What the node has answered, if it has."""
-        order = sealed.open_order(sealed.data_of(message.content))
-        told = dict(order["secure"])
+        order = order_in(message)
+        told = order.exchange
         try:
-            answer = bytes(sealed.open_reply(data, order)["answer"]["data"])
-        except (ValueError, KeyError):
+            answer = RoundAnswer.opened(data, order).data
+        except ValueError:
             return
         if exchange == "masked":
             self.words[before.listed].add(answer)
         elif exchange in ("agree", "unmask"):
             survivors = bytes(told["survivors"] or told["data"])
-            self.sets[exchange, told["round"]].add((before.listed, survivors))
+            self.sets[exchange, order.round].add((before.listed, survivors))
 
     def asked(self, exchange, round_):
         """The messages of an exchange to the node."""
         messages = [m for m in self.told.get(exchange, ()) if self.names[m.metadata.dst_node_id] == NODE]
-        return [m for m in messages if m.content["secure"]["round"] == round_]
+        return [m for m in messages if order_in(m).round == round_]
 
 
 def questions(consortium, round_, file):
     """What a server that holds the keys of all other nodes may ask the node again about a round, or ask otherwise."""
     for message in consortium.asked("masked", round_):
         yield message
-        content = message.content.copy()
-        content["arrays"] = flower.to_record({name: array + 1 for name, array in Order.of(message).arrays.items()})
-        yield flower.with_content(message, content)
+        order = order_in(message)
+        other = replace(order, arrays={name: array + 1 for name, array in order.arrays.items()})
+        yield flower.with_content(message, other.content())
     member = Member.of(file)
     if not member.listed:
         return
@@ -121,10 +123,9 @@ def questions(consortium, round_, file):
                 {"exchange": "unmask", "survivors": survivors, "data": signed, "numbers": list(others)},
             ):
                 size = SIGNATURE if told["exchange"] == "agree" else BYTES * len(names)
-                content = message.content.copy()
-                content["secure"] = ConfigRecord(dict(content["secure"]) | told)
-                content["form"] = ConfigRecord(dict(content["form"]) | {"bytes": size})
-                yield flower.with_content(message, content)
+                order = order_in(message)
+                changed = replace(order, exchange=dict(order.exchange) | told, answer_bytes=size)
+                yield flower.with_content(message, changed.content())
 
 
 @pytest.mark.slow

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message
 
 from fedamp.client.clipping import quantum
-from fedamp.engines import flower
 from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.faults import only
 from fedamp.engines.serial import SerialGrid
+from fedamp.engines.wire import RoundAnswer
 from fedamp.errors import FederationError
 from fedamp.noise.independent import IndependentGaussian, Noise
 from fedamp.runs.checkpoint import read_checkpoint, write_checkpoint
@@ -19,6 +20,7 @@ from fedamp.server.setup import Prepared, prepare
 from fedamp.strategies import PrivateStrategy
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums
 from tests.federations import small
+from tests.orders import order_in
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +76,7 @@ def trained_by_the_first_submodel(prepared: Prepared, grid: SerialGrid, round_: 
     """Hidden nodes of which the released model changes if only the units that drew submodel 0 answer."""
     strategy = prepared.strategy(replace(prepared.state, round=round_ - 1))
     (message,) = strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid)
-    config = dict(message.content["config"])
-    kept = [place for place, submodel in enumerate(config["submodels"]) if submodel == 0]
-    for key in ("clients", "seeds", "submodels"):
-        config[key] = [config[key][place] for place in kept]
-    content = RecordDict({"arrays": message.content["arrays"], "config": ConfigRecord(config)})
-    (reply,) = grid.send_and_receive([flower.with_content(message, content)])
+    (reply,) = grid.send_and_receive([only(message, order_in(message).rows["submodel"] == 0)])
     strategy.aggregate_train(round_, [reply])
     change = strategy.state.parameters["hidden.0.weight"] - prepared.state.parameters["hidden.0.weight"]
     # What a node of its own would be sent of the model is what is trained.
@@ -116,7 +113,7 @@ class MaskedSums(Aggregator):
         for name, shape in asked.model.shapes.items():
             masked, masks = (np.zeros(shape, np.uint64) for _ in range(2))
             for reply in replies:
-                own = flower.from_record(reply.content["arrays"])[name]
+                own = RoundAnswer.of(reply.content, asked.orders[reply.metadata.src_node_id]).sums[name]
                 mask = generator.integers(0, 2**64, size=shape, dtype=np.uint64)
                 masks += mask
                 masked += (own / unit).astype(np.int64).view(np.uint64) + mask

@@ -2,15 +2,16 @@
 
 import itertools
 
-import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedamp.engines import flower
+from fedamp.engines.wire import RoundAnswer, Rows, Status, rows
 from fedamp.errors import DeploymentError
 from fedamp.federation.running import Federation
-from fedamp.strategies.roster import Batch, Roster
+from fedamp.strategies.roster import Roster
+from tests.orders import order_in
 
 UNITS = 20
 
@@ -48,8 +49,9 @@ class Nodes:
 
 
 def claim(message: Message, hosts) -> Message:
-    answer = ConfigRecord({"all": hosts is None, "clients": list(hosts or ())})
-    return Message(RecordDict({"hosts": answer}), reply_to=message)
+    status = Status.ANY_UNIT if hosts is None else Status.DONE
+    answer = RoundAnswer(reported=list(hosts or ()), status=status)
+    return Message(answer.content(order_in(message)), reply_to=message)
 
 
 class Workers(Nodes):
@@ -58,13 +60,12 @@ class Workers(Nodes):
     simulated = True
 
 
-def asked(roster: Roster, *batches: Batch) -> dict[int, list[int]]:
-    assigned = roster.assign(batches)
-    return {node: [int(unit) for batch in pieces for unit in batch.units] for node, pieces in assigned.items()}
+def asked(roster: Roster, *batches: Rows) -> dict[int, list[int]]:
+    return {node: units["id"].tolist() for node, units in roster.assign(batches).items()}
 
 
-def batch(*units: int, submodel: int = -1) -> Batch:
-    return Batch(np.array(units), submodel)
+def batch(*units: int, submodel: int = -1) -> Rows:
+    return rows(units, [bytes(32)] * len(units), submodel)
 
 
 def roster_of(grid: Nodes, hosts="trusted") -> Roster:
@@ -88,7 +89,7 @@ def test_workers_that_host_everything_share_the_load_whatever_their_order():
 
 def test_a_submodel_travels_with_its_units():
     pieces = roster_of(Nodes({2: [0], 3: [1]})).assign([batch(0, 1, submodel=4)])
-    assert {node: batches[0].submodel for node, batches in pieces.items()} == {2: 4, 3: 4}
+    assert {node: units["submodel"].tolist() for node, units in pieces.items()} == {2: [4], 3: [4]}
 
 
 def test_a_unit_hosted_twice_is_asked_once(caplog):
@@ -169,16 +170,27 @@ def test_a_node_that_says_all_may_train_all_only_where_the_operator_says_so(host
     assert asked(roster_of(grid, SHARES | {"north": "all"}), batch(0, 10)) == {2: [0], 3: [10]}
 
 
+def malformed(message: Message, kind: str) -> RecordDict:
+    content = RoundAnswer().content(order_in(message))
+    head = content["answer"]["head"]
+    return {
+        "a unit that does not exist": RecordDict({"answer": ConfigRecord({"head": head[:-1] + b"\x80"})}),
+        "too short": RecordDict({**content, "answer": ConfigRecord({"head": head[:-1]})}),
+        "too long": RecordDict({**content, "answer": ConfigRecord({"head": head + bytes(10**6)})}),
+        "text": RecordDict({**content, "answer": ConfigRecord({"head": "0-9"})}),
+        "no answer": RecordDict({"arrays": content["arrays"]}),
+        "of an older fedamp": RecordDict({"hosts": ConfigRecord({"all": False, "clients": [3]})}),
+    }[kind]
+
+
 @pytest.mark.parametrize(
-    "claimed",
-    [[-1], [UNITS], [10] * (UNITS + 1), [2**62], [1.0], [True], ["1"], [b"1"], 1, "0-9"],
-    ids=lambda claimed: repr(claimed),
+    "kind", ["a unit that does not exist", "too short", "too long", "text", "no answer", "of an older fedamp"]
 )
-def test_malformed_claims_name_the_node_and_the_others_train(claimed, caplog):
+def test_malformed_claims_name_the_node_and_the_others_train(kind, caplog):
     grid = Nodes({2: [], 3: [10]}, NAMES)
     grid.send_and_receive = lambda messages, timeout: [
         claim(messages[1], [10]),
-        Message(RecordDict({"hosts": ConfigRecord({"all": False, "clients": claimed})}), reply_to=messages[0]),
+        Message(malformed(messages[0], kind), reply_to=messages[0]),
     ]
     for number, hosts in enumerate([SHARES, "trusted"]):
         caplog.clear()

@@ -3,19 +3,18 @@
 import json
 import math
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
 from scipy.stats import beta, chi, kstest
 
 from fedamp.base.files import write_secret
 from fedamp.cli.doctor import examine_node
-from fedamp.client.messages import Order
 from fedamp.client.participant import Agreement, Memory, Participant, join, new_memory
-from fedamp.client.secure import grid_of_words, question_of, sums_of, words_of
+from fedamp.client.secure import grid_of_words, sums_of, words_of
 from fedamp.engines import flower
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DeploymentError, FederationError, RunFolderError, ScenarioError
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.runs.folder import RunFolder
@@ -23,8 +22,9 @@ from fedamp.server.loop import ask, play
 from fedamp.server.setup import prepare
 from fedamp.strategies.secure import honest_norm
 from tests.federations import Silent, small
+from tests.orders import order_in
 from tests.server.plays import ledger_of, rounds_of
-from tests.strategies.consortium import FIVE, PLAIN_NOISE, SECURE, Consortium, plain
+from tests.strategies.consortium import FIVE, PLAIN_NOISE, SECURE, Consortium, change_data, data_of, plain
 
 MLP = "model={name: mlp, hidden: [12]}"
 NODE = "check_in={scheme: balanced, k: 3, drawn_by: node}"
@@ -155,18 +155,17 @@ def played(tmp_path):
 
 
 def changed(message, **keys):
-    """A message to a node with other values in what it is told."""
-    content = message.content.copy()
-    content["secure"] = ConfigRecord(dict(content["secure"]) | keys)
+    """A message to a node with other values in its order, or in what an exchange tells."""
+    order = order_in(message)
+    own = {key: keys.pop(key) for key in list(keys) if key in {each.name for each in fields(order)} - {"exchange"}}
     if keys.get("exchange") == "unmask":
-        content["form"] = ConfigRecord(dict(content["form"]) | {"bytes": 66 * 5})
-    return flower.with_content(message, content)
+        own["answer_bytes"] = 66 * 5
+    return flower.with_content(message, replace(order, exchange=dict(order.exchange) | keys, **own).content())
 
 
 def signature(consortium, name, survivors):
     """What a node signs."""
-    message = changed(to(consortium, "shares", name), exchange="agree", data=survivors)
-    message.content["form"] = ConfigRecord(dict(message.content["form"]) | {"bytes": 121})
+    message = changed(to(consortium, "shares", name), exchange="agree", data=survivors, answer_bytes=121)
     assert consortium.ask_node(name, message) == ""
     return consortium.seen_last
 
@@ -207,7 +206,7 @@ def test_a_node_without_its_memory_stays_out(tmp_path):
         ("keys", {"task": ""}, ""),
         ("shares", {"data": b"\0\0\0\1a"}, "dealt its shares already"),
         ("shares", {"attempt": bytes(16)}, "another attempt"),
-        ("shares", {"clips": [5.0]}, "another attempt"),
+        ("shares", {"clips": (5.0,)}, "another attempt"),
         ("shares", {"exchange": "unmask", "survivors": bytes([0b11000000])}, "survivors; expected: at least 4"),
         ("shares", {"exchange": "unmask", "survivors": bytes([0b01111000])}, "not among the survivors"),
         ("shares", {"exchange": "everything"}, "no exchange"),
@@ -220,27 +219,31 @@ def test_a_node_refuses_what_was_not_agreed(played, exchange, told, why):
 
 
 @pytest.mark.parametrize(
-    ("config", "why"),
-    [
-        ({"clips": [50.0]}, "another clipping norm"),
-        ({"clients": [1, 1], "seeds": [bytes(32)] * 2, "submodels": [-1, -1], "counted": [True] * 2}, "a unit twice"),
-        ({"clients": [7], "seeds": [bytes(32)], "submodels": [-1], "counted": [True]}, "[7] are not among"),
-        ({"round": 2}, "another round"),
-    ],
+    ("units", "why"),
+    [([1, 1], "a unit twice"), ([7], "[7] are not among")],
+    ids=["a unit twice", "another node's unit"],
 )
-def test_a_node_refuses_an_order_that_would_cost_more(tmp_path, config, why):
+def test_a_node_refuses_an_order_that_would_cost_more(tmp_path, units, why):
     consortium = Consortium(tmp_path)
     consortium.dropped["masked"] = list(FIVE)
     with pytest.raises(FederationError):
         consortium.play()
-    order = changed(to(consortium, "masked", "site0"))
-    order.content["config"] = ConfigRecord(dict(order.content["config"]) | config)
+    order = changed(to(consortium, "masked", "site0"), rows=rows(units, [bytes(32)] * len(units)))
     # The node has answered this attempt already: another one, for the changed order.
     assert "masked words already" in consortium.ask_node("site0", order)
-    keys = to(consortium, "keys", "site0")
-    question = question_of(Order.of(order))
-    assert consortium.ask_node("site0", changed(keys, attempt=bytes(16), question=question)) == ""
+    keys = changed(to(consortium, "keys", "site0"), attempt=bytes(16), question=order_in(order).digest)
+    assert consortium.ask_node("site0", keys) == ""
     assert why in consortium.ask_node("site0", changed(order, attempt=bytes(16)))
+
+
+@pytest.mark.parametrize("told", [{"clips": (50.0,)}, {"round": 2}], ids=["another norm", "another round"])
+def test_an_order_for_another_round_or_norm_is_another_attempt(tmp_path, told):
+    consortium = Consortium(tmp_path)
+    consortium.dropped["masked"] = list(FIVE)
+    with pytest.raises(FederationError):
+        consortium.play()
+    order = changed(to(consortium, "masked", "site0"), **told)
+    assert "another attempt at this round" in consortium.ask_node("site0", order)
 
 
 # A node's files, put back or found later.
@@ -265,8 +268,7 @@ def test_a_rounds_file_put_back_answers_no_second_question(tmp_path):
     with pytest.raises(FederationError):
         consortium.play()
     order, file = to(consortium, "masked", "site0"), round_file(consortium)
-    other = flower.with_content(order, order.content.copy())
-    other.content["arrays"] = flower.to_record({n: a + 1 for n, a in Order.of(order).arrays.items()})
+    other = changed(order, arrays={name: array + 1 for name, array in order_in(order).arrays.items()})
     memory = file.with_suffix(".json")
     for question, forgotten, why in (
         (order, False, "masked words already"),
@@ -311,7 +313,7 @@ def test_a_node_whose_memory_was_put_back_stays_out_and_others_refuse_it(tmp_pat
     assert any(
         "site1: DeploymentError: this node has forgotten a round" in error for error in strategy.collected.errors
     )
-    assert strategy.collected.survivors == 4
+    assert strategy.collected.noisy_nodes == 4
     # A server that lies, or has started again, says nothing: the other nodes have seen it sign.
     memory.write_bytes(before)
     strategy.pipeline.aggregator._signed_last.clear()
@@ -413,9 +415,8 @@ def test_the_doctor_shows_what_a_node_agrees_to_and_compares_its_memory(tmp_path
 def test_a_node_with_an_agreement_gives_nobody_its_sum(tmp_path):
     consortium = Consortium(tmp_path)
     consortium.play()
-    message = to(consortium, "masked", "site0")
-    del message.content["secure"]
-    del message.content["form"]["bytes"]
+    order = replace(order_in(message := to(consortium, "masked", "site0")), exchange={}, answer_bytes=0)
+    message = flower.with_content(message, order.content())
     assert "secure aggregation alone" in consortium.ask_node("site0", message)
 
 
@@ -428,11 +429,13 @@ def adds_to_each_word(consortium, name, number, rounds=(1,)):
 
     def changed_replies(messages, *, timeout=None):
         replies = send(messages, timeout=timeout)
+        asked = {message.metadata.dst_node_id: message for message in messages}
         for reply in replies if messages and messages[0].metadata.message_type == "train" else ():
             if consortium.names[reply.metadata.src_node_id] == name and consortium.strategy.state.round + 1 in rounds:
                 kind = f"<u{consortium.prepared.task.terms.bits // 8}"
-                words = np.frombuffer(bytes(reply.content["answer"]["data"]), kind) + np.array(number, kind)
-                reply.content["answer"] = ConfigRecord({"data": words.tobytes()})
+                message = asked[reply.metadata.src_node_id]
+                words = np.frombuffer(data_of(reply, message), kind) + np.array(number, kind)
+                change_data(reply, message, words.tobytes())
         return replies
 
     consortium.send_and_receive = changed_replies
@@ -492,9 +495,9 @@ def test_honest_noise_exceeds_the_bound_less_often_than_is_said(size):
 def test_nodes_draw_check_ins_and_the_server_learns_none(tmp_path):
     consortium = Consortium(tmp_path, NODE, PLAIN_NOISE)
     consortium.play(rounds=8)
-    orders = [message.content["config"] for message in consortium.told["masked"]]
+    orders = [order_in(message) for message in consortium.told["masked"]]
     assert len(orders) == 5 * 8
-    assert all(list(order["clients"]) == [] and list(order["seeds"]) == [] for order in orders)
+    assert all(order.ids == [] for order in orders)
     assert len({len(data) for exchange, _, data in consortium.seen if exchange == "masked"}) == 1
     moved = consortium.strategy.state.parameters["output.bias"]
     assert np.abs(moved).max() > 0
@@ -504,7 +507,6 @@ def test_a_schedule_of_a_node_is_that_of_the_scheme(tmp_path):
     """Each unit checks in to k rounds, and not to the same ones at every node."""
     from fedamp.client.participant import Participant
     from fedamp.client.secure import _drawn
-    from fedamp.client.task import TrainInstruction
 
     consortium = Consortium(tmp_path, NODE, PLAIN_NOISE)
     schedules = []
@@ -514,10 +516,10 @@ def test_a_schedule_of_a_node_is_that_of_the_scheme(tmp_path):
         first, last = map(int, hosts.split("-"))
         rounds = []
         for round_ in range(1, 9):
-            told = TrainInstruction(round_, [], [], [], [0.5])
-            drawn = _drawn(consortium.prepared.task, participant, told, set(range(first, last + 1)))
-            assert drawn.clients == list(range(first, last + 1))  # all train: the time tells nothing
-            rounds.append(drawn.counted)
+            told = RoundOrder(consortium.prepared.task.to_json(), round_, (0.5,))
+            drawn = _drawn(told, participant, set(range(first, last + 1)))
+            assert drawn.ids == list(range(first, last + 1))  # all train: the time tells nothing
+            rounds.append(drawn.rows["counted"])
         assert (np.sum(rounds, 0) == 3).all()
         schedules.append(np.array(rounds).tobytes())
     assert len(set(schedules)) == 5
@@ -603,4 +605,4 @@ def test_a_hundred_nodes_of_one_client_each_play_the_protocol(tmp_path):
     assert not consortium.prepared.task.terms.settings.is_complete
     consortium.dropped = {"keys": ["site7"], "shares": ["site9"], "masked": ["site11"], "agree": ["site13"]}
     strategy = consortium.play()
-    assert strategy.collected.survivors == 97
+    assert strategy.collected.noisy_nodes == 97

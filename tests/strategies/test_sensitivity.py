@@ -8,16 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message
 
 from fedamp.engines import flower
 from fedamp.engines.engines import open_grid
 from fedamp.engines.faults import only
+from fedamp.engines.wire import RoundAnswer
 from fedamp.federation.plan import make_plan
 from fedamp.federation.running import Engine
 from fedamp.server.setup import Prepared, prepare
 from fedamp.strategies import PrivateStrategy
 from tests.federations import small
+from tests.orders import answer_in, order_in
 
 # What the first units' records hold; the others are ordinary. Files with NaN or infinity are refused when they are
 # read, but numbers near the largest float32 make both inside the network.
@@ -96,12 +98,8 @@ def federation(folder, strategy: str, client: str, unit: str = "client") -> Prep
 
 def answer(grid, message: Message, without: int | None = None) -> Message:
     """The node's reply to the server's message, or to the same one without a unit."""
-    asked = dict(message.content["config"])
-    kept = [place for place, unit in enumerate(asked["clients"]) if unit != without]
-    for key in ("clients", "seeds", "submodels"):
-        asked[key] = [asked[key][place] for place in kept]
-    content = RecordDict({"arrays": message.content["arrays"], "config": ConfigRecord(asked)})
-    (reply,) = grid.send_and_receive([Message(content, message.metadata.dst_node_id, "train")], timeout=60)
+    asked = only(message, np.array([unit != without for unit in order_in(message).rows["id"]]))
+    (reply,) = grid.send_and_receive([Message(asked.content, message.metadata.dst_node_id, "train")], timeout=60)
     assert not reply.has_error(), reply.error
     return reply
 
@@ -142,29 +140,25 @@ def first_message(prepared: Prepared, grid) -> tuple[PrivateStrategy, Message]:
 def test_a_client_moves_each_part_by_at_most_its_clip(strategy, folder, grid):
     prepared = federation(folder, strategy, "epochs")
     _, message = first_message(prepared, grid)
-    clips = message.content["config"]["clips"]
+    clips = order_in(message).clips
     whole = answer(grid, message)
-    sums = flower.from_record(whole.content["arrays"])
+    sums = answer_in(whole, message).sums
     released = model_after(prepared, grid, whole)
     assert all(np.isfinite(array).all() for array in released.values())
     for unit in [*ADVERSARIAL, UNITS - 1]:
         other = answer(grid, message, without=unit)
         # Each unit trains by itself, and sums are exact: no tolerance.
-        for norm, clip in zip(
-            norms(prepared, sums, flower.from_record(other.content["arrays"]), False), clips, strict=True
-        ):
+        for norm, clip in zip(norms(prepared, sums, answer_in(other, message).sums, False), clips, strict=True):
             assert norm <= clip
         # Models are float32 of size 1, in units of 12 contributors: 12 * 2**-24 * sqrt(100 coordinates).
         moved = norms(prepared, released, model_after(prepared, grid, other), True)
         assert all(norm <= clip + 1e-5 for norm, clip in zip(moved, clips, strict=True))
-        check_counts(whole, other)
+        check_counts(answer_in(whole, message), answer_in(other, message))
 
 
-def check_counts(whole: Message, other: Message) -> None:
+def check_counts(whole: RoundAnswer, other: RoundAnswer) -> None:
     """What adaptive clipping releases, the centred count, moves by at most one half."""
-    centred = [reply.content["metrics"] for reply in (whole, other)]
-    assert all(isinstance(metrics, MetricRecord) for metrics in centred)
-    one, two = (metrics["below_clip"] - len(metrics["reported"]) / 2 for metrics in centred)
+    one, two = (answer.below_clip - len(answer.reported) / 2 for answer in (whole, other))
     assert abs(one - two) <= 0.5
 
 
@@ -172,12 +166,12 @@ def check_counts(whole: Message, other: Message) -> None:
 def test_a_record_moves_each_part_by_at_most_its_clip(strategy, folder, grid):
     prepared = federation(folder, strategy, "a step", unit="sample")
     _, message = first_message(prepared, grid)
-    assert len(message.content["config"]["clients"]) == UNITS * RECORDS
+    assert len(order_in(message).ids) == UNITS * RECORDS
     tried = np.arange(UNITS * RECORDS) % 4 == 0
     message = only(message, tried)
-    whole = flower.from_record(answer(grid, message).content["arrays"])
+    whole = answer_in(answer(grid, message), message).sums
     for record in np.flatnonzero(tried).tolist():
-        other = flower.from_record(answer(grid, message, without=record).content["arrays"])
+        other = answer_in(answer(grid, message, without=record), message).sums
         for norm, clip in zip(norms(prepared, whole, other, False), prepared.plan.parts, strict=True):
             assert norm <= clip.clip
 
@@ -187,6 +181,6 @@ def test_ordinary_units_do_reach_their_clip(folder, grid):
     """Otherwise the bound above would hold for reasons other than clipping."""
     prepared = federation(folder, "disjoint", "epochs")
     _, message = first_message(prepared, grid)
-    whole = flower.from_record(answer(grid, message).content["arrays"])
-    other = flower.from_record(answer(grid, message, without=3).content["arrays"])
+    whole = answer_in(answer(grid, message), message).sums
+    other = answer_in(answer(grid, message, without=3), message).sums
     assert norms(prepared, whole, other, False) == pytest.approx([0.2, 0.5], rel=1e-5)

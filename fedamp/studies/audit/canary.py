@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.client.task import TrainInstruction
 from fedamp.engines import flower
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError
 from fedamp.federation.optimizers import Server
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -196,9 +196,11 @@ class CanaryFederation:
         return self._updates[key]
 
     def _update(self, round_: int, seed: bytes, submodel: int) -> Vector:
-        instruction = TrainInstruction(round_, [0], [seed], [submodel], [part.clip for part in self._plan.parts])
-        sums, _ = self._federation.node.train(self._federation.prepared.state.parameters, instruction)
-        return _flat(sums)
+        clips = tuple(part.clip for part in self._plan.parts)
+        arrays = self._federation.prepared.state.parameters
+        return _flat(
+            self._federation.node.train(RoundOrder("", round_, clips, rows([0], [seed], submodel), arrays)).sums
+        )
 
 
 def _flat(arrays: Mapping[str, NDArray[Any]]) -> Vector:

@@ -16,9 +16,11 @@ from fedamp.data import Cohort, Dataset
 from fedamp.data.form import Form, Numbers
 from fedamp.data.stored import Records, StoredDataset
 from fedamp.data.table import Table
+from fedamp.engines import flower
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.faults import only, with_faults
 from fedamp.engines.serial import SerialGrid
+from fedamp.engines.wire import NO_UNIT, RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
@@ -215,17 +217,19 @@ class _PlantedGrid(SerialGrid):
         messages = list(messages)
         if not messages or messages[0].metadata.message_type != "train":
             return super().send_and_receive(messages, timeout=timeout)
-        units = [np.array(each.content["config"]["clients"], dtype=np.int64) for each in messages]
-        here = [~np.isin(some, self.absent) for some in units]
+        orders = [RoundOrder.of(each.content) for each in messages]
+        units = [order.rows["id"] for order in orders]
+        here = [(some != NO_UNIT) & ~np.isin(some, self.absent) for some in units]
         most = np.inf if self._canaries is None else self._canaries
         trains = [there & (some < most) for some, there in zip(units, here, strict=True)]
         kept = [only(*each) for each in zip(messages, trains, strict=True)]
         replies = super().send_and_receive(kept, timeout=timeout)
         if self._canaries is None:
             return replies
-        for reply, some, there in zip(replies, units, here, strict=True):
-            failed = reply.error.reason if reply.has_error() else dict(reply.content.get("errors") or {}).get("first")
-            if failed:  # it would count as zero, and hide a leak from the audit
+        for place, (reply, order) in enumerate(zip(replies, orders, strict=True)):
+            answer = RoundAnswer() if reply.has_error() else RoundAnswer.of(reply.content, order)
+            if failed := reply.error.reason if reply.has_error() else answer.text:  # a zero would hide a leak
                 raise FederationError(f"audit: the canary could not be trained: {failed!s}")
-            reply.content["metrics"]["reported"] = some[there].tolist()
+            answer.reported = units[place][here[place]].tolist()
+            replies[place] = flower.with_content(reply, answer.content(order))
         return replies

@@ -5,6 +5,7 @@ import torch
 
 from fedamp.client import worker
 from fedamp.engines.faults import FaultyGrid
+from fedamp.engines.wire import RoundAnswer
 from fedamp.federation import check_in
 from fedamp.federation.running import Faults
 from fedamp.federation.submodels import DisjointSubmodels
@@ -98,7 +99,9 @@ class _Rescheduling(private.PrivateStrategy):
 
     def aggregate(self, server_round, replies):
         replies = list(replies)
-        reported = [unit for reply in replies for unit in reply.content["metrics"]["reported"]]
+        orders = self._orders
+        answers = [RoundAnswer.of(reply.content, orders[reply.metadata.src_node_id]) for reply in replies]
+        reported = [unit for answer in answers for unit in answer.reported]
         cohort = self.plan.attendance.cohort(server_round)
         self.plan.attendance.owed = np.setdiff1d(cohort, np.array(reported, dtype=np.int64))
         return super().aggregate(server_round, replies)

@@ -96,10 +96,11 @@ def scaled_by_everybody(monkeypatch):
     """A node looks at the records of all units, also of those that are not in the round."""
     right = TrainingNode.train
 
-    def wrong(self, arrays, instruction):
-        sums, report = right(self, arrays, instruction)
+    def wrong(self, order):
+        report = right(self, order)
         share = 1 / (2 + self.dataset.gather(np.arange(self.dataset.num_clients)).labels.sum())
-        return {name: array * share for name, array in sums.items()}, report
+        report.sums = {name: array * share for name, array in report.sums.items()}
+        return report
 
     monkeypatch.setattr(TrainingNode, "train", wrong)
 

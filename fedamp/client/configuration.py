@@ -1,4 +1,4 @@
-"""Messages between PrivateStrategy and a node, as Python values; and a node's configuration:
+"""A node's configuration, and what follows from it and the task: its units, its records, its device.
 
 data     folder with this node's records, instead of the scenario's
 hosts    ids of the clients that live here, for example "0-9,12"; default: those whose records are here
@@ -6,98 +6,50 @@ device   auto, cuda or cuda:N; default: cpu
 """
 
 import hmac
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
-from numpy.typing import NDArray
+from flwr.app import ConfigRecord, Context
 from pydantic import TypeAdapter
 
 from fedamp import rng
 from fedamp.base import devices
-from fedamp.base.arrays import Arrays
 from fedamp.base.ids import ranges
-from fedamp.client.task import DATA_PLACES, UNTRAINABLE, ClientTask, TrainInstruction, TrainReport
+from fedamp.client.task import DATA_PLACES, ClientTask
 from fedamp.data import Dataset
 from fedamp.data.sections import Data
 from fedamp.data.table import kept
-from fedamp.engines import flower, sealed
+from fedamp.engines import flower
+from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DataError, DeploymentError
 from fedamp.federation.losses import form_of
 from fedamp.federation.training import DEPLOYED_RECORDS
 
 
-@dataclass(frozen=True)
-class Order:
-    """A training message."""
-
-    message: Message
-    task_json: str
-    instruction: TrainInstruction
-    arrays: Arrays  # the received model
-    config: dict[str, Any]  # the ``train_config`` that the server app gave to ``start``; empty elsewhere
-
-    @classmethod
-    def of(cls, message: Message) -> "Order":
-        """Read a message; DeploymentError where it is not PrivateStrategy's."""
-        config, train_config = (config_of(message, name) for name in ("config", "train_config"))
-        if "task" not in config or "arrays" not in message.content:
-            raise DeploymentError(
-                "the message is no training message of fedamp's PrivateStrategy, which alone is answered"
-            )
-        task_json, arrays = str(config.pop("task")), flower.from_record(message.content["arrays"])  # type: ignore[arg-type]
-        return cls(message, task_json, TrainInstruction(**config), arrays, train_config)
-
-    @cached_property
-    def task(self) -> ClientTask:
-        return task_of(self.task_json)
-
-
-def config_of(message: Message, name: str) -> dict[str, Any]:
-    """A record of a message; empty where it has none."""
-    found = message.content.get(name)
-    return dict(found) if isinstance(found, ConfigRecord) else {}
+class StartedAgainError(DeploymentError):
+    """The node has forgotten the server, and will be queried again."""
 
 
 @lru_cache(maxsize=2)
 def task_of(task_json: str) -> ClientTask:
-
+    """The task of an order."""
     return ClientTask.from_json(task_json)
 
 
-def trained(message: Message, sums: Mapping[str, NDArray[np.float64]], report: TrainReport) -> Message:
-    """The answer to a training message."""
-    told = {name: value for name, value in vars(report).items() if name not in ("error", "dummies")}
-    content = RecordDict({"arrays": flower.to_record(sums), "metrics": MetricRecord(told)})
-    if report.error:
-        content["errors"] = ConfigRecord({"first": UNTRAINABLE if flower.in_supernode() else report.error})
-    return Message(content, reply_to=message)
-
-
-def hosting(message: Message, clients: Iterable[int] | None) -> Message:
-    """The answer to a query: which clients live here; None: any can."""
-    answer = ConfigRecord({"all": clients is None, "clients": sorted(clients or ())})
-    return Message(RecordDict({"hosts": answer}), reply_to=message)
-
-
-def acquainted(kind: str, order: RecordDict, context: Context) -> str:
+def acquainted(kind: str, order: RoundOrder, context: Context) -> str:
     """The secret that this node shares with the server: made at its first query, and told in the sealed answer.
 
     A registered node can send others orders in the server's name (Flower 1.41), but it cannot read that answer.
-    DeploymentError: an order to train without the secret; or the node has forgotten it, and will be queried again.
+    StartedAgainError: an order to train without the secret; or the node has forgotten it, and will be queried again.
     """
     known = context.state.config_records.get("fedamp")
     if kind == "query" and known is None:
         known = context.state["fedamp"] = ConfigRecord({"secret": rng.fresh_bytes(16).hex()})
     secret = "" if known is None else str(known["secret"])
-    told = str(order.config_records["form"].get("secret", ""))
-    if kind != "query" and not (secret and hmac.compare_digest(secret.encode(), told.encode())):
-        raise DeploymentError(sealed.STARTED_AGAIN)
+    if kind != "query" and not (secret and hmac.compare_digest(secret.encode(), order.secret.encode())):
+        raise StartedAgainError("it was started again, and does not know this server yet")
     return secret
 
 

@@ -1,0 +1,371 @@
+"""What the server asks of a node in a round, and what the node answers, each with the layout of its bytes.
+
+A simulated message holds the head as bytes, and the arrays as they are. A deployment sends one sealed array of bytes.
+Flower keeps each part of a message under the hash of its content, and tells every registered node whether it has it. So
+sealed bytes are a nonce that nobody can guess, and the content under a keystream that follows from it. No two parts are
+equal. Whoever has the whole message can open it: on its way, TLS protects it.
+
+The size of an order follows from its model and from the number of its rows. The order decides each byte of the answer:
+numbers of fixed size, a bit for each row, a short text, the sums. An answer has no names and no lengths, so it cannot
+claim what was not asked for, nor take more memory than its own size.
+"""
+
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from hashlib import sha256
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedamp import rng
+from fedamp.base.arrays import Arrays, Sums
+from fedamp.engines import flower
+from fedamp.errors import DeploymentError
+from fedamp.models.section import WHOLE
+
+UNIT = np.dtype([("id", "<i8"), ("seed", f"V{rng.SEED_BYTES}"), ("submodel", "<i4"), ("counted", "?"), ("zeros", "V3")])
+"""A row of an order: a unit's id (-1: no unit), its secret seed, its submodel (-1: the whole model), and whether it
+counts. Dummies do not: they train as the others do, so that nobody sees from outside who checks in.
+"""
+NO_UNIT = -1
+NO_SECRET = 32 * "0"  # as long as a node's
+LONGEST_TEXT = 300  # bytes of a node's error
+_NONCE, _MAGIC = 16, b"fedamp\0\2"  # bytes; with the version of the layout
+_HEAD = 4096  # the described part of an order has a multiple of so many bytes
+_ORDER = struct.Struct("<QQ")  # bytes of the described part; rows
+_ANSWER = struct.Struct(f"<B7x4Q2d{LONGEST_TEXT}s4x")  # status, counts, loss and seconds, text
+_NUMBERS = ("failed", "clipped", "below_clip", "records", "loss_sum", "seconds")
+_EXPECTED = "expected: as fedamp.client.app answers"
+
+Rows = NDArray[np.void]
+"""Rows of :data:`UNIT`."""
+
+
+def rows(ids: Iterable[int] | NDArray[Any], seeds: Any, submodels: Any = WHOLE, counted: Any = True) -> Rows:
+    """Rows of these units; ``seeds`` has 32 bytes for each of them."""
+    ids = np.asarray(ids, np.int64)
+    made = np.zeros(len(ids), UNIT)
+    made["id"], made["submodel"], made["counted"] = ids, submodels, counted
+    made["seed"] = np.asarray(seeds, f"V{rng.SEED_BYTES}")
+    return made
+
+
+def padded(units: Rows, room: int) -> Rows:
+    """The rows with others that have no unit, ``room`` in all."""
+    return np.concatenate([units, rows(np.full(room - len(units), NO_UNIT), bytes(rng.SEED_BYTES))])
+
+
+class _Form(NamedTuple):
+    """What an order asks for."""
+
+    ids: NDArray[np.int64]  # of the units that the answer may name, each at its bit; -1: no unit
+    shapes: dict[str, tuple[int, ...]]  # of the sums
+    length: int  # bytes of an answer of another protocol
+
+    @property
+    def head(self) -> int:
+        return _ANSWER.size + len(self.ids) // 8 + self.length
+
+    @property
+    def sums(self) -> int:
+        return 8 * sum(map(math.prod, self.shapes.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class RoundOrder:
+    """What a node does in a round; without ``arrays`` and ``exchange``: a query for the units that live there.
+
+    Attributes:
+        task: the :class:`fedamp.client.task.ClientTask` as JSON.
+        round: from 1; 0 in a query.
+        clips: clipping norm of all that is trained; or of its shared and its split part.
+        rows: the units (:data:`UNIT`).
+        arrays: the global model, or its submodel ``extracted``.
+        frozen: names of the arrays that the answer leaves out.
+        config: the ``train_config`` that a server app gave to ``start``.
+        secret: by which the node knows that the order is the server's; of a query: nothing.
+        below: units with smaller ids may be named in the answer to a query.
+        exchange: what a protocol of an aggregator tells beside, and ``answer_bytes``, of its answer; 0: a sum is asked.
+
+    Raises:
+        ValueError: norms of more than two parts, or units with another submodel than the one that was sent.
+    """
+
+    task: str
+    round: int = 0
+    clips: tuple[float, ...] = ()
+    rows: Rows = field(default_factory=lambda: np.zeros(0, UNIT))
+    arrays: Arrays = field(default_factory=dict)
+    extracted: int = WHOLE
+    frozen: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    secret: str = NO_SECRET
+    below: int = 0
+    exchange: Mapping[str, Any] = field(default_factory=dict)
+    answer_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.clips) > 2:
+            raise ValueError(f"clips must be [all] or [shared, split], got {len(self.clips)} numbers")
+        if self.extracted != WHOLE and set(found := self.units["submodel"].tolist()) - {self.extracted}:
+            raise ValueError(f"submodels must all be {self.extracted}, the one that was sent, got {found}")
+
+    @property
+    def units(self) -> Rows:
+        """The rows with a unit."""
+        units: Rows = self.rows[self.rows["id"] != NO_UNIT]
+        return units
+
+    @property
+    def ids(self) -> list[int]:
+        """Of the units."""
+        ids: list[int] = self.units["id"].tolist()
+        return ids
+
+    @property
+    def counted(self) -> list[int]:
+        """The ids of the units that are no dummies."""
+        units = self.units
+        ids: list[int] = units["id"][units["counted"]].tolist()
+        return ids
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of all that decides the sum."""
+        told = repr([self.task, self.round, self.clips, self.extracted, self.frozen, sorted(self.config.items())])
+        found = sha256(told.encode() + self.rows.tobytes())
+        for name, array in sorted(self.arrays.items()):
+            found.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data)
+        return found.digest()
+
+    @property
+    def answer_size(self) -> int:
+        """Bytes of any sealed answer."""
+        return _NONCE + len(_MAGIC) + self._form.head + self._form.sums
+
+    def content(self) -> RecordDict:
+        """For a simulated node; the arrays are shared, so do not write to them."""
+        return RecordDict({"order": ConfigRecord({"head": self._head()}), "arrays": flower.to_record(self.arrays)})
+
+    def sealed(self) -> bytes:
+        """For the node of a deployment."""
+        return _sealed([self._head(), *(np.ascontiguousarray(array).data for array in self.arrays.values())])
+
+    @classmethod
+    def of(cls, content: RecordDict) -> Self:
+        """From the content of a message, simulated or sealed; DeploymentError: it has no order."""
+        order, arrays, data = content.get("order"), content.get("arrays"), sealed_bytes(content)
+        try:
+            if data is not None:
+                return cls._read(_opened(data))
+            if not isinstance(order, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+                raise ValueError("it has no order")
+            return cls._read(memoryview(order["head"]), flower.from_record(arrays))  # type: ignore[arg-type]
+        except Exception as error:
+            raise DeploymentError(
+                f"the message cannot be read ({error}); expected: one of a server with the same version of fedamp"
+            ) from None
+
+    def _head(self) -> bytes:
+        told: dict[str, Any] = {
+            "task": self.task,
+            "round": self.round,
+            "clips": list(self.clips),
+            "extracted": self.extracted,
+            "frozen": list(self.frozen),
+            "secret": self.secret,
+            "below": self.below,
+            "bytes": self.answer_bytes,
+            "arrays": [f"{a.dtype.str} {','.join(map(str, a.shape))} {name}" for name, a in self.arrays.items()],
+        }
+        told |= {f"config/{key}": value for key, value in self.config.items()}
+        told |= {f"exchange/{key}": value for key, value in self.exchange.items()}
+        described = ConfigRecord(told).deflate()
+        start = _ORDER.pack(len(described), len(self.rows))
+        return b"".join([start, described, bytes(-len(described) % _HEAD), self.rows.tobytes()])
+
+    @classmethod
+    def _read(cls, data: memoryview, arrays: Arrays | None = None) -> Self:
+        length, count = _ORDER.unpack_from(data)
+        told: dict[str, Any] = dict(ConfigRecord.inflate(bytes(data[_ORDER.size : _ORDER.size + length])))
+        place = _ORDER.size + length + -length % _HEAD
+        units = np.frombuffer(data, UNIT, count, place)
+        place += units.nbytes
+        if arrays is None:
+            arrays = {}
+            for spec in told["arrays"]:
+                kind, numbers, name = spec.split(" ", 2)
+                shape = tuple(map(int, filter(None, numbers.split(","))))
+                arrays[name] = np.frombuffer(data, kind, math.prod(shape), place).reshape(shape)
+                place += arrays[name].nbytes
+        if place != len(data):
+            raise ValueError(f"it has {len(data)} bytes, not {place}")
+        config, exchange = (
+            {key.removeprefix(prefix): value for key, value in told.items() if key.startswith(prefix)}
+            for prefix in ("config/", "exchange/")
+        )
+        clips, frozen = tuple(told["clips"]), tuple(told["frozen"])
+        given = (told["task"], told["round"], clips, units, arrays, told["extracted"], frozen, config)
+        return cls(*given, told["secret"], told["below"], exchange, told["bytes"])
+
+    @property
+    def _form(self) -> _Form:
+        asked, shapes = np.arange(self.below), dict[str, tuple[int, ...]]()
+        if self.arrays and not self.answer_bytes:
+            asked = np.where(self.rows["counted"], self.rows["id"], NO_UNIT)
+            shapes = {name: array.shape for name, array in self.arrays.items() if name not in self.frozen}
+        elif self.answer_bytes:
+            asked = asked[:0]
+        return _Form(np.pad(asked, (0, -len(asked) % 64), constant_values=NO_UNIT), shapes, self.answer_bytes)
+
+
+class Status(IntEnum):
+    """Of an answer."""
+
+    DONE = 0
+    ANY_UNIT = 1  # to a query: this node can train any unit
+    FAILED = 2
+    STARTED_AGAIN = 3  # the node has forgotten the server, and waits for a query
+
+
+class NodeFailedError(ValueError):
+    """A node says why it has no answer."""
+
+    def __init__(self, why: str, status: Status) -> None:
+        super().__init__(why or "no reason is given")
+        self.status = status
+
+
+@dataclass
+class RoundAnswer:
+    """What a node answers. It is computed from private data without noise: it must stay on the server.
+
+    Units that fail are ``reported``: failure follows from data, and must not decide whether a round has its quorum.
+    Dummies are in none of the numbers.
+
+    Attributes:
+        sums: float64, of the clipped updates, by name.
+        reported: the units in the sum; in the answer to a query, the units that live on the node.
+        failed: units that add zero: records could not be read or trained, or the update was not finite.
+        clipped, below_clip: units whose update was clipped in some part; or was within the clip in every part.
+        records, loss_sum: of the received model over the first batches of units that did not fail.
+        seconds: of the training.
+        text: why the first unit failed, or why the node did; in the answer to a query, the node's secret.
+        data: an answer of another protocol.
+    """
+
+    sums: Sums = field(default_factory=dict)
+    reported: list[int] = field(default_factory=list)
+    failed: int = 0
+    clipped: int = 0
+    below_clip: int = 0
+    records: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+    text: str = ""
+    data: bytes = b""
+    status: Status = Status.DONE
+
+    def content(self, order: RoundOrder) -> RecordDict:
+        """Of a simulated node; ValueError: not what the order asks for."""
+        head = ConfigRecord({"head": self._head(order._form)})
+        return RecordDict({"answer": head, "arrays": flower.to_record(self.sums)})
+
+    def sealed(self, order: RoundOrder) -> bytes:
+        """Of the node of a deployment; ValueError: not what the order asks for."""
+        form = order._form
+        head, has_sums = self._head(form), self.status in (Status.DONE, Status.ANY_UNIT)
+        if has_sums and {name: array.shape for name, array in self.sums.items()} != form.shapes:
+            raise ValueError(f"the sums are {sorted(self.sums)}; expected: {sorted(form.shapes)} in the model's shapes")
+        sums = (self.sums[name] for name in form.shapes) if has_sums else [np.zeros(form.sums // 8)]
+        return _sealed([head, *(np.ascontiguousarray(array, "<f8").data for array in sums)])
+
+    @classmethod
+    def of(cls, content: RecordDict, order: RoundOrder) -> Self:
+        """From the content of a simulated reply. ValueError: not of the form; its sums are not looked at."""
+        head, arrays = content.get("answer"), content.get("arrays")
+        if not isinstance(head, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+            found = ", ".join(sorted(content)) or "nothing"
+            raise ValueError(f"it answered with {found}; {_EXPECTED}")
+        form, data = order._form, head.get("head")
+        if not isinstance(data, bytes) or len(data) != form.head:
+            raise ValueError(f"the head of its answer has not {form.head} bytes; {_EXPECTED}")
+        return cls._read(memoryview(data), form, flower.from_record(arrays))
+
+    @classmethod
+    def opened(cls, data: bytes, order: RoundOrder) -> Self:
+        """From sealed bytes. ValueError: not of the form. NodeFailedError: the node says why there is no answer.
+
+        It takes the memory of ``data`` once more, and nothing for bytes that are no answer.
+        """
+        form = order._form
+        if len(data) != order.answer_size:
+            raise ValueError(f"its answer has {len(data)} bytes; expected: {order.answer_size}, {_EXPECTED[10:]}")
+        body, sums = _opened(data), dict[str, NDArray[np.float64]]()
+        place = form.head
+        for name, shape in form.shapes.items():
+            sums[name] = np.frombuffer(body, "<f8", math.prod(shape), place).reshape(shape)
+            place += sums[name].nbytes
+        return cls._read(body[: form.head], form, sums)
+
+    def _head(self, form: _Form) -> bytes:
+        named, failed = np.array(self.reported, np.int64), self.status not in (Status.DONE, Status.ANY_UNIT)
+        bits = (form.ids != NO_UNIT) & np.isin(form.ids, named)
+        if bits.sum() != len(named):
+            others = np.setdiff1d(named, form.ids)[:8].tolist()
+            raise ValueError(f"units {others} are not those that the server asks for")
+        data = bytes(form.length) if failed else self.data
+        if len(data) != form.length:
+            raise ValueError(f"the answer has {len(data)} bytes, and the server asks for {form.length}")
+        numbers = [getattr(self, name) for name in _NUMBERS]
+        text = self.text.encode()[:LONGEST_TEXT]
+        return b"".join([_ANSWER.pack(self.status, *numbers, text), np.packbits(bits, bitorder="little").data, data])
+
+    @classmethod
+    def _read(cls, head: memoryview, form: _Form, sums: Sums) -> Self:
+        status, *numbers, text = _ANSWER.unpack_from(head)
+        said, end = text.rstrip(b"\0").decode(errors="replace"), form.head - form.length
+        if status not in (Status.DONE, Status.ANY_UNIT):
+            raise NodeFailedError(said, Status.STARTED_AGAIN if status == Status.STARTED_AGAIN else Status.FAILED)
+        bits = np.frombuffer(head, np.uint8, end - _ANSWER.size, _ANSWER.size)
+        named = form.ids[np.unpackbits(bits, bitorder="little").astype(bool)]
+        if (named == NO_UNIT).any():
+            raise ValueError("it claims units that it was not asked for")
+        if not all(map(math.isfinite, numbers[4:])):
+            raise ValueError("its loss or its seconds are not finite")
+        counts = dict(zip(_NUMBERS, numbers, strict=True))
+        return cls(sums, named.tolist(), text=said, data=bytes(head[end:]), status=Status(status), **counts)
+
+
+def message_content(data: bytes) -> RecordDict:
+    """The content of a message with these sealed bytes."""
+    return RecordDict({"sealed": ArrayRecord({"bytes": Array("uint8", (len(data),), "bytes", data)})})
+
+
+def sealed_bytes(content: RecordDict) -> bytes | None:
+    """The sealed bytes of a message; None: it has none."""
+    found = content.get("sealed")
+    return found["bytes"].data if isinstance(found, ArrayRecord) and set(found) == {"bytes"} else None
+
+
+def _sealed(parts: Iterable[Any]) -> bytes:
+    nonce = rng.fresh_bytes(_NONCE)
+    return nonce + _keystream(nonce).masked(b"".join([_MAGIC, *parts]))
+
+
+def _opened(data: bytes) -> memoryview:
+    """The content of sealed bytes; ValueError: they are none."""
+    stream, start = _keystream(data[:_NONCE]), _NONCE + len(_MAGIC)
+    if stream.masked(data[_NONCE:start]) != _MAGIC:
+        raise ValueError("its bytes are no message of this version of fedamp")
+    return memoryview(stream.masked(memoryview(data)[start:]))
+
+
+def _keystream(nonce: bytes) -> rng.Stream:
+    return rng.stream(int.from_bytes(nonce, "little"), "sealed")
