@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedamp.client import messages
+from fedamp.client import configuration
 from fedamp.client.app import app, node_of
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import NpzData
@@ -16,7 +16,7 @@ from fedamp.federation.training import Client
 from fedamp.models.networks import initial_parameters
 from fedamp.models.section import Model
 from fedamp.server.setup import prepare
-from tests.client.federation import order_of, send, task_of
+from tests.client.federation import order_of, query_of, send, task_of
 from tests.federations import SMALL
 from tests.strategies.consortium import PLAIN_NOISE, Consortium
 
@@ -32,17 +32,16 @@ def write(folder: Path, swapped: bool = False, changed: bool = False) -> None:
     folder.mkdir(exist_ok=True)
     np.savez(folder / "train.npz", x=x, y=np.arange(len(owners)) % 3, client=owners)
     (folder / "federation.json").write_text(json.dumps({"clients": UNITS, "hosted": list(range(UNITS)), "classes": 3}))
-    messages.dataset.cache_clear()  # as in the process that Flower starts for the next message
+    configuration.dataset.cache_clear()  # as in the process that Flower starts for the next message
     node_of.cache_clear()
 
 
 def ask(kind: str, folder: Path, run: str) -> None:
     section = NpzData(name="npz", path="elsewhere", partition=NaturalPartition(scheme="natural"))
     task = task_of(model=MODEL, client=Client(steps=1), data=section, run=run)
-    order = {"task": task.to_json()}
-    if kind == "train":
-        order |= vars(order_of(list(range(UNITS)), task, clips=[1.0]))
-    send(app, kind, order, initial_parameters(MODEL, (5,), 3, seed=1), data=str(folder))
+    arrays = initial_parameters(MODEL, (5,), 3, seed=1)
+    order = order_of(list(range(UNITS)), task, clips=(1.0,), arrays=arrays) if kind == "train" else query_of(task)
+    send(app, order, data=str(folder))
 
 
 @pytest.mark.parametrize("kind", ["query", "train"])

@@ -6,22 +6,30 @@ the ledger. Neither the plan nor the accounting is asked what it meant.
 """
 
 import itertools
+import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import numpy as np
 import pytest
+import yaml
 from flwr.app import ConfigRecord, Message
 from scipy import stats
 
 from fedamp.engines import flower
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.serial import SerialGrid
+from fedamp.engines.wire import RoundOrder
 from fedamp.errors import ScenarioError
+from fedamp.federation.check_in import AnyCheckIn
 from fedamp.federation.plan import make_plan
+from fedamp.federation.scenario import Scenario
 from fedamp.server.setup import prepare
 from fedamp.strategies import PrivateStrategy
 from tests.federations import small
+from tests.orders import answer_in, order_in
 
 ROUNDS, CLASSES, HIDDEN, FEATURES = 6, 20, 12, 4
 CHECK_IN = {
@@ -30,6 +38,9 @@ CHECK_IN = {
     "balanced": "{scheme: balanced, k: 2}",
     "stratified": "{scheme: stratified, k: 2}",
     "uneven": "{scheme: stratified, k: 4}",  # 6 rounds in blocks of 2, 2, 1 and 1
+    "capped": "{scheme: capped-poisson, rate: 0.5, at_most: 3}",
+    "classes": "{scheme: classes, k: 2, classes: 2}",
+    "spaced": "{scheme: spaced, k: 2, gap: 2}",
 }
 SUBMODELS = {
     "none": "{scheme: none}",
@@ -61,7 +72,9 @@ UNITS = {"client": 50, "sample": 100}
 RARE = 1e-7
 
 
-def federation(check_in: str, unit: str, submodels: str, mixing: str, clip: str, noise: float = 0.9):
+def federation(
+    check_in: str, unit: str, submodels: str, mixing: str, clip: str, *further: str, noise: float = 0.9
+) -> Scenario:
     scheme = SUBMODELS[submodels]
     if clip == "auto":  # it is the norm of both parts
         scheme = re.sub(r"shared_clip: [\d.]+, ", "", scheme)
@@ -75,7 +88,7 @@ def federation(check_in: str, unit: str, submodels: str, mixing: str, clip: str,
         "server={learning_rate: 0.8}",
         f"privacy={{unit: {unit}, clip: {CLIP[clip]}, noise_multiplier: {noise}}}",
     ]
-    return small(*overrides, *([f"mixing={MIXING[mixing]}"] if MIXING[mixing] else []))
+    return small(*overrides, *([f"mixing={MIXING[mixing]}"] if MIXING[mixing] else []), *further)
 
 
 # --- what was charged: the expression, taken apart ------------------------------------------------------------------
@@ -93,13 +106,17 @@ class ChargedPart:
 
 @dataclass(frozen=True)
 class ChargedRounds:
-    """Consecutive rounds: how a unit's are drawn, and what each releases."""
+    """Consecutive rounds: how a unit's are drawn, and what each releases.
+
+    ``apart``: the number of classes, or the least distance of two rounds of a unit.
+    """
 
     kind: str
     rounds: int
     k: int
     rate: float
     parts: tuple[ChargedPart, ...]
+    apart: int = 1
 
 
 def read_rounds(tree: dict) -> list[ChargedRounds]:
@@ -107,6 +124,11 @@ def read_rounds(tree: dict) -> list[ChargedRounds]:
         return [rounds for part in tree["mechanisms"] for rounds in read_rounds(part)]
     if tree["kind"] == "Allocation":
         return [ChargedRounds("allocation", tree["rounds"], tree["k"], 1.0, read_parts(tree["mechanism"]))]
+    if tree["kind"] == "CappedPoisson":
+        return [ChargedRounds("capped", tree["rounds"], tree["at_most"], tree["rate"], read_parts(tree["mechanism"]))]
+    if tree["kind"] in ("Cyclic", "Spaced"):
+        kind, key = {"Cyclic": ("classes", "classes"), "Spaced": ("spaced", "gap")}[tree["kind"]]
+        return [ChargedRounds(kind, tree["rounds"], tree["k"], 1.0, read_parts(tree["mechanism"]), tree[key])]
     assert tree["kind"] == "Repeat", tree["kind"]
     inner, times = tree["mechanism"], tree["times"]
     if inner["kind"] == "Allocation":
@@ -136,7 +158,7 @@ def read_parts(tree: dict) -> tuple[ChargedPart, ...]:
 class Played:
     """One round as it can be seen from outside; models and sums by name."""
 
-    order: dict
+    order: RoundOrder
     sums: dict  # of all replies
     before: dict
     earlier: dict
@@ -175,8 +197,8 @@ def play(scenario, silent_scenario, grid: SerialGrid) -> Run:
         plain, still = (other.state for other in branches)
         run.rounds.append(
             Played(
-                order=dict(message.content["config"]),
-                sums=flower.from_record(reply.content["arrays"]),
+                order=order_in(message),
+                sums=answer_in(reply, message).sums,
                 before=before,
                 earlier=earlier,
                 noisy=strategy.state.parameters,
@@ -205,7 +227,7 @@ SPLIT, SHARED = ("hidden.0.weight", "hidden.0.bias", "output.weight"), ("output.
 
 
 def names_of(played: Played) -> list[tuple[str, ...]]:
-    return [tuple(played.sums)] if len(played.order["clips"]) == 1 else [SHARED, SPLIT]
+    return [tuple(played.sums)] if len(played.order.clips) == 1 else [SHARED, SPLIT]
 
 
 def flat(arrays: dict, names: tuple[str, ...]) -> np.ndarray:
@@ -220,8 +242,8 @@ def check_schedule(run: Run, charged: list[ChargedRounds], units: int) -> None:
     """Who took part when is what the expression says about it."""
     took_part = np.zeros((units, ROUNDS), dtype=int)
     for index, played in enumerate(run.rounds):
-        assert len(set(played.order["clients"])) == len(played.order["clients"])
-        took_part[played.order["clients"], index] = 1
+        assert len(set(played.order.ids)) == len(played.order.ids)
+        took_part[played.order.ids, index] = 1
     assert sum(rounds.rounds for rounds in charged) == ROUNDS
     first = 0
     for rounds in charged:
@@ -231,10 +253,38 @@ def check_schedule(run: Run, charged: list[ChargedRounds], units: int) -> None:
             assert block.all()
         elif rounds.kind == "poisson":
             assert within_chance(int(block.sum()), block.size, rounds.rate)
+        elif rounds.kind == "capped":
+            assert block.sum(1).max() <= rounds.k
+            reach = stats.binom(rounds.rounds, rounds.rate).sf(rounds.k - 1)
+            assert within_chance(int((block.sum(1) == rounds.k).sum()), units, reach)
+            check_evenly(block, np.ones_like(block, dtype=bool))
         else:
             assert (block.sum(1) == rounds.k).all()
-            for column in block.T:  # every round is as likely as any other
-                assert within_chance(int(column.sum()), units, rounds.k / rounds.rounds)
+            index = np.arange(rounds.rounds)
+            if rounds.kind == "classes":  # public: unit u is of class u modulo their number
+                own = index % rounds.apart == np.arange(units)[:, None] % rounds.apart
+                assert not block[~own].any()
+                check_evenly(block, own)
+            elif rounds.kind == "spaced":
+                possible = [
+                    each
+                    for each in itertools.combinations(range(rounds.rounds), rounds.k)
+                    if min(np.diff(each), default=rounds.rounds) >= rounds.apart
+                ]
+                drawn = Counter(tuple(np.flatnonzero(row).tolist()) for row in block)
+                assert set(drawn) <= set(possible)
+                for each in possible:  # every set is as likely as any other
+                    assert within_chance(drawn[each], units, 1 / len(possible))
+            else:
+                check_evenly(block, np.ones_like(block, dtype=bool))
+
+
+def check_evenly(block: np.ndarray, own: np.ndarray) -> None:
+    """Every unit takes part in each round of its ``own`` with the same probability."""
+    for column, mine in zip(block.T, own.T, strict=True):
+        units = int(mine.sum())
+        expected = block[mine].sum() / own[mine].sum()
+        assert within_chance(int(column[mine].sum()), units, expected)
 
 
 def check_noise(run: Run, charged: list[ChargedRounds]) -> None:
@@ -248,7 +298,7 @@ def check_noise(run: Run, charged: list[ChargedRounds]) -> None:
             for _, played in group:
                 per_unit_of_sum = factor(played, names)
                 noise.append((flat(played.noisy, names) - flat(played.plain, names)) / per_unit_of_sum)
-                noise[-1] /= played.order["clips"][part]
+                noise[-1] /= played.order.clips[part]
             every = np.concatenate(noise)
             # Sum of squares over the variance: chi squared.
             low, high = stats.chi2(every.size).ppf([RARE, 1 - RARE])
@@ -270,7 +320,7 @@ def check_mixing(run: Run, charged: list[ChargedRounds]) -> None:
         for part, names in enumerate(names_of(played)):
             midpoint = (flat(played.before, names) + flat(played.earlier, names)) / 2
             off = flat(played.still, names) - midpoint
-            width = rounds.parts[part].width * factor(played, names) * played.order["clips"][part]
+            width = rounds.parts[part].width * factor(played, names) * played.order.clips[part]
             if width == 0:
                 assert np.array_equal(flat(played.still, names), flat(played.before, names))
                 continue
@@ -287,7 +337,7 @@ def check_submodels(run: Run, charged: list[ChargedRounds], scheme: str, grid: S
     """As many submodels as charged, disjoint, each as likely, another draw every time; what is shared is not hidden."""
     copies = [part.copies for part in charged[0].parts][: len(COPIES[scheme])]
     assert copies == COPIES[scheme]
-    drawn = np.concatenate([played.order["submodels"] for played in run.rounds])
+    drawn = np.concatenate([played.order.rows["submodel"] for played in run.rounds])
     if scheme in ("disjoint", "fresh", "dealt"):
         for submodel in range(copies[-1]):
             assert within_chance(int((drawn == submodel).sum()), drawn.size, 1 / copies[-1])
@@ -298,10 +348,10 @@ def check_submodels(run: Run, charged: list[ChargedRounds], scheme: str, grid: S
         return
     if scheme == "rolling":  # everybody knows it, so nobody is hidden
         for number, played in enumerate(run.rounds):
-            assert set(played.order["submodels"]) <= {number % 3}
+            assert set(played.order.rows["submodel"].tolist()) <= {number % 3}
         return
     if scheme == "devices":  # the charge is of those that train all of it, and who they are is public
-        clients = np.concatenate([played.order["clients"] for played in run.rounds])
+        clients = np.concatenate([played.order.ids for played in run.rounds])
         assert set(clients[drawn == -1]) == {
             unit for unit in set(clients) if -(-(unit + 1) * 3 // 10) > -(-unit * 3 // 10)
         }
@@ -317,7 +367,7 @@ def check_submodels(run: Run, charged: list[ChargedRounds], scheme: str, grid: S
         assert all(np.array_equal(played.noisy["output.bias"], played.before["output.bias"]) for played in run.rounds)
         assert "output.bias" not in run.rounds[0].sums
     keep = 0.7 if scheme == "light dropout" else 0.4
-    places = [(played, place) for played in run.rounds for place in range(len(played.order["clients"]))][:20]
+    places = [(played, place) for played in run.rounds for place in range(len(played.order.rows))][:20]
     masks = np.stack([support_alone(charged, grid, played, place)[-HIDDEN:] for played, place in places])
     assert within_chance(int(masks.sum()), masks.size, keep)
     assert len({tuple(mask) for mask in masks}) > 10  # each unit its own
@@ -330,40 +380,32 @@ def support_alone(
     order = played.order
     # So far from zero that no hidden unit is silent by itself.
     parameters = played.before | {"hidden.0.bias": np.full(HIDDEN, 10.0, dtype=np.float32)}
-    config = ConfigRecord(
-        {
-            "task": order["task"],
-            "round": order["round"],
-            "clients": [order["clients"][place]],
-            "seeds": [order["seeds"][place]],
-        }
-        | {"submodels": [submodel], "clips": order["clips"], "extracted": -1}
-    )
-    content = flower.RecordDict({"arrays": flower.to_record(parameters), "config": config})
-    (reply,) = grid.send_and_receive([Message(content, grid.get_node_ids()[0], "train")])
-    sums = flower.from_record(reply.content["arrays"])
+    alone = order.rows[[place]].copy()
+    alone["submodel"] = submodel
+    message = Message(replace(order, rows=alone, arrays=parameters).content(), grid.get_node_ids()[0], "train")
+    (reply,) = grid.send_and_receive([message])
+    sums = answer_in(reply, message).sums
     parts = names_of(replace(played, sums=sums))
     for part, names in enumerate(parts):
         norm = np.linalg.norm(flat(sums, names))
-        assert norm <= order["clips"][part]
-        assert np.abs(flat(sums, names)).max() <= order["clips"][part] / np.sqrt(
-            charged[0].parts[part].linf_coordinates
-        )
+        assert norm <= order.clips[part]
+        most = order.clips[part] / np.sqrt(charged[0].parts[part].linf_coordinates)
+        assert np.abs(flat(sums, names)).max() <= most
     return np.concatenate([flat(sums, parts[-1]) != 0, (sums["output.weight"] != 0).any(0)])
 
 
 def check_adaptive(run: Run, charged: list[ChargedRounds], units: int) -> None:
     """The norm that clients are told moves with a noisy count, whose noise is charged (half a unit's weight)."""
-    extra = charged[0].parts[len(run.rounds[0].order["clips"]) :]
+    extra = charged[0].parts[len(run.rounds[0].order.clips) :]
     if run.prepared.plan.scenario.privacy.clip in (0.5, "auto"):
         assert extra == ()
         assert all(played.scale == (1.0, 1.0) for played in run.rounds)
         return
     assert [part.noise_multiplier for part in extra] == [2 * 2.0]
-    told = [played.order["clips"][-1] for played in run.rounds]
+    told = [played.order.clips[-1] for played in run.rounds]
     assert told[0] == 0.5
     assert told[1:] == [0.5 * played.scale[0] for played in run.rounds[:-1]]
-    cohort = np.mean([len(played.order["clients"]) for played in run.rounds])
+    cohort = np.mean([len(played.order.ids) for played in run.rounds])
     noise = [-np.log(played.scale[0] / played.scale[1]) / 0.1 * cohort for played in run.rounds]
     assert all(abs(value) < 6 * 2.0 for value in noise)
     assert any(noise)  # some are cut off, where nobody or everybody is below the norm
@@ -388,6 +430,13 @@ def test_the_choices_hold_every_pair():
         assert {(row[one], row[other]) for row in rows} == set(itertools.product(values[one], values[other]))
 
 
+def test_every_scheme_of_check_in_is_played():
+    schemes = {yaml.safe_load(text)["scheme"] for text in CHECK_IN.values()}
+    assert schemes == {
+        get_args(kind.model_fields["scheme"].annotation)[0] for kind in get_args(get_args(AnyCheckIn)[0])
+    }
+
+
 @pytest.mark.parametrize("choice", pairwise(), ids="-".join)
 def test_what_is_charged_is_what_ran(choice, grid):
     run = play(federation(*choice), federation(*choice, noise=0), grid)
@@ -398,6 +447,48 @@ def test_what_is_charged_is_what_ran(choice, grid):
     check_mixing(run, charged)
     check_submodels(run, charged, choice[2], grid)
     check_adaptive(run, charged, units)
+
+
+@pytest.mark.parametrize("check_in", ["classes", "spaced"])
+@pytest.mark.parametrize("submodels", ["none", "disjoint"])
+def test_banded_noise_is_charged_as_white_noise_over_the_longest_row(check_in, submodels, grid):
+    """With C = (1, c_1, .. on its diagonals), C times the noises of the rounds is white, and a unit's rounds are so far
+    apart that it moves C times their sums by its clip times the length of a column of C.
+    """
+    choice = (check_in, "client", submodels, "none", "number")
+    gap = f"check_in={CHECK_IN[check_in].replace(': 2}', ': 3}')}"
+    banded = federation(*choice, gap, "privacy.noise={scheme: banded, bands: 3, coefficients: [0.5, 0.25]}")
+    run = play(banded, federation(*choice, gap, noise=0), grid)
+    charged = read_rounds(run.tree)
+    check_schedule(run, charged, UNITS["client"])
+    assert charged[0].apart >= 3
+    row = np.array([1, 0.5, 0.25])
+    for part, names in enumerate(names_of(run.rounds[0])):
+        noises = [
+            (flat(each.noisy, names) - flat(each.plain, names)) / factor(each, names) / each.order.clips[part]
+            for each in run.rounds
+        ]
+        white = np.stack(
+            [sum(row[back] * noises[at - back] for back in range(min(at, 2) + 1)) for at in range(len(noises))]
+        )
+        white /= np.linalg.norm(row) * charged[0].parts[part].noise_multiplier
+        low, high = stats.chi2(white.size).ppf([RARE, 1 - RARE])
+        assert low <= float((white**2).sum()) <= high
+        for back in range(1, 4):  # of no two rounds related: a sum of products of independent standard numbers
+            products = (white[back:] * white[:-back]).ravel()
+            assert abs(products.sum()) < 6 * np.sqrt(products.size)  # 6 deviations: less often than RARE
+
+
+@pytest.mark.parametrize("submodels", ["none", "disjoint"])
+def test_the_noise_of_secure_sums_is_charged_for_the_honest_nodes_that_stay(submodels, grid):
+    choice = ("balanced", "client", submodels, "none", "number")
+    secure = "aggregation={scheme: secure, nodes: 10, dropped: 0.2, colluding: 0.1}"
+    run = play(federation(*choice, secure), federation(*choice, noise=0), grid)
+    charged = read_rounds(run.tree)
+    check_schedule(run, charged, UNITS["client"])
+    more = math.sqrt(10 / 7)  # nobody drops out or colludes here: ten shares, of which seven have the charged variance
+    parts = tuple(replace(part, noise_multiplier=more * part.noise_multiplier) for part in charged[0].parts)
+    check_noise(run, [replace(charged[0], parts=parts)])
 
 
 @pytest.mark.parametrize("mixing", ["constant", "schedule"])
