@@ -34,10 +34,10 @@ def load(source: Source = None, /, **settings: Any) -> Scenario:
     only the keys that it names. With a scheme or a name, as ``check_in={"scheme": "poisson", "rate": 0.1}``, it is the
     whole section. Five settings may be objects of Python, of which the scenario holds digests:
 
-        model: a class or function that gives a torch module, or a module: training starts from its weights.
-        data, test: arrays (x, y, client) or (x, y), and the public (x, y) to test on; a row for each record.
-        loss: a function of outputs and labels that gives [records], a subclass of ``Loss``, or a name.
-        metrics: functions of all test outputs and labels, by name, in place of the loss's own. The first one leads.
+    - ``model``: a class or function that gives a torch module, or a module: training starts from its weights.
+    - ``data``, ``test``: arrays (x, y, client) or (x, y), and the public (x, y) to test on; a row for each record.
+    - ``loss``: a function of outputs and labels that gives [records], a subclass of ``Loss``, or a name.
+    - ``metrics``: functions of all test outputs and labels, by name, in place of the loss's own. The first one leads.
 
     Raises:
         InputError: one line that names the key, the value found, and the values expected.

@@ -165,5 +165,5 @@ def test_a_hopeless_model_is_found_without_public_records(place, tmp_path):
     settings = {"client.learning_rate": 1e38, "client.steps": 5, "model": {"name": "mlp", "hidden": [8]}}
     with pytest.raises(InputError, match="hopeless: learning rate"):
         package.run(place / "shops.yaml", tmp_path / "run", **settings)
-    with pytest.raises(package.errors.FederationError, match="an update of made-up records"):
+    with pytest.raises(package.errors.FederationError, match="an update of synthetic records"):
         package.run(place / "shops.yaml", tmp_path / "again", anyway=True, **settings)

@@ -284,7 +284,7 @@ class StratifiedCheckIn(_KOfRounds):
 
 
 class ApartCheckIn(_KOfRounds):
-    """Any two rounds of a unit are at least as far apart as the key ``apart_key`` says, as banded noise needs it."""
+    """The rounds of a unit have the min-separation that the key ``apart_key`` says, as banded noise needs it."""
 
     apart_key: ClassVar[str]
 
@@ -310,8 +310,8 @@ class ClassesCheckIn(ApartCheckIn):
     """Exactly ``k`` hidden rounds for every unit among the rounds of its public class.
 
     Formal guarantees: round t is of class (t - 1) modulo ``classes``, unit u of class u modulo ``classes``. The set of
-    rounds of every unit is uniform among all sets of ``k`` rounds of its class, and independent over units. Two rounds
-    of a unit are at least ``classes`` apart, as banded noise needs it (Choquette-Choo et al. 2023).
+    rounds of every unit is uniform among all sets of ``k`` rounds of its class, and independent over units. The
+    min-separation is ``classes``, as banded noise needs it (Choquette-Choo et al. 2023).
     """
 
     scheme: Literal["classes"]
@@ -350,9 +350,9 @@ class ClassesCheckIn(ApartCheckIn):
 
 
 class SpacedCheckIn(ApartCheckIn):
-    """Exactly ``k`` hidden rounds for every unit, any two at least ``gap`` apart, without classes.
+    """Exactly ``k`` hidden rounds for every unit, with min-separation ``gap``, without classes.
 
-    Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` rounds at least ``gap`` apart,
+    Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` rounds of that separation,
     and independent over units: the i-th one of a uniform set of k of rounds - (k - 1) (gap - 1) rounds is moved by (i -
     1) (gap - 1). More units are in the first and the last rounds than in others.
     """
@@ -360,7 +360,9 @@ class SpacedCheckIn(ApartCheckIn):
     scheme: Literal["spaced"]
     apart_key = "gap"
     gap: Count | Literal["auto"] = Field(
-        "auto", description="least distance of two rounds of a unit; auto: the bands of the noise", examples=[2]
+        "auto",
+        description="min-separation: the least distance of two rounds of a unit; auto: the bands of the noise",
+        examples=[2],
     )
     _coefficients: tuple[float, ...] = ()
 

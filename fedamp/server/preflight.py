@@ -44,7 +44,7 @@ def preflight(
 
     Args:
         prepared: of the plan; without it nothing is said that depends on the model.
-        thorough: time the training of made-up records, and ask the accountant for a better check-in: some seconds.
+        thorough: time the training of synthetic records, and ask the accountant for a better check-in: some seconds.
         sizes: number of records of each unit [units], which is private; default: nothing is said about them.
     """
     private = () if sizes is None else _of_sizes(sizes)
@@ -180,7 +180,7 @@ def _in_numbers(plan: Plan, prepared: Prepared, sizes: Mapping[str, int]) -> Ite
     check_ins = plan.expected_cohort * plan.last_round
     each = prepared.cost.bytes_per_check_in
     yield Check("bytes", "pass", f"{amount_of_bytes(each)} a check-in, {amount_of_bytes(each * check_ins)} in all")
-    with fails_alone("timing the training of made-up records"):
+    with fails_alone("timing the training of synthetic records"):
         seconds = seconds_of_a_unit(prepared, _TIMED_STEPS)
         hours = seconds * check_ins / 3600
         yield _judged("hours", hours, f"{amount_of_time(seconds)} a check-in, {hours:.2g} hours in all, in one process")

@@ -255,7 +255,7 @@ class Prepared:
         """
         seeds = np.zeros(1, dtype=f"V{rng.SEED_BYTES}")
         inputs, labels = (part[None, :_TRIED] for part in self.test) if self.has_test_set else self.made_up(1, _TRIED)
-        kind = "public test" if self.has_test_set else "made-up"
+        kind = "public test" if self.has_test_set else "synthetic"
         records = Cohort(inputs, labels, np.array([inputs.shape[1]]))
         trainer, start = self._training()
         try:

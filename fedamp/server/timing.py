@@ -1,4 +1,4 @@
-"""How long training takes, from made-up records: advice of ``fedamp check``, on which no run depends."""
+"""How long training takes, from synthetic records: advice of ``fedamp check``, on which no run depends."""
 
 import math
 from functools import partial
@@ -19,7 +19,7 @@ from fedamp.server.setup import Prepared
 
 
 def seconds_of_a_unit(prepared: Prepared, steps: int, units: int | None = None) -> float:
-    """Seconds of a unit's training in a round, from units that train on made-up records here.
+    """Seconds of a unit's training in a round, from units that train on synthetic records here.
 
     Args:
         steps: the most gradient steps that are timed.
