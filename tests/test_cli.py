@@ -5,6 +5,8 @@ import math
 import os
 import pty
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -462,3 +464,28 @@ def test_a_command_whose_output_nobody_reads_ends_as_its_work_says() -> None:
     for closed in (">&-", "> >(exit 0)"):
         done = subprocess.run(["bash", "-c", f"{command} {closed}"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_folders_with_signs_of_patterns_and_formulas_are_compared_and_reported(tmp_path: Path) -> None:
+    """And nothing is written into a home that cannot be: this one is none."""
+    variables = os.environ | {"HOME": "/proc/nowhere"}
+    variables = {key: value for key, value in variables.items() if key not in ("FEDAMP_CACHE", "MPLCONFIGDIR")}
+    names, changes = ["a $x_1 {y}", "100 %s $ {"], ["rounds=2", "check_in={scheme: all}", "engine.kind=serial"]
+
+    def call(*command: str, closed: str = "") -> None:
+        line = shlex.join([sys.executable, "-m", "fedamp", *command])
+        done = subprocess.run(
+            ["bash", "-c", f"exec {line} {closed}"], env=variables, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+
+    sets = [word for change in changes for word in ("--set", change)]
+    call("run", "digits", *sets, "--out", names[0], closed=">&-")
+    shutil.copytree(tmp_path / names[0], tmp_path / names[1])
+    call("compare", *names)
+    call("report", *names)
+    assert (tmp_path / "comparison" / "accuracy-epsilon.png").stat().st_size > 10_000
+    page = (tmp_path / "report.html").read_text()
+    assert all(name in page for name in names)
