@@ -17,7 +17,7 @@ test: lint data          ## lint, type-check, and run the suite
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder  # four: many tests wait for processes
 
 test-slow: install       ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow --timeout 3600
+	$(BIN)/python -m pytest -m slow
 
 papers: data             ## the papers' figures and tables again; PAPER=modelmix for one of them
 	$(BIN)/python -m benchmarks.papers $(PAPER)

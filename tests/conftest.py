@@ -39,9 +39,12 @@ LONGEST_FIRST = ("deployment", "engines", "server", "tests", "papers", "merging"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the rooms."""
+    """Order the rooms. What is slow, or a deployment, has an hour: how long it takes says how busy the machine is."""
     rooms = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rooms.get(item.path.parent.name, len(rooms)))
+    for item in items:
+        if item.get_closest_marker("slow") or item.path.parent.name == "deployment":
+            item.add_marker(pytest.mark.timeout(3600))
 
 
 MARK = "FEDAMP_TEST_SESSION"  # in the environment of all that a session starts

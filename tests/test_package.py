@@ -289,7 +289,6 @@ def wheel(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_the_accountant_installs_alone_and_stays_when_what_trains_comes_and_goes(tmp_path, wheel):
     environment = Environment(tmp_path / "alone")
     environment.install(wheel, "--constraint", ROOT / "constraints.txt")
@@ -334,7 +333,6 @@ privacy: {clip: 1.0, noise_multiplier: 1.0}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_a_federation_trains_with_what_trains_alone(tmp_path, wheel):
     """No pyarrow, datasets, matplotlib or Ray: each is asked for in one line, by the extra that brings it."""
     environment = Environment(tmp_path / "train")
@@ -361,7 +359,6 @@ def test_a_federation_trains_with_what_trains_alone(tmp_path, wheel):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path, wheel):
     """What it depends on is borrowed from this environment (torch alone is gigabytes); the wheel is the real one."""
     environment = Environment(tmp_path / "full")

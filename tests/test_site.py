@@ -43,7 +43,6 @@ def test_links_that_lead_nowhere_are_found(site, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.skipif(importlib.util.find_spec("zensical") is None, reason="the extra docs is not installed")
 def test_the_site_is_built_its_tutorials_run_and_its_links_lead_somewhere(site):
     subprocess.run([sys.executable, ROOT / "docs" / "site" / "build.py"], check=True, cwd=ROOT)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deployment.machines import NODES, Machines
+from tests.deployment.machines import Machines, deployed
 from tests.tools import NGINX
 
 
@@ -18,16 +18,12 @@ def proxy() -> None:
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory, proxy) -> Iterator[Machines]:
     """SuperLink and proxy, with registered nodes that are not running yet."""
-    machines = Machines(tmp_path_factory.mktemp("federation"), NODES)
-    machines.start_server()
-    machines.shell("server: register the nodes")
-    yield machines
-    machines.stop()
+    with deployed(tmp_path_factory.mktemp("federation")) as machines:
+        yield machines
 
 
 @pytest.fixture
 def machines(tmp_path, proxy) -> Iterator[Machines]:
     """A deployment of one's own, of which nothing is running yet."""
-    machines = Machines(tmp_path, NODES)
-    yield machines
-    machines.stop()
+    with deployed(tmp_path, started=False) as machines:
+        yield machines

@@ -75,6 +75,7 @@ class WireNode:
     def __init__(self, machines: Machines, name: str) -> None:
         flower.identify()
         self.name, self.data = name, str(machines.folder / name / "data")
+        self.machines = machines
         self.config, self.runtime = {"data": self.data}, 0.0  # seconds of training, as it reports them
         self.state = RecordDict()  # of the run, as a SuperNode keeps it
         key = load_ssh_private_key((machines.folder / name / name).read_bytes(), None)
@@ -82,13 +83,20 @@ class WireNode:
         signed = NodeAuthHttpInterceptor(key, key.public_key())
         self.client = FleetHttpClient.from_server_address(
             f"127.0.0.1:{machines.port}",
-            insecure=False,
-            root_certificates=(machines.folder / name / "ca.crt").read_bytes(),
+            insecure=machines.authority is None,
+            root_certificates=machines.authority,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperNode"), signed],
         )
-        asked = fleet_pb2.ActivateNodeRequest(public_key=self.public, heartbeat_interval=LONGEST_SILENCE)
-        self.id = self.client.ActivateNode(asked).node_id
+        self.id = self.connect()
         self.node = Node(node_id=self.id)
+
+    def connect(self) -> int:
+        """The node's id."""
+        asked = fleet_pb2.ActivateNodeRequest(public_key=self.public, heartbeat_interval=LONGEST_SILENCE)
+        return int(self.client.ActivateNode(asked).node_id)
+
+    def leave(self) -> None:
+        self.client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=self.id))
 
     def close(self) -> None:
         self.client.close()
@@ -147,7 +155,11 @@ class WireNode:
         self.push(reply, get_object_tree(reply), contents)
 
     def push(self, reply: Message, tree: ObjectTree, contents: Iterable[bytes]) -> None:
-        """A header, the tree of the objects that it announces, and some of these."""
+        """A header, the tree of the objects that it announces, and these."""
+        self.push_objects(reply, self.announce(reply, tree), contents)
+
+    def announce(self, reply: Message, tree: ObjectTree) -> str:
+        """A header with the tree of its objects; the session in which they may come."""
         header = message_to_proto(remove_content_from_message(reply) if reply.has_content() else reply)
         header.metadata.message_id = tree.object_id
         asked = fleet_pb2.PushMessagesRequest(
@@ -156,14 +168,14 @@ class WireNode:
             message_object_trees=[tree],
             clientapp_runtime_list=[self.runtime],
         )
-        session, run = self.client.PushMessages(asked).session_id, reply.metadata.run_id
+        return str(self.client.PushMessages(asked).session_id)
+
+    def push_objects(self, reply: Message, session: str, contents: Iterable[bytes]) -> None:
+        of_session = {"node": self.node, "run_id": reply.metadata.run_id, "session_id": session}
         for content in contents:
             name = hashlib.sha256(content).hexdigest()
-            self.client.PushObject(
-                message_pb2.PushObjectRequest(
-                    node=self.node, run_id=run, session_id=session, object_id=name, object_content=content
-                )
-            )
+            asked = message_pb2.PushObjectRequest(**of_session, object_id=name, object_content=content)
+            self.client.PushObject(asked)
 
     def post(self, call: str, body: bytes) -> int:
         """Any bytes to a call of the fleet API; the status of the answer."""
@@ -188,11 +200,10 @@ def serve(attacker: "Attacker", honest: Sequence[WireNode], ended: Callable[[], 
         orders = [(node, order) for node in honest if (order := node.pull()) is not None]
         if mine is not None:  # the others' messages are in the SuperLink still
             attacker.spy(mine, [order for _, order in orders])
+            attacker.react(mine)
         for node, order in orders:
             node.confirm(order)
             node.react(order)
-        if mine is not None:
-            attacker.react(mine)
         attacker.pause()
 
 
@@ -208,13 +219,13 @@ class Attacker(WireNode):
 
     def __init__(self, machines: Machines, name: str, victim: int) -> None:
         super().__init__(machines, name)
-        self.victim, self.tried = victim, []
+        self.victim, self.tried, self.later, self.left_in = victim, [], [], None
         self.looks, self.seen, self.common = 0, [], set()
         self.attacks = iter(
             [
                 *(self.no_protobuf, self.one_chunk_many_times, self.in_the_name_of_another, self.in_flowers_name),
-                *(self.escapes_in_an_error, self.twenty_megabytes_of_log, self.envelope_without_objects, self.silence),
-                self.ping_of_another,
+                *(self.escapes_in_an_error, self.twenty_megabytes_of_log, self.envelope_before_its_objects),
+                *(self.silence, self.silence, self.ping_of_another),
             ]
         )
 
@@ -227,6 +238,12 @@ class Attacker(WireNode):
             self.common |= mine.names & frozenset().union(*(order.names for order in others))
 
     def pause(self) -> None:
+        """After the other nodes have answered."""
+        while self.later:
+            self.later.pop()()
+        if self.left_in is not None and self.rounds() > self.left_in:
+            self.left_in = None
+            self.connect()
         time.sleep(0.05)
 
     def react(self, order: Order) -> None:
@@ -256,12 +273,20 @@ class Attacker(WireNode):
     def twenty_megabytes_of_log(self, order: Message) -> None:
         self._fail(order, FORGED * (20_000_000 // len(FORGED)))
 
-    def envelope_without_objects(self, order: Message) -> None:
-        root = _enclosed(_header(order), _array([b"\0"]))
-        self.push(_reply(order), root.tree(), [])
+    def envelope_before_its_objects(self, order: Message) -> None:
+        """They come, and have no meaning, when all others have answered."""
+        reply, root = _reply(order), _enclosed(_header(order), _array([b"\0"]))
+        session, contents = self.announce(reply, root.tree()), [each.content for each in root.all()]
+        self.later.append(lambda: self.push_objects(reply, session, contents))
 
     def silence(self, order: Message) -> None:
-        pass
+        """It leaves until the round is over, which the server ends as soon as Flower says so, and is then back."""
+        self.leave()
+        self.left_in = self.rounds()
+
+    def rounds(self) -> int:
+        file = self.machines.server / "run" / "rounds.jsonl"
+        return len(file.read_text().splitlines()) if file.exists() else 0
 
     def ping_of_another(self, order: Message) -> None:
         self._push(order, _enclosed(_header(order, reply_to_message_id="0" * 64), _array([b"\0"])))

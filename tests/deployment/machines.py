@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 
 from fedamp.data.sections import DigitsData
+from tests.deployment.janitor import start
 from tests.documentation import shell
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +109,11 @@ class Machines:
         for name in names:
             for file in ("ca.crt", name):
                 shutil.copy(self.server / "keys" / file, folder / name)
+
+    @property
+    def authority(self) -> bytes:
+        """The certificate by which nodes know the server."""
+        return (self.server / "keys" / "ca.crt").read_bytes()
 
     def ported(self, text: str) -> str:
         """The page's text with ports that are free here, and, where machines share an address, that address alone."""
@@ -221,6 +227,23 @@ class Machines:
         }
 
 
+@contextmanager
+def deployed(folder: Path, started: bool = True) -> Iterator[Machines]:
+    """A deployment that ends with the context: SuperLink and proxy, with registered nodes that are not running yet.
+
+    Args:
+        started: whether anything of it is running yet.
+    """
+    machines = Machines(folder, NODES)
+    try:
+        if started:
+            machines.start_server()
+            machines.shell("server: register the nodes")
+        yield machines
+    finally:
+        machines.stop()
+
+
 def partition_digits(folder: Path, names: Sequence[str], clients: int) -> None:
     """The digits as one folder ``all``, as the server's (``server``), and as one a node with its own clients."""
     everything = DigitsData(name="digits", clients=clients).load(seed=5, folder=Path())
@@ -228,7 +251,7 @@ def partition_digits(folder: Path, names: Sequence[str], clients: int) -> None:
     ids = np.arange(clients)
     for name, hosted in [("all", ids), ("server", ids[:0]), *zip(names, np.array_split(ids, len(names)), strict=True)]:
         path = folder / name / "data"
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True)
         if len(hosted):
             cohort = everything.gather(hosted)
             real = np.arange(cohort.inputs.shape[1]) < cohort.sizes[:, None]
@@ -239,16 +262,6 @@ def partition_digits(folder: Path, names: Sequence[str], clients: int) -> None:
         if name != "all":
             told = {"clients": clients, "hosted": hosted.tolist(), "classes": 10}
             (path / "federation.json").write_text(json.dumps(told))
-
-
-def start(
-    command: Sequence[str], log: Path, folder: Path | None = None, environment: dict[str, str] | None = None
-) -> subprocess.Popen:
-    """A command in a session of its own."""
-    with log.open("a") as output:
-        return subprocess.Popen(
-            command, stdout=output, stderr=output, cwd=folder, env=environment, start_new_session=True
-        )
 
 
 @contextmanager

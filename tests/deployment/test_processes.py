@@ -44,8 +44,9 @@ def start_nodes(machines: Machines) -> None:
 
 def wait_for_end(machines: Machines, seconds: float) -> None:
     wait((machines.server / "run" / "summary.json").exists, seconds, "the end of the run")
-    wait(lambda: machines.status().startswith("finished"), 60, "Flower to see it", every=1)
-    assert machines.status() == "finished:completed", machines.log("superlink")
+    found: list[str] = []  # Flower's command takes a second of a processor
+    wait(lambda: found.append(machines.status()) or found[-1].startswith("finished"), 60, "Flower to see it", every=1)
+    assert found[-1] == "finished:completed", machines.log("superlink")
 
 
 def wait_for_round(machines: Machines, round_: int, seconds: float) -> None:
@@ -165,7 +166,6 @@ def test_a_node_that_stops_is_given_up_within_two_rounds_and_comes_back(machines
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_superlink_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(machines):
     """Its server app was found alive 70 minutes later, with the run's lock, and deaf to SIGTERM."""
     raw, run = write_scenario(machines, rounds=4), machines.server / "run"

@@ -2,24 +2,34 @@
 
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from flwr.app import Context, RecordDict
 from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, run_pb2
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message as ProtobufMessage
 
+from fedamp.engines.deployment import DeploymentGrid
 from fedamp.engines.wire import RoundOrder
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
+from fedamp.server.app import app
 from tests.deployment.hostile import LONGEST_SILENCE, Order, WireNode
-from tests.deployment.machines import NODES, PAGE, Machines
+from tests.deployment.machines import NODES, PAGE, Machines, partition_digits
 from tests.deployment.test_processes import CLIENTS, write_scenario
-from tests.documentation import shell
+from tests.documentation import blocks, shell
+from tests.engines.superlink import Link, superlink
 from tests.server.plays import ledger_of
 
 ROUNDS, SECURE = 2, "docs/secure-aggregation.md"
@@ -130,7 +140,7 @@ class Telling(WireNode):
         self.client = _Noted(self.client, self.told)
 
     def close(self) -> None:
-        self.client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=self.id))
+        self.leave()
         super().close()
 
     def look(self, run: int, orders: int, answers: int) -> None:
@@ -174,7 +184,7 @@ def opened(order: Order) -> RoundOrder:
 
 def serve(nodes: dict[str, Telling], asked: Callable[[int], set[str]], ended: Callable[[], bool]) -> None:
     """Answer what nodes are asked. The observer looks when all have their orders, when all others have answered."""
-    deadline, orders, came, answered = time.monotonic() + 150, dict[str, Order](), 0, 0
+    deadline, orders, came, answered = time.monotonic() + 1200, dict[str, Order](), 0, 0
     while not ended():
         assert time.monotonic() < deadline
         for name, node in nodes.items():
@@ -195,20 +205,41 @@ def serve(nodes: dict[str, Telling], asked: Callable[[int], set[str]], ended: Ca
 
 
 @pytest.fixture(scope="module")
-def superlink(tmp_path_factory, proxy) -> Iterator[Machines]:
-    machines = Machines(tmp_path_factory.mktemp("told"), NODES)
-    with ExitStack() as stack:
-        stack.callback(machines.stop)
-        machines.start_server()
-        machines.shell("server: register the nodes")
-        write_scenario(machines)
-        yield machines
+def processes(federation) -> Machines:
+    """The deployment that all tests share, with data for it."""
+    write_scenario(federation)
+    return federation
 
 
-def scenario(machines: Machines, seed: int = 0, **federation: Any) -> dict[str, Any]:
+class Here:
+    """The same in this process: Flower's SuperLink, of whose runs it is the server, and nodes without TLS."""
+
+    authority = None
+
+    def __init__(self, folder: Path, link: Link) -> None:
+        self.folder, self.server, self.link, self.port = folder, folder / "server", link, link.port
+        [block] = blocks(PAGE, "yaml")
+        partition_digits(folder, NODES, CLIENTS)
+        (self.server / "hospitals.yaml").write_text(block.text)
+        for name in NODES:
+            key = generate_private_key(SECP384R1())
+            (folder / name / name).write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+            link.state.create_node("", "", public_key_to_bytes(key.public_key()), LONGEST_SILENCE, name=name)
+
+
+@pytest.fixture(scope="module", params=["here", pytest.param("processes", marks=pytest.mark.slow)])
+def place(request, tmp_path_factory) -> Iterator[Machines | Here]:
+    if request.param == "processes":
+        yield request.getfixturevalue("processes")
+    else:
+        with superlink() as link:
+            yield Here(tmp_path_factory.mktemp("here"), link)
+
+
+def scenario(machines: Machines | Here, seed: int = 0, **federation: Any) -> dict[str, Any]:
     raw = yaml.safe_load((machines.server / "hospitals.yaml").read_text())
     changed = {"seed": seed, "known_seed": True, "rounds": ROUNDS, "check_in": {"scheme": "poisson", "rate": 0.1}}
-    told = {"nodes": 3, "round_deadline": 60, "quorum": 0, "hosts": HOSTS} | federation
+    told = {"nodes": 3, "round_deadline": 600, "quorum": 0, "hosts": HOSTS} | federation
     return raw | changed | {"federation": told}
 
 
@@ -227,7 +258,7 @@ def cohorts(raw: dict[str, Any]) -> list[set[str]]:
     return [{NODES[unit // 20] for unit in attendance.cohort(round_).tolist()} for round_ in range(1, ROUNDS + 1)]
 
 
-def two_seeds(machines: Machines) -> list[int]:
+def two_seeds(machines: Machines | Here) -> list[int]:
     """Of one all nodes have a unit in each round, of the other the observer and some."""
     found = [(seed, cohorts(scenario(machines, seed))) for seed in range(300)]
     everybody = next(seed for seed, each in found if all(len(names) == 3 for names in each))
@@ -235,7 +266,7 @@ def two_seeds(machines: Machines) -> list[int]:
     return [everybody, some]
 
 
-def told_in(machines: Machines, raw: dict[str, Any], joined: bool = False) -> tuple[list, list, dict]:
+def told_in(machines: Machines | Here, raw: dict[str, Any], joined: bool = False) -> tuple[list, list, dict]:
     """What the observer is told in a run, the counters, and the run's ledger.
 
     In each message are random numbers of the run, of one or two lengths. The queries at the start, which depend on no
@@ -246,47 +277,67 @@ def told_in(machines: Machines, raw: dict[str, Any], joined: bool = False) -> tu
         machines._run(shell(SECURE, "server: write the agreement"))
     run, sparse = machines.server / f"run{len(list(machines.server.glob('run*')))}", cohorts(raw)
     every = make_plan(reader.validate(raw, "hospitals"), CLIENTS).protection != "none"
+
+    def asked(round_: int) -> set[str]:
+        return set(NODES) if every else sparse[round_ - 1]
+
     with ExitStack() as stack:
+        if isinstance(machines, Here):
+            machines.link.begin(fab=b"the app")
         joining = {name: joined_by(machines, name) if joined else {} for name in NODES}
         nodes = {name: stack.enter_context(closing(Telling(machines, name, **joining[name]))) for name in NODES}
-        machines._run(shell(PAGE, "server: start the run").replace('"run"', f'"{run.name}"'))
-        serve(nodes, lambda round_: set(NODES) if every else sparse[round_ - 1], (run / "summary.json").exists)
+        if isinstance(machines, Machines):
+            machines._run(shell(PAGE, "server: start the run").replace('"run"', f'"{run.name}"'))
+            serve(nodes, asked, (run / "summary.json").exists)
+        else:
+            ended = threading.Event()
+
+            def has_ended() -> bool:
+                machines.link.beat()
+                return ended.is_set()
+
+            answering = stack.enter_context(ThreadPoolExecutor(1)).submit(serve, nodes, asked, has_ended)
+            stack.callback(ended.set)
+            config = {"scenario": str(machines.server / "hospitals.yaml"), "out": str(run)}
+            grid = stack.enter_context(closing(DeploymentGrid(machines.link.grid())))
+            app(grid, Context(machines.link.run_id, 1, {}, RecordDict(), config))
+            ended.set()
+            answering.result()
     ledger, looks = ledger_of(run), nodes[OBSERVER].counters
     order, answer = looks[0][2] / looks[0][0], looks[1][3] - looks[0][3]
     counters = [(sent - orders * order, got - answers * answer) for orders, answers, sent, got in looks]
     return nodes[OBSERVER].told, counters, ledger
 
 
-def test_by_default_all_that_a_node_is_told_is_the_same(superlink):
-    one, other = (told_in(superlink, scenario(superlink, seed)) for seed in two_seeds(superlink))
+def test_by_default_all_that_a_node_is_told_is_the_same(place):
+    one, other = (told_in(place, scenario(place, seed)) for seed in two_seeds(place))
     assert one[:2] == other[:2]
     assert {name for name, _ in one[0]} == set(FIELDS) - {"RegisterNode", "UnregisterNode", "ActivateNode"}
     assert one[2]["epsilon_nodes"] == one[2]["whole_run_epsilon"]
 
 
-@pytest.mark.slow
-def test_without_dummies_the_counters_tell_and_nodes_are_charged_unamplified(superlink):
-    one, other = (told_in(superlink, scenario(superlink, seed, dummies=False)) for seed in two_seeds(superlink))
+def test_without_dummies_the_counters_tell_and_nodes_are_charged_unamplified(place):
+    one, other = (told_in(place, scenario(place, seed, dummies=False)) for seed in two_seeds(place))
     assert abs(one[1][3][0] - other[1][3][0]) > 1000  # the first look of round 1
     assert one[2]["epsilon_nodes"]["upper"] > 1.5 * one[2]["whole_run_epsilon"]["upper"]
 
 
 @pytest.mark.slow
-def test_nodes_that_answer_at_a_fixed_time_are_told_the_same(superlink):
-    one, other = (told_in(superlink, scenario(superlink, seed, answer_after=1)) for seed in two_seeds(superlink))
+def test_nodes_that_answer_at_a_fixed_time_are_told_the_same(processes):
+    one, other = (told_in(processes, scenario(processes, seed, answer_after=1)) for seed in two_seeds(processes))
     assert one[:2] == other[:2]
     assert one[2]["epsilon_nodes"] == one[2]["whole_run_epsilon"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drawn_by", ["server", "node"])
-def test_with_secure_aggregation_nodes_are_told_the_same(superlink, drawn_by):
+def test_with_secure_aggregation_nodes_are_told_the_same(processes, drawn_by):
     runs = []
-    for seed in two_seeds(superlink):
-        raw = scenario(superlink, seed, agreement="agreement.json")
+    for seed in two_seeds(processes):
+        raw = scenario(processes, seed, agreement="agreement.json")
         raw |= {"aggregation": {"scheme": "secure", "dropped": 0.34}}
         raw["check_in"] |= {"drawn_by": drawn_by}
-        runs.append(told_in(superlink, raw, joined=True))
+        runs.append(told_in(processes, raw, joined=True))
     one, other = runs
     assert one[:2] == other[:2]
     assert one[2]["epsilon_nodes"] == one[2]["whole_run_epsilon"]

@@ -14,6 +14,7 @@ from flwr.common.serde import message_to_proto
 from flwr.proto import fleet_pb2
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.fab import Fab
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.main import create_app
@@ -108,18 +109,25 @@ class Node:
 
 
 class Link:
-    """A SuperLink with one run, which its server may play for a minute."""
+    """A SuperLink with one run at a time, which its server may play for a minute (:meth:`beat`)."""
 
     def __init__(self) -> None:
         self.port, app = free_port(), create_app()
         self.state = app.state.linkstate_factory.state()
         self.server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="critical", ws="none"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
-        self.run_id = self.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, "", TaskType.SERVER_APP)
+        self.grids: list[HttpGrid] = []
+        self.begin()
+
+    def begin(self, fab: bytes | None = None) -> None:
+        """A new run, of the app in a bundle; this process is its server."""
+        named = None if fab is None else self.state.store_fab(Fab("", fab, {}))
+        self.run_id = self.state.create_run(None, None, named, {}, NOOP_FEDERATION_ID, None, "", TaskType.SERVER_APP)
         self.task = self.state.get_run_info(run_ids=[self.run_id])[0].primary_task_id
         self.token = self.state.claim_task(self.task)
         self.state.activate_task(self.task)
-        self.grids: list[HttpGrid] = []
+        TaskIdentity._run_id = TaskIdentity._task_id = TaskIdentity._node_id = None  # else Flower refuses another
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = self.run_id, self.task, 1
 
     def grid(self) -> HttpGrid:
         """As Flower hands it to a server app."""
@@ -127,6 +135,10 @@ class Link:
         grid.set_run(self.state.get_run_info(run_ids=[self.run_id])[0])
         self.grids.append(grid)
         return grid
+
+    def beat(self) -> None:
+        """Say that the server app is alive; then it has another minute."""
+        self.state.acknowledge_task_heartbeat(self.task)
 
     def stop(self) -> None:
         self.server.should_exit = self.server.force_exit = True
@@ -143,7 +155,6 @@ def superlink() -> Iterator[Link]:
     """A SuperLink that is running; this process is the server of its run."""
     names = ("_run_id", "_task_id", "_node_id")
     before, link = {name: getattr(TaskIdentity, name) for name in names}, Link()
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = link.run_id, link.task, 1
     link.thread.start()
     try:
         wait(lambda: link.server.started, 20, "the SuperLink to listen", every=0.01)

@@ -82,7 +82,6 @@ def test_a_cluster_that_lets_everybody_in_is_refused(home, ray_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # three runs, and a minute until Ray gives the head up
 def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
     port = str(free_port())
 
