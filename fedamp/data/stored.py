@@ -17,7 +17,7 @@ from fedamp.data import partition
 from fedamp.data.dataset import Cohort, DataSection, Dataset
 from fedamp.data.form import CLASSES, CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
-from fedamp.data.table import Table
+from fedamp.data.table import Table, distinct
 from fedamp.data.transformed import Transforms, transformed
 from fedamp.data.unfolded import MOST
 from fedamp.errors import DataError, one_line
@@ -223,7 +223,7 @@ class StoredData(DataSection):
         if tables.federation is not None:
             return tables.federation.clients
         if isinstance(self.partition, NaturalPartition):
-            return len(np.unique(tables.train.column(self.partition.column)))
+            return len(distinct(tables.train.column(self.partition.column))[0])
         records = self._count_training(tables)
         if self.clients is None:
             return records
@@ -348,7 +348,7 @@ class StoredData(DataSection):
         """Which records are held out: of a client, as its number of records says, whatever the others' are."""
         owners = np.zeros(len(train), dtype=np.int64)
         if isinstance(self.partition, NaturalPartition):
-            owners = np.unique(train.column(self.partition.column), return_inverse=True)[1]
+            owners = distinct(train.column(self.partition.column))[1]
         held_out = np.zeros(len(train), dtype=bool)
         ends = np.cumsum(np.bincount(owners))
         for client, numbers in enumerate(np.split(np.argsort(owners, kind="stable"), ends[:-1])):
@@ -400,7 +400,7 @@ class StoredData(DataSection):
             column = tables.test.column(self.partition.column)[testing.numbers]
         except DataError:  # the test records are nobody's
             return None
-        names = np.unique(tables.train.column(self.partition.column))
+        names = distinct(tables.train.column(self.partition.column))[0]
         if names.dtype.kind != column.dtype.kind:
             return None
         places = np.minimum(np.searchsorted(names, column), len(names) - 1)
@@ -422,7 +422,7 @@ class StoredData(DataSection):
             return training.numbers, federation.clients
         column = training.table.column(self.partition.column, complete=federation is None)
         if federation is None:
-            names, owners = np.unique(column, return_inverse=True)
+            names, owners = distinct(column)
             return owners[training.numbers], len(names)
         if column.dtype.kind in "iuf":
             hosted = np.isin(column, federation.hosted)

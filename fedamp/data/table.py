@@ -110,6 +110,17 @@ def names_nobody(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.zeros(len(values), bool)
 
 
+def distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The different values, ascending, and the place of each value among them: ``np.unique``, also quick for texts."""
+    if values.dtype != object:
+        return np.unique(values, return_inverse=True)
+    words = sorted(set(values.tolist()))
+    place = {word: number for number, word in enumerate(words)}
+    found = np.empty(len(words), object)
+    found[:] = words
+    return found, np.array([place[value] for value in values.tolist()], np.int64)
+
+
 def require(name: str, present: Collection[str], key: str, source: str, what: str = "column") -> None:
     """Raises DataError if there is no column (or array) of the name that the scenario's key asks for."""
     if name not in present:

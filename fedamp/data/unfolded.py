@@ -87,7 +87,18 @@ def _parquet(path: Path, most: int) -> int:
                     columns.add(chunk.path_in_schema)
         if total <= most < total + bound:
             for batch in file.iter_batches(64, columns=sorted(columns)):
-                total += batch.nbytes
+                total += sum(map(_decoded_bytes, batch.columns))
                 if total > most:
                     break
     return total
+
+
+def _decoded_bytes(column: Any) -> int:
+    """Of a column whose dictionary holds each different value once: files are read with every value written out."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_dictionary(column.type) or pa.types.is_primitive(column.type.value_type):
+        return int(column.nbytes)
+    lengths = pc.binary_length(column.dictionary).take(column.indices)
+    return 8 * len(column) + int(pc.sum(lengths.cast(pa.int64())).as_py() or 0)

@@ -12,6 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 import fedamp
+from fedamp.data.files import Files
 from fedamp.data.form import CLASSIFICATION, NUMBERS, TOKENS, Form
 from fedamp.data.sections import Data
 from fedamp.data.text import CHARACTERS
@@ -291,6 +292,32 @@ def test_what_a_csv_file_is(tmp_path, content, said):
             loaded(tmp_path)
         assert said in str(refused.value)
         assert "\n" not in str(refused.value)
+
+
+CSV = {
+    "ends of Windows": (b"x,y,client\r\n1,0,007\r\n\r\n2.5,1,7\r\n", [1, 2.5], ["007", "7"]),
+    "a mark of UTF-8": (b"\xef\xbb\xbfx,y,client\n1,0,null\n2,0,NA\n", [1, 2], ["null", "NA"]),
+    "many spellings": (
+        "x,y,client\n 1 ,0,a\n+1,0,b\n1_0,0,c\ntrue,0,d\n1e999,0,e\n0x10,0,f\n\uff11,0,g\nNaN(1),0,h\n,0,i\n".encode(),
+        [1, 1, np.nan, 1, np.inf, np.nan, 1, np.nan, np.nan],
+        list("abcdefghi"),
+    ),
+    "other ends of lines": (b"x,y,client\r1,0,a\r2,1,b\r", [1, 2], ["a", "b"]),
+    "quotes": (b'x,y,client\n1,0,"a,b"\n2,1,c', [1, 2], ["a,b", "c"]),
+    "no UTF-8": (b"x,y,client\n1,0,\xe9\n2,1,c\n", [1, 2], ["\\xe9", "c"]),
+    "a row of another length": (b"x,y,client\n1,0,a\n2,1\n3,1,b\n", [1, np.nan, 3], ["a", None, "b"]),
+}
+
+
+@pytest.mark.parametrize("kind", CSV)
+def test_cells_are_those_of_the_csv_module_however_they_are_read(kind, tmp_path, monkeypatch):
+    """Plain files are read by Arrow, others by Python: nobody may see which."""
+    monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "cache"))
+    content, inputs, clients = CSV[kind]
+    (tmp_path / "train.csv").write_bytes(content)
+    files = Files("csv", (tmp_path / "train.csv",))
+    assert files.spelled("client").tolist() == clients
+    np.testing.assert_array_equal(np.array(files.rows(["x"]).with_format("arrow")[:]["x"], np.float64), inputs)
 
 
 def test_files_in_which_a_column_is_missing_or_elsewhere(tmp_path):

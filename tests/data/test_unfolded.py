@@ -57,6 +57,14 @@ def vast_texts(folder):
     return TextData(name="text", path=str(folder), partition=partition, max_bytes=64 * 2**20)
 
 
+def vast_dictionary(folder):
+    """Columns that Arrow keeps as a dictionary: a batch of them is small in memory, and what is written out is not."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 2**18), pa.array(["word " * 100]))
+    pq.write_table(pa.table({"text": column, "author": column}), folder / "train.parquet")
+    partition = NaturalPartition(scheme="natural", column="author")
+    return TextData(name="text", path=str(folder), partition=partition, max_bytes=64 * 2**20)
+
+
 def long_csv(folder):
     (folder / "train.csv").write_text("x,y,client\n" + "1,1,1\n" * 2**18)
     return TabularData(name="csv", path=str(folder), classes=2, partition=NATURAL, max_bytes=4 * 2**20)
@@ -96,7 +104,17 @@ def many_short_texts(folder):
     return TextData(name="text", path=str(folder), partition=partition, max_bytes=2**20)
 
 
-VAST = (vast_npz, vast_idx, vast_numbers, vast_texts, long_csv, folder_of_parquet, saved_to_disk, digits_of_npm)
+VAST = (
+    vast_npz,
+    vast_idx,
+    vast_numbers,
+    vast_texts,
+    vast_dictionary,
+    long_csv,
+    folder_of_parquet,
+    saved_to_disk,
+    digits_of_npm,
+)
 
 
 @pytest.mark.parametrize("write", [*VAST, data_of_r], ids=lambda w: w.__name__)
