@@ -317,7 +317,8 @@ def put_tables(runs: list[Run]) -> None:
     for task in TASKS:
         if task != "frontier":
             budgets = SHORT_BUDGETS if TASKS[task].epsilons == BUDGETS else None  # the pictures show all
-            put_in(page, task, table(runs, task, COMPARED if task == "dirichlet" else None, budgets))
+            rows = [name for name in TASKS[task].schemes if task in ("iid", "students") or name in COMPARED]
+            put_in(page, task, table(runs, task, rows, budgets))
     put_in(page, "servers", servers())
 
 
@@ -353,7 +354,7 @@ def put_in(page: Path, name: str, found: str) -> None:
 
 SHOWN = ("everybody", "balanced", "split-2", "split-2-bare", "narrow", "unamplified")
 SHORT, SHORT_BUDGETS = ("none", "unamplified", "poisson", "balanced"), (0.1, 1.0, 4.0)
-COMPARED = ("none", "unamplified", "poisson", "everybody", "balanced", "split-2")
+COMPARED = ("none", "unamplified", "poisson", "everybody", "balanced", "split-2", "narrow")
 
 
 def draw(runs: list[Run], file: Path) -> None:

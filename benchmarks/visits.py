@@ -4,7 +4,7 @@
     python -m benchmarks.visits --torch REQUIREMENT   from the usual index: only right where it has a CPU build
 
 Every command must do what the pages say, or the script ends with what it printed. The figures hold no time for thinking
-or typing. They go to ``benchmarks/results/visits.json``, and from there to the table of ``docs/architecture.md``.
+or typing. They go to ``benchmarks/results/visits.json``.
 """
 
 import argparse
@@ -19,11 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers.record import with_tables
 from benchmarks.simulation import machine
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "benchmarks" / "results" / "visits.json", ROOT / "docs" / "architecture.md"
+RESULTS = ROOT / "benchmarks" / "results" / "visits.json"
 CPU = ("torch", "--index-url", "https://download.pytorch.org/whl/cpu")
 NOTEBOOK = """
 import numpy as np, torch, fedamp
@@ -174,16 +173,6 @@ def gigabytes(folder: Path) -> float:
     return sum(file.lstat().st_size for file in folder.rglob("*")) / 1e9
 
 
-def rows(figures: dict[str, Any]) -> list[dict[str, str]]:
-    """Of the page's table."""
-    visits, machine = figures["visits"], figures["machine"]
-    where = f"on {machine['cores']} cores, load {machine['load_at_start'][0]:.1f} at the start"
-    every = [*visits, {"visit": "all", "seconds": sum(each["seconds"] for each in visits), "answer": where}]
-    return [
-        {"visit": each["visit"], "minutes": f"{each['seconds'] / 60:.1f}", "answer": each["answer"]} for each in every
-    ]
-
-
 def main() -> None:
     """Make the visits in turn; each needs what earlier ones left."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -199,7 +188,7 @@ def main() -> None:
             figures["visits"].append({"visit": str(visit.__doc__).rstrip("."), "seconds": seconds, "answer": answer})
             print(f"{seconds:7.1f} s  {visit.__doc__} {answer}", flush=True)
     RESULTS.write_text(json.dumps(figures | {"load_at_end": os.getloadavg()}, indent=1, ensure_ascii=False) + "\n")
-    PAGE.write_text(with_tables(PAGE.read_text(), {"visits": {"rows": rows(figures)}}))
+    print(f"{sum(each['seconds'] for each in figures['visits']) / 60:.1f} minutes in all")
 
 
 if __name__ == "__main__":
