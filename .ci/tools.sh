@@ -5,7 +5,7 @@
 # are unpacked below the environment. Where there is such a program already, or none can be had, nothing is done: the
 # tests then use that one, or say why they are skipped.
 set -eu
-venv=$(cd "$1" && pwd)
+venv=$(cd "$1" && pwd -P)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 lists=  # options of apt

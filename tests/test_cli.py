@@ -126,12 +126,12 @@ def test_ctrl_c_twice_stops_within_the_round(tmp_path):
         # Shells start background processes with SIGINT ignored, and Python then keeps it so.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (folder / "scenario.yaml").exists():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    time.sleep(1)  # into the first round; before it, one Ctrl-C is enough
+    time.sleep(1)  # mostly into the first round; before it, one Ctrl-C is enough
     process.send_signal(signal.SIGINT)
     said = process.stderr.readline()
     while said.startswith(("computing the privacy cost", "caution: local steps")):
@@ -140,20 +140,18 @@ def test_ctrl_c_twice_stops_within_the_round(tmp_path):
         process.send_signal(signal.SIGINT)
         said = process.stderr.readline()
     assert said == f"interrupted: {how_to_resume(folder)}\n"
-    process.communicate(timeout=60)  # the round itself would take days
+    process.communicate(timeout=300)  # the round itself would take days
     assert process.returncode == 130
 
 
 LONG_OPERATION = """
-import ctypes, os, signal, sys, threading, time
+import ctypes, signal, sys
 from fedamp.cli import main
 from fedamp.strategies.private import PrivateStrategy
 
 def aggregate(self, *_):
-    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
-    threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
     print("begins", flush=True)
-    while ctypes.CDLL(None).sleep(60):  # as inside of torch: a signal wakes it, and no handler of Python is called
+    while ctypes.CDLL(None).sleep(100_000):  # as inside of torch: a signal wakes it, and no handler of Python is called
         pass
 
 PrivateStrategy.aggregate = aggregate
@@ -164,18 +162,17 @@ main()
 
 
 def test_ctrl_c_is_answered_inside_of_a_long_operation(tmp_path):
-    """Twice, half a second apart; the operation takes a minute. On a busy machine all takes longer, not a minute."""
+    """Twice; the operation takes a day."""
     scenario, folder = write_small(tmp_path, "rounds=2", "check_in.k=1"), tmp_path / "run"
     command = [sys.executable, "-c", LONG_OPERATION, "run", scenario, "--out", folder, "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "begins\n"
-    began = time.monotonic()
-    _, said = process.communicate(timeout=60)
-    assert time.monotonic() - began < 20
+    time.sleep(0.5)  # mostly into the operation
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline() == "finishing this round, then stopping; Ctrl-C again to stop at once\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=300)[1] == f"interrupted: {how_to_resume(folder)}\n"
     assert process.returncode == 130
-    first, second = said.splitlines()
-    assert first == "finishing this round, then stopping; Ctrl-C again to stop at once"
-    assert second == f"interrupted: {how_to_resume(folder)}"
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -452,15 +449,17 @@ def test_a_warning_is_a_line_of_its_own(fedamp, tmp_path, monkeypatch):
     assert all(re.match(r"caution: \w+ took \d+ s, answered by: ", line) for line in lines)
 
 
-@pytest.mark.parametrize("command", [["check", "digits"], ["scenarios", "list"]])
-def test_a_terminal_of_ascii_shows_a_question_mark_for_other_letters(command: list[str]) -> None:
+@pytest.mark.parametrize("command", ["privacy", "check"])
+def test_a_terminal_of_ascii_shows_a_question_mark_for_other_letters(tmp_path, command: str) -> None:
+    quick = "check_in={scheme: poisson, rate: 0.4}", "privacy.precision=0.05"
+    command = [command, write_small(tmp_path, *quick)]
     variables = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-m", "fedamp", *command], env=variables, capture_output=True, text=True)
     assert (done.returncode, "Unicode" in done.stderr) == (0, False), done.stderr
 
 
 def test_a_command_whose_output_nobody_reads_ends_as_its_work_says() -> None:
-    command = f"exec {sys.executable} -m fedamp privacy digits"
+    command = f"exec {sys.executable} -m fedamp scenarios list"
     for closed in (">&-", "> >(exit 0)"):
         done = subprocess.run(["bash", "-c", f"{command} {closed}"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

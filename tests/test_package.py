@@ -11,6 +11,7 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numba
 import pytest
@@ -25,6 +26,7 @@ from fedamp import cli
 from fedamp.accounting.kernels import compiled
 from fedamp.cli.doctor import FLOWER
 from fedamp.errors import EXTRAS, missing
+from tests.conftest import required
 from tests.documentation import ROOT
 
 FULL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -223,6 +225,21 @@ def test_names_of_tests_are_short():
     assert {name for name in names_ if len(name) > LONGEST_NAME} <= LONG_NAMES_LEFT
 
 
+@pytest.mark.parametrize(
+    ("reason", "ci", "outcome"),
+    [
+        ("no Chromium is installed", "true", "failed"),
+        ("could not import 'ray': No module named 'ray'", "true", "failed"),
+        ("could not import 'wandb': No module named 'wandb'", "true", "skipped"),
+        ("no Chromium is installed", "", "skipped"),
+    ],
+)
+def test_what_may_be_skipped_in_ci_is_listed(monkeypatch, reason, ci, outcome):
+    monkeypatch.setenv("CI", ci)
+    report = SimpleNamespace(skipped=True, outcome="skipped", longrepr=("test_x.py", 3, f"Skipped: {reason}"))
+    assert required(report).outcome == outcome
+
+
 # --- in a fresh environment ------------------------------------------------------------------------------------------
 
 
@@ -289,7 +306,7 @@ def wheel(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_accountant_installs_alone_and_stays_when_what_trains_comes_and_goes(tmp_path, wheel):
+def test_the_accountant_installs_alone_and_stays_when_others_come_and_go(tmp_path, wheel):
     environment = Environment(tmp_path / "alone")
     environment.install(wheel, "--constraint", ROOT / "constraints.txt")
     environment.check_accountant()

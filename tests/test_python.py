@@ -33,13 +33,13 @@ def whole(tmp_path_factory):
     return fedamp.run(SMALL_DICT, out=tmp_path_factory.mktemp("runs") / "whole", callbacks=[seen.append]), seen
 
 
-def test_importing_fedamp_is_quick_and_brings_nothing_heavy():
+def test_importing_fedamp_brings_nothing_heavy():
     program = (
-        "import sys, time; start = time.process_time(); import fedamp; took = time.process_time() - start;"
-        "print(took < 0.3, {'torch', 'ray', 'flwr', 'numpy', 'pydantic', 'matplotlib'} & set(sys.modules))"
+        "import sys, fedamp;"
+        "print({'torch', 'ray', 'flwr', 'numpy', 'pydantic', 'matplotlib', 'importlib.metadata'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "True set()\n"
+    assert done.stdout == "set()\n"
 
 
 # --- load ------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
-"""Programs that tests use and that are no packages of Python: of the system, or brought by `make install`."""
+"""Programs that tests use and that are no packages of Python, of the system or of `make install`; and a wait."""
 
 import os
 import shutil
 import sysconfig
+import time
+from collections.abc import Callable
 
 
 def tool(*names: str) -> str | None:
@@ -13,3 +15,11 @@ def tool(*names: str) -> str | None:
 
 BROWSER = tool("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 NGINX, NFT = tool("nginx"), tool("nft")
+
+
+def wait(condition: Callable[[], object], seconds: float = 300, what: str = "it", every: float = 0.1) -> None:
+    """Wait for an event. The deadline is there to say what hangs: it is far off on a busy machine, too."""
+    deadline = time.monotonic() + max(seconds, 300)
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {max(seconds, 300):g} s for {what}"
+        time.sleep(every)

@@ -95,4 +95,4 @@ def _ray_is_installed() -> bool:
 def require_ray(kind: str) -> None:
     """Raise InputError where Ray is not installed."""
     if not _ray_is_installed():
-        raise InputError(f"engine.kind: {kind}: {missing('ray')}, or engine.kind: serial")
+        raise InputError(f"engine.kind: {kind} needs Ray: {missing('ray')}, or engine.kind: serial")

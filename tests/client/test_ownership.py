@@ -137,7 +137,7 @@ def records(scale):
     return Records(inputs, generator.integers(0, CLASSES, size=(4, 3)), generator.integers(1, 4, size=4))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     case=st.sampled_from(sorted(MODELS)),
     scheme=st.sampled_from(sorted(SCHEMES)),

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ import psutil
 from fedamp.data.sections import DigitsData
 from tests.deployment.janitor import start
 from tests.documentation import shell
+from tests.tools import wait
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ROOT / "docs" / "deployment"
@@ -276,7 +276,7 @@ def running(commands: str, log: Path, environment: dict[str, str] | None = None)
             for each in family:
                 with suppress(psutil.NoSuchProcess):
                     each.terminate()
-            for each in psutil.wait_procs(family, timeout=15)[1]:
+            for each in psutil.wait_procs(family, timeout=60)[1]:
                 with suppress(psutil.NoSuchProcess):
                     each.kill()
         kill(process)
@@ -286,17 +286,10 @@ def kill(process: subprocess.Popen) -> None:
     """``kill -9`` of a process with all its children, as a power cut does."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=120)
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait(condition, seconds: float, what: str, every: float = 0.2) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(every)

@@ -19,7 +19,7 @@ def ask(federation: Machines, request: str, port: int | None = None) -> str:
     """Send bytes as they are; returns the first line of every answer until the server closes."""
     context = ssl.create_default_context(cafile=federation.server / "keys" / "ca.crt")
     with (
-        socket.create_connection(("127.0.0.1", port or federation.port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", port or federation.port), timeout=120) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
     ):
         secured.sendall(request.encode("latin-1"))

@@ -88,7 +88,7 @@ def test_the_simulation_on_three_machines_one_of_which_claims_all_clients(federa
     start_nodes(federation)
     federation.start_run(known_seed=True)
     federation.shell("node: check the way to the server", where="site1")
-    assert federation.processes["site9"].wait(60) != 0  # turned away
+    assert federation.processes["site9"].wait(300) != 0  # turned away
     wait_for_end(federation, 260)
     assert_equals_simulation(federation, raw, away=set())
     assert ledger_of(federation.server / "run")["noise_seed"].startswith("known: ")
@@ -191,7 +191,7 @@ def test_a_superlink_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(mac
         machines.start_run(known_seed=True, resume=True)
 
     start_to_first_round(machines)
-    kill_the_superlink().wait(60 + 5 + 25)  # for the SuperLink to come back, for Flower to leave, for a busy machine
+    kill_the_superlink().wait(300)  # 60 for the SuperLink to come back, 5 for Flower to leave
     summary = json.loads((run / "summary.json").read_text())
     assert summary["stopped_because"] == "failed"
     assert re.fullmatch(r"the SuperLink has not answered for 60 s \([^\n]*\)", summary["error"])
@@ -201,7 +201,7 @@ def test_a_superlink_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(mac
     app = kill_the_superlink()
     time.sleep(1)
     app.terminate()
-    app.wait(30)
+    app.wait(300)
     start_again()
     wait_for_end(machines, 240)
     assert_equals_simulation(machines, raw, away=set())

@@ -291,12 +291,7 @@ def told_in(machines: Machines | Here, raw: dict[str, Any], joined: bool = False
             serve(nodes, asked, (run / "summary.json").exists)
         else:
             ended = threading.Event()
-
-            def has_ended() -> bool:
-                machines.link.beat()
-                return ended.is_set()
-
-            answering = stack.enter_context(ThreadPoolExecutor(1)).submit(serve, nodes, asked, has_ended)
+            answering = stack.enter_context(ThreadPoolExecutor(1)).submit(serve, nodes, asked, ended.is_set)
             stack.callback(ended.set)
             config = {"scenario": str(machines.server / "hospitals.yaml"), "out": str(run)}
             grid = stack.enter_context(closing(DeploymentGrid(machines.link.grid())))

@@ -109,7 +109,7 @@ class Node:
 
 
 class Link:
-    """A SuperLink with one run at a time, which its server may play for a minute (:meth:`beat`)."""
+    """A SuperLink with one run at a time, which its server plays: without a beat, Flower ends it after a minute."""
 
     def __init__(self) -> None:
         self.port, app = free_port(), create_app()
@@ -118,6 +118,9 @@ class Link:
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.grids: list[HttpGrid] = []
         self.begin()
+        self.ended = threading.Event()
+        self.beating = threading.Thread(target=self._beat, daemon=True)
+        self.beating.start()
 
     def begin(self, fab: bytes | None = None) -> None:
         """A new run, of the app in a bundle; this process is its server."""
@@ -136,13 +139,16 @@ class Link:
         self.grids.append(grid)
         return grid
 
-    def beat(self) -> None:
+    def _beat(self) -> None:
         """Say that the server app is alive; then it has another minute."""
-        self.state.acknowledge_task_heartbeat(self.task)
+        while not self.ended.wait(5):
+            self.state.acknowledge_task_heartbeat(self.task)
 
     def stop(self) -> None:
+        self.ended.set()
+        self.beating.join()
         self.server.should_exit = self.server.force_exit = True
-        self.thread.join(20)
+        self.thread.join(120)
 
     def close(self) -> None:
         for grid in self.grids:

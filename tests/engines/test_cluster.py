@@ -90,7 +90,7 @@ def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
 
     def run(command: str) -> None:
         done = subprocess.run(
-            ["sh", "-euc", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=600
+            ["sh", "-euc", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=800
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
@@ -111,7 +111,7 @@ def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
             before = rounds.read_text().count("\n")
             wait(lambda: rounds.read_text().count("\n") > before + 20, 120, "the rounds after the loss")
             kill(head)
-            assert process.wait(timeout=200) != 0
+            assert process.wait(timeout=600) != 0
     assert "its worker died" in (tmp_path / "lost" / "log.txt").read_text()
     run("fedamp run lost/scenario.yaml --resume --out lost --engine serial")
     run(f"{longer} --engine serial --out undisturbed")

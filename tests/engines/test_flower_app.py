@@ -37,7 +37,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(commands: str, timeout: float = 240) -> str:
+def run(commands: str, timeout: float = 800) -> str:
     done = subprocess.run(["sh", "-euc", commands], capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

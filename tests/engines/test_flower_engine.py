@@ -33,7 +33,7 @@ def left_running(monkeypatch):
         return found
 
     def wait() -> list[str]:
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 120
         while (found := find()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return found

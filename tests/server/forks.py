@@ -85,7 +85,7 @@ class Forks:
 
     def stop(self) -> None:
         """After all that was asked for."""
-        self._parent.communicate(timeout=60)
+        self._parent.communicate(timeout=300)
         self._answers.close()
 
     def _ask(self, commands) -> None:

@@ -52,13 +52,8 @@ def at_hand(name):
 
 # Two of them have a ResNet-101, which takes half a minute to build.
 NAMES = [file.stem for file in reader.shipped_files() if "cifar10-partial" not in file.stem]
-SLOW = (
-    "cifar10-modelmix",
-    "balanced-submodels",
-    "correlated",
-    "regression",
-    "households",
-)  # seconds of accounting each
+# Seconds of accounting each, or of building a transformer.
+SLOW = ("cifar10-modelmix", "balanced-submodels", "correlated", "regression", "households", "adapters")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in NAMES])

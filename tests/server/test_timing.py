@@ -64,10 +64,10 @@ def test_what_the_scenario_says_is_done(asked, words):
     assert (prepared.task.stack.units, prepared.how_clients_train) == (asked, words)
 
 
-def test_any_engine_and_number_of_workers_give_the_same_model_to_the_bit(tmp_path):
+@pytest.mark.parametrize("units", ["auto", pytest.param(2, marks=pytest.mark.slow)])
+def test_any_engine_and_number_of_workers_give_the_same_model_to_the_bit(tmp_path, units):
     pytest.importorskip("ray")
-    for units in ("auto", 2):
-        asked = f"engine.clients_per_batch={units}"
-        serial = launch(own("Normalised", asked), Silent(), tmp_path / f"serial {units}")
-        on_ray = own("Normalised", asked, "engine.kind=ray", "engine.workers=2")
-        assert model_of(launch(on_ray, Silent(), tmp_path / f"ray {units}")) == model_of(serial)
+    asked = f"engine.clients_per_batch={units}"
+    serial = launch(own("Normalised", asked), Silent(), tmp_path / "serial")
+    on_ray = own("Normalised", asked, "engine.kind=ray", "engine.workers=2")
+    assert model_of(launch(on_ray, Silent(), tmp_path / "ray")) == model_of(serial)
