@@ -26,6 +26,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from tests.tools import but_patience
+
 sys.dont_write_bytecode = False  # here too
 
 # How long an example takes says how busy the machine is. A clean checkout (CI) must not fail by luck: there the
@@ -147,7 +149,6 @@ def fedamp():
             pytest.raises(SystemExit) as stop,
         ):
             main()
-        waited = re.compile(r"computing the privacy cost; .*\n")  # it says how busy the machine is
-        return Answer(stop.value.code or 0, out.getvalue(), waited.sub("", err.getvalue()))
+        return Answer(stop.value.code or 0, out.getvalue(), but_patience(err.getvalue()))
 
     return call

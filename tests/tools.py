@@ -1,6 +1,7 @@
 """Programs that tests use and that are no packages of Python, of the system or of `make install`; and a wait."""
 
 import os
+import re
 import shutil
 import sysconfig
 import time
@@ -15,6 +16,11 @@ def tool(*names: str) -> str | None:
 
 BROWSER = tool("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 NGINX, NFT = tool("nginx"), tool("nft")
+
+
+def but_patience(said: str) -> str:
+    """What a command said, but the line that comes on a busy machine while its accountant works."""
+    return re.sub(r"computing the privacy cost; .*\n", "", said)
 
 
 def wait(condition: Callable[[], object], seconds: float = 300, what: str = "it", every: float = 0.1) -> None:
