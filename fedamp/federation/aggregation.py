@@ -47,22 +47,6 @@ class SecureAggregation(Section):
         "sum", description="in a simulation: the sum with noise of the same law, or all messages of the protocol"
     )
 
-    def check(self, scheme: str, mixes: bool, federation: Federation, engine: str, has_faults: bool) -> None:
-        """Refuse what the proof does not cover, and what cannot be played (ValueError, one line)."""
-        if self.simulate == "protocol" and (has_faults or engine == "flower"):
-            raise ValueError("aggregation.simulate: protocol has no faults, and not Flower's engine; expected: sum")
-        if scheme != "independent":
-            raise ValueError(
-                "aggregation: a node that drops out takes earlier noise with it; expected: privacy.noise independent"
-            )
-        if mixes:
-            raise ValueError("aggregation: the server knows the noise of mixing; expected: no mixing, or scheme plain")
-        hosted = federation.hosted
-        if federation.hosts == "trusted" or 0 in hosted.values():
-            raise ValueError("aggregation: each unit must live on one node; expected in federation.hosts: ids by name")
-        if hosted and self.nodes not in ("auto", len(hosted)):
-            raise ValueError(f"aggregation.nodes is {self.nodes}, but federation.hosts names {len(hosted)}")
-
     def terms(
         self,
         check_in: CheckIn,

@@ -14,8 +14,6 @@ from fedamp.accounting import Gaussian, Mechanism, ModelMix
 from fedamp.base.arrays import Arrays, Sums
 from fedamp.base.section import Count, Positive, Section, Steps, check_steps
 from fedamp.federation.check_in import CheckIn
-from fedamp.federation.clipping import AdaptiveClip
-from fedamp.federation.optimizers import Server
 
 
 @dataclass(frozen=True)
@@ -139,22 +137,6 @@ class Mixing(Section):
     def steps(self) -> Steps:
         """The first round and the enforced distance of every step of the schedule."""
         return self.width if isinstance(self.width, tuple) else ((1, self.width),)
-
-    def check(self, rounds: int, server: Server, clip: object) -> None:
-        """Refuse what the proof of ModelMix does not cover (ValueError, one line)."""
-        if server.optimizer != "sgd" or server.momentum > 0:
-            used = f"momentum {server.momentum:g}" if server.optimizer == "sgd" else server.optimizer
-            raise ValueError(
-                f"mixing needs server.optimizer sgd without momentum, got {used}: each round's noise would show again "
-                "in the next model, and the mixing hides it only once"
-            )
-        if isinstance(clip, AdaptiveClip):
-            raise ValueError(
-                "mixing needs a number or auto for privacy.clip: what the width hides is relative to the clipping "
-                "norm, which an adaptive norm would change after it was charged"
-            )
-        if self.steps[-1][0] > rounds:
-            raise ValueError(f"mixing.width names round {self.steps[-1][0]}, but rounds is {rounds}")
 
     def rule(self, check_in: CheckIn, rounds: int) -> MixingRule:
         """The rule for a run.

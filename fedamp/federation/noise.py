@@ -1,7 +1,7 @@
 """Noise schemes: independent in every round, or banded, so that the noise of a round cancels in later ones.
 
-A section of a scenario is the scheme itself: it refuses what its proof does not cover, chooses its coefficients for the
-run, and makes the mechanism that draws the noise. docs/correlated-noise.md has the theorem.
+A section of a scenario is the scheme itself: it chooses its coefficients for the run, and makes the mechanism that
+draws the noise. docs/correlated-noise.md has the theorem.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,6 @@ from pydantic import Field, model_validator
 from fedamp.base.section import Count, Section
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import ApartCheckIn, CheckIn
-from fedamp.federation.clipping import AdaptiveClip
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.noise.banded import BITS, MULTIPLIERS, BandedGaussian, best_coefficients
 from fedamp.noise.independent import IndependentGaussian, Noise
@@ -27,12 +26,6 @@ class IndependentNoise(Section):
     """Independent Gaussian noise in every round."""
 
     scheme: Literal["independent"] = "independent"
-
-    def check(self, check_in: CheckIn, mixes: bool, clip: object, group_size: int, noise: object) -> None:
-        """Any run can have it, with a number of classes, or a gap, that is given."""
-        if isinstance(check_in, ApartCheckIn) and check_in.apart == "auto":
-            key = f"check_in.{check_in.apart_key}"
-            raise ValueError(f"{key}: auto follows from privacy.noise {{scheme: banded}}; expected: a number")
 
     def bands_for(self, check_in: CheckIn, rounds: int, noise_per_clip: Callable[[int], float]) -> int:
         """1."""
@@ -59,33 +52,6 @@ class BandedNoise(Section):
         if self.coefficients != "auto" and self.bands != len(self.coefficients) + 1:
             raise ValueError(f"bands must be {len(self.coefficients) + 1} with these coefficients, got {self.bands}")
         return self
-
-    def check(self, check_in: CheckIn, mixes: bool, clip: object, group_size: int, noise: object) -> None:
-        """Refuse what the theorem does not cover (ValueError, one line)."""
-        if not isinstance(check_in, ApartCheckIn):
-            raise ValueError(
-                f"privacy.noise: banded noise needs check_in {{scheme: classes}} or {{scheme: spaced}}, got "
-                f"{check_in.scheme}: a unit's rounds must be at least as far apart as the bands"
-            )
-        key = f"check_in.{check_in.apart_key}"
-        if mixes:
-            raise ValueError("privacy.noise: mixing hides a round beside independent noise only; expected: independent")
-        if isinstance(clip, AdaptiveClip):
-            raise ValueError(
-                "privacy.noise: noise of earlier rounds fits a fixed clipping norm; expected: privacy.clip a number or "
-                "auto, or independent noise"
-            )
-        if group_size > 1:
-            raise ValueError("privacy.noise: several units meet in a row of the noise; expected: privacy.group_size 1")
-        if check_in.apart != "auto" and self.bands != "auto" and self.bands > check_in.apart:
-            raise ValueError(f"privacy.noise.bands must be at most {key} ({check_in.apart}), got {self.bands}")
-        if noise == 0:
-            raise ValueError("privacy.noise: noise_multiplier 0 adds none; expected: scheme independent")
-        if check_in.apart == self.bands == "auto" and noise != "auto":
-            raise ValueError(
-                f"privacy.noise.bands and {key}: auto compare the noise at one budget; expected: "
-                "noise_multiplier auto with epsilon, or a number of bands"
-            )
 
     def bands_for(self, check_in: CheckIn, rounds: int, noise_per_clip: Callable[[int], float]) -> int:
         """The number of bands; ``noise_per_clip``: noise in the server's model over the norm, at the budget."""

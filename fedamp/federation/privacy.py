@@ -8,7 +8,6 @@ from fedamp.accounting.sampling import PRECISION
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, no_truth
 from fedamp.federation.clipping import AdaptiveClip
 from fedamp.federation.noise import AnyNoise, IndependentNoise
-from fedamp.federation.training import Client
 
 
 class Privacy(Section):
@@ -41,8 +40,3 @@ class Privacy(Section):
         if self.noise_multiplier == 0 and self.epsilon is not None:
             raise ValueError("noise_multiplier: 0 protects nothing, so no budget can be kept: leave out epsilon (null)")
         return self
-
-    def check(self, client: Client) -> None:
-        """Refuse local training that the unit does not allow (ValueError, one line)."""
-        if self.unit == "sample" and (client.steps not in (None, 1) or client.epochs is not None):
-            raise ValueError("client.steps must be 1 (or left out) when privacy.unit is sample: one gradient a record")

@@ -12,14 +12,14 @@ import yaml
 from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, Section
-from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import Data
-from fedamp.federation.aggregation import AnyAggregation, PlainAggregation, SecureAggregation
+from fedamp.federation.aggregation import AnyAggregation, PlainAggregation
 from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
 from fedamp.federation.mixing import Mixing
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.optimizers import Server
 from fedamp.federation.privacy import Privacy
+from fedamp.federation.refusals import refuse
 from fedamp.federation.running import Engine, Faults, Federation
 from fedamp.federation.submodels import AnySubmodels, NoSubmodels
 from fedamp.federation.trackers import Trackers
@@ -74,58 +74,6 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
-        self._check_data()
         self.check_in.check(self.rounds)
-        privacy = self.privacy
-        privacy.check(self.client)
-        noise = privacy.noise_multiplier
-        privacy.noise.check(self.check_in, self.mixing is not None, privacy.clip, privacy.group_size, noise)
-        if isinstance(self.aggregation, SecureAggregation):
-            mixes, has_faults = self.mixing is not None, self.faults is not None
-            self.aggregation.check(privacy.noise.scheme, mixes, self.federation, self.engine.kind, has_faults)
-        elif self.check_in.drawn_by == "node":
-            raise ValueError(
-                "check_in.drawn_by: node hides nothing from a server that sees each node's sum; expected: "
-                "aggregation: {scheme: secure}"
-            )
-        if privacy.clip == "auto" and getattr(self.submodels, "shared_clip", None) is not None:
-            raise ValueError("submodels.shared_clip must be left out with privacy.clip: auto: it is both parts' norm")
-        if self.mixing:
-            self.mixing.check(self.rounds, self.server, self.privacy.clip)
-        if self.model.local:
-            self._check_local()
+        refuse(self)
         return self
-
-    def _check_local(self) -> None:
-        """Refuse where parameters of a client's own have no place, or the fast ways to train would not know them."""
-        for refused, key, expected in (
-            (self.privacy.unit != "client", f"privacy.unit: {self.privacy.unit}", "client"),
-            (not isinstance(self.submodels, NoSubmodels), f"submodels.scheme: {self.submodels.scheme}", "none"),
-            (self.data.name == "external", "data: external", "data that fedamp reads"),
-            (bool(self.federation.hosts) or self.engine.kind == "flower", "a deployment", "a simulation"),
-            (self.engine.address is not None, "engine.address", "workers of one machine"),
-        ):
-            if refused:
-                raise ValueError(
-                    f"model.local keeps parameters with their client, not with {key}; expected: {expected}"
-                )
-
-    def _check_data(self) -> None:
-        natural = isinstance(getattr(self.data, "partition", None), NaturalPartition)
-        if natural and self.data.clients is not None:
-            raise ValueError(
-                "data.clients must be left out with a natural partition: the column names each record's client"
-            )
-        if not natural and self.data.clients is None and self.privacy.unit == "client":
-            raise ValueError("data.clients is required: the number of clients among which the records are partitioned")
-        if self.data.name == "external":
-            for key, found, expected in (
-                ("model.name", self.model.name, "external"),
-                ("submodels.scheme", self.submodels.scheme, "none"),
-                ("privacy.unit", self.privacy.unit, "client"),
-                ("client.max_records", self.client.max_records or "left out", "left out"),  # fedamp reads no records
-            ):
-                if found != expected:
-                    raise ValueError(
-                        f"{key} must be {expected} with external data, got {found}: the app trains its model"
-                    )

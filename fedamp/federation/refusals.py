@@ -1,0 +1,313 @@
+"""Which parts of a scenario cannot be combined, and why: one table, from which docs/strategies.md is written.
+
+A scheme refuses by itself what its own keys cannot be (:meth:`CheckIn.check`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedamp.data.partition import NaturalPartition
+from fedamp.federation.aggregation import SecureAggregation
+from fedamp.federation.check_in import ApartCheckIn
+from fedamp.federation.clipping import AdaptiveClip
+from fedamp.federation.noise import BandedNoise
+from fedamp.federation.submodels import NoSubmodels
+
+Asked = Any
+"""A scenario, in :mod:`fedamp.federation.scenario`, which imports this module."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A combination of keys that is refused.
+
+    Attributes:
+        what: the combination, for people.
+        refused: whether a scenario has it.
+        line: why, with what was found and what is accepted.
+        example: keys and values that show it.
+    """
+
+    what: str
+    refused: Callable[[Asked], bool]
+    line: str | Callable[[Asked], str]
+    example: tuple[str, ...]
+
+
+def refuse(asked: Asked) -> None:
+    """ValueError for the first combination of the table that a scenario has; one line."""
+    for each in REFUSALS:
+        if each.refused(asked):
+            raise ValueError(each.line if isinstance(each.line, str) else each.line(asked))
+
+
+def _is_natural(asked: Asked) -> bool:
+    return isinstance(getattr(asked.data, "partition", None), NaturalPartition)
+
+
+def _apart(asked: Asked) -> Any:
+    """Number of classes or gap, ``auto``, or None for a scheme without."""
+    return asked.check_in.apart if isinstance(asked.check_in, ApartCheckIn) else None
+
+
+def _apart_key(asked: Asked) -> str:
+    return f"check_in.{asked.check_in.apart_key}"
+
+
+def _is_banded(asked: Asked) -> bool:
+    return isinstance(asked.privacy.noise, BandedNoise)
+
+
+def _is_secure(asked: Asked) -> bool:
+    return isinstance(asked.aggregation, SecureAggregation)
+
+
+def _with_external(key: str, expected: str, example: str) -> Refusal:
+    section, _, name = key.partition(".")
+
+    def found(asked: Asked) -> Any:
+        return getattr(getattr(asked, section), name) or "left out"
+
+    return Refusal(
+        f"`data: external` with another `{key}` than {expected}",
+        lambda asked: asked.data.name == "external" and found(asked) != expected,
+        lambda asked: f"{key} must be {expected} with external data, got {found(asked)}: the app trains its model",
+        ("data={name: external, clients: 60}", "model={name: external}", example),
+    )
+
+
+def _with_local(
+    what: str, refused: Callable[[Asked], bool], key: str | Callable[[Asked], str], expected: str, *example: str
+) -> Refusal:
+    def line(asked: Asked) -> str:
+        found = key if isinstance(key, str) else key(asked)
+        return f"model.local keeps parameters with their client, not with {found}; expected: {expected}"
+
+    return Refusal(
+        f"`model.local` with {what}",
+        lambda asked: bool(asked.model.local) and refused(asked),
+        line,
+        ("model={name: mlp, local: [output]}", *example),
+    )
+
+
+_BANDED = "privacy.noise={scheme: banded, bands: 2}"
+_SPACED = "check_in={scheme: spaced, k: 2, gap: 2}"
+_SECURE = "aggregation={scheme: secure}"
+_MIXING = "mixing={width: 0.1}"
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "`data.clients` with a natural partition",
+        lambda asked: _is_natural(asked) and asked.data.clients is not None,
+        "data.clients must be left out with a natural partition: the column names each record's client",
+        ("data={name: npz, path: ., clients: 60, partition: {scheme: natural}}",),
+    ),
+    Refusal(
+        "clients without `data.clients`, where no column names them",
+        lambda asked: not _is_natural(asked) and asked.data.clients is None and asked.privacy.unit == "client",
+        "data.clients is required: the number of clients among which the records are partitioned",
+        ("data={name: npz, path: ., partition: {scheme: iid}}",),
+    ),
+    _with_external("model.name", "external", "model={name: logistic}"),
+    _with_external("submodels.scheme", "none", "submodels={scheme: disjoint, count: 2}"),
+    _with_external("privacy.unit", "client", "privacy.unit=sample"),
+    _with_external("client.max_records", "left out", "client.max_records=9"),
+    Refusal(
+        "`privacy.unit: sample` with several local steps",
+        lambda asked: (
+            asked.privacy.unit == "sample" and (asked.client.steps not in (None, 1) or asked.client.epochs is not None)
+        ),
+        "client.steps must be 1 (or left out) when privacy.unit is sample: one gradient a record",
+        ("privacy.unit=sample", "client={steps: 2}"),
+    ),
+    Refusal(
+        "`auto` for the classes or the gap of a check-in, with independent noise",
+        lambda asked: not _is_banded(asked) and _apart(asked) == "auto",
+        lambda asked: f"{_apart_key(asked)}: auto follows from privacy.noise {{scheme: banded}}; expected: a number",
+        ("check_in={scheme: spaced, k: 2}",),
+    ),
+    Refusal(
+        "banded noise with a check-in without classes or gap",
+        lambda asked: _is_banded(asked) and _apart(asked) is None,
+        lambda asked: (
+            "privacy.noise: banded noise needs check_in {scheme: classes} or {scheme: spaced}, got "
+            f"{asked.check_in.scheme}: a unit's rounds must be at least as far apart as the bands"
+        ),
+        ("check_in={scheme: balanced, k: 2}", _BANDED),
+    ),
+    Refusal(
+        "banded noise with `mixing`",
+        lambda asked: _is_banded(asked) and asked.mixing is not None,
+        ("privacy.noise: mixing hides a round beside independent noise only; expected: independent"),
+        (_SPACED, _BANDED, _MIXING, "server={momentum: 0}"),
+    ),
+    Refusal(
+        "banded noise with an adaptive clipping norm",
+        lambda asked: _is_banded(asked) and isinstance(asked.privacy.clip, AdaptiveClip),
+        (
+            "privacy.noise: noise of earlier rounds fits a fixed clipping norm; expected: privacy.clip a number or "
+            "auto, or independent noise"
+        ),
+        (_SPACED, _BANDED, "privacy.clip={initial: 0.1}"),
+    ),
+    Refusal(
+        "banded noise with `privacy.group_size` above 1",
+        lambda asked: _is_banded(asked) and asked.privacy.group_size > 1,
+        ("privacy.noise: several units meet in a row of the noise; expected: privacy.group_size 1"),
+        (_SPACED, _BANDED, "privacy.group_size=2"),
+    ),
+    Refusal(
+        "more bands than the classes or the gap of a check-in",
+        lambda asked: (
+            _is_banded(asked)
+            and "auto" not in (_apart(asked), bands := asked.privacy.noise.bands)
+            and bands > _apart(asked)
+        ),
+        lambda asked: (
+            f"privacy.noise.bands must be at most {_apart_key(asked)} ({_apart(asked)}), "
+            f"got {asked.privacy.noise.bands}"
+        ),
+        (_SPACED, "privacy.noise={scheme: banded, bands: 3}"),
+    ),
+    Refusal(
+        "banded noise with `noise_multiplier: 0`",
+        lambda asked: _is_banded(asked) and asked.privacy.noise_multiplier == 0,
+        "privacy.noise: noise_multiplier 0 adds none; expected: scheme independent",
+        (_SPACED, _BANDED, "privacy.noise_multiplier=0"),
+    ),
+    Refusal(
+        "`auto` for both the bands and the gap, with a given `noise_multiplier`",
+        lambda asked: (
+            _is_banded(asked)
+            and _apart(asked) == asked.privacy.noise.bands == "auto"
+            and asked.privacy.noise_multiplier != "auto"
+        ),
+        lambda asked: (
+            f"privacy.noise.bands and {_apart_key(asked)}: auto compare the noise at one budget; expected: "
+            "noise_multiplier auto with epsilon, or a number of bands"
+        ),
+        ("check_in={scheme: spaced, k: 2}", "privacy.noise={scheme: banded}"),
+    ),
+    Refusal(
+        "`simulate: protocol` of secure aggregation with `faults`",
+        lambda asked: _is_secure(asked) and asked.aggregation.simulate == "protocol" and asked.faults is not None,
+        "aggregation.simulate: protocol has no faults; expected: sum",
+        ("aggregation={scheme: secure, simulate: protocol}", "faults={failing: 0.1}"),
+    ),
+    Refusal(
+        "secure aggregation with banded noise",
+        lambda asked: _is_secure(asked) and _is_banded(asked),
+        ("aggregation: a node that drops out takes earlier noise with it; expected: privacy.noise independent"),
+        (_SECURE, _SPACED, _BANDED),
+    ),
+    Refusal(
+        "secure aggregation with `mixing`",
+        lambda asked: _is_secure(asked) and asked.mixing is not None,
+        "aggregation: the server knows the noise of mixing; expected: no mixing, or scheme plain",
+        (_SECURE, _MIXING, "server={momentum: 0}"),
+    ),
+    Refusal(
+        "secure aggregation where a unit may live on several nodes",
+        lambda asked: (
+            _is_secure(asked) and (asked.federation.hosts == "trusted" or 0 in asked.federation.hosted.values())
+        ),
+        "aggregation: each unit must live on one node; expected in federation.hosts: ids by name",
+        (_SECURE, "federation.hosts=trusted"),
+    ),
+    Refusal(
+        "`aggregation.nodes` other than those of `federation.hosts`",
+        lambda asked: (
+            _is_secure(asked)
+            and bool(asked.federation.hosted)
+            and asked.aggregation.nodes not in ("auto", len(asked.federation.hosted))
+        ),
+        lambda asked: (
+            f"aggregation.nodes is {asked.aggregation.nodes}, but federation.hosts names {len(asked.federation.hosted)}"
+        ),
+        ("aggregation={scheme: secure, nodes: 5}", "federation.hosts={a: 0-29, b: 30-59}"),
+    ),
+    Refusal(
+        "check-ins drawn by the nodes, without secure aggregation",
+        lambda asked: not _is_secure(asked) and asked.check_in.drawn_by == "node",
+        (
+            "check_in.drawn_by: node hides nothing from a server that sees each node's sum; expected: "
+            "aggregation: {scheme: secure}"
+        ),
+        ("check_in={scheme: balanced, k: 3, drawn_by: node}",),
+    ),
+    Refusal(
+        "`submodels.shared_clip` with `clip: auto`",
+        lambda asked: asked.privacy.clip == "auto" and getattr(asked.submodels, "shared_clip", None) is not None,
+        "submodels.shared_clip must be left out with privacy.clip: auto: it is both parts' norm",
+        ("submodels={scheme: disjoint, count: 2, shared_clip: 0.2}", "privacy.clip=auto"),
+    ),
+    Refusal(
+        "mixing with momentum or Adam",
+        lambda asked: asked.mixing is not None and (asked.server.optimizer != "sgd" or asked.server.momentum > 0),
+        lambda asked: (
+            "mixing needs server.optimizer sgd without momentum, got "
+            + (
+                f"momentum {asked.server.momentum:g}"
+                if asked.server.optimizer == "sgd"
+                else str(asked.server.optimizer)
+            )
+            + ": each round's noise would show again in the next model, and the mixing hides it only once"
+        ),
+        (_MIXING, "server={momentum: 0.5}"),
+    ),
+    Refusal(
+        "mixing with an adaptive clipping norm",
+        lambda asked: asked.mixing is not None and isinstance(asked.privacy.clip, AdaptiveClip),
+        (
+            "mixing needs a number or auto for privacy.clip: what the width hides is relative to the clipping norm, "
+            "which an adaptive norm would change after it was charged"
+        ),
+        (_MIXING, "server={momentum: 0}", "privacy.clip={initial: 0.1}"),
+    ),
+    Refusal(
+        "a width of mixing for a round after the last one",
+        lambda asked: asked.mixing is not None and asked.mixing.steps[-1][0] > asked.rounds,
+        lambda asked: f"mixing.width names round {asked.mixing.steps[-1][0]}, but rounds is {asked.rounds}",
+        ("mixing={width: [[1, 0.1], [9, 0.2]]}", "server={momentum: 0}"),
+    ),
+    _with_local(
+        "`privacy.unit: sample`",
+        lambda asked: asked.privacy.unit != "client",
+        lambda asked: f"privacy.unit: {asked.privacy.unit}",
+        "client",
+        "privacy.unit=sample",
+        "client={}",
+    ),
+    _with_local(
+        "submodels",
+        lambda asked: not isinstance(asked.submodels, NoSubmodels),
+        lambda asked: f"submodels.scheme: {asked.submodels.scheme}",
+        "none",
+        "submodels={scheme: disjoint, count: 2}",
+    ),
+    _with_local(
+        "a custom app",
+        lambda asked: asked.data.name == "external",
+        "data: external",
+        "data that fedamp reads",
+        "data={name: external, clients: 60}",
+        "model={name: external, local: [output]}",
+    ),
+    _with_local(
+        "a deployment",
+        lambda asked: bool(asked.federation.hosts) or asked.engine.kind == "flower",
+        "a deployment",
+        "a simulation",
+        "federation.hosts=trusted",
+    ),
+    _with_local(
+        "a cluster of several machines",
+        lambda asked: asked.engine.address is not None,
+        "engine.address",
+        "workers of one machine",
+        "engine={kind: ray, address: auto}",
+    ),
+)
+"""In the order in which they are looked for."""
