@@ -132,11 +132,13 @@ def test_the_readme(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     exec(python("README.md"), {})
     printed = capsys.readouterr().out
-    cost, checked = blocks("README.md", "text")[0].text.splitlines()
-    assert cost in printed
-    assert checked.partition(", ")[2] in printed  # the accuracy before it is another one in each run
-    shown = re.findall(r"^print\(.*# ([\d.]+) \(at least ([\d.]+)\)", python("README.md"), re.MULTILINE)
-    found = re.findall(r"^([\d.]+) \(at least ([\d.]+)\)$", printed, re.MULTILINE)
+    trained, accounted = (block.text for block in blocks("README.md", "text"))
+    epsilon, unamplified, quality = trained.splitlines()
+    spent = quality.partition(", ")[2]  # the accuracy before it is another one in each run
+    assert all(line in printed for line in (epsilon, unamplified, spent))
+    shown, found = (
+        re.findall(r"^([\d.]+) \(at least ([\d.]+)\)$", each, re.MULTILINE) for each in (accounted, printed)
+    )
     # Sampled ends are from draws, which processors round unlike: they are within a step of the pilot's.
     assert np.array(found, float) == pytest.approx(np.array(shown, float), abs=0.005)
     assert f"**{' to '.join(f'{float(upper):.1f}' for upper, _ in shown)} for the same noise**" in text("README.md")
