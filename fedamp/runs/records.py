@@ -150,7 +150,7 @@ class Summary(FileRecord):
         epsilon_server: for who runs the server, of all planned rounds; None: the server sees everything.
         epsilon_nodes: the same for a registered node, of units of other nodes; None: no nodes are named.
         clients_scheduled, clients_trained: scheduled units of the released rounds, and those that reported.
-        clients_failed: units whose update was not finite, or whose records could not be read; they count as zero.
+        clients_failed: units whose update was not finite, or whose records could not be read; they contribute zero.
         error: why it failed or diverged, in one line.
     """
 
@@ -263,7 +263,7 @@ class LedgerRecord(Charged):
 
     @property
     def noise_multiplier(self) -> float:
-        """Of the whole update, or of its split part."""
+        """The noise multiplier of the whole update, or of its split part."""
         return self.parts[-1].noise_multiplier
 
     @property

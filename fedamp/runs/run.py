@@ -122,7 +122,7 @@ class Run:
 
     @property
     def qualities(self) -> dict[str, float | None]:
-        """Of the last evaluated model: loss, metrics by name, validation_score."""
+        """The quality of the last evaluated model: loss, metrics by name, validation_score."""
         return qualities(self.summary.final)
 
     def frame(self) -> "pandas.DataFrame":

@@ -62,7 +62,7 @@ class PrivateStrategy(Strategy):
 
     A round is :meth:`configure_train`, the nodes' replies, and :meth:`aggregate_train` (:meth:`aggregate`, then
     :meth:`release`). The noisy sum is divided by a public, fixed denominator. Units that fail, are late or have no host
-    count as zero and are not rescheduled; an empty cohort still releases its noise. A round beyond the budget is
+    contribute zero and are not rescheduled; an empty cohort still releases its noise. A round beyond the budget is
     refused before any client is asked.
 
     Args:
