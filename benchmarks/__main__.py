@@ -13,6 +13,7 @@ from benchmarks.finished import ROOT, Finished
 # Minutes on two cores, measured in November 2026 (without the peers that are not installed).
 MINUTES = {
     "idea": 1,
+    "demo": 3,
     "noise": 1,
     "leaderboard": 2,
     "clipping": 10,

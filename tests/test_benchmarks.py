@@ -1,5 +1,6 @@
 """The commands that measure: what they skip, and that the pages show what is stored."""
 
+import json
 import re
 import subprocess
 from dataclasses import asdict, replace
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as everything
-from benchmarks import federations, finished, simulation, simulators
+from benchmarks import demo, federations, finished, simulation, simulators
 from benchmarks.federation_tasks import TASKS
 from benchmarks.federations import Bench, Cell, cells, table
 from benchmarks.limited import Stopwatch, Timed
@@ -103,3 +104,7 @@ def test_the_readme_shows_what_is_stored():
         r"<!-- federations: iid, short -->\n(.*?)<!-- end -->", (ROOT / "README.md").read_text(), re.DOTALL
     )
     assert shown[1].strip() == table(bench.runs, "iid", federations.SHORT, federations.SHORT_BUDGETS)
+
+
+def test_the_readme_tells_the_stored_accuracies_of_the_demo():
+    assert f"<!-- demo -->\n{demo.told(json.loads(demo.RESULTS.read_text()))}\n<!-- end -->" in demo.PAGE.read_text()
