@@ -153,17 +153,20 @@ def revealed(event: Mechanism) -> Revealed:
 
 def _between(event: Mechanism) -> Revealed:
     """From above what it is charged as, or costs without amplification; from below what is attained."""
+    known, below = attained(event), _NOTHING
     try:
         other = charged_as(event)
     except TypeError:
         other = event.unamplified()
+    else:
+        if known is event:  # and what it is charged as is the same
+            return revealed(other)
     if other == event:
         raise NotEvaluable(f"{type(event).__name__} is not Gaussian")
-    above, known, below = revealed(other), attained(event), _NOTHING
-    if known is event:
-        return above
-    with suppress(NotEvaluable):
-        below = revealed(known)
+    above = revealed(other)
+    if known is not event:
+        with suppress(NotEvaluable):
+            below = revealed(known)
     if below is _NOTHING:
         nothing = np.zeros(len(above.chance))
         return Revealed(nothing, above.most, above.chance, nothing, above.off)

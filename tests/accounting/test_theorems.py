@@ -1,9 +1,11 @@
 """ModelMix, groups, merging, batches without replacement, and dp-accounting events, against independent oracles."""
 
+import dataclasses
 import functools
 import math
 
 import dp_accounting as dp
+import mpmath
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -20,6 +22,7 @@ from fedamp.accounting import (
     GroupPoissonGaussian,
     Laplace,
     LinearCombination,
+    Mechanism,
     ModelMix,
     NotPrivate,
     Poisson,
@@ -27,11 +30,14 @@ from fedamp.accounting import (
     RandomSelection,
     Repeat,
     Submodels,
+    SubstitutedPoissonGaussian,
     WithoutReplacement,
     group,
 )
+from fedamp.accounting.events import Release
 from fedamp.accounting.interop import from_dp_accounting, to_dp_accounting
 from fedamp.accounting.renyi import worst_is_concentrated
+from fedamp.accounting.theorems import attained, charged_as
 from tests.accounting.oracles import gaussian_delta
 
 DELTA = 1e-5
@@ -334,3 +340,62 @@ def test_the_lower_end_of_dropout_is_met_by_a_wide_network(keep, noise):
     delta = np.maximum(density - math.exp(0.3) * stats.norm.pdf(x, 0, noise), 0).sum() * step
     assert bounds.lower <= delta * 1.001  # the limit is reached to one part in n; the sum to the square of its step
     assert bounds.lower >= 0.99 * delta
+
+
+# What is attained: lower ends.
+
+
+def substituted_sample(noise, rate, delta):
+    """epsilon of ``SubstitutedPoissonGaussian`` at a delta. The ratio of both densities rises with the noisy number, so
+    that the best set is a half-line."""
+    with mpmath.workdps(80):
+        shift = 1 / mpmath.mpf(noise)
+
+        def tails(z):
+            out, one, other = (mpmath.ncdf(moved - z) for moved in (0, shift, -shift))
+            return (1 - rate) * out + rate * one, (1 - rate) * out + rate * other
+
+        def log_ratio(z):
+            first, second = (mpmath.exp(side * shift * z - shift**2 / 2) for side in (1, -1))
+            return mpmath.log((1 - rate + rate * first) / (1 - rate + rate * second))
+
+        low, high = mpmath.mpf(0), mpmath.mpf(100)
+        for _ in range(200):
+            z = (low + high) / 2
+            mass_in, mass_out = tails(z)
+            low, high = (z, high) if mass_in - mpmath.exp(log_ratio(z)) * mass_out > delta else (low, z)
+        return float(log_ratio(low))
+
+
+def test_a_rare_loss_of_a_substituted_sample_is_no_lower_end_without_sampling():
+    """Its cost without sampling, 7.696, was both ends."""
+    truth, found = substituted_sample(3.0, 0.1, 1e-30), SubstitutedPoissonGaussian(3.0, 0.1).epsilon(1e-30)
+    assert found.lower <= truth <= found.upper
+    assert truth == pytest.approx(1.705, abs=1e-3)
+    usual = SubstitutedPoissonGaussian(3.0, 0.1).epsilon(1e-6)
+    assert usual.lower <= substituted_sample(3.0, 0.1, 1e-6) <= usual.upper < 1.001 * usual.lower
+
+
+def test_a_run_of_substituted_samples_is_below_a_known_number_of_samples():
+    """Given h samples, X is that of a Gaussian of distance 20 sqrt(h); the tail alone bounds its delta from above."""
+    run = Repeat(SubstitutedPoissonGaussian(0.1, 0.001), 10)
+    hits, losses = np.arange(1, 11), np.linspace(0, 2000, 20_001)
+    distance = 20 * np.sqrt(hits)
+    delta = stats.binom.pmf(hits, 10, 0.001) @ norm.cdf(distance[:, None] / 2 - losses / distance[:, None])
+    assert run.epsilon(1e-6).lower <= losses[np.argmax(delta <= 1e-6)]
+    assert run.epsilon(1e-6).upper < math.inf
+
+
+def test_what_a_kind_attains_is_said_not_assumed():
+    """A kind that says only what it is charged as has no lower end, alone and inside others."""
+    assert Mechanism.kinds.keys() - {"Cyclic"} == {
+        kind.__name__ for kind in attained.registry if kind.__name__ in Mechanism.kinds
+    }
+
+    @dataclasses.dataclass(frozen=True)
+    class Stranger(Release, is_kind=False):
+        text = "a stranger"
+
+    charged_as.register(Stranger, lambda event: Gaussian(1.0))
+    for event in (Stranger(), Repeat(Stranger(), 3), Poisson(Stranger(), 0.5), Allocation(Stranger(), 2, 5)):
+        assert event.epsilon(DELTA).lower == 0 < event.epsilon(DELTA).upper < math.inf
