@@ -56,7 +56,7 @@ from fedamp.accounting.theorems import (
     factors,
     group,
     hidden_rounds_bounds,
-    of_one_class,
+    normal,
     other_bounds,
     participation,
     people_in_batch,
@@ -185,7 +185,7 @@ def epsilon(event: Mechanism, delta: float, points: int | None = None, precision
     checks.delta(delta)
     if precision is not None:
         checks.precision(precision)
-    start, event = (time.perf_counter(), time.process_time()), of_one_class(event)
+    start, event = (time.perf_counter(), time.process_time()), normal(event)
     found = _without_sampling(event, EpsilonAt(delta), points)
     if points is None or precision is not None:
         found = _narrowed_by_sampling(event, found, delta, precision or PRECISION)
@@ -196,7 +196,7 @@ def epsilon(event: Mechanism, delta: float, points: int | None = None, precision
 def delta(event: Mechanism, epsilon: float, points: int | None = None, precision: float | None = None) -> Bounds:
     """See ``Mechanism.delta``."""
     checks.epsilon(epsilon)
-    start, event = (time.perf_counter(), time.process_time()), of_one_class(event)
+    start, event = (time.perf_counter(), time.process_time()), normal(event)
     found = _without_sampling(event, DeltaAt(epsilon), points)
     if precision is not None and is_sampled(event):
         try:

@@ -29,7 +29,7 @@ from fedamp.accounting.sampling import (
     certify,
     half_width,
 )
-from fedamp.accounting.theorems import factors, participation
+from fedamp.accounting.theorems import factors, normal, participation
 
 _CHECKPOINTS, SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
 _AHEAD, _ADD_LAWS = 64, 40  # the most rounds that share draws, and laws of the add direction
@@ -59,6 +59,8 @@ def epsilon_over_rounds(
         checks.count("rounds", number, 0, mechanism.span)
     if sorted(asked) != list(asked):
         raise ValueError("rounds must be ascending")
+    if (simpler := normal(mechanism, of_a_class=False)).span == mechanism.span:
+        mechanism = simpler
     if isinstance(mechanism, Cyclic):
         begun = np.array([mechanism.begun(number) for number in asked])
         numbers, places = np.unique(begun, return_inverse=True)

@@ -57,7 +57,7 @@ from fedamp.accounting.theorems import (
     concentrated,
     group,
     hidden_rounds_bounds,
-    of_one_class,
+    normal,
     other_bounds,
     participation,
     people_in_batch,
@@ -336,7 +336,7 @@ def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
     if highest > 4096:
         raise ValueError(f"orders must be <= 4096, got {float(np.max(array))!r}")
     with in_floating_point():
-        logs = log_moments(of_one_class(event), highest)
+        logs = log_moments(normal(event), highest)
     low = np.clip(np.floor(array).astype(int), 1, highest - 1)
     part = array - low
     with np.errstate(invalid="ignore"):

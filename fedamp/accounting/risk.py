@@ -14,7 +14,7 @@ from fedamp.accounting import checks
 from fedamp.accounting.arithmetic import Array
 from fedamp.accounting.convolve import DEFAULT_POINTS
 from fedamp.accounting.events import Mechanism, Relation
-from fedamp.accounting.theorems import of_one_class
+from fedamp.accounting.theorems import normal
 from fedamp.accounting.tradeoff import TradeOff
 
 _LARGEST_EPSILON = 50.0
@@ -55,7 +55,7 @@ def trade_off(mechanism: Mechanism, values: int = 100) -> TradeOff:
     body, tail = (
         min(mechanism.epsilon(delta, points=DEFAULT_POINTS).upper, _LARGEST_EPSILON) for delta in (1e-2, 1e-9)
     )
-    mechanism = of_one_class(mechanism)
+    mechanism = normal(mechanism)
     start = np.linspace(0.0, body, 7 * values // 20), np.linspace(body, tail, values // 4)
     epsilons = np.unique(np.concatenate(start))
     curve = TradeOff(epsilons, *_profile(mechanism, epsilons, DEFAULT_POINTS))

@@ -16,7 +16,7 @@ from fedamp.accounting.events import (
 )
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampling import PRECISION, QUESTIONS, pilot_draws
-from fedamp.accounting.theorems import of_one_class
+from fedamp.accounting.theorems import normal
 
 
 def with_a_law(event: Mechanism) -> Mechanism:
@@ -61,19 +61,17 @@ def calibrate(
         return calibrate_risk(build, advantage=advantage, tpr_at=tpr_at, tolerance=tolerance)
     epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
     checks.positive("tolerance", tolerance)
-    if is_sampled(of_one_class(build(1.0))):
+    if is_sampled(normal(build(1.0))):
         try:
             with in_floating_point():
                 return _calibrate_sampled(
-                    lambda noise: of_one_class(build(noise)), epsilon, delta, checks.precision(precision)
+                    lambda noise: normal(build(noise)), epsilon, delta, checks.precision(precision)
                 )
         except ValueError:
             pass  # the law has to answer
     goal = f"epsilon = {epsilon:g}"
-    coarse = _search(lambda noise: upper_epsilon(of_one_class(build(noise)), delta, 200), epsilon, goal, 1.0, 0.01, 0.7)
-    return _search(
-        lambda noise: upper_epsilon(of_one_class(build(noise)), delta), epsilon, goal, coarse, tolerance, 0.01
-    )
+    coarse = _search(lambda noise: upper_epsilon(normal(build(noise)), delta, 200), epsilon, goal, 1.0, 0.01, 0.7)
+    return _search(lambda noise: upper_epsilon(normal(build(noise)), delta), epsilon, goal, coarse, tolerance, 0.01)
 
 
 def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float, precision: float) -> float:

@@ -55,10 +55,68 @@ from fedamp.accounting.events import (
     mechanism_of,
 )
 
+# The same release.
 
-def of_one_class(event: Mechanism) -> Mechanism:
-    """The same with the run of a class in place of every ``Cyclic``, for the evaluators."""
-    return event.of_a_class if isinstance(event, Cyclic) else event.with_parts(of_one_class)
+
+@lru_cache(maxsize=512)
+def normal(event: Mechanism, of_a_class: bool = True) -> Mechanism:
+    """The same release without what changes nothing, inside and out: one of one is the thing itself. All evaluators see
+    only this form, and the run ``of_a_class`` with the fewest rounds in place of ``Cyclic``.
+    """
+    event = event.with_parts(lambda part: normal(part, of_a_class))
+    if isinstance(event, Cyclic) and of_a_class:
+        return normal(event.of_a_class)
+    try:
+        simpler = _simpler(event)
+    except ValueError:  # no rule, or the noise of the simpler one is out of range
+        return event
+    return event if simpler is event else normal(simpler, of_a_class)
+
+
+def _simpler(event: Mechanism) -> Mechanism:
+    match event:
+        case (
+            Repeat(inner, 1)
+            | Poisson(inner, 1)
+            | Submodels(inner, 1)
+            | Dropout(inner, 1)
+            | Group(inner, 1)
+            | Compose((inner,))
+        ):
+            return inner
+        case Compose(parts) if any(part.releases_nothing for part in parts):
+            return Compose(tuple(part for part in parts if not part.releases_nothing) or (NOTHING,))
+        case RandomSelection() if len(used := event.used[0]) == 1:
+            return used[0]
+        case LinearCombination(parts, weights) if event.assumption == JOINT_RELEASE and max(weights) == 1:
+            return parts[weights.index(1)]
+        case Cyclic(_, _, _, 1):
+            return event.of_a_class
+        case Allocation(inner, k, rounds) | AllocationPrefix(inner, k, rounds) if k == rounds:
+            return Repeat(inner, event.span)
+        case AllocationPrefix(_, _, rounds, released) if released == rounds:
+            return event.whole()
+        case CappedPoisson(inner, rate, at_most, rounds) if at_most == rounds:  # the cap is never met
+            return Repeat(Poisson(inner, rate), event.span)
+        case CappedPoisson(inner, 1, at_most, rounds):
+            return Allocation(inner, at_most, rounds).after(event.span)
+        case Spaced(inner, k, rounds, gap) if gap == 1 or (k == 1 and not event.coefficients):
+            return Allocation(inner, k, rounds).after(event.span)
+        case Spaced() if event.sets == 1 and event.released is None:
+            return event.shown
+        case ModelMix(noise, 0):
+            return Gaussian(noise, relation=event.relation)
+        case GaussianMixture((shift,)):
+            return Gaussian(1 / shift, relation=event.relation) if shift else NOTHING
+        case GroupPoissonGaussian(noise, rate, size) if size == 1 or rate == 1:
+            return Poisson(Gaussian(noise / size, relation=event.relation), rate)
+        case SubstitutedPoissonGaussian(noise, 1):
+            return Gaussian(noise, relation=Relation.SUBSTITUTION)
+        case Group(inner, size):
+            return exact_group(inner, size)
+        case WithoutReplacement(inner, batch, population, size) if batch == population:
+            return exact_group(substituted(inner), size)
+    return event
 
 
 def unamplified(event: Mechanism) -> Mechanism:

@@ -12,14 +12,29 @@ import numpy as np
 import pytest
 
 from fedamp.accounting import (
+    Allocation,
+    CappedPoisson,
     Compose,
+    Cyclic,
+    Dropout,
     Gaussian,
+    GaussianMixture,
+    Group,
+    GroupPoissonGaussian,
+    Laplace,
+    LinearCombination,
     Mechanism,
+    ModelMix,
     NotPrivate,
     Poisson,
     RandomisedResponse,
+    RandomSelection,
     Repeat,
+    Spaced,
     Submodels,
+    SubstitutedPoissonGaussian,
+    WithoutReplacement,
+    epsilon_over_rounds,
     from_json,
 )
 from tests.accounting.contract import MONOTONE, ORACLES, example
@@ -136,3 +151,62 @@ def test_an_unknown_kind_is_refused():
 def test_no_noise_costs_everything():
     assert NotPrivate().epsilon(DELTA).lower == math.inf
     assert Compose([Gaussian(1.0), NotPrivate()]).delta(5.0).upper == 1
+
+
+ONE_OF_ONE = {
+    "repeated once": lambda m: Repeat(m, 1),
+    "composed alone": lambda m: Compose([m]),
+    "composed with no rounds": lambda m: Compose([m, Repeat(m, 0)]),
+    "composed with a prefix of no rounds": lambda m: Compose([m, m.after(0)]) if m.span > 1 else m,
+    "the only one to select": lambda m: RandomSelection([m, NotPrivate()], [1.0, 0.0]),
+    "the only model": lambda m: LinearCombination([m], [1.0]),
+    "a group of one": lambda m: Group(m, 1),
+}
+HIDDEN_ONE_OF_ONE = {
+    "always sampled": lambda m: Poisson(m, 1.0),
+    "one submodel": lambda m: Submodels(m, 1),
+    "all units kept": lambda m: Dropout(m, 1.0),
+    "the only round": lambda m: Allocation(m, 1, 1),
+    "the only round, sampled": lambda m: CappedPoisson(m, 1.0, 1, 1),
+    "the only class": lambda m: Cyclic(m, 1, 1, 1),
+    "the only spaced round": lambda m: Spaced(m, 1, 1, 1, ()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_of_one_is_the_thing_itself(kind, subtests):
+    mechanism = example(kind)
+    cannot_hide = mechanism.is_of_whole_run or mechanism.relation == "substitution"
+    wraps = ONE_OF_ONE if cannot_hide else ONE_OF_ONE | HIDDEN_ONE_OF_ONE
+    for name, wrap in wraps.items():
+        with subtests.test(name):
+            wrapped = wrap(wrap(mechanism))
+            assert wrapped.epsilon(DELTA) == mechanism.epsilon(DELTA)
+            assert wrapped.delta(0.5) == mechanism.delta(0.5)
+            assert np.array_equal(wrapped.rdp([2, 5]), mechanism.rdp([2, 5]))
+            if wrapped.span == mechanism.span:
+                costs = [epsilon_over_rounds(each, DELTA, precision=0.05) for each in (wrapped, mechanism)]
+                assert np.array_equal(*costs)
+
+
+@pytest.mark.parametrize(
+    ("event", "same"),
+    [
+        (WithoutReplacement(Gaussian(2.0), 1, 1), Gaussian(2.0, relation="substitution")),
+        (WithoutReplacement(Gaussian(2.0), 9, 9, size=2), Gaussian(1.0, relation="substitution")),
+        (Spaced(Gaussian(1.0), 2, 6, 1, ()), Allocation(Gaussian(1.0), 2, 6)),
+        (Spaced(Gaussian(1.0), 1, 6, 3, ()), Allocation(Gaussian(1.0), 1, 6)),
+        (Spaced(Gaussian(1.0), 3, 7, 3, (0.5,)), Repeat(Gaussian(1.0), 3)),  # there is one such set
+        (Allocation(Laplace(1.0), 4, 4), Repeat(Laplace(1.0), 4)),
+        (CappedPoisson(Laplace(1.0), 0.5, 4, 4), Repeat(Poisson(Laplace(1.0), 0.5), 4)),
+        (CappedPoisson(Gaussian(1.0), 1.0, 2, 4), Allocation(Gaussian(1.0), 2, 4)),
+        (GroupPoissonGaussian(1.0, 0.25, 1), Poisson(Gaussian(1.0), 0.25)),
+        (SubstitutedPoissonGaussian(1.0, 1.0), Gaussian(1.0, relation="substitution")),
+        (GaussianMixture((0.5,), (1.0,)), Gaussian(2.0)),
+        (ModelMix(1.0, 0.0), Gaussian(1.0)),
+        (Group(Laplace(1.0), 2), Laplace(0.5)),
+    ],
+    ids=str,
+)
+def test_a_kind_that_describes_a_simpler_one_costs_what_that_costs(event, same):
+    assert event.epsilon(DELTA) == same.epsilon(DELTA)
