@@ -28,6 +28,8 @@ _ATTEMPTS = QUESTIONS // 4
 """The most mechanisms that a search certifies, in both directions. The other certificates are for the curve."""
 assert 2 * (_ATTEMPTS + 7) + 1 <= QUESTIONS
 
+_MOST_NOISE = 1e18  # up to where a search looks
+
 
 def calibrate(
     build: Callable[[float], Mechanism],
@@ -53,7 +55,7 @@ def calibrate(
         A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``; some s < 1e-3 if that is enough.
 
     Raises:
-        ValueError: no noise multiplier up to 1e6 keeps the budget.
+        ValueError: no noise multiplier up to 1e18 keeps the budget.
     """
     if advantage is not None or tpr_at is not None:
         if epsilon is not None or delta is not None:
@@ -121,7 +123,7 @@ def calibrate_risk(
         ``trade_off(build(s)).true_positive_rate(tpr_at[0])[1] <= tpr_at[1]``; some s < 1e-3 if that is enough.
 
     Raises:
-        ValueError: no noise multiplier up to 1e6 keeps the risk.
+        ValueError: no noise multiplier up to 1e18 keeps the risk.
     """
     checks.positive("tolerance", tolerance)
     if (advantage is None) == (tpr_at is None):
@@ -151,18 +153,18 @@ def _search(
     """The noise at which a falling cost meets the budget, from the right. In logarithms the cost is nearly straight."""
 
     def excess(position: float) -> float:
-        return math.log(min(max(cost(math.exp(position)), 1e-9), 1e9) / budget)
+        return min(math.log(max(cost(math.exp(position)), 1e-9 * budget)) - math.log(budget), 50.0)
 
     ends: dict[bool, tuple[float, float]] = {}  # whether the budget is exceeded: (position, excess)
     position, step = math.log(start), first_step
     while len(ends) < 2:
         value = excess(position)
         ends[value > 0] = position, value
-        if position > math.log(1e6):
-            raise ValueError(f"{goal} is not reached by any noise multiplier up to 1e6")
+        if value > 0 and position >= math.log(_MOST_NOISE):
+            raise ValueError(f"{goal} is not reached by any noise multiplier up to {_MOST_NOISE:g}")
         if value <= 0 and position < math.log(1e-3):
             return math.exp(position)
-        position, step = position + (step if value > 0 else -step), 2 * step
+        position, step = min(position + (step if value > 0 else -step), math.log(_MOST_NOISE)), 2 * step
     (low, low_value), (high, high_value) = ends[True], ends[False]
     for turn in range(100):
         if high - low <= tolerance:

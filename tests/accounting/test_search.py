@@ -2,21 +2,26 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from fedamp.accounting import (
     Allocation,
     Compose,
     Gaussian,
+    Laplace,
+    NotPrivate,
     Poisson,
     Repeat,
     Submodels,
     WithoutReplacement,
     calibrate,
     calibrate_count,
+    calibrate_risk,
     epsilon_from_rdp,
 )
 
@@ -139,3 +144,50 @@ def test_whole_numbers_are_the_last_that_fit():
 def test_what_cannot_be_reached_is_said(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def gaussian_noise(epsilon, delta):
+    """The least noise multiplier, by Balle, Wang 2018, Theorem 8, in 60 digits."""
+    with mpmath.workdps(60):
+
+        def cost(s):
+            s = mpmath.mpf(s)
+            return mpmath.ncdf(1 / (2 * s) - epsilon * s) - mpmath.exp(epsilon) * mpmath.ncdf(
+                -1 / (2 * s) - epsilon * s
+            )
+
+        low, high = mpmath.mpf("1e-3"), mpmath.mpf("1e15")
+        for _ in range(100):
+            middle = mpmath.sqrt(low * high)
+            low, high = (middle, high) if cost(middle) > delta else (low, middle)
+        return float(high)
+
+
+@pytest.mark.parametrize(
+    ("build", "epsilon", "delta", "exact"),
+    [
+        (lambda s: Repeat(Gaussian(s), 2_000_000), 0.1, DELTA, gaussian_noise(0.1, DELTA) * math.sqrt(2e6)),
+        (Gaussian, 1e-6, DELTA, gaussian_noise(1e-6, DELTA)),
+        (Gaussian, 1e-10, 1e-9, gaussian_noise(1e-10, 1e-9)),
+        # delta = 1 - exp((epsilon - 1 / b) / 2) for Laplace noise of scale b.
+        (Laplace, 1e-6, 1e-9, 1 / (1e-6 - 2 * math.log1p(-1e-9))),
+        (Laplace, 1e-10, 1e-9, 1 / (1e-10 - 2 * math.log1p(-1e-9))),
+    ],
+    ids=["a long run", "Gaussian", "Gaussian below 1e-9", "Laplace", "Laplace below 1e-9"],
+)
+def test_a_budget_that_takes_much_noise_is_reached(build, epsilon, delta, exact):
+    """2e-4: the search's tolerance of 1e-4, and as much for the bracket of the law, whose rounding is charged some 3e-13
+    of epsilon: a share of that over delta.
+    """
+    assert exact * (1 - 1e-9) <= calibrate(build, epsilon, delta) <= exact * (1 + 2e-4 + 4e-13 / delta)
+
+
+def test_an_advantage_that_takes_much_noise_is_reached():
+    """The advantage of one Gaussian is 2 Phi(1 / (2 s)) - 1."""
+    exact = 1 / (2 * float(norm.ppf((1 + 1e-5) / 2)))
+    assert exact * (1 - 1e-7) <= calibrate_risk(Gaussian, advantage=1e-5) <= exact * (1 + 2e-4)
+
+
+def test_a_budget_that_no_noise_keeps_is_refused():
+    with pytest.raises(ValueError, match="epsilon = 1 is not reached by any noise multiplier up to 1e"):
+        calibrate(lambda s: NotPrivate(), 1.0, DELTA)
