@@ -26,6 +26,7 @@ from fedamp.accounting.closed_form import in_closed_form
 from fedamp.accounting.convolve import DEFAULT_POINTS
 from fedamp.accounting.events import (
     AllocationPrefix,
+    Approximate,
     CappedPoisson,
     Compose,
     Gaussian,
@@ -108,7 +109,7 @@ def _group_property(event: Group, question: Question, points: int) -> Bounds:
 
     def delta_at(epsilon: float) -> Bounds:
         part = event.mechanism.delta(epsilon / event.size, points=points)
-        if epsilon == 0:
+        if epsilon == 0 or part.upper == 0:
             return Bounds(0.0, min(1.0, event.size * part.upper), "group property")
         upper = min(1.0, part.upper * math.exp(min(_log_factor(epsilon, event.size), 700.0)))
         return Bounds(0.0, upper, f"group property of {part.method}")
@@ -224,7 +225,10 @@ def _without_sampling(event: Mechanism, question: Question, points: int | None) 
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
     shown = _with_choices_revealed(event, question, points, narrow)
     upper, method = (shown.upper, shown.method) if shown.upper < by_law.upper else (by_law.upper, by_law.method)
-    losses = question.of_losses(epsilon_of_losses(event))
+    if isinstance(event, Approximate):
+        losses = question.of_losses(event.known_epsilon, event.known_delta)
+    else:
+        losses = question.of_losses(epsilon_of_losses(event))
     if losses < upper:
         upper, method = losses, "the sum of the largest losses"
     mixes = event.contains(ModelMix)

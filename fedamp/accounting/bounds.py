@@ -114,9 +114,13 @@ class EpsilonAt:
     unknown: ClassVar[float] = math.inf
     fine: ClassVar[tuple[float, float]] = 0.01, 20.0  # the answers that are worth a finer grid
 
-    def of_losses(self, largest: float) -> float:
-        """The answer where no loss is above ``largest`` (Kairouz, Oh, Viswanath 2015, Theorem 3.4)."""
-        spared = self.delta * (1 + math.exp(-largest)) * (1 - 8 * UNIT)
+    def of_losses(self, largest: float, chance: float = 0.0) -> float:
+        """The answer where no loss is above ``largest``, but for a ``chance`` in [0, 1) (Kairouz, Oh, Viswanath 2015,
+        Theorem 3.4; Murtagh, Vadhan 2016).
+        """
+        if self.delta < chance:
+            return math.inf
+        spared = (self.delta - chance) / (1 - chance) * (1 + math.exp(-largest)) * (1 - 8 * UNIT)
         return min(largest, max(0.0, largest + math.log1p(-spared) + 8 * UNIT * (1 + largest))) if spared < 1 else 0.0
 
     def ask(self, profile: Profile, **options: Any) -> Bounds:
@@ -139,11 +143,14 @@ class DeltaAt:
     unknown: ClassVar[float] = 1.0
     fine: ClassVar[tuple[float, float]] = 1e-10, 1.0  # the answers that are worth a finer grid
 
-    def of_losses(self, largest: float) -> float:
-        """The answer where no loss is above ``largest``."""
+    def of_losses(self, largest: float, chance: float = 0.0) -> float:
+        """The answer where no loss is above ``largest``, but for a ``chance`` in [0, 1)."""
+        if largest == math.inf:
+            return 1.0
         if self.epsilon >= largest:
-            return 0.0
-        return min(1.0, -math.expm1(self.epsilon - largest) / (1 + math.exp(-largest)) * (1 + 8 * UNIT))
+            return chance
+        other = -math.expm1(self.epsilon - largest) / (1 + math.exp(-largest))
+        return min(1.0, (chance + (1 - chance) * other) * (1 + 8 * UNIT))
 
     def ask(self, profile: Profile, **options: Any) -> Bounds:
         """The answer of a profile."""

@@ -78,6 +78,8 @@ class Revealed:
 
     def _delta(self, epsilon: float, upper: bool) -> float:
         """One end of delta."""
+        if epsilon == math.inf:
+            return float(self.chance[(self.most if upper else self.least) == math.inf].sum())
         off = self.off + 8 * UNIT * len(self.chance)
         if upper:
             return min(1.0, float(self.chance @ gaussian_delta(self.most * (1 + off), epsilon, 1)) * (1 + off))

@@ -252,12 +252,15 @@ def merged_models(event: LinearCombination) -> Mechanism:
     return Repeat(mixture, times)
 
 
+_MOST_KNOWN = 690.0  # beyond, the probabilities of a black box leave floating point
+
+
 @charged_as.register
 def worst_black_box(event: Approximate) -> Mechanism:
     """The worst mechanism with this guarantee, of which every other one is a function (Kairouz, Oh, Viswanath 2015,
     Theorem 3.4; Murtagh, Vadhan 2016).
     """
-    if event.known_epsilon > 690:  # beyond floating point: as if it told everything
+    if event.known_epsilon > _MOST_KNOWN:  # as if it told everything
         return FiniteOutcomes((1.0, 0.0), (0.0, 1.0), relation=event.relation)
     rest, less = 1 - event.known_delta, 1 / (1 + math.exp(event.known_epsilon))
     present = (event.known_delta, rest * (1 - less), rest * less, 0.0)
@@ -290,7 +293,12 @@ def attained(event: Mechanism) -> Mechanism:
     return NOTHING
 
 
-@attained.register(Approximate)
+@attained.register
+def attained_by_black_box(event: Approximate) -> Mechanism:
+    """The worst one; what is private at a smaller epsilon is so at a larger one."""
+    return event if event.known_epsilon <= _MOST_KNOWN else replace(event, known_epsilon=_MOST_KNOWN)
+
+
 @attained.register(FiniteOutcomes)
 @attained.register(Gaussian)
 @attained.register(GaussianMixture)

@@ -141,7 +141,7 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
         if private:
             yield _guarantee(ledger, by_round)
     budget, most = ledger["budget_epsilon"], max(spent, default=0.0)
-    over = f"{_shown(most)} exceeds {budget:g}" if budget is not None and most > budget else None
+    over = f"{_shown(most)} exceeds {budget:g}" if budget is not None and not most <= budget else None
     yield Check.of("budget", "none was set" if budget is None else f"{_shown(most)} of {budget:g}", fail=over)
 
 
@@ -176,7 +176,7 @@ def rounds_check(ledger: Json) -> Check:
 def compared(name: str, what: str, claimed: float, cost: float) -> Check:
     """A ledger may claim more than the cost (its accountant may be looser), never less."""
     both = f"{what} is {_exactly(claimed)}; computed again it is"
-    if claimed < cost * (1 - TOLERANCE):
+    if not claimed >= cost * (1 - TOLERANCE):  # also of what is no number
         return Check(name, "fail", f"{both} {_exactly(cost)}")
     looser = claimed > cost * (1 + TOLERANCE)
     return Check(name, "pass", f"{both} less, {_exactly(cost)}" if looser else f"epsilon {_shown(cost)}")
@@ -188,7 +188,7 @@ def _bracket(name: str, what: str, claimed: Json, cost: Bounds) -> Check:
     if not upper.passed or math.isclose(lower, cost.lower, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
         return upper
     both = f"the lower end of {what} is {_exactly(lower)}; computed again it is {_exactly(cost.lower)}"
-    return Check(name, "fail" if lower > cost.lower else "caution", both)
+    return Check(name, "caution" if lower <= cost.lower else "fail", both)
 
 
 def _guarantee(ledger: Json, spent: Array) -> Check:
@@ -196,7 +196,7 @@ def _guarantee(ledger: Json, spent: Array) -> Check:
     last = int(np.searchsorted(spent, ledger["budget_epsilon"] or math.inf, side="right"))
     cost, released = float(spent[last - 1]) if last else 0.0, len(ledger["releases"])
     told = ledger["guaranteed_epsilon"]
-    if told is not None and told < cost * (1 - TOLERANCE):
+    if told is not None and not told >= cost * (1 - TOLERANCE):
         return compared("guarantee", "guaranteed_epsilon", told, cost)
     cost = max(cost, told or 0.0)
     stop = ledger["stopped_because"] or "not finished"
@@ -500,6 +500,9 @@ class Claims:
     def _checks(self) -> Iterator[Check]:
         self.mechanism(1.0)  # refuses what makes no sense
         checks.delta(self.delta)
+        for name, value in (("cohort", self.cohort), ("epsilon", self.epsilon)):
+            if value is not None:
+                checks.positive(name, value)
         if self.people is not None:
             share = 1 / checks.count("people", self.people)
             large = f"delta {self.delta:g} is not below 1 / people, {share:.2g}" if self.delta >= share else None

@@ -8,14 +8,17 @@ import pytest
 
 from fedamp.accounting import (
     Allocation,
+    Approximate,
     Compose,
     Dropout,
     Gaussian,
     GaussianMixture,
+    Group,
     GroupPoissonGaussian,
     Laplace,
     MixedCoordinate,
     ModelMix,
+    NotPrivate,
     Poisson,
     RandomisedResponse,
     RandomSelection,
@@ -146,3 +149,39 @@ def test_arithmetic_that_fails_leaves_the_answer_to_another_evaluator():
     nothing = GaussianMixture((0.0, 1e200), (0.5, 0.5)).epsilon(1e-5)
     assert nothing.upper == math.inf
     assert nothing.method.startswith("none (out of the range of floating point")
+
+
+@pytest.mark.parametrize("known_delta", [0.0, 1e-6])
+def test_a_black_box_of_a_large_epsilon_costs_that_epsilon(known_delta):
+    """Above 690 it stood for a release of everything, also for the lower end."""
+    box = Approximate(700.0, known_delta)
+    for delta in (1e-5, 0.5):
+        exact = 700 + math.log1p(-(delta - known_delta) / (1 - known_delta))
+        found = box.epsilon(delta)
+        assert 0.98 * exact < found.lower <= exact * (1 + 1e-12)
+        assert found.upper == pytest.approx(exact, rel=1e-12)
+    assert box.delta(701.0).upper <= known_delta * (1 + 1e-12)
+    both = Compose([box, Approximate(1.0)]).epsilon(1e-5)
+    assert both.lower <= 701.0
+    assert known_delta or 700.9 < both.upper <= 701.0
+
+
+@pytest.mark.parametrize(
+    ("event", "chance"),
+    [
+        (Gaussian(1.0), 0.0),
+        (Repeat(Poisson(Gaussian(1.0), 0.1), 3), 0.0),
+        (Allocation(Gaussian(1.0), 2, 4), 0.0),
+        (Group(Allocation(Gaussian(1.0), 2, 4), 2), 0.0),
+        (WithoutReplacement(Gaussian(1.0), 2, 4), 0.0),
+        (Laplace(1.0), 0.0),
+        (Approximate(5.0, 1e-3), 1e-3),
+        (Poisson(NotPrivate(), 0.25), 0.25),
+        (NotPrivate(), 1.0),
+    ],
+    ids=str,
+)
+def test_delta_at_infinity_is_the_chance_that_the_release_tells(event, chance):
+    found = event.delta(math.inf)
+    assert found.lower <= chance * (1 + 1e-12)
+    assert chance * (1 - 1e-12) <= found.upper <= chance * (1 + 1e-9) + 1e-15  # tails of the grid

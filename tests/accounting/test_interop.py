@@ -199,3 +199,38 @@ def test_what_flower_asks_wrongly_is_refused():
     with pytest.raises(ValueError, match="backend must be 'fedamp', got 'rdp'"):
         accountant.load_state_dict({"backend": "rdp"})
     assert accountant.num_releases == 0
+
+
+@pytest.mark.parametrize("method", ["poisson", "without-replacement", "no-amplification"])
+@pytest.mark.parametrize("size", [0, -5, 200])
+def test_a_sample_that_there_cannot_be_is_refused_by_flowers_accountant(method, size):
+    config = SimpleNamespace(
+        population_size=100, sampling_method=SimpleNamespace(value=method), target_delta=DELTA, max_epsilon=8.0
+    )
+    ours = ForFlower(config)
+    with pytest.raises(ValueError, match="sample_size must be >= 1"):
+        ours.compose(SimpleNamespace(noise_multiplier=1.0, sample_size=size, population_size=100))
+    assert ours.num_releases == 0
+
+
+def test_one_release_of_flower_costs_what_the_batch_costs():
+    config = SimpleNamespace(population_size=1000, sampling_method=SimpleNamespace(value="without-replacement"))
+    ours = ForFlower(config)
+    ours.compose(SimpleNamespace(noise_multiplier=2.0, sample_size=1, population_size=1000))
+    assert ours.get_epsilon(1e-6) == WithoutReplacement(Gaussian(2.0), 1, 1000).epsilon(1e-6).upper
+
+
+@pytest.mark.parametrize("rate", [1.7, -0.1, math.nan])
+def test_a_rate_that_there_cannot_be_is_refused_by_opacus_accountant(rate):
+    ours = opacus.Accountant()
+    with pytest.raises(ValueError, match="rate must be"):
+        ours.step(noise_multiplier=1.0, sample_rate=rate)
+    assert len(ours) == 0
+
+
+def test_a_negative_count_is_refused_by_googles_accountant():
+    ours = ForGoogle().compose(dp.GaussianDpEvent(1.0), 3)
+    before = ours.mechanism
+    with pytest.raises(Exception, match="times must be >= 0"):
+        ours.compose(dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), -2))
+    assert ours.mechanism == before

@@ -176,8 +176,8 @@ def gaussian_noise(epsilon, delta):
     ids=["a long run", "Gaussian", "Gaussian below 1e-9", "Laplace", "Laplace below 1e-9"],
 )
 def test_a_budget_that_takes_much_noise_is_reached(build, epsilon, delta, exact):
-    """2e-4: the search's tolerance of 1e-4, and as much for the bracket of the law, whose rounding is charged some 3e-13
-    of epsilon: a share of that over delta.
+    """2e-4: the search's tolerance of 1e-4, and as much for the law. Its rounding, some 3e-13 of epsilon, counts over
+    delta.
     """
     assert exact * (1 - 1e-9) <= calibrate(build, epsilon, delta) <= exact * (1 + 2e-4 + 4e-13 / delta)
 

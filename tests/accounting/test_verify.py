@@ -8,6 +8,7 @@ import pytest
 
 from fedamp.accounting import Allocation, Claims, Gaussian, Poisson, Repeat, SubstitutedPoissonGaussian
 from fedamp.accounting.__main__ import main
+from fedamp.accounting.verify import compared
 
 MEAN = {"clip": 0.5, "divided_by": 20, "noise": 0.05, "rounds": 40}  # noise multiplier 2, in contributions
 
@@ -113,3 +114,17 @@ def test_the_help_explains_every_number(capsys, monkeypatch):
     for name in Claims.__dataclass_fields__:
         assert f"--{name.replace('_', '-')}" in printed
         assert f"{name}: " in printed
+
+
+@pytest.mark.parametrize(
+    "name", ["epsilon", "cohort", "noise", "noise_multiplier", "sensitivity", "clip", "rate", "delta"]
+)
+def test_what_is_no_number_is_not_claimed(name):
+    numbers = {**MEAN, "rate": 0.1, "people": 100, name: math.nan}
+    with pytest.raises(ValueError, match=name):
+        Claims(**numbers).checks()
+
+
+def test_a_claimed_epsilon_that_is_no_number_fails():
+    assert compared("run", "epsilon_upper", math.nan, 1.0).verdict == "fail"
+    assert compared("run", "epsilon_upper", math.inf, math.inf).verdict == "pass"

@@ -83,6 +83,7 @@ class Accountant:
     def _release(self, noise: float, sample: int, population: int) -> Mechanism:
         if population != self.config.population_size:
             raise ValueError(f"population_size must be {self.config.population_size}, got {population}")
+        checks.count("sample_size", sample, 1, population, "population_size")
         match self.config.sampling_method.value:
             case "poisson":
                 return Poisson(Gaussian(noise, relation=Relation.ADD_REMOVE), sample / population)

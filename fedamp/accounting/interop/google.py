@@ -47,7 +47,7 @@ class Accountant(dp.PrivacyAccountant):  # type: ignore[misc]
         return self.mechanism.delta(target_epsilon, precision=self._precision).upper
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> Any:
-        if isinstance(event, dp.SelfComposedDpEvent):
+        if isinstance(event, dp.SelfComposedDpEvent) and isinstance(event.count, int) and event.count >= 0:
             return self._maybe_compose(event.event, event.count * count, do_compose)
         if isinstance(event, dp.ComposedDpEvent):
             return next(filter(None, (self._maybe_compose(each, count, do_compose) for each in event.events)), None)

@@ -19,7 +19,8 @@ class Accountant(IAccountant):  # type: ignore[misc]
         return composed((_release(*each), steps) for *each, steps in self.history)
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Charge one step."""
+        """Charge one step; ValueError if the noise multiplier or the rate makes no sense."""
+        _release(noise_multiplier, sample_rate)
         steps = 1
         if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
             steps += self.history.pop()[2]
@@ -41,7 +42,7 @@ class Accountant(IAccountant):  # type: ignore[misc]
 def _release(noise_multiplier: float, sample_rate: float) -> Mechanism:
     if not noise_multiplier:
         return NotPrivate()
-    return Poisson(Gaussian(noise_multiplier, relation=Relation.ADD_REMOVE), min(sample_rate, 1.0))
+    return Poisson(Gaussian(noise_multiplier, relation=Relation.ADD_REMOVE), sample_rate)
 
 
 register_accountant(Accountant.mechanism(), Accountant, force=True)
