@@ -90,7 +90,7 @@ def answer_by_law(event: Mechanism, question: Question, points: int | None = Non
 
 @answer_by_law.register(AllocationPrefix)
 @answer_by_law.register(CappedPoisson)
-def _(
+def by_more_rounds(
     event: AllocationPrefix | CappedPoisson, question: Question, points: int | None = None, with_lower: bool = True
 ) -> Bounds:
     """The smallest of several bounds. None is exact, so a grid finer than the default is not worth its time."""
@@ -140,15 +140,17 @@ def epsilon_below(known: float, delta: float, size: int, of_one: Callable[[float
 
 
 @answer_by_law.register
-def _(event: Group, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
-    """The smallest. A grid finer than the default hardly helps the generic property."""
+def by_group_property(event: Group, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
+    """The smallest (Mironov 2017, Corollary 4). A grid finer than the default hardly helps the generic property."""
     generic = _group_property(event, question, DEFAULT_POINTS if points is None else points)
     others = [question.ask(bound, points=points) for bound in other_bounds(event)]
     return min(generic, *others, key=attrgetter("upper")) if others else generic
 
 
 @answer_by_law.register
-def _(event: WithoutReplacement, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
+def by_batch(
+    event: WithoutReplacement, question: Question, points: int | None = None, with_lower: bool = True
+) -> Bounds:
     """A single release: given that i >= 1 of the group are in the batch, it differs from one of their substitutes by a
     change of 2 i; joint convexity in i. The batch holds any of the group with a chance p, and
     delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).

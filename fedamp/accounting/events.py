@@ -1,7 +1,8 @@
 """What happened, as frozen expressions that nest freely and hold no arithmetic.
 
-Each kind states its release: with the person in, and with the person's contribution v out (a contribution has norm at
-most 1, the clipping norm). X is the likelihood ratio of both. ``theorems`` says what a kind is charged as, ``law`` what
+Each kind states its release as a formula: f is what all others contribute, v the person's contribution, of norm at most
+1 (the clipping norm), M_1, M_2, .. fresh copies of the mechanism inside. With the person out v is 0, or another under
+substitution. X is the likelihood ratio of both. ``theorems`` says what a kind is charged as, ``law`` what
 X is; ``fedamp.accounting`` appoints the evaluators.
 """
 
@@ -300,7 +301,9 @@ def _nested(value: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Gaussian(Release):
-    """A sum with Gaussian noise. Its standard deviation is ``noise_multiplier`` clipping norms of a contribution."""
+    """A sum with Gaussian noise. Its standard deviation is ``noise_multiplier`` clipping norms of a contribution.
+    Release: f + v + z, z ~ N(0, s^2 I).
+    """
 
     noise_multiplier: checks.Scale
     text = "Gaussian noise of multiplier {0.noise_multiplier:g}"
@@ -309,7 +312,7 @@ class Gaussian(Release):
 @dataclass(frozen=True, repr=False)
 class Laplace(Release):
     """A number with Laplace noise of the given scale, in units of the largest absolute contribution. Epsilon is at most
-    1 / scale (2 / scale under substitution).
+    1 / scale (2 / scale under substitution). Release: f + v + z, z of density exp(-|z| / b) / (2 b).
     """
 
     scale: checks.Scale
@@ -320,6 +323,7 @@ class Laplace(Release):
 class RandomisedResponse(Release):
     """One bit about all the data, true with a ``probability`` in [1/2, 1) and flipped otherwise. It is one bit however
     many people's data change. If every person gives a bit, a group of K people goes through K of these: ``Repeat``.
+    Release: a bit b with chance p, else 1 - b.
     """
 
     probability: checks.Probability
@@ -334,7 +338,8 @@ class RandomisedResponse(Release):
 @dataclass(frozen=True, repr=False)
 class FiniteOutcomes(Release):
     """A release with finitely many outcomes: the probability of each with the person's contribution, ``present``, and
-    with its replacement, ``absent``, for the worst neighbours. Both are of one length and sum to 1.
+    with its replacement, ``absent``, for the worst neighbours. Both are of one length and sum to 1. Release: i with
+    chance present_i, or absent_i.
     """
 
     present: Sequence[float]
@@ -354,7 +359,8 @@ class FiniteOutcomes(Release):
 @dataclass(frozen=True, repr=False)
 class Approximate(Release):
     """A black box that is (``known_epsilon``, ``known_delta``)-private, as somebody else has proved; ``known_epsilon``
-    is >= 0, ``known_delta`` in [0, 1). Nothing more is known of it.
+    is >= 0, ``known_delta`` in [0, 1). Nothing more is known of it. Release: any, with P(A) <= exp(epsilon) Q(A) +
+    delta.
     """
 
     known_epsilon: Annotated[float, checks.scale_or_zero]
@@ -368,7 +374,7 @@ class Approximate(Release):
 
 @dataclass(frozen=True)
 class NotPrivate(Mechanism):
-    """A release without noise (noise multiplier 0): epsilon is infinite, for any neighbours."""
+    """A release without noise (noise multiplier 0): epsilon is infinite, for any neighbours. Release: f + v."""
 
     text = "no noise, no privacy"
 
@@ -380,7 +386,8 @@ class NotPrivate(Mechanism):
 @dataclass(frozen=True, repr=False)
 class ModelMix(Release):
     """One round of ModelMix: the server adds Gaussian noise to the sum, then mixes the last two models. Mixing adds
-    uniform noise of the given width in every coordinate (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1).
+    uniform noise of the given width in every coordinate (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1). Release:
+    f + v + z + u, z ~ N(0, s^2 I), u uniform, of width w in every coordinate.
 
     Clients train on the model before it is mixed. A round that starts from the mixture costs more than this charge.
 
@@ -404,7 +411,8 @@ class ModelMix(Release):
 @dataclass(frozen=True, repr=False)
 class MixedCoordinate(Release):
     """What an attacker sees in one coordinate of ``ModelMix``: Gaussian noise plus uniform noise of a ``width``,
-    shifted or not. All fields are > 0, in units of the clipping norm.
+    shifted or not. All fields are > 0, in units of the clipping norm. Release: c + z + u, or z + u, z ~ N(0, s^2), u
+    uniform of width w.
     """
 
     noise_multiplier: checks.Scale
@@ -420,6 +428,7 @@ class GaussianMixture(Release):
     exp(m_i z - m_i^2 / 2), z standard normal, increases in z. Many dimensions reduce to it if all shifts point the same
     way. That is the worst case for Rényi and hockey-stick divergences (supermodularity, as in the proof of Theorem 6.4
     of Yin, Zaheer, Li 2026). The shifts m_i >= 0 are in standard deviations of the noise; the weights w_i sum to 1.
+    Release: m_i + z with chance w_i, or z, z ~ N(0, 1).
     """
 
     shifts: Sequence[float]
@@ -446,7 +455,8 @@ class GaussianMixture(Release):
 @dataclass(frozen=True, repr=False)
 class GroupPoissonGaussian(Release):
     """``size`` people (1 to 500) together under Poisson sampling and Gaussian noise, each sampled independently. The
-    noise multiplier is in units of one person's clipping norm.
+    noise multiplier is in units of one person's clipping norm. Release: f + b_1 v_1 + .. + b_K v_K + z, b_i coins of
+    rate q, z ~ N(0, s^2 I).
     """
 
     noise_multiplier: checks.Scale
@@ -466,7 +476,8 @@ class GroupPoissonGaussian(Release):
 @dataclass(frozen=True)
 class SubstitutedPoissonGaussian(Mechanism):
     """A Gaussian sum of a Poisson sample, for neighbours that differ by substitution: with probability ``rate`` the
-    person's contribution is in it, or the other person's in its place.
+    person's contribution is in it, or the other person's in its place. Release: f + b v + z, or f + b v' + z, b a coin
+    of rate q, z ~ N(0, s^2 I).
     """
 
     noise_multiplier: checks.Scale
@@ -486,7 +497,8 @@ class SubstitutedPoissonGaussian(Mechanism):
 class Compose(Mechanism):
     """Releases after one another. Each may depend on those before. If every part is a single release, they make one
     round together (for instance the shared and the split part of a model). If some part spans several rounds, the
-    rounds of the parts follow one another. All parts are of one neighbouring relation.
+    rounds of the parts follow one another. All parts are of one neighbouring relation. Release: (M_1, M_2, ..), each
+    may depend on those before.
     """
 
     mechanisms: Annotated[Sequence[Mechanism], mechanisms_of]
@@ -511,7 +523,9 @@ class Compose(Mechanism):
 
 @dataclass(frozen=True)
 class Repeat(OfOne):
-    """The same mechanism ``times`` >= 0 times, one after another, with fresh randomness each time."""
+    """The same mechanism ``times`` >= 0 times, one after another, with fresh randomness each time. Release: (M_1, ..,
+    M_t).
+    """
 
     times: checks.CountOrZero
 
@@ -563,7 +577,7 @@ class Hidden(OfOne, is_kind=False):
 class Poisson(Hidden):
     """A person takes part with probability ``rate`` in [0, 1], independently and in secret. ``mechanism`` is the
     release of a participant. Parts that share the coin (the shared and the split part of one round) must be composed
-    first and sampled together.
+    first and sampled together. Release: M with chance q, else M without the person.
     """
 
     rate: checks.Probability
@@ -577,7 +591,7 @@ class Poisson(Hidden):
 @dataclass(frozen=True)
 class Submodels(Hidden):
     """A person trains one of ``count`` >= 1 disjoint submodels, drawn at random and hidden (Dong, Chen, Özgür 2025,
-    Theorem 3.4). ``mechanism`` is one submodel's release.
+    Theorem 3.4). ``mechanism`` is one submodel's release. Release: (M_1, .., M_d), the person in M_j alone, j uniform.
 
     Submodels drawn afresh each round are ``Repeat(Submodels(m, d), T)``; drawn once for the run,
     ``Submodels(Repeat(m, T), d)``. Parts outside all submodels (the output layer, normalisation) are shared. Compose
@@ -591,7 +605,8 @@ class Submodels(Hidden):
 @dataclass(frozen=True)
 class Dropout(Hidden):
     """A person keeps each unit of the whole model with probability ``keep`` in (0, 1]: one hidden mask per person and
-    round. Masks must be drawn with at most this probability; one n-th to floating point counts as one n-th.
+    round. Masks must be drawn with at most this probability; one n-th to floating point counts as one n-th. Release: M,
+    of the units of a mask alone, each kept with chance p.
     """
 
     keep: checks.Probability
@@ -606,7 +621,8 @@ class Dropout(Hidden):
 @dataclass(frozen=True)
 class Allocation(Hidden):
     """The whole run of ``rounds`` >= 1 rounds, of which a person takes part in exactly ``k`` (0 to ``rounds``), drawn
-    at random and hidden. ``mechanism`` is one round; it may itself be amplified (``Submodels``) or composed.
+    at random and hidden. ``mechanism`` is one round; it may itself be amplified (``Submodels``) or composed. Release:
+    (M_1, .., M_T), the person in those of a uniform set of k.
     """
 
     k: Annotated[int, checks.UpTo("rounds")]
@@ -632,7 +648,7 @@ class Allocation(Hidden):
 @dataclass(frozen=True)
 class AllocationPrefix(Hidden):
     """The first ``released`` rounds (0 to ``rounds``) of an ``Allocation`` with the other fields. The other rounds are
-    not out, and may never be.
+    not out, and may never be. Release: the first r of (M_1, .., M_T), the person in those of a uniform set of k.
     """
 
     k: Annotated[int, checks.UpTo("rounds")]
@@ -680,7 +696,7 @@ class _Begun(Hidden, is_kind=False):
 class CappedPoisson(_Begun):
     """Poisson sampling over ``rounds`` >= 1 rounds, with a cap. Where a person's coins choose more than ``at_most``
     rounds, the person takes part in that many of them, drawn uniformly (Feldman, Shenfeld 2025, proof of Corollary
-    4.7).
+    4.7). Release: (M_1, .., M_T), the person in at most c of those that coins of rate q choose.
 
     Args:
         mechanism: one round.
@@ -715,7 +731,7 @@ class CappedPoisson(_Begun):
 class Cyclic(Hidden):
     """A run of ``rounds`` >= 1 rounds; round t is of the public class t modulo ``classes`` (1 to ``rounds``). A person
     is of one class, and takes part in exactly ``k`` (0 to rounds // classes) of its rounds, drawn at random and hidden.
-    ``mechanism`` is one participation.
+    ``mechanism`` is one participation. Release: (M_1, .., M_T), the person in k of those of one class.
 
     The classes are for banded noise (docs/correlated-noise.md): with at most as many bands as classes, the rows of
     different participations do not meet, and one participation over all its rows is one release of ``mechanism``. The
@@ -760,7 +776,8 @@ class Cyclic(Hidden):
 class Spaced(_Begun):
     """A run of ``rounds`` >= 1 rounds with banded noise, of which a person takes part in exactly ``k`` (0 to rounds),
     any two at least ``gap`` apart: a uniform and hidden choice among all such sets. ``mechanism`` is one participation.
-    The hidden choice amplifies Gaussian releases (docs/correlated-noise.md); with others it counts as known.
+    The hidden choice amplifies Gaussian releases (docs/correlated-noise.md); with others it counts as known. Release:
+    (f_t + v_t) + C^-1 z, v_t = 0 but in a uniform set of k rounds, any two at least a gap apart.
 
     Args:
         coefficients: c_1, c_2, .. of the noise, each >= 0, at most gap - 1 of them.
@@ -822,7 +839,8 @@ FIXED_GRADIENTS = "gradients do not depend on the models"
 class RandomSelection(Mechanism):
     """One of several mechanisms, drawn with the given weights. Its release is public, and the draw may be (Yin, Zaheer,
     Li 2026, Theorems 5.1 and 5.2). A mechanism without privacy costs its whole weight in delta at every epsilon, and no
-    Rényi divergence is finite. The weights, >= 0 and of sum 1, do not depend on the data.
+    Rényi divergence is finite. The weights, >= 0 and of sum 1, do not depend on the data. Release: (j, M_j), j with
+    chance w_j.
     """
 
     mechanisms: Annotated[Sequence[Mechanism], mechanisms_of]
@@ -857,6 +875,7 @@ class RandomSelection(Mechanism):
 @dataclass(frozen=True)
 class LinearCombination(Mechanism):
     """The released sum of weighted models, each trained privately on the same data with its own fresh randomness.
+    Release: w_1 M_1 + .. + w_n M_n.
 
     The default charge is for the release of all models with non-zero weight (Yin, Zaheer, Li 2026, Theorem 6.1). The
     paper's cheaper charge per step (Theorems 6.2 and 6.4, Corollary 6.5) is conditional on the trajectories of all
@@ -919,7 +938,7 @@ class LinearCombination(Mechanism):
 @dataclass(frozen=True)
 class Group(Mechanism):
     """A mechanism as ``size`` people (1 to 1000) together see it, who choose and are sampled independently of one
-    another; ``group`` uses it where it knows nothing exact.
+    another; ``group`` uses it where it knows nothing exact. Release: M, with K people in or out together.
     """
 
     mechanism: Annotated[Mechanism, mechanism_of]
@@ -945,7 +964,8 @@ class Group(Mechanism):
 
 @dataclass(frozen=True)
 class WithoutReplacement(Mechanism):
-    """A batch of ``batch`` out of ``population`` people, drawn uniformly without replacement; both are public.
+    """A batch of ``batch`` out of ``population`` people, drawn uniformly without replacement; both are public. Release:
+    M of a uniform batch of n of N people.
 
     Its neighbours differ by substitution: ``size`` people are replaced by others (or their contributions zeroed). The
     batch's release is written for zero-out; a substitution is charged as a change of two contributions.

@@ -198,7 +198,7 @@ class Law:
 
     @staticmethod
     def mixture(laws: Sequence["Law"], weights: Sequence[float]) -> "Law":
-        """The law that is ``laws[i]`` with probability ``weights[i]``: a public choice of one release."""
+        """``laws[i]`` with probability ``weights[i]``: a public choice (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
         points = max(law.points for law in laws)
         used = [(law, w) for law, w in zip(laws, checks.weights("weights", weights, len(laws)), strict=True) if w > 0]
         upper, lower = (
@@ -400,7 +400,8 @@ def of_mixture(event: GaussianMixture, detail: Detail) -> Law:
 def of_substituted_sample(event: SubstitutedPoissonGaussian, detail: Detail) -> Law:
     """The contributions x, y of the worst pair are opposite and of norm 1. In u = <x, z>, v = <y, z> the hockey-stick
     is E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+ at u' = u - |x|^2/2, v' = v - |y|^2/2. Its mixed second
-    derivative is <= 0, so that it falls with <x, y> (Slepian) and, as <x, y> < 0, grows with either norm (Stein).
+    derivative is <= 0, so that it falls with <x, y> (Slepian) and, as <x, y> < 0, grows with either norm (Stein); the
+    proof is new (ours).
     """
     rate, shift = event.rate, 1 / event.noise_multiplier
 

@@ -61,7 +61,8 @@ from fedamp.accounting.events import (
 @lru_cache(maxsize=512)
 def normal(event: Mechanism, of_a_class: bool = True) -> Mechanism:
     """The same release without what changes nothing, inside and out: one of one is the thing itself. All evaluators see
-    only this form, and the run ``of_a_class`` with the fewest rounds in place of ``Cyclic``.
+    only this form, and the run ``of_a_class`` with the fewest rounds in place of ``Cyclic`` (ours:
+    docs/correlated-noise.md).
     """
     event = event.with_parts(lambda part: normal(part, of_a_class))
     if isinstance(event, Cyclic) and of_a_class:
@@ -217,7 +218,7 @@ def without_cap(event: CappedPoisson) -> Mechanism:
 
 @charged_as.register
 def spaced_rounds_known(event: Spaced) -> Mechanism:
-    """As if the rounds were known."""
+    """As if the rounds were known; sampling credits the hidden choice (ours: docs/correlated-noise.md)."""
     return event.shown
 
 
@@ -235,7 +236,7 @@ def hidden_rounds_bounds(event: Allocation | AllocationPrefix | CappedPoisson) -
 
 @charged_as.register
 def merged_models(event: LinearCombination) -> Mechanism:
-    """See the class for both charges."""
+    """See the class for both charges (Yin, Zaheer, Li 2026, Theorem 6.1, or 6.2 and 6.4 under its assumption)."""
     if event.assumption == JOINT_RELEASE:
         used = tuple(part for part, weight in zip(event.mechanisms, event.weights, strict=True) if weight > 0)
         return Compose(used or (NOTHING,))
@@ -269,8 +270,8 @@ def worst_black_box(event: Approximate) -> Mechanism:
 
 @charged_as.register
 def collinear_group(event: GroupPoissonGaussian) -> Mechanism:
-    """The number of them in a round is binomial and their contributions point the same way in the worst case: for Rényi
-    by Schuchardt et al. 2024, Theorem 4.2, for the hockey-stick by the same supermodularity; hence a numerical law,
+    """The number of them in a round is binomial and their contributions point the same way in the worst case, for Rényi
+    (Schuchardt et al. 2024, Theorem 4.2) and, by the same supermodularity, for the hockey-stick; hence a numerical law,
     which that paper leaves open.
     """
     size, rate = event.size, event.rate

@@ -146,3 +146,40 @@ MONOTONE = {  # which way the cost goes with a field, and another value of it
     "size": (1, 3),
     "linf_coordinates": (-1, 4),
 }
+
+PROOFS = {  # of each kind, the tests that share no code with what is charged
+    "Allocation": (
+        "test_brackets_hold_the_integral_in_both_directions_and_epsilon_inverts_it",
+        "test_k_of_t_is_between_what_is_open_and_that_less_the_log_of_the_choices",
+    ),
+    "AllocationPrefix": ("test_prefix_bounds_the_exact_law_and_is_close",),
+    "Approximate": ("test_black_boxes_of_later_versions_compose",),
+    "CappedPoisson": ("test_leaving_rounds_out_never_costs",),
+    "Compose": ("test_unlike_factors_compose_like_gaussians", "test_every_answer_brackets_the_enumerated_truth"),
+    "Cyclic": ("test_bounds_bracket_a_real_mechanism",),
+    "Dropout": ("test_the_lower_end_of_dropout_is_met_by_a_wide_network",),
+    "FiniteOutcomes": ("test_finite_laws_by_enumeration_in_both_directions",),
+    "Gaussian": ("test_gaussian_brackets_the_closed_form_in_both_directions",),
+    "GaussianMixture": ("test_a_mixture_of_gaussians_is_within_our_bracket",),
+    "Group": (
+        "test_the_generic_property_halves_groups_of_any_size",
+        "test_people_who_choose_different_bits_turn_several",
+    ),
+    "GroupPoissonGaussian": ("test_groups_are_the_integral_of_binomial_shifts",),
+    "Laplace": ("test_bounds_bracket_a_real_mechanism",),
+    "LinearCombination": ("test_per_step_charge_would_understate_two_steps_of_dependent_gradients",),
+    "MixedCoordinate": ("test_bounds_bracket_a_real_mechanism",),
+    "ModelMix": ("test_modelmix_is_the_integral_of_corollary_4_1",),
+    "NotPrivate": ("test_no_noise_costs_everything",),
+    "Poisson": (
+        "test_thinning_mixing_and_nesting_finite_laws",
+        "test_composed_poisson_gaussian_contains_the_reference",
+    ),
+    "RandomSelection": ("test_a_part_without_privacy_costs_its_weight_in_delta_at_every_epsilon",),
+    "RandomisedResponse": ("test_randomised_response_composes_to_a_binomial",),
+    "Repeat": ("test_product_of_gaussians_is_a_gaussian",),
+    "Spaced": ("test_brackets_hold_the_integral_and_the_add_direction_is_the_smaller_one",),
+    "Submodels": ("test_mean_of_a_finite_law", "test_mean_of_few_against_quadrature"),
+    "SubstitutedPoissonGaussian": ("test_no_pair_of_contributions_costs_more_than_opposite_ones",),
+    "WithoutReplacement": ("test_groups_in_fixed_batches_contain_real_sums",),
+}
