@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedamp.errors import Interrupted, RunFolderError, ScenarioError, needs_extras
+from fedamp.errors import Interrupted, RunFolderError, needs_extras
 from fedamp.errors import StopTraining as StopTraining
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario as AnyScenario
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedamp.report.notebook import Answer
     from fedamp.report.views import Run
     from fedamp.runs.records import RoundRecord
-    from fedamp.studies.sweeps.workers import Watcher
+    from fedamp.studies.sweep import Watcher
 
 Source = str | Path | Mapping[str, Any] | AnyScenario | None
 """A YAML file, the name of a shipped scenario (``"digits"``), the content of such a file, or a scenario; None: all of
@@ -114,10 +114,7 @@ def play(
     """
     from fedamp.server.launch import rounds
 
-    asked = load(scenario, **settings)
-    if asked.engine.kind == "flower":
-        raise ScenarioError("engine.kind: flower cannot be played round by round; expected: auto, ray, serial")
-    return rounds(asked, Observers(()), _folder(out), resume)
+    return rounds(load(scenario, **settings), Observers(()), _folder(out), resume)
 
 
 def sweep(
@@ -143,7 +140,7 @@ def sweep(
     """
     with needs_extras():
         from fedamp.report.comparison import Sweep
-    from fedamp.studies.sweeps import sweep
+    from fedamp.studies.sweep import sweep
 
     base = load(scenario, **settings) if settings else scenario
     return Sweep.of(sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))

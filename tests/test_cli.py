@@ -78,7 +78,7 @@ def test_without_colour_there_are_no_italics_either():
 
 
 def test_a_model_that_is_larger_than_the_machine_is_refused_before_it_is_made(fedamp, tmp_path):
-    answer = fedamp("scenarios", "validate", write_small(tmp_path), "--set", "model={name: mlp, hidden: [1000000000]}")
+    answer = fedamp("check", write_small(tmp_path), "--set", "model={name: mlp, hidden: [1000000000]}")
     assert answer.status == 2
     assert re.fullmatch(r"error: model mlp needs 1,200 GB, and this machine has .*; expected: .*", one_line(answer.err))
 
@@ -275,11 +275,11 @@ def test_scenarios_show_prints_a_scenario_and_its_partition(fedamp, tmp_path):
     assert sum(map(int, row[1:-1])) == int(row[-1])  # the first column is the client's id
 
 
-def test_scenarios_validate(fedamp, tmp_path):
+def test_check_reads_a_scenario(fedamp, tmp_path):
     scenario = write_small(tmp_path)
-    printed = fedamp("scenarios", "validate", scenario, "--json")
+    printed = fedamp("check", scenario, "--json")
     assert (printed.status, json.loads(printed.out)["verdict"]) == (0, "pass")
-    answer = fedamp("scenarios", "validate", scenario, "--set", "model.name=mlpp")
+    answer = fedamp("check", scenario, "--set", "model.name=mlpp")
     assert answer.status == 2
     assert "mlpp" in one_line(answer.err)
 
@@ -314,11 +314,11 @@ def test_inputs_much_larger_than_one_get_a_hint(fedamp, tmp_path):
     public = "test_is_public: true, test_fraction: 0.2"
     data = ["--set", f"data={{name: npz, path: {tmp_path}, classes: 2, clients: 40, {public}}}"]
     scenario = write_small(tmp_path)
-    answer = fedamp("scenarios", "validate", scenario, *data)
+    answer = fedamp("check", scenario, *data)
     assert answer.status == 0
     assert re.match(r"caution: inputs: their size is 1\.0\de\+03 .*standardise$", one_line(answer.err))
     step = "data.transform=[{name: standardise, mean: 1000, deviation: 200}]"
-    assert not fedamp("scenarios", "validate", scenario, *data, "--set", step).err
+    assert not fedamp("check", scenario, *data, "--set", step).err
 
 
 def test_doctor(fedamp):
@@ -374,7 +374,7 @@ def test_every_key_is_explained(fedamp, subtests):
 ANSWERS = [
     (),
     ("--data", "diabetes", "--unit", "sample"),
-    ("--data", "segments", "--epsilon", 2, "--machine", "flower"),
+    ("--data", "segments", "--epsilon", 2, "--machine", "cluster"),
 ]
 
 

@@ -103,7 +103,7 @@ def least_noise_for_one_round(rate: float, epsilon: float, delta: float) -> floa
     return brentq(excess, 0.1, 100)
 
 
-@pytest.mark.parametrize("command", [("scenarios", "validate"), ("privacy",), ("run",)], ids=" ".join)
+@pytest.mark.parametrize("command", [("check",), ("privacy",), ("run",)], ids=" ".join)
 def test_a_budget_for_no_round_is_refused_with_the_smallest_noise(fedamp, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     refused = fedamp(*command, write_small(tmp_path, *POOR))

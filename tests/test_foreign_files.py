@@ -163,12 +163,12 @@ def test_a_scenario_is_refused_before_it_unfolds_and_its_code_is_not_run_unasked
         "  name: a_strangers_model:make", f"  name: a_strangers_model:make\n{MODELS[words]}"
     )
     (tmp_path / "theirs.yaml").write_text(text)
-    answer = fedamp("scenarios", "validate", tmp_path / "theirs.yaml")
+    answer = fedamp("check", tmp_path / "theirs.yaml")
     assert words in answer.out + answer.err
     assert not ran.exists()
     if answer.status == 0:
         assert "caution: code: a_strangers_model:make was not tried" in answer.err
-        assert fedamp("scenarios", "validate", tmp_path / "theirs.yaml", "--import").err == ""
+        assert fedamp("check", tmp_path / "theirs.yaml", "--import").err == ""
         assert ran.exists()
 
 
@@ -206,7 +206,7 @@ def test_the_cost_of_the_longest_run_is_answered_in_seconds(fedamp, tmp_path):
 def test_a_delta_above_one_in_all_units_calls_for_caution(fedamp, tmp_path, delta, weak):
     scenario = write_small(tmp_path, "rounds=2", "check_in.k=1", f"privacy.delta={delta}")
     run = tmp_path / "run"
-    commands = (("scenarios", "validate", scenario), ("privacy", scenario), ("run", scenario, "--out", run))
+    commands = (("check", scenario), ("privacy", scenario), ("run", scenario, "--out", run))
     for command in (*commands, ("verify", run)):
         with catch_warnings(action="always"):  # as outside of tests, where no warning is an error
             answer = fedamp(*command)

@@ -266,8 +266,7 @@ LOCK = threading.Lock()
         ),
         ({"loss": "cross-entropi"}, "did you mean"),
         ({"metrics": {"seconds": len}}, "metrics: 'seconds'; expected: functions by names"),
-        ({"engine": {"kind": "flower"}}, "objects of Python cannot get to Flower"),
-        ({"engine": {"address": "10.0.0.1:6379"}}, "objects of Python cannot get to Flower or a cluster"),
+        ({"engine": {"address": "10.0.0.1:6379"}}, "objects of Python cannot get to a cluster"),
     ],
 )
 def test_what_cannot_be_given_is_refused_in_one_line(settings, words, tmp_path):

@@ -424,6 +424,6 @@ ELSEWHERE = [
     "doctor",
     "scenarios list",
     "scenarios show multi-label",
-    "scenarios validate digits",
+    "check digits",
     "scenarios schema",
 ]

@@ -176,11 +176,6 @@ def test_ctrl_c_and_an_error_in_the_loop_stop_a_run_after_the_round(tmp_path):
     assert [len(fedamp.open(tmp_path / name).rounds) for name in ("a", "b")] == [1, 1]
 
 
-def test_flowers_simulation_cannot_be_played_round_by_round(tmp_path):
-    with pytest.raises(ScenarioError, match=r"engine\.kind: flower .*; expected: auto, ray, serial"):
-        fedamp.play(fedamp.load(SMALL_DICT, **{"engine.kind": "flower"}), out=tmp_path / "run")
-
-
 # --- the engine ------------------------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,16 @@ def test_the_example_of_the_contract_is_accepted():
     assert scenario.submodels.shared == ("output",)
 
 
+def test_keys_of_older_runs_are_read_at_their_defaults_and_named_otherwise():
+    old = {"seed": 3, "failing": 0.1, "late": 0.0, "repeating": 0.0, "vanishing": None, "killed_workers": 0.0}
+    read = reader.validate(yaml.safe_load(CONTRACT) | {"faults": old}, "old")
+    assert read.faults.model_dump_json() == json.dumps(old, separators=(",", ":"))  # which the fingerprint counts
+    assert "faults: repeating was removed; expected: 0; " in message_of("faults.repeating=0.5")
+    assert not {"repeating", "vanishing"} & reader.json_schema()["$defs"]["Faults"]["properties"].keys()
+    with pytest.warns(UserWarning, match=r"engine\.kind: flower was removed; .*flwr run"):
+        assert reader.load(DIGITS, ["engine.kind=flower"]).engine.kind == "auto"
+
+
 def test_relative_paths_start_where_the_file_lies_also_behind_a_link(tmp_path: Path):
     (tmp_path / "project" / "records").mkdir(parents=True)
     (tmp_path / "links").mkdir()
@@ -115,7 +125,7 @@ WRONG = [
     ("submodels={scheme: disjoint, count: 2, shard: [x]}", "submodels.shard", "did you mean shared?"),
     ("submodels={scheme: dropout, keep: 1}", "submodels.keep", "> 0 and < 1"),
     ("mixing={width: 0}", "mixing.width", "a number > 0"),
-    ("engine.kind=gpu", "engine.kind", "ray, serial, flower"),
+    ("engine.kind=gpu", "engine.kind", "auto, ray, serial"),
     ("engine.workers=0", "engine.workers", "an integer >= 1 or auto"),
     ("engine.device=tpu", "engine.device", "auto|cpu|cuda"),
     ("federation.quorum=2", "federation.quorum", ">= 0 and <= 1"),

@@ -7,6 +7,7 @@ import pytest
 import fedamp
 from fedamp.errors import InputError, ScenarioError
 from fedamp.runs.ledger import fingerprint
+from fedamp.server.observers import Observer
 from fedamp.server.trackers import Mlflow, TensorBoard
 from tests.federations import small
 
@@ -53,26 +54,43 @@ def test_missing_and_infinite_numbers_are_dropped(tmp_path):
 
 
 def test_a_tracker_is_also_a_callback_and_gets_unprotected_numbers_on_request_only(tmp_path):
-    run = fedamp.run(asked(), out=tmp_path / "run", callbacks=[TensorBoard(tmp_path / "board", unprotected=True)])
-    found = scalars(tmp_path / "board" / "run")
+    run = fedamp.run(asked(), out=tmp_path / "run", callbacks=[TensorBoard(unprotected=True)])
+    found = scalars(tmp_path / "run" / "tensorboard")
     losses = [record.unprotected["training_loss"] for record in run.rounds]
     assert [value for _, value in found["unprotected/training_loss"]] == pytest.approx(losses, rel=1e-6)
     assert found["accuracy"] == expected(run, "accuracy")
 
 
+class InTheWay(Observer):
+    def prepared(self, prepared) -> None:
+        (self.folder / "tensorboard").touch()  # where its folder would be
+
+    def opened(self, folder) -> None:
+        self.folder = folder
+
+
 def test_a_tracker_that_fails_is_left_alone(tmp_path):
-    (tmp_path / "file").touch()
-    run = fedamp.run(asked({"name": "tensorboard", "folder": str(tmp_path / "file")}), out=tmp_path / "run")
+    run = fedamp.run(asked("tensorboard"), out=tmp_path / "run", callbacks=[InTheWay()])
     assert run.summary.stopped_because == "finished"
     assert "tracker tensorboard failed (" in (log := run.files.log.read_text())
     assert log.count("the run goes on without it") == 1
 
 
-def test_trackers_are_names_or_sections_and_change_nothing_of_a_run():
-    named = asked("tensorboard", {"name": "mlflow", "uri": "sqlite:///x.db"}, "wandb")
-    assert [tracker.name for tracker in named.trackers] == ["tensorboard", "mlflow", "wandb"]
+def test_trackers_are_names_and_change_nothing_of_a_run():
+    named = asked("tensorboard", "mlflow", "wandb")
+    assert named.trackers == ("tensorboard", "mlflow", "wandb")
     assert fedamp.load(named.model_dump(mode="json")) == named
     assert fingerprint(named) == fingerprint(asked())
+
+
+def test_sections_of_older_runs_are_names_and_their_secrets_are_not_kept():
+    old = [{"name": "tensorboard", "folder": None, "unprotected": False}]
+    assert asked(*old).trackers == ("tensorboard",)
+    old += [{"name": "mlflow", "uri": "https://me:s3cret@host/x", "experiment": "mine", "unprotected": True}]
+    with pytest.warns(UserWarning, match="trackers: experiment, unprotected, uri was removed") as told:
+        read = asked(*old)
+    assert read.trackers == ("tensorboard", "mlflow")
+    assert "s3cret" not in read.to_yaml() + "".join(str(each.message) for each in told)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +98,7 @@ def test_trackers_are_names_or_sections_and_change_nothing_of_a_run():
     [
         (["tensorbord"], "expected: "),
         (["wandb", {"name": "wandb"}], "a tracker stands twice"),
-        ([{"name": "mlflow", "url": "x"}], "did you mean uri?"),
-        ([{"name": "mlflow", "uri": "https://me:s3cret@host/x"}], "holds a password"),
-        ([{"name": "mlflow", "uri": "postgresql://me:s3cret@[host/x"}], "holds a password"),
+        ([{"folder": "x"}], "expected: "),
     ],
 )
 def test_wrong_trackers_are_one_line(trackers, words):
@@ -101,9 +117,11 @@ def test_a_missing_package_is_an_error_before_the_run(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of MLflow's imports
-def test_mlflow_gets_a_resumed_run_as_a_second_run_from_its_first_round(tmp_path):
+def test_mlflow_gets_a_resumed_run_as_a_second_run_from_its_first_round(tmp_path, monkeypatch):
     client = pytest.importorskip("mlflow").MlflowClient(uri := f"sqlite:///{tmp_path / 'mlflow.db'}")
-    run = in_two_parts(asked({"name": "mlflow", "uri": uri, "experiment": "mine"}), tmp_path / "run")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    run = in_two_parts(asked("mlflow"), tmp_path / "run")
     second, first = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
     assert (first.info.status, second.info.status) == ("KILLED", "FINISHED")
     assert second.info.run_name == "run"
@@ -112,18 +130,19 @@ def test_mlflow_gets_a_resumed_run_as_a_second_run_from_its_first_round(tmp_path
     for name in PUBLIC:
         found = [(each.step, each.value) for each in client.get_metric_history(second.info.run_id, name)]
         assert found == expected(run, name)
-    beside = fedamp.run(asked(), out=tmp_path / "b", callbacks=[Mlflow(uri, "mine", unprotected=True)])
+    beside = fedamp.run(asked(), out=tmp_path / "b", callbacks=[Mlflow(unprotected=True)])
     assert beside.accuracy == run.accuracy
     assert any("unprotected/training_loss" in each.data.metrics for each in client.search_runs(["1"]))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of W&B's imports
-def test_wandb_gets_each_round_of_a_resumed_run_as_a_second_run(tmp_path):
+def test_wandb_gets_each_round_of_a_resumed_run_as_a_second_run(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
     from wandb.proto import wandb_internal_pb2
 
-    run = in_two_parts(asked({"name": "wandb", "mode": "offline"}), tmp_path / "run")
+    run = in_two_parts(asked("wandb"), tmp_path / "run")
     files = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
     first, second = sorted(files, key=lambda path: path.stat().st_mtime)
     assert first.name != second.name  # another id

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic.json_schema import SkipJsonSchema
 
 
 class Section(BaseModel):
@@ -16,6 +17,20 @@ def no_truth(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"got {value}, as YAML reads on, off, yes and no; expected: a number")
     return value
+
+
+def removed(default: Any, expected: str) -> Any:
+    """What annotates a key of older versions: no schema names it, and only its default is accepted.
+
+    Their run folders hold it, and their scenarios' fingerprints count it, so it stays where it stood.
+    """
+
+    def check(value: Any, key: ValidationInfo) -> Any:
+        if value != default:
+            raise ValueError(f"{key.field_name} was removed; expected: {expected}")
+        return default
+
+    return SkipJsonSchema(), BeforeValidator(check)  # type: ignore[type-arg]
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(no_truth)]

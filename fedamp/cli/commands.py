@@ -52,7 +52,7 @@ def run(
     overrides: Overrides,
     out_folder: Annotated[Path | None, Option("--out", help="run folder; default: a new one under runs")] = None,
     resume: Annotated[bool, Option("--resume", help="continue an interrupted run")] = False,
-    engine: Annotated[str | None, Option(help="auto, ray, serial or flower")] = None,
+    engine: Annotated[str | None, Option(help="auto, ray or serial")] = None,
     known_seed: Annotated[
         bool | None, Option("--known-seed/--secret-seed", help="known: the noise follows from seed, for research only")
     ] = None,
@@ -124,7 +124,7 @@ def sweep(
     """Run a scenario with every combination of some values, several runs at once."""
     from fedamp.api import sweep
     from fedamp.report.progress import SweepProgress
-    from fedamp.studies.sweeps.grid import grid_of
+    from fedamp.studies.sweep import grid_of
 
     with SweepProgress(terminal.err).shown() as progress:
         swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)

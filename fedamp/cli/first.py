@@ -42,7 +42,6 @@ MACHINES = {
     "here": "{kind: auto}",
     "gpu": "{kind: auto, device: cuda}",
     "cluster": "{kind: ray, address: auto}",
-    "flower": "{kind: flower}",
 }
 TEMPLATE = """\
 # fedamp explain KEY says what a key does; fedamp check says what is off, fedamp privacy what it costs.

@@ -1,17 +1,15 @@
-"""``fedamp scenarios``: the shipped ones, validation, and the JSON schema for editors."""
+"""``fedamp scenarios``: the shipped ones, and the JSON schema for editors."""
 
 from pathlib import Path
 
 from typer import Typer
 
-from fedamp.cli.first import check
 from fedamp.cli.terminal import Overrides, ScenarioArgument, load_scenario, out, print_json
 from fedamp.report import tables
 
 CLIENTS_SHOWN = 10
 
-app = Typer(help="The shipped scenarios, validation, and the JSON schema for editors.", no_args_is_help=True)
-app.command("validate")(check)
+app = Typer(help="The shipped scenarios, and the JSON schema for editors.", no_args_is_help=True)
 
 
 @app.command("list")

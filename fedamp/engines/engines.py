@@ -70,7 +70,8 @@ def open_grid(engine: Engine, log: Path, client_app: str = CLIENT_APP) -> Iterat
     if engine.kind == "serial":
         grid = SerialGrid(client_app, engine.device)
     elif engine.kind == "ray":
-        require_ray(engine.kind)
+        if not _ray_is_installed():
+            raise InputError(f"engine.kind: ray needs Ray: {missing('ray')}, or engine.kind: serial")
         from fedamp.engines.ray import RayGrid
 
         grid = RayGrid(client_app, engine, log)
@@ -90,9 +91,3 @@ def _ray_is_installed() -> bool:
         return find_spec("ray") is not None
     except ValueError:  # its import is blocked
         return False
-
-
-def require_ray(kind: str) -> None:
-    """Raise InputError where Ray is not installed."""
-    if not _ray_is_installed():
-        raise InputError(f"engine.kind: {kind} needs Ray: {missing('ray')}, or engine.kind: serial")

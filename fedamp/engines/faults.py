@@ -1,4 +1,4 @@
-"""The faults that a scenario asks for: clients fail or are late, sites vanish, answers come twice, workers die."""
+"""The faults that a scenario asks for: clients fail or are late, and workers die."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,9 +20,9 @@ LONGEST_WAIT = 0.02  # seconds from sending a round's messages to the death of a
 class FaultyGrid:
     """A grid between the server and the real one, with the faults that the scenario asks for.
 
-    Every fault is drawn from its address (faults' seed, round, client or site), so a run with faults is reproducible
-    and can be resumed. A fault depends neither on data nor on the workers. Deadlines are not waited for: a late client
-    trains, and its answer comes with those of the next round.
+    Every fault is drawn from its address (faults' seed, round, client), so a run with faults is reproducible and can be
+    resumed. A fault depends neither on data nor on the workers. Deadlines are not waited for: a late client trains, and
+    its answer comes with those of the next round.
     """
 
     def __init__(self, grid: Grid, faults: Faults) -> None:
@@ -34,7 +34,7 @@ class FaultyGrid:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """The replies that come in time, some of them twice, and the late ones of the round before."""
+        """The replies that come in time, and the late ones of the round before."""
         asked = list(messages)
         if not asked or asked[0].metadata.message_type != "train":
             return list(self._grid.send_and_receive(asked, timeout=timeout))
@@ -46,7 +46,7 @@ class FaultyGrid:
             if (lags & ~fails).any():
                 rest = only(message, lags & ~fails)
                 late.append(Message(rest.content, rest.metadata.dst_node_id, "train"))
-        killing = self._stream("workers", round_)
+        killing = rng.public_stream(self._faults.seed, "faults workers", round_)
         if killing.random() < self._faults.killed_workers and hasattr(self._grid, "kill_soon"):
             self._grid.kill_soon(int(killing.integers(self.workers)), killing.random() * LONGEST_WAIT)
         replies = list(self._grid.send_and_receive([*prompt, *late], timeout=timeout))
@@ -54,22 +54,13 @@ class FaultyGrid:
         came = [reply for reply in replies if reply.metadata.reply_to_message_id in in_time]
         before = self._late
         self._late = [reply for reply in replies if reply.metadata.reply_to_message_id not in in_time]
-        twice = self._stream("repeating", round_).random(len(came)) < self._faults.repeating
-        return [*before, *came, *(reply for reply, again in zip(came, twice, strict=True) if again)]
+        return [*before, *came]
 
     def _failing_and_late(self, round_: int, clients: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which of the clients never answer, and which do so too late."""
         faults = self._faults
         fails, lags = rng.client_words(rng.client_seeds(faults.seed, "faults", round_, clients), "faults", 2).T
-        gone = rng.happens(fails, faults.failing)
-        if faults.vanishing is not None:
-            sites, first = faults.vanishing.sites, max(1, round_ - faults.vanishing.rounds + 1)
-            draws = [self._stream("vanishing", since).random(sites) for since in range(first, round_ + 1)]
-            gone |= (np.array(draws) < faults.vanishing.rate).any(axis=0)[clients % sites]
-        return gone, rng.happens(lags, faults.late)
-
-    def _stream(self, what: str, round_: int) -> np.random.Generator:
-        return rng.public_stream(self._faults.seed, f"faults {what}", round_)
+        return rng.happens(fails, faults.failing), rng.happens(lags, faults.late)
 
 
 def with_faults(grid: Grid, faults: Faults | None) -> Grid:

@@ -297,7 +297,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     _with_local(
         "a deployment",
-        lambda asked: bool(asked.federation.hosts) or asked.engine.kind == "flower",
+        lambda asked: bool(asked.federation.hosts),
         "a deployment",
         "a simulation",
         "federation.hosts=trusted",

@@ -1,18 +1,27 @@
-"""How a scenario is run: the engine, the tolerances of the server, and injected faults."""
+"""How a scenario is run: the engine, the tolerances of the server, injected faults, and who follows the run."""
 
+import warnings
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fedamp.base import devices, ids
-from fedamp.base.section import Count, Positive, Probability, Rate, Section
+from fedamp.base.section import Count, Positive, Rate, Section, removed
+
+
+def _without_flower(kind: Any) -> Any:
+    """Runs of older versions name it; the engine changes no result, so they stay valid."""
+    if kind != "flower":
+        return kind
+    warnings.warn("engine.kind: flower was removed; auto takes its place, or: flwr run .", stacklevel=2)
+    return "auto"
 
 
 class Engine(Section):
-    """Where the clients train. Only stock Flower, GPUs and ``clients_per_batch`` change the result, within rounding."""
+    """Where the clients train. Only GPUs and ``clients_per_batch`` change the result, within rounding."""
 
-    kind: Literal["auto", "ray", "serial", "flower"] = Field(
+    kind: Annotated[Literal["auto", "ray", "serial"], BeforeValidator(_without_flower)] = Field(
         "auto", description="auto: Ray where it is installed and worth its start, else serial; the same bits"
     )
     workers: Count | Literal["auto"] = Field("auto", description="processes that train; auto: one a core, or a GPU")
@@ -121,23 +130,40 @@ class Federation(Section):
         return bool(self.hosted) and 0 not in self.hosted.values()
 
 
-class Vanishing(Section):
-    """Sites, each with an equal share of the clients, that are unreachable for some rounds."""
-
-    sites: Count = Field(10, description="number of sites; client c lives at site c modulo sites")
-    rate: Probability = Field(description="probability that a site becomes unreachable in a round")
-    rounds: Count = Field(1, description="number of rounds for which it stays unreachable")
-
-
 class Faults(Section):
     """Injected faults of a simulation, the same in every run with the same seed.
 
-    Units that fail, are late or are unreachable count as zero and are charged; no unit is rescheduled.
+    Units that fail or are late count as zero and are charged; no unit is rescheduled.
     """
 
     seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="decides who fails when")
     failing: Rate = Field(0.0, description="probability that a client never answers in a round")
     late: Rate = Field(0.0, description="probability that a client answers after the deadline of a round")
-    repeating: Rate = Field(0.0, description="probability that a node answers twice in a round")
-    vanishing: Vanishing | None = None
+    repeating: Annotated[Any, *removed(0.0, "0; a node's second answer is refused in every run")] = 0.0
+    vanishing: Annotated[Any, *removed(None, "null, and faults.failing instead")] = None
     killed_workers: Rate = Field(0.0, description="probability that a worker is killed in a round (engine.kind: ray)")
+
+
+def _name_alone(tracker: Any) -> Any:
+    """Runs of older versions hold sections, whose settings the trackers' own environment variables replace."""
+    if not isinstance(tracker, dict) or "name" not in tracker:
+        return tracker
+    asked = sorted(key for key, value in tracker.items() if key != "name" and value not in _OLD_DEFAULTS)
+    if asked:
+        warnings.warn(
+            f"trackers: {', '.join(asked)} was removed and does nothing; expected: names, and the trackers' own "
+            "environment variables, such as MLFLOW_TRACKING_URI (docs/trackers.md)",
+            stacklevel=2,
+        )
+    return tracker["name"]
+
+
+def _once(trackers: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(trackers)) < len(trackers):
+        raise ValueError("a tracker stands twice; expected: each once")
+    return trackers
+
+
+_OLD_DEFAULTS = (None, False, "fedamp", "online")
+Tracker = Annotated[Literal["tensorboard", "mlflow", "wandb"], BeforeValidator(_name_alone)]
+Trackers = Annotated[tuple[Tracker, ...], AfterValidator(_once)]

@@ -20,9 +20,8 @@ from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.optimizers import Server
 from fedamp.federation.privacy import Privacy
 from fedamp.federation.refusals import refuse
-from fedamp.federation.running import Engine, Faults, Federation
+from fedamp.federation.running import Engine, Faults, Federation, Trackers
 from fedamp.federation.submodels import AnySubmodels, NoSubmodels
-from fedamp.federation.trackers import Trackers
 from fedamp.federation.training import Client
 from fedamp.models.section import Model
 
@@ -51,7 +50,7 @@ class Scenario(Section):
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
-    trackers: Trackers = Field((), description="tensorboard, mlflow, wandb, or a section with such a name")
+    trackers: Trackers = Field((), description="who receives the public numbers: tensorboard, mlflow, wandb")
 
     @property
     def evaluates(self) -> bool:

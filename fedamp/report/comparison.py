@@ -15,7 +15,7 @@ from fedamp.report.tables import comparison_cells
 from fedamp.report.words import KNOWN_SEED, given
 from fedamp.runs.merged import Merged, Model, read_models
 from fedamp.runs.run import Run
-from fedamp.studies.sweeps import results
+from fedamp.studies import swept
 
 
 def compare(folders: Sequence[Path]) -> "Comparison | Sweep":
@@ -26,9 +26,9 @@ def compare(folders: Sequence[Path]) -> "Comparison | Sweep":
     """
     if not folders:
         raise RunFolderError("no runs to compare; expected: at least one")
-    if len(folders) == 1 and results.is_sweep(folders[0]):
-        return Sweep.of(results.read_sweep(folders[0]))
-    return Comparison(read_models(results.run_folders(folders)))
+    if len(folders) == 1 and swept.is_sweep(folders[0]):
+        return Sweep.of(swept.read_sweep(folders[0]))
+    return Comparison(read_models(swept.run_folders(folders)))
 
 
 class Comparison(Published):
@@ -59,17 +59,17 @@ class Comparison(Published):
         return comparison_pictures(self.models)
 
 
-class Sweep(results.Sweep, Published):
+class Sweep(swept.Sweep, Published):
     """A sweep with its table, its pictures, and a view for notebooks."""
 
     cells, notes = staticmethod(sweep_cells), staticmethod(sweep_notes)
 
     @classmethod
-    def of(cls, swept: results.Sweep) -> "Sweep":
-        return cls(swept.folder, swept.scenario, swept.grid, swept.runs)
+    def of(cls, read: swept.Sweep) -> "Sweep":
+        return cls(read.folder, read.scenario, read.grid, read.runs)
 
     def rows(self) -> list[dict[str, Any]]:
-        runs = [(swept.settings, swept.run) for swept in self.runs if swept.run is not None]
+        runs = [(each.settings, each.run) for each in self.runs if each.run is not None]
         names = dict.fromkeys(name for _, run in runs for name in run.qualities)
         return [
             {

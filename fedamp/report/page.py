@@ -23,7 +23,7 @@ from fedamp.runs.folder import RunFolder
 from fedamp.runs.merged import Model, read_models
 from fedamp.runs.run import Run
 from fedamp.runs.verify import complaint
-from fedamp.studies.sweeps.results import run_folders
+from fedamp.studies.swept import run_folders
 
 CAPTIONS = {
     "rounds": "Quality on the public test set, if there is one, and the privacy cost so far, round by round. Above one "

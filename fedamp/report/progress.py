@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedamp.federation.plan import Plan
     from fedamp.runs.records import RoundRecord, Summary
     from fedamp.server.setup import Prepared
-    from fedamp.studies.sweeps.workers import Job
+    from fedamp.studies.sweep import Job
 
 
 HEARTBEAT, PATIENCE = 10.0, 2.0  # seconds between lines without a terminal; of silence before accounting is mentioned

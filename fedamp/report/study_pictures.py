@@ -15,7 +15,7 @@ from fedamp.base.numbers import power
 from fedamp.base.text import printable
 from fedamp.report import style, words
 from fedamp.studies.merging.merge import Merger
-from fedamp.studies.sweeps.results import REPEATED, Outcome, Sweep
+from fedamp.studies.swept import REPEATED, Outcome, Sweep
 
 Array = NDArray[np.float64]
 COST = "ε, at most"

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from fedamp.base.start import beside, collect_again
+from fedamp.base.start import collect_again
 from fedamp.errors import (
     DivergedError,
     FedampError,
@@ -65,38 +65,32 @@ def rounds(
 ) -> Progress:
     """The rounds of :func:`launch`, one by one as they are released; after an early close the run can be resumed.
 
-    Flower's own simulation plays all of them at once, and yields none. With ``finish_round`` Ctrl-C stops after the
-    round, also while the caller works; else at once.
+    With ``finish_round`` Ctrl-C stops after the round, also while the caller works; else at once.
     """
     if scenario.federation.quorum is None and scenario.faults is None:  # every simulated unit reports
         scenario = scenario.model_copy(update={"federation": scenario.federation.model_copy(update={"quorum": 1.0})})
     # Errors that can be found without torch are found before a folder is made.
     plan = make_plan(scenario, privacy_units(scenario))
     plan.check_budget()
-    compute = cache(beside(plan.costs))
     from fedamp.runs.folder import opened
     from fedamp.server.trackers import trackers_of
 
+    @cache
     def costs() -> Mapping[str, Any]:
         watching.computing(True)
-        found = compute()
+        found = plan.costs()
         watching.computing(False)
         return found
 
-    on_flower = scenario.engine.kind == "flower"
-    if is_given(scenario) and (on_flower or scenario.engine.address):
-        raise ScenarioError("engine: objects of Python cannot get to Flower or a cluster; expected: kind: auto")
-    # Flower's own simulation plays in another process: that one tells the trackers.
-    trackers = [] if on_flower else trackers_of(scenario.trackers)
+    if is_given(scenario) and scenario.engine.address:
+        raise ScenarioError("engine.address: objects of Python cannot get to a cluster; expected: kind: auto")
+    trackers = trackers_of(scenario.trackers)
     with (
-        opened(scenario, out, resume, lock=not on_flower) as (folder, seed),
+        opened(scenario, out, resume) as (folder, seed),
         _explained(folder),
         watched(folder.path, *trackers, observer) as watching,
     ):
-        if on_flower:
-            _play_on_flower(scenario, seed, costs, folder, watching)
-        else:
-            yield from _play_here(scenario, seed, costs, folder, watching, finish_round)
+        yield from _play(scenario, seed, costs, folder, watching, finish_round)
     return folder.path
 
 
@@ -127,7 +121,7 @@ def _explained(folder: "RunFolder") -> Iterator[None]:
         raise FederationError(f"{one_line(error)[:300]}; traceback in {folder.log}") from error
 
 
-def _play_here(
+def _play(
     scenario: Scenario, seed: int | None, costs: Costs, folder: "RunFolder", observer: Observer, finish_round: bool
 ) -> "Iterator[RoundRecord]":
     began = perf_counter()
@@ -155,28 +149,3 @@ def _play_here(
         grid.demand = prepared.demand
         grid = with_all_nodes(grid, prepared.plan)
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
-
-
-def _play_on_flower(
-    scenario: Scenario, seed: int | None, costs: Costs, folder: "RunFolder", observer: Observer
-) -> None:
-    """The same server app and client app, on Flower's own simulation."""
-    from fedamp.engines import flower_engine
-    from fedamp.server.setup import prepare
-
-    seen, prepared = folder.read_rounds(), prepare(scenario, seed, costs)
-    observer.prepared(prepared)
-    prepared.tell_untrainable()
-    observer.started(prepared, seen)
-
-    def watch() -> None:
-        for record in folder.read_rounds()[len(seen) :]:
-            seen.append(record)
-            observer.round_done(record)
-
-    path = folder.path.resolve()
-    # The folder holds the scenario already, so the app resumes it, from whichever round it has reached.
-    app = {"scenario": str(path / folder.scenario.name), "out": str(path)}
-    config = app | {"resume": True, "known-seed": scenario.known_seed}
-    flower_engine.run(config, folder.log, scenario.engine, watch)
-    watch()

@@ -178,7 +178,7 @@ class Prepared:
     @property
     def device(self) -> str:
         """Of this machine, as the scenario names it."""
-        return _asked(self.plan)
+        return self.plan.scenario.engine.device
 
     @cached_property
     def loss(self) -> Loss:
@@ -359,7 +359,7 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
         rows, numbers = trained.get_parameter(name).shape
         parameters -= rows * numbers
         per_record += math.prod(task.input_shape) * numbers
-    asked, device = plan.scenario.engine.clients_per_batch, _asked(plan)
+    asked, device = plan.scenario.engine.clients_per_batch, plan.scenario.engine.device
     device = devices.here(device) if device == "auto" else device  # a named one may be a cluster's
     if piece.owns_all and RecordSteps.can_run(task, trained, piece.known):
         # No gradient of a record is formed: activations, their derivatives, and both as float64.
@@ -379,8 +379,3 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
         size = size.model_copy(update={"records": min(size.records, PERCEPTRON_RECORDS), "cohort": cohort})
     units = min(size.units, math.ceil(plan.expected_cohort))
     return size, bytes_of_a_worker(2 * units * parameters + max(units, size.records) * per_record)
-
-
-def _asked(plan: Plan) -> str:
-    engine = plan.scenario.engine
-    return "cpu" if engine.kind == "flower" else engine.device

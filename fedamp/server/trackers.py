@@ -6,15 +6,13 @@ from private data without noise they get with ``unprotected=True`` only. A resum
 
 import json
 import math
+import os
 import time
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from fedamp.base.section import Section
 from fedamp.base.version import version
 from fedamp.errors import InputError, missing
 from fedamp.runs.folder import RunFolder, read_summary
@@ -24,43 +22,35 @@ from fedamp.server.observers import Observer
 if TYPE_CHECKING:
     from fedamp.server.setup import Prepared
 
-LONGEST_VALUE, PER_CALL = 500, 100  # letters of a setting, and settings at once, that MLflow takes
 
-
-@dataclass
 class Tracker(Observer):
-    """A run in another program; InputError if its package is not installed. If it fails, the run continues without it.
+    """A run in another program. If it fails, the run continues without it. InputError: its package is not installed.
 
-    Args:
-        unprotected: also send numbers that are computed from private data without noise.
+    ``unprotected`` sends numbers that are computed from private data without noise, too.
     """
 
-    name: ClassVar[str]
-    unprotected: bool = field(default=False, kw_only=True)
+    name, _begun = "", False
 
-    def __post_init__(self) -> None:
+    def __init__(self, *, unprotected: bool = False) -> None:
         if find_spec(self.name) is None:
             raise InputError(f"trackers: {missing(self.name)}, or without it")
-        self.only_tells, self._begun = f"tracker {self.name}", False
+        self.only_tells, self._unprotected = f"tracker {self.name}", unprotected
 
-    @abstractmethod
-    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Start a new run with a name and the scenario by key path."""
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """Start a new run in ``self.folder``, with the scenario."""
 
-    @abstractmethod
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
         """Show the numbers of a round."""
 
-    @abstractmethod
     def end(self, status: str) -> None:
         """End the run: ``finished``, ``failed`` or ``interrupted``."""
 
     def opened(self, folder: Path) -> None:
-        self.run_folder = folder
+        self.folder = folder
 
     def started(self, prepared: "Prepared", finished: list[RoundRecord]) -> None:
         scenario = prepared.plan.scenario.model_dump(mode="json", exclude={"description", "trackers"})
-        self.begin(self.run_folder.name, flat(scenario) | {"fedamp": version()})
+        self.begin(scenario | {"fedamp": version()})
         self._begun = True
         for record in finished:
             self.round_done(record)
@@ -68,30 +58,28 @@ class Tracker(Observer):
     def round_done(self, record: RoundRecord) -> None:
         numbers = {"accuracy": record.accuracy, "loss": record.loss, **record.metrics}
         numbers |= {"validation_score": record.validation_score, "epsilon": record.epsilon_upper}
-        if self.unprotected:
+        if self._unprotected:
             numbers |= {f"unprotected/{name}": float(value) for name, value in record.unprotected.items()}
-        shown = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
-        self.tell(record.round, shown)
+        known = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
+        self.tell(record.round, known)
 
     def closed(self) -> None:
         if self._begun:
-            ended = RunFolder(self.run_folder).summary.exists()
-            ending = read_summary(self.run_folder).stopped_because if ended else "failed"
+            ended = RunFolder(self.folder).summary.exists()
+            ending = read_summary(self.folder).stopped_because if ended else "failed"
             self.end({"budget": "finished", "diverged": "failed"}.get(ending, ending))
 
 
-@dataclass
 class TensorBoard(Tracker):
-    """Event files for ``tensorboard --logdir`` in ``folder``; default: ``tensorboard`` in the run folder."""
+    """Event files for ``tensorboard --logdir``, in ``tensorboard`` in the run folder."""
 
-    name: ClassVar[str] = "tensorboard"
-    folder: str | Path | None = None
+    name = "tensorboard"
 
-    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
+    def begin(self, settings: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        where = Path(self.folder) / name if self.folder else self.run_folder / "tensorboard"
-        self._writer = SummaryWriter(str(where.resolve()), purge_step=0)  # drops the rounds before a resumption
+        where = str((self.folder / "tensorboard").resolve())
+        self._writer = SummaryWriter(where, purge_step=0)  # drops the rounds before a resumption
         self._writer.add_text("scenario", f"```\n{json.dumps(settings, indent=1)}\n```")
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
@@ -103,29 +91,22 @@ class TensorBoard(Tracker):
         self._writer.close()
 
 
-@dataclass
 class Mlflow(Tracker):
-    """A run of an MLflow experiment, on a server or in a database; MLflow's active run is left alone.
+    """A run of the experiment ``MLFLOW_EXPERIMENT_NAME`` (fedamp) at ``MLFLOW_TRACKING_URI``; no other is touched."""
 
-    ``uri`` is of the server or database; default: ``MLFLOW_TRACKING_URI``, or MLflow's own default. The experiment is
-    created if it does not exist.
-    """
+    name = "mlflow"
 
-    name: ClassVar[str] = "mlflow"
-    uri: str | None = None
-    experiment: str = "fedamp"
-
-    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
+    def begin(self, settings: Mapping[str, Any]) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        self._client = MlflowClient(tracking_uri=self.uri)
-        found = self._client.get_experiment_by_name(self.experiment)
-        experiment = found.experiment_id if found else self._client.create_experiment(self.experiment)
-        self._id = self._client.create_run(experiment, run_name=name).info.run_id
-        values = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in settings.items()]
-        for first in range(0, len(values), PER_CALL):
-            self._client.log_batch(self._id, params=values[first : first + PER_CALL])
+        self._client, experiment = MlflowClient(), os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedamp")
+        found = self._client.get_experiment_by_name(experiment)
+        where = found.experiment_id if found else self._client.create_experiment(experiment)
+        self._id = self._client.create_run(where, run_name=self.folder.name).info.run_id
+        values = [Param(key, str(value)[:500]) for key, value in _flat(settings)]
+        for first in range(0, len(values), 100):  # MLflow takes no more, and no longer ones
+            self._client.log_batch(self._id, params=values[first : first + 100])
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
@@ -137,25 +118,21 @@ class Mlflow(Tracker):
         self._client.set_terminated(self._id, {"interrupted": "KILLED"}.get(status, status.upper()))
 
 
-@dataclass
 class Wandb(Tracker):
-    """A run of a W&B project, made if there is none, without W&B's own data about machine, code and terminal.
+    """A run of the project ``WANDB_PROJECT`` (fedamp), without W&B's own data about machine, code and terminal."""
 
-    ``mode`` is ``online``, or ``offline`` for files in the run folder that ``wandb sync`` sends.
-    """
+    name = "wandb"
 
-    name: ClassVar[str] = "wandb"
-    project: str = "fedamp"
-    mode: str = "online"
-
-    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
+    def begin(self, settings: Mapping[str, Any]) -> None:
         import wandb
 
         quiet = wandb.Settings(
             silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
         )
-        where: dict[str, Any] = {"project": self.project, "mode": self.mode, "dir": self.run_folder}
-        self._there = wandb.init(**where, name=name, reinit="create_new", config=dict(settings), settings=quiet)
+        where: dict[str, Any] = {"project": os.environ.get("WANDB_PROJECT", "fedamp"), "dir": self.folder}
+        self._there = wandb.init(
+            **where, name=self.folder.name, reinit="create_new", config=dict(_flat(settings)), settings=quiet
+        )
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
         self._there.log(dict(numbers), step=round_)
@@ -164,17 +141,12 @@ class Wandb(Tracker):
         self._there.finish(exit_code=int(status == "failed"))
 
 
-def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in settings.items():
-        found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
-    return found
+        yield from _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else [(above + key, value)]
 
 
-_KINDS: dict[str, type[Tracker]] = {kind.name: kind for kind in (TensorBoard, Mlflow, Wandb)}
-
-
-def trackers_of(sections: Sequence[Section]) -> list[Tracker]:
+def trackers_of(names: Sequence[str]) -> list[Tracker]:
     """The trackers of a scenario; InputError if a package that one needs is not installed."""
-    asked = [section.model_dump() for section in sections]
-    return [_KINDS[each.pop("name")](**each) for each in asked]
+    kinds = {kind.name: kind for kind in (TensorBoard, Mlflow, Wandb)}
+    return [kinds[name]() for name in names]

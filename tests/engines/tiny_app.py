@@ -80,9 +80,6 @@ def main(grid: Grid, context: Context) -> None:
         time.sleep(0.1)
     record = flower.to_record({"w": np.arange(5, dtype=np.float32)})
     config = ConfigRecord({"seeds": [1, 2]})
-    if context.run_config["stay"]:
-        print("the nodes are there", flush=True)
-        time.sleep(500)
     sent = [Message(RecordDict({"arrays": record, "config": config}), node, "train") for node in nodes]
     bad = Message(RecordDict({"config": config}), nodes[0], "train.fail")
     *replies, failed = sorted(grid.send_and_receive([*sent, bad], timeout=200), key=lambda reply: reply.has_error())

@@ -113,7 +113,6 @@ def test_check_says_everything_in_a_table_and_as_json(fedamp, tmp_path):
     table = fedamp("check", scenario)
     assert table.status == 0
     assert "60 units, 8 rounds" in table.out
-    assert fedamp("scenarios", "validate", scenario).out.splitlines()[0] == table.out.splitlines()[0]
     refused = fedamp("check", scenario, "--set", "privacy.noise_multiplier=1000")
     assert refused.status == 2
     assert "fail" in refused.out

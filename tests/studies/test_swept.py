@@ -6,7 +6,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import fedamp
-from fedamp.studies.sweeps.choosing import cost_of_choosing
+from fedamp.studies.swept import cost_of_choosing
 from tests.federations import small
 
 
@@ -37,5 +37,4 @@ def test_nothing_is_promised_of_runs_whose_seed_is_known(secret, tmp_path):
     for runs in ([known], [*secret, known], []):
         answer = cost_of_choosing(runs)
         assert answer["all_runs_epsilon"] is None
-        assert answer["random_stop_epsilon"] is None
         assert "is not computed" in " ".join(answer["in_words"])

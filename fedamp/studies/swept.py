@@ -1,6 +1,7 @@
-"""The results of a sweep: its runs, their means over seeds, and the best settings by public validation records."""
+"""The results of a sweep: its runs, their means over seeds, the best settings, and the cost of choosing among them."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,23 +11,44 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from fedamp.accounting import Compose, Repeat
+from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.bounds import finite
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
 from fedamp.runs.folder import read_summary
 from fedamp.runs.run import Run, read_run
-from fedamp.studies.sweeps.choosing import cost_of_choosing
-from fedamp.studies.sweeps.grid import Settings
+
+Grid = dict[str, list[Any]]  # values by key path
+Settings = dict[str, Any]  # one value for each key of a grid
 
 FILE, RUNS = "sweep.json", "runs"
 REPEATED = "seed"
 """Runs that differ in nothing but this key are repetitions of each other."""
+
+NOT_CHARGED = (
+    "Nothing is charged for choosing: each run's ledger charges that run alone. Scores on public records add nothing "
+    "to what the runs released. But the choice of the best run depends on every run that was scored."
+)
+UNKNOWN = (
+    "The joint cost of the runs is not computed: a seed is known, a run has no privacy, or the runs protect different "
+    "units or use a different delta."
+)
+JOINT = (
+    "If all runs trained on the same private records, the choice is covered by their joint cost: epsilon = {:.4g} at "
+    "delta = {:g} for all {}. The chosen run's own epsilon does not cover it."
+)
+ALTERNATIVES = (
+    "Choosing costs nothing if the runs train on public records; then train once on the private ones. Scores on "
+    "private records would be further releases, each with its own noise and charge."
+)
 
 
 class PlannedRun(Record):
     """A run of a sweep: its folder below ``runs``, and its values of the grid's keys."""
 
     folder: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9.,=_+-]{0,100}$")]
-    settings: dict[str, Any]
+    settings: Settings
 
 
 class SweepRecord(FileRecord):
@@ -37,7 +59,7 @@ class SweepRecord(FileRecord):
     format: Literal["fedamp sweep 1"] = "fedamp sweep 1"
     written_by: str
     scenario: str
-    grid: dict[str, list[Any]]
+    grid: Grid
     runs: tuple[PlannedRun, ...]
 
 
@@ -158,9 +180,7 @@ class Sweep:
 
     def to_json(self) -> dict[str, Any]:
         """The answer of ``fedamp sweep --json``."""
-        unfinished = [
-            {"settings": each.settings, "folder": str(each.folder), "error": each.error} for each in self.unfinished
-        ]
+        missing = self.unfinished
         return {
             "folder": str(self.folder),
             "scenario": self.scenario,
@@ -168,7 +188,7 @@ class Sweep:
             "varied": self.varied,
             "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "best": [outcome.to_json() for outcome in self.best],
-            "unfinished": unfinished,
+            "unfinished": [{"settings": it.settings, "folder": str(it.folder), "error": it.error} for it in missing],
             "choosing": cost_of_choosing(self.finished),
         }
 
@@ -202,3 +222,22 @@ def finished(folder: Path) -> Run | None:
         return None
     run = read_run(folder, folder.name)
     return None if run.was_stopped_early else run
+
+
+def cost_of_choosing(runs: Sequence[Run]) -> dict[str, Any]:
+    """The cost of publishing which run was best, beyond what each run's ledger charges for that run alone.
+
+    Returns:
+        ``charged``: always 0. ``all_runs_epsilon``: at most the joint cost of all runs, which covers any choice among
+        them; None if runs have different guarantees, a known seed or no noise. ``delta``; ``in_words``.
+    """
+    promises = {tuple(map(str, run.promise.values())) for run in runs}
+    delta, together, words = runs[0].ledger.delta if runs else None, None, [NOT_CHARGED, UNKNOWN]
+    if delta is not None and len(promises) == 1 and all(run.is_private and not run.has_known_seed for run in runs):
+        counts = Counter(run.ledger.mechanism for run in runs)
+        joint = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
+        together = finite(joint.epsilon(delta_left(delta, len(runs))).upper)
+    if together is not None:
+        words = [NOT_CHARGED, JOINT.format(together, delta, len(runs))]
+    choice = {"charged": 0, "runs": len(runs), "delta": delta, "all_runs_epsilon": together}
+    return choice | {"in_words": [*words, ALTERNATIVES]}

@@ -1,0 +1,350 @@
+"""A sweep: a scenario with every combination of some values. Finished runs are skipped, interrupted ones resumed.
+
+Several runs play at once in spawned processes. A fork could hang while a library has threads at work.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import signal
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fedamp.base.files import locked
+from fedamp.base.version import version
+from fedamp.data.dataset import TO_TEST
+from fedamp.errors import FedampError, InputError, Interrupted, RunFolderError, ScenarioError
+from fedamp.federation.reader import key_and_value
+from fedamp.federation.scenario import Scenario
+from fedamp.runs.folder import read_summary
+from fedamp.runs.ledger import fingerprint
+from fedamp.runs.records import LedgerRecord
+from fedamp.server.launch import how_to_resume, launch
+from fedamp.server.observers import Forewarning, Observers
+from fedamp.studies.swept import (
+    FILE,
+    RUNS,
+    Grid,
+    PlannedRun,
+    Settings,
+    Sweep,
+    SweepRecord,
+    finished,
+    is_sweep,
+    read_sweep,
+)
+
+SWEEPS = Path("sweeps")
+MOST_RUNS = 10_000
+LONGEST_NAME = 80  # letters of a run's folder
+STOP_DEADLINE = 10.0  # seconds that an idle process may take to end
+
+
+class Job(NamedTuple):
+    """A run to start, or to resume."""
+
+    name: str
+    scenario: Scenario
+    folder: Path
+    resume: bool
+
+
+class Watcher(Protocol):
+    """Follows the runs of a sweep."""
+
+    def begun(self, jobs: Sequence[Job]) -> None:
+        """Before the first run: the jobs to do."""
+
+    def round_done(self, job: Job, round_: int) -> None:
+        """After every released round of a run."""
+
+    def run_done(self, job: Job, error: str | None) -> None:
+        """After a run, with one line that says why it stopped before its end."""
+
+
+Ended = tuple[Job, str | None]  # and one line that says why it stopped before its end
+Tell = Callable[[Job, int], object]  # called with the number of every released round
+
+
+def sweep(
+    load: Callable[[Settings], Scenario],
+    grid: Mapping[str, Any],
+    out: Path | None = None,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
+) -> Sweep:
+    """Run every combination of a grid's values: see :func:`fedamp.api.sweep`.
+
+    Args:
+        load: the scenario with some values changed.
+        grid, watcher: as there.
+        out: folder; default: ``sweeps/NAME``. Runs that it holds are skipped, or resumed.
+        jobs: runs at once, each in its own process; 1: one after the other in this process; default: one per core.
+
+    Raises:
+        InputError: nothing was run; one line that says what is wrong.
+        Interrupted: Ctrl-C; the same call resumes the sweep.
+    """
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs: got {jobs}; expected: a whole number >= 1")
+    lists = checked(grid)
+    runs = tuple(PlannedRun(folder=folder_name(each, lists), settings=each) for each in points(lists))
+    scenarios = {run.folder: load(run.settings) for run in runs}
+    if not all(each.evaluates for each in scenarios.values()):
+        raise InputError(f"sweep: nothing scores its runs; expected: {TO_TEST}, and an evaluation")
+    name = scenarios[runs[0].folder].name
+    folder = out or SWEEPS / name
+    _make_folder(folder, private=not all(each.known_seed for each in scenarios.values()))
+    with locked(folder):
+        places = {each: folder / RUNS / each for each in scenarios}
+        waiting = [
+            Job(each, scenario, places[each], resume=(places[each] / "scenario.yaml").is_file())
+            for each, scenario in scenarios.items()
+            if not _is_done(scenario, places[each])
+        ]
+        SweepRecord(written_by=f"fedamp {version()}", scenario=name, grid=lists, runs=runs).write(folder / FILE)
+        try:
+            errors = _play(waiting, min(jobs or os.cpu_count() or 1, len(waiting)), watcher)
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(f"{folder}: run the same command to resume") from None
+    return read_sweep(folder, errors)
+
+
+def _make_folder(folder: Path, private: bool) -> None:
+    """Make the folder, or check that it is empty or holds a sweep; anything else is a RunFolderError."""
+    try:
+        folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot be made ({error.strerror})") from None
+    if not is_sweep(folder) and any(path.name != ".lock" for path in folder.iterdir()):
+        raise RunFolderError(f"{folder}: not the folder of a sweep, and not empty; expected: another one with --out")
+
+
+def _is_done(scenario: Scenario, folder: Path) -> bool:
+    """Whether the folder holds the finished run; a RunFolderError if it holds a run of another scenario."""
+    if (ledger := folder / "ledger.json").is_file():
+        record = LedgerRecord.read(ledger)
+        if (record.scenario_sha256, record.has_known_seed) != (fingerprint(scenario), scenario.known_seed):
+            raise RunFolderError(f"{folder}: a run of another scenario; expected: another folder with --out")
+    return finished(folder) is not None
+
+
+def _play(jobs: list[Job], processes: int, watcher: Watcher | None) -> dict[str, str]:
+    """Run all jobs; returns errors by the names of the runs that failed."""
+    errors, tell = dict[str, str](), watcher.round_done if watcher else lambda job, round_: None
+    if watcher:
+        watcher.begun(jobs)
+    apart = run_apart(list(map(_serial, jobs)), processes, tell)
+    with closing(apart if processes > 1 else ((job, run_job(job, tell)) for job in jobs)) as done:
+        for job, error in done:
+            if error:
+                errors[job.name] = error
+            if watcher:
+                watcher.run_done(job, error)
+    return errors
+
+
+def _serial(job: Job) -> Job:
+    """The job on the serial engine where that is allowed: its result is the same, and other runs use the cores."""
+    engine, faults = job.scenario.engine, job.scenario.faults
+    needs_workers = engine.address is not None or (faults is not None and faults.killed_workers > 0)
+    if engine.kind != "auto" or needs_workers:
+        return job
+    serial = engine.model_copy(update={"kind": "serial"})
+    return job._replace(scenario=job.scenario.model_copy(update={"engine": serial}))
+
+
+def run_job(job: Job, tell: Tell) -> str | None:
+    """Run a job in this process; returns one line that says why it stopped before its end.
+
+    Raises:
+        Interrupted: Ctrl-C; the run can be resumed.
+    """
+    try:
+        watching = Observers([Forewarning(None), lambda record: tell(job, record.round)])
+        folder = launch(job.scenario, watching, job.folder, job.resume)
+        if read_summary(folder).stopped_because == "interrupted":
+            raise Interrupted(how_to_resume(folder))
+    except Interrupted:
+        raise
+    except FedampError as error:
+        return f"{error.kind}: {error}"
+    return None
+
+
+def run_apart(jobs: Sequence[Job], processes: int, tell: Tell) -> Generator[Ended]:
+    """Run jobs in several processes at once; yields each job after its end, as :func:`run_job`.
+
+    A process that dies fails its current run, and no other.
+
+    Raises:
+        Interrupted: Ctrl-C. Current runs have finished their round; a second Ctrl-C kills them.
+    """
+    waiting, interrupts = deque(jobs), 0
+    busy, idle = dict[Connection, _Worker](), list[_Worker]()
+    try:
+        while waiting or busy:
+            try:
+                while waiting and len(busy) < processes:
+                    worker = idle.pop() if idle else _Worker(max(1, (os.cpu_count() or 1) // processes))
+                    worker.start(waiting.popleft())
+                    busy[worker.pipe] = worker
+                for pipe in wait(list(busy)):
+                    worker = busy[pipe]  # type: ignore[index]
+                    said = worker.receive()
+                    if isinstance(said, int):
+                        tell(worker.job, said)
+                        continue
+                    del busy[worker.pipe]
+                    if worker.process.is_alive():
+                        idle.append(worker)
+                    yield worker.job, said
+            except KeyboardInterrupt:
+                interrupts += 1
+                waiting.clear()
+                if interrupts == 1:
+                    Forewarning(None).stopping()
+                for worker in busy.values():
+                    if interrupts > 1:
+                        worker.process.kill()
+                    with suppress(OSError):
+                        worker.pipe.send(None)  # it stops after its round
+    finally:
+        for worker in (*idle, *busy.values()):
+            worker.end()
+    if interrupts:
+        raise Interrupted("")
+
+
+class _Worker:
+    """A process that runs one job after the other, so that it imports torch once.
+
+    It receives jobs through a pipe. It answers with the number of each released round, and with the error or None.
+    """
+
+    job: Job
+
+    def __init__(self, threads: int) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, threads))
+        # The pipe interrupts it, Ctrl-C does not; the process inherits which signals are blocked.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            theirs.close()
+
+    def start(self, job: Job) -> None:
+        self.job = job
+        with suppress(OSError):  # a dead process is noticed in receive
+            self.pipe.send(job)
+
+    def receive(self) -> int | str | None:
+        with suppress(EOFError, OSError):
+            said: int | str | None = self.pipe.recv()
+            return said
+        self.process.join(STOP_DEADLINE)
+        return f"failed: its process ended (exit code {self.process.exitcode})"
+
+    def end(self) -> None:
+        self.pipe.close()
+        self.process.join(STOP_DEADLINE)
+        self.process.kill()
+
+
+def _serve(pipe: Connection, threads: int) -> None:
+    """Run the jobs that a pipe brings, until it is closed. The logs of the runs hold what they print."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+    def tell(_: Job, round_: int) -> None:
+        pipe.send(round_)
+        if pipe.poll():
+            raise KeyboardInterrupt
+
+    with suppress(EOFError, OSError):
+        while True:
+            if (job := pipe.recv()) is None:
+                continue
+            try:
+                error = run_job(job, tell)
+            except Interrupted as caught:
+                error = f"{caught.kind}: {caught}"
+            pipe.send(error)
+
+
+def grid_of(texts: Sequence[str]) -> Grid:
+    """The grid from ``--set``: ``privacy.epsilon=1,2,4``, ``seed=1..5``, ``model.hidden=[8],[16,8]``.
+
+    Raises:
+        ScenarioError: a key without values, a key or value that is given twice, or too many runs.
+    """
+    grid: Grid = {}
+    for key, values in (key_and_value(text, several=True) for text in texts):
+        if key in grid:
+            raise ScenarioError(f"--set {key}: given twice; expected: all values together, e.g. {key}=1,2,4")
+        grid[key] = [each for value in values for each in _unrolled(value)]
+    return checked(grid)
+
+
+def checked(grid: Mapping[str, Any]) -> Grid:
+    """A grid of Python values, checked; a single value is a list of one. Raises ScenarioError as :func:`grid_of`."""
+    lists = {str(key): _listed(values) for key, values in grid.items()}
+    for key, values in lists.items():
+        if not values or len(set(map(_text, values))) < len(values):
+            wrong = "a value is given twice" if values else "no value"
+            raise ScenarioError(f"{key}: {wrong}; expected: one value or several different ones")
+    if (runs := math.prod(map(len, lists.values()))) > MOST_RUNS:
+        raise ScenarioError(f"the grid has {runs:,} runs; expected: at most {MOST_RUNS:,}")
+    return lists
+
+
+def points(grid: Grid) -> list[Settings]:
+    """Every combination of the values; the last key changes fastest."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def folder_name(settings: Settings, grid: Grid) -> str:
+    """The name of a run's folder: the keys that vary, with their values."""
+    varying = {key: value for key, value in settings.items() if len(grid[key]) > 1}
+    name = ",".join(f"{key}={_text(value)}" for key, value in (varying or settings).items())
+    safe = re.sub(r"[^A-Za-z0-9.,=_+-]+", "", name)
+    if safe == name and len(name) <= LONGEST_NAME:
+        return name or "run"
+    return f"{safe[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _listed(values: Any) -> list[Any]:
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    several = values if isinstance(values, list | tuple | range) else [values]
+    return [value.item() if isinstance(value, np.generic) else value for value in several]
+
+
+def _unrolled(value: Any) -> list[Any]:
+    """``1..5`` means the whole numbers from 1 to 5."""
+    ends = re.fullmatch(r"(-?\d{1,9})\.\.(-?\d{1,9})", value) if isinstance(value, str) else None
+    if ends is None:
+        return [value]
+    first, last = map(int, ends.groups())
+    if not first <= last < first + MOST_RUNS:
+        raise ScenarioError(f"{value}: expected: FIRST..LAST, LAST >= FIRST, at most {MOST_RUNS:,} numbers")
+    return list(range(first, last + 1))
