@@ -221,19 +221,15 @@ def merge(
     out_folder: Annotated[Path | None, Option("--out", help="default: a new folder under runs")] = None,
     weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; default: chosen")] = None,
     utility: Annotated[str | None, Option(help="choose weights by: least-private, or numbers, e.g. 0.8,0.9")] = None,
-    data_independent: Annotated[
-        bool, Option("--assume-data-independent-gradients", help="linear combination: charge step by step")
-    ] = False,
     seed: Annotated[int | None, Option(help="known seed of the draw; default: a secret one")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
     from fedamp.report.studies import merge_table
-    from fedamp.studies.merging import MergeRequest, merge_runs, utility_of, weights_of
+    from fedamp.studies.merging.merge import merge_runs
+    from fedamp.studies.merging.weights import MergeRequest, utility_of, weights_of
 
-    request = MergeRequest(
-        tuple(models), method, epsilon, delta, weights_of(weights), utility_of(utility), data_independent, seed
-    )
+    request = MergeRequest(tuple(models), method, epsilon, delta, weights_of(weights), utility_of(utility), seed)
     merger = merge_runs(request, out_folder)
     with fails_alone("drawing"):
         from fedamp.report.study_pictures import draw_merger

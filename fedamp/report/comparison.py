@@ -13,9 +13,9 @@ from fedamp.report.studies import sweep_cells, sweep_notes
 from fedamp.report.study_pictures import sweep_pictures
 from fedamp.report.tables import comparison_cells
 from fedamp.report.words import KNOWN_SEED, given
-from fedamp.runs.merged import Merged, Model, read_models
 from fedamp.runs.run import Run
 from fedamp.studies import swept
+from fedamp.studies.merging.merged import Merged, Model, read_models
 
 
 def compare(folders: Sequence[Path]) -> "Comparison | Sweep":

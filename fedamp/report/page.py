@@ -20,9 +20,9 @@ from fedamp.report.html import environment
 from fedamp.report.pictures import comparison_pictures, run_pictures
 from fedamp.report.tables import spread
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.merged import Model, read_models
 from fedamp.runs.run import Run
 from fedamp.runs.verify import complaint
+from fedamp.studies.merging.merged import Model, read_models
 from fedamp.studies.swept import run_folders
 
 CAPTIONS = {

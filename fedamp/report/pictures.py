@@ -15,9 +15,9 @@ from fedamp.base.numbers import at_most, power
 from fedamp.data import LabelCounts
 from fedamp.report import style, words
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.merged import Merged, Model
 from fedamp.runs.records import RoundRecord, Score
 from fedamp.runs.run import Run, read_run
+from fedamp.studies.merging.merged import Merged, Model
 
 COST = "privacy cost ε, at most (less is better)"
 WITHOUT = "without amplification"

@@ -103,7 +103,6 @@ def sensitivity_table(answer: Answer) -> RenderableType:
         "verdict": VERDICTS["sensitivity", answer["verdict"]],
         "largest distance": f"{answer['largest_distance']:.6g} clips",
         "changed": f"one {answer['unit']}'s records, {answer['repetitions']:,} times",
-        **({"both data sets": answer["kept"], "again": answer["repeat"]} if answer["kept"] else {}),
     }
     columns: dict[str, Cell] = {
         "round": "round",

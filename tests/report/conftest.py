@@ -9,7 +9,8 @@ from fedamp.errors import Interrupted
 from fedamp.report.pictures import plot_run
 from fedamp.report.study_pictures import draw_merger
 from fedamp.server.launch import launch
-from fedamp.studies.merging import MergeRequest, merge_runs
+from fedamp.studies.merging.merge import merge_runs
+from fedamp.studies.merging.weights import MergeRequest
 from tests.federations import Silent, small
 
 DELTA = 1e-5

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.runs.merged import read_merged, read_models
 from fedamp.runs.run import read_run
+from fedamp.studies.merging.merged import read_merged, read_models
 from tests.chains import forge
 
 

@@ -18,7 +18,8 @@ from fedamp.runs.folder import RunFolder
 from fedamp.runs.run import read_run
 from fedamp.runs.verify import verify_ledger
 from fedamp.server.launch import launch
-from fedamp.studies.merging import MergeRequest, merge_runs
+from fedamp.studies.merging.merge import merge_runs
+from fedamp.studies.merging.weights import MergeRequest
 from tests.chains import change_ledger, forge
 from tests.federations import Silent, small
 from tests.server.plays import Crash, Killed

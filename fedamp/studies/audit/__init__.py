@@ -1,6 +1,6 @@
 """Audits of the real server and client code: what a release leaks, and how far one unit's data move a round."""
 
-from fedamp.studies.audit.audit import Audit, audit
+from fedamp.studies.audit.attack import Audit, audit
 from fedamp.studies.audit.sensitivity import Sensitivity, sensitivity
 
 __all__ = ["Audit", "Sensitivity", "audit", "sensitivity"]

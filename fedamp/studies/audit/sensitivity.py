@@ -5,28 +5,89 @@ plays each round of a run as it is, and from the same model and seeds with other
 and without the unit. A unit that is not in a round must not move the sum at all.
 """
 
-import json
 import math
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedamp import rng
+from fedamp.data import Dataset
+from fedamp.data.form import Form, Numbers
 from fedamp.engines import flower
 from fedamp.errors import ScenarioError
 from fedamp.federation.plan import ADJACENCY
 from fedamp.federation.scenario import Scenario
-from fedamp.runs.folder import new_folder
 from fedamp.strategies.aggregation import Aggregate
-from fedamp.studies.audit.federation import ITS_OWN, Arrays, Change, PlantedFederation, records_of
+from fedamp.studies.audit.planted import Arrays, PlantedFederation, records_of
 
+ITS_OWN = "its own"
+# Ways to change inputs (numbers, or tokens) and labels. The last way makes records that nobody can train on.
+_SCALED = {"times -1": -1.0, "times 100": 1e2, "times 1e10": 1e10, "times 1e38": 1e38}
+_NUMBERS = (ITS_OWN, "another unit's", "zeros", *_SCALED, "NaN", "infinity")
+_TOKENS = (ITS_OWN, "another unit's", "zeros", "drawn anew", "outside the vocabulary")
+_LABELS = (ITS_OWN, "drawn anew", "all zero", "none of the model's")
+_LARGEST = np.finfo(np.float32).max
 _IN_A_ROW = 10  # changes of one unit before the next unit
 _COUNTS = (1, 2, 17, 100)  # numbers of records to give a unit
 _MOST_NUMBERS = 1 << 24  # in the inputs of a cohort, if all its units are as large as the changed one: 64 MiB
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of one unit's records: their number, and the ways to change their inputs and labels."""
+
+    records: int
+    inputs: str = ITS_OWN
+    labels: str = ITS_OWN
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.records} records, inputs {self.inputs}, labels {self.labels}"
+
+    @classmethod
+    def drawn(cls, draw: np.random.Generator, form: Form, counts: Sequence[int]) -> "Change":
+        """A random change to one of these numbers of records."""
+        count, inputs = draw.choice(counts), draw.choice(_NUMBERS if form.vocabulary is None else _TOKENS)
+        return cls(int(count), str(inputs), str(draw.choice(_LABELS)), int(draw.integers(1 << 32)))
+
+    @classmethod
+    def untrainable(cls, form: Form, records: int) -> "list[Change]":
+        """Changes to records that nobody can train on: the unit must count as zero, and as present."""
+        inputs = _NUMBERS if form.vocabulary is None else _TOKENS
+        return [cls(records, inputs=inputs[-1]), cls(records, labels=_LABELS[-1])]
+
+    def mutated(self, other: "Change", draw: np.random.Generator) -> "Change":
+        """This change with one field of the other."""
+        key = str(draw.choice([each.name for each in fields(self)]))
+        return replace(self, **{key: getattr(other, key)})
+
+    def of(self, own: Arrays, other: Arrays, dataset: Dataset) -> Arrays:
+        """The changed records of a unit; ``own`` and ``other``: its records and another unit's, at least one each."""
+        draw = rng.public_stream(self.seed, "changed records")
+        source = other if self.inputs == "another unit's" else own
+        inputs, labels = (values[np.arange(self.records) % len(values)] for values in source)
+        outputs, vocabulary = dataset.num_classes, dataset.form.vocabulary
+        are_numbers = isinstance(dataset.form.labels, Numbers)
+        if self.inputs in _SCALED:
+            with np.errstate(over="ignore"):
+                inputs = np.clip(inputs * np.float32(_SCALED[self.inputs]), -_LARGEST, _LARGEST)
+        elif self.inputs == "zeros":
+            inputs[...] = 0
+        elif self.inputs == "drawn anew":
+            inputs[...] = draw.integers(vocabulary or 2, size=inputs.shape)
+        elif self.inputs not in (ITS_OWN, "another unit's"):
+            inputs[-1] = {"outside the vocabulary": vocabulary, "NaN": np.nan, "infinity": np.inf}[self.inputs]
+        if self.labels == "drawn anew":
+            labels[...] = draw.integers(2 if are_numbers else outputs, size=labels.shape)
+        elif self.labels == "all zero":
+            labels[...] = 0
+        elif self.labels == "none of the model's":
+            labels[...] = 1e38 if are_numbers else outputs
+        return inputs, labels
 
 
 @dataclass(frozen=True)
@@ -73,24 +134,19 @@ class Move:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The result of a search over a number of changes: for each round its worst moves.
-
-    ``kept`` is the folder with both data sets of the largest distance, if it exceeds the charge.
-    """
+    """The result of a search over a number of changes: for each round its worst moves."""
 
     scenario: Scenario
     moves: tuple[Move, ...]
     repetitions: int
-    kept: Path | None = None
 
     @property
     def refuted(self) -> bool:
         """Whether one unit's data exceed the charge."""
-        return self.kept is not None
+        return any(move.is_too_far for move in self.moves)
 
     def to_json(self) -> dict[str, Any]:
         """The answer of ``fedamp audit --sensitivity --json``."""
-        options = f"--sensitivity --repetitions {self.repetitions} --rounds {self.moves[-1].round}"
         return {
             "scenario": self.scenario.name,
             "verdict": "refuted" if self.refuted else "consistent",
@@ -99,14 +155,12 @@ class Sensitivity:
             "adjacency": ADJACENCY,
             "repetitions": self.repetitions,
             "rounds": [asdict(move) for move in self.moves],
-            "kept": self.kept and str(self.kept),
-            "repeat": self.kept and f"fedamp audit {self.kept / 'scenario.yaml'} {options}",
         }
 
     def refutation(self) -> str:
-        """One line with the largest distance, and the folder of its data."""
+        """One line with the largest distance."""
         worst = max(self.moves, key=lambda move: move.rank)
-        return f"audit: {worst}; both data sets are in {self.kept}"
+        return f"audit: {worst}; the same command finds it again"
 
 
 def sensitivity(
@@ -136,15 +190,10 @@ def sensitivity(
         for round_ in range(1, rounds + 1):
             moves += search.round(round_, ends[round_] - ends[round_ - 1])
             progress(ends[round_], repetitions)
-    return search.keep(Sensitivity(scenario, tuple(moves), repetitions))
+    return Sensitivity(scenario, tuple(moves), repetitions)
 
 
-class _World(NamedTuple):
-    """One of two data sets: a unit's records, described and as they are (None: absent), and the sum of a round."""
-
-    description: str
-    records: Arrays | None
-    found: Aggregate
+_World = tuple[str, Aggregate]  # one of two data sets: a unit's records, described, and the sum of a round
 
 
 class _Search:
@@ -159,7 +208,6 @@ class _Search:
         self._plan, self._dataset = self._federation.prepared.plan, self._federation.dataset
         self._units_are_samples = scenario.privacy.unit == "sample"
         self._best: tuple[float, Change] | None = None
-        self._worst: tuple[Move, _World, _World] | None = None
 
     def round(self, round_: int, repetitions: int) -> list[Move]:
         """Play a round with so many changes, and then as it is; returns the worst moves."""
@@ -178,39 +226,12 @@ class _Search:
             if len(others):
                 unit = int(self._draw.choice(others))
                 one = self._changed(round_, unit, Change.drawn(self._draw, self._dataset.form, counts))
-                own = _World(ITS_OWN, records_of(self._dataset, unit), real)
+                own = (ITS_OWN, real)
                 moves.append(self._move(round_, unit, one, own, real, allowed=0))
         self._federation.release(round_, real)
         largest = max(moves, key=lambda move: (move.rank[0], move.distance))
         told = [move for move in moves if move.is_told and move is not largest]
         return [largest, *told[:1]]
-
-    def keep(self, found: Sensitivity) -> Sensitivity:
-        """Keep both data sets of the largest distance, if it exceeds the charge."""
-        assert self._worst is not None, "a round was played"
-        worst, *worlds = self._worst
-        if not worst.is_too_far:
-            return found
-        folder, _ = new_folder(None, f"sensitivity-{found.scenario.name}", private=True)
-        folder.write_scenario(found.scenario)
-        found = replace(found, kept=folder.path)
-        (folder.path / "sensitivity.json").write_text(json.dumps(found.to_json(), indent=2))
-        for name, world in zip(("one.npz", "other.npz"), worlds, strict=True):
-            np.savez_compressed(folder.path / name, **self._records(worst, world))
-        return found
-
-    def _records(self, move: Move, world: _World) -> dict[str, Any]:
-        """All records of a round in one of the data sets: inputs x, labels y, and the client of each."""
-        cohort = self._plan.attendance.cohort(move.round)
-        each = {int(unit): self._dataset.gather(np.array([unit])) for unit in cohort}
-        records = {unit: (one.inputs[0], one.labels[0]) for unit, one in each.items()}
-        if world.records is None:
-            records.pop(move.unit)
-        else:
-            records[move.unit] = world.records
-        client = np.repeat(list(records), [len(labels) for _, labels in records.values()])
-        inputs, labels = zip(*records.values(), strict=True)
-        return {"x": np.concatenate(inputs), "y": np.concatenate(labels), "client": client}
 
     def _of_a_unit(self, round_: int, unit: int, changes: int, real: Aggregate, counts: list[int]) -> list[Move]:
         """Changes of a unit of the cohort, each against its absence, and against no records."""
@@ -241,16 +262,14 @@ class _Search:
 
     def _world(self, round_: int, unit: int, description: str, records: Arrays | None) -> _World:
         with self._federation.planted(np.array([unit]), records):
-            return _World(description, records, self._federation.collect(round_))
+            return description, self._federation.collect(round_)
 
     def _move(self, round_: int, unit: int, one: _World, other: _World, real: Aggregate, allowed: int) -> Move:
-        distances = self._distances(one.found, other.found)
+        (records, found), (against, other_found) = one, other
+        distances = self._distances(found, other_found)
         part = max(distances, key=lambda name: distances[name])
-        is_told = one.found.reported != real.reported
-        move = Move(round_, unit, one.description, other.description, distances[part], part, allowed, is_told)
-        if self._worst is None or move.rank > self._worst[0].rank:
-            self._worst = move, one, other
-        return move
+        is_told = found.reported != real.reported
+        return Move(round_, unit, records, against, distances[part], part, allowed, is_told)
 
     def _distances(self, one: Aggregate, other: Aggregate) -> dict[str, float]:
         """Distances in clips, by part of the model; and of the count that an adaptive norm follows."""

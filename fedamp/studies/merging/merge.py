@@ -15,12 +15,10 @@ from fedamp.base.version import version
 from fedamp.errors import MergeError
 from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
-from fedamp.runs.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
 from fedamp.runs.records import EVALUATED, FROM_SYSTEM, NOT_EVALUATED, Bracket, Quality, measured
 from fedamp.studies.merging.candidates import Candidates, read_candidates
-from fedamp.studies.merging.combination import combine
-from fedamp.studies.merging.decision import RANDOM_SELECTION, Decision, MergeRequest
-from fedamp.studies.merging.selection import select
+from fedamp.studies.merging.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
+from fedamp.studies.merging.weights import RANDOM_SELECTION, Decision, MergeRequest, combine, select
 
 GIVEN_SEED = "given, so known: it may have been chosen for its draw"
 ASSUMPTIONS = (
@@ -106,7 +104,7 @@ def draw(weights: Sequence[float], seed: int) -> int:
     """The index of the model that a random selection releases, drawn with exactly these weights; never one of weight 0.
 
     Raises:
-        ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.studies.merging.decision.exact`).
+        ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.studies.merging.weights.exact`).
     """
     below = list(accumulate(map(Fraction, weights)))
     if below[-1] != 1:

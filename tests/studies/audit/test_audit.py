@@ -9,8 +9,8 @@ from scipy.stats import kstest
 
 from fedamp.errors import DataError, FederationError, InputError
 from fedamp.federation.plan import Plan
-from fedamp.studies.audit import audit, canary, sensitivity
-from fedamp.studies.audit.canary import CanaryFederation, subject_of
+from fedamp.studies.audit import attack, audit, sensitivity
+from fedamp.studies.audit.attack import CanaryFederation, subject_of
 from tests.federations import small
 
 MLP = "model={name: mlp, hidden: [12]}"
@@ -115,7 +115,7 @@ def test_a_canary_that_cannot_be_trained_is_no_good_news(monkeypatch):
 
 
 def test_a_canary_that_hardly_moves_the_model_is_refused(monkeypatch):
-    monkeypatch.setattr(canary, "_STRETCH", 1e-3)
+    monkeypatch.setattr(attack, "_STRETCH", 1e-3)
     with pytest.raises(DataError, match=r"the canary, is .* of the clipping norm"):
         audit(small(*SCENARIOS["all"]))
 

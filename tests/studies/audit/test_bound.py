@@ -9,7 +9,7 @@ from scipy.stats import binom, norm
 
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.federation.plan import Plan
-from fedamp.studies.audit.audit import attacks
+from fedamp.studies.audit.attack import attacks
 from fedamp.studies.audit.bound import Claim, Worlds, examine, lower_bound, p_value
 from tests.federations import small
 

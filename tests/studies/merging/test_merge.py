@@ -23,7 +23,6 @@ from tests.documentation import commands, text
 from tests.federations import small
 
 SELECTION, COMBINATION = ("--method", "random-selection"), ("--method", "linear-combination")
-PER_STEP = (*COMBINATION, "--assume-data-independent-gradients")
 
 
 def gaussian_epsilon(shift: float, delta: float = 1e-5) -> float:
@@ -203,19 +202,6 @@ def test_combination_chooses_the_best_weights_of_what_it_pays_for(merge, runs):
     assert alone["epsilon"]["upper"] == most_expensive
 
 
-def test_the_charge_per_step_needs_its_assumption(merge):
-    content = merge(("one", "two"), PER_STEP, 9, "--weights", "0.25,0.75", out="steps")
-    # In one step a unit moves the sum by 0.25 + 0.75 under noise of deviation hypot(0.25 * 3, 0.75 * 6).
-    exact = gaussian_epsilon(math.sqrt(3) / math.hypot(0.25 * 3, 0.75 * 6))
-    assert exact <= content["epsilon"]["upper"] <= exact * 1.0005
-    assert any("--assume-data-independent-gradients" in assumption for assumption in content["assumptions"])
-    assert content["mechanism"]["assumption"] == "gradients do not depend on the models"
-    # The same rounds at half the server's learning rate move the sum half as far.
-    slow = merge(("slow", "two"), PER_STEP, 9, "--weights", "0.25,0.75", out="slow")
-    exact = gaussian_epsilon(math.sqrt(3) * (0.125 + 0.75) / math.hypot(0.125 * 3, 0.75 * 6))
-    assert slow["epsilon"]["upper"] == pytest.approx(exact, rel=5e-4)
-
-
 def test_models_that_share_their_noise_are_not_combined(merge, refused, runs, tmp_path):
     copy = shutil.copytree(runs["one"], tmp_path / "copy")
     assert "draw their noise from the same seed" in refused(("one", copy), COMBINATION, 9)
@@ -231,7 +217,7 @@ def test_a_model_without_privacy_has_no_part_in_a_combination(merge, refused):
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
-ONE, PAIR, HALVES = ("one", "two"), ("much", "little"), ("--weights", "0.5,0.5")
+ONE, PAIR = ("one", "two"), ("much", "little")
 REFUSED = [
     # runs that do not go together
     (("much", "other-data"), SELECTION, 9, "another number of units"),
@@ -240,8 +226,6 @@ REFUSED = [
     (("much", "other-unit"), SELECTION, 9, "another unit"),
     (("much", "other-group"), SELECTION, 9, "another group_size"),
     (("much", "other-model"), SELECTION, 9, "models of one shape"),
-    (("one", "rolling"), PER_STEP, 9, *HALVES, "one server.momentum"),
-    (PAIR, PER_STEP, 9, *HALVES, "same seed"),
     (PAIR, COMBINATION, 9, "draw their noise from the same seed"),
     (("much",), SELECTION, 3, "2 to 12"),
     (("much", Path("gone")), SELECTION, 3, "no such run folder"),
@@ -252,7 +236,6 @@ REFUSED = [
     (PAIR, ("--method", "average"), 3, "random-selection or linear-combination"),
     (PAIR, SELECTION, 0.5, "the most private model alone costs"),
     (ONE, COMBINATION, 3, "--utility", "least-private", "only with --method random-selection"),
-    (("one", "sampled"), PER_STEP, 9, "expected: --weights"),
     (PAIR, SELECTION, 3, "--weights", "0.5,0.6", "sum to 1"),
     (PAIR, SELECTION, 3, "--weights", "1.5,-0.5", "numbers >= 0"),
     (PAIR, SELECTION, 3, "--weights", "0.5", "1 numbers for 2 models"),
@@ -260,7 +243,6 @@ REFUSED = [
     (PAIR, SELECTION, 3, "--utility", "best", "--utility best: expected: least-private"),
     (PAIR, SELECTION, 3, "--utility", "nan,1", "finite numbers"),
     (PAIR, SELECTION, 3, "--weights", "1,0", "--utility", "least-private", "expected: one of them"),
-    (PAIR, SELECTION, 3, "--assume-data-independent-gradients", "only with --method linear-combination"),
     (PAIR, SELECTION, 3, "--seed", -1, "--seed -1"),
 ]
 

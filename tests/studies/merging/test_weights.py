@@ -11,12 +11,14 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedamp.accounting import Allocation, Bounds, Gaussian, ModelMix, NotPrivate, RandomSelection, Repeat
-from fedamp.studies.merging.decision import RANDOM_SELECTION, MergeRequest, exact
 from fedamp.studies.merging.merge import draw
-from fedamp.studies.merging.selection import (
+from fedamp.studies.merging.weights import (
     BY_PRIVACY_LOSS,
     BY_RENYI,
+    RANDOM_SELECTION,
+    MergeRequest,
     best_weights,
+    exact,
     least_private_first,
     selection_epsilon,
     selection_epsilons,

@@ -1,19 +1,17 @@
 """The real server and client code on the serial engine, with units that an audit changes or removes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from fedamp import rng
 from fedamp.client.app import node_of
 from fedamp.client.task import ClientTask
 from fedamp.data import Cohort, Dataset
-from fedamp.data.form import Form, Numbers
 from fedamp.data.stored import Records, StoredDataset
 from fedamp.data.table import Table
 from fedamp.engines import flower
@@ -31,68 +29,6 @@ from fedamp.strategies.pipeline import Release
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]
 """Inputs [records, ...] and labels [records, ...]."""
-
-ITS_OWN = "its own"
-# Ways to change inputs (numbers, or tokens) and labels. The last way makes records that nobody can train on.
-_SCALED = {"times -1": -1.0, "times 100": 1e2, "times 1e10": 1e10, "times 1e38": 1e38}
-_NUMBERS = (ITS_OWN, "another unit's", "zeros", *_SCALED, "NaN", "infinity")
-_TOKENS = (ITS_OWN, "another unit's", "zeros", "drawn anew", "outside the vocabulary")
-_LABELS = (ITS_OWN, "drawn anew", "all zero", "none of the model's")
-_LARGEST = np.finfo(np.float32).max
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of one unit's records: their number, and the ways to change their inputs and labels."""
-
-    records: int
-    inputs: str = ITS_OWN
-    labels: str = ITS_OWN
-    seed: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.records} records, inputs {self.inputs}, labels {self.labels}"
-
-    @classmethod
-    def drawn(cls, draw: np.random.Generator, form: Form, counts: Sequence[int]) -> "Change":
-        """A random change to one of these numbers of records."""
-        count, inputs = draw.choice(counts), draw.choice(_NUMBERS if form.vocabulary is None else _TOKENS)
-        return cls(int(count), str(inputs), str(draw.choice(_LABELS)), int(draw.integers(1 << 32)))
-
-    @classmethod
-    def untrainable(cls, form: Form, records: int) -> "list[Change]":
-        """Changes to records that nobody can train on: the unit must count as zero, and as present."""
-        inputs = _NUMBERS if form.vocabulary is None else _TOKENS
-        return [cls(records, inputs=inputs[-1]), cls(records, labels=_LABELS[-1])]
-
-    def mutated(self, other: "Change", draw: np.random.Generator) -> "Change":
-        """This change with one field of the other."""
-        key = str(draw.choice([each.name for each in fields(self)]))
-        return replace(self, **{key: getattr(other, key)})
-
-    def of(self, own: Arrays, other: Arrays, dataset: Dataset) -> Arrays:
-        """The changed records of a unit; ``own`` and ``other``: its records and another unit's, at least one each."""
-        draw = rng.public_stream(self.seed, "changed records")
-        source = other if self.inputs == "another unit's" else own
-        inputs, labels = (values[np.arange(self.records) % len(values)] for values in source)
-        outputs, vocabulary = dataset.num_classes, dataset.form.vocabulary
-        are_numbers = isinstance(dataset.form.labels, Numbers)
-        if self.inputs in _SCALED:
-            with np.errstate(over="ignore"):
-                inputs = np.clip(inputs * np.float32(_SCALED[self.inputs]), -_LARGEST, _LARGEST)
-        elif self.inputs == "zeros":
-            inputs[...] = 0
-        elif self.inputs == "drawn anew":
-            inputs[...] = draw.integers(vocabulary or 2, size=inputs.shape)
-        elif self.inputs not in (ITS_OWN, "another unit's"):
-            inputs[-1] = {"outside the vocabulary": vocabulary, "NaN": np.nan, "infinity": np.inf}[self.inputs]
-        if self.labels == "drawn anew":
-            labels[...] = draw.integers(2 if are_numbers else outputs, size=labels.shape)
-        elif self.labels == "all zero":
-            labels[...] = 0
-        elif self.labels == "none of the model's":
-            labels[...] = 1e38 if are_numbers else outputs
-        return inputs, labels
 
 
 def records_of(dataset: Dataset, unit: int) -> Arrays:
