@@ -58,27 +58,21 @@ def run(
     ] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="print only the run folder")] = False,
     as_json: Annotated[bool, Option("--json", help="a line of JSON for every round, and for the summary")] = False,
-    watched: Annotated[bool, Option("--watch", help="serve a live page to this machine's browsers")] = False,
     anyway: Annotated[bool, Option("--anyway", help="run what fedamp check finds hopeless")] = False,
 ) -> None:
     """Run a federation and leave a run folder."""
     from fedamp.report.progress import JsonLines, RunProgress, Silence
     from fedamp.server.launch import how_to_resume, launch
-    from fedamp.server.observers import Forewarning, Observer, Observers
+    from fedamp.server.observers import Forewarning, Observers
 
     overrides += [] if engine is None else [f"engine.kind={engine}"]
     overrides += [] if known_seed is None else [f"known_seed={str(known_seed).lower()}"]
     scenario_ = load_scenario(scenario, overrides)
     progress = JsonLines() if as_json else Silence() if quiet else RunProgress(terminal.err)
     checks = Forewarning(None if resume else anyway)
-    pages: list[Observer] = []
-    if watched:
-        from fedamp.report.watch import LivePage
-
-        pages.append(LivePage(terminal.print_live_page))
     try:
         with progress.shown():
-            folder = launch(scenario_, Observers([checks, progress, *pages]), out_folder, resume)
+            folder = launch(scenario_, Observers([checks, progress]), out_folder, resume)
     except UnwritableError:
         if progress.summary and not (as_json or quiet):  # which may be in no file
             out.print(tables.run_table(progress.summary, progress.clipped))
@@ -117,8 +111,6 @@ def sweep(
     ],
     out_folder: Annotated[Path | None, Option("--out", help="default: sweeps/NAME; resumed if it exists")] = None,
     jobs: Annotated[int | None, Option(help="runs at once; default: the number of cores")] = None,
-    format_: Format = "table",
-    pictures: Pictures = "png",
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario with every combination of some values, several runs at once."""
@@ -130,8 +122,8 @@ def sweep(
         swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)
     plots: list[str] = []
     with fails_alone("drawing"):
-        plots = swept.save_pictures(swept.folder / "plots", pictures.split(","))
-    print_published(swept, "json" if as_json else format_, plots)
+        plots = swept.save_pictures(swept.folder / "plots")
+    print_published(swept, "json" if as_json else "table", plots)
     if swept.unfinished:
         wrong = all((each.error or "").startswith(f"{InputError.kind}: ") for each in swept.unfinished)
         raise (InputError if wrong else FedampError)(
@@ -221,20 +213,15 @@ def merge(
     out_folder: Annotated[Path | None, Option("--out", help="default: a new folder under runs")] = None,
     weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; default: chosen")] = None,
     utility: Annotated[str | None, Option(help="choose weights by: least-private, or numbers, e.g. 0.8,0.9")] = None,
-    seed: Annotated[int | None, Option(help="known seed of the draw; default: a secret one")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
-    from fedamp.report.studies import merge_table
+    from fedamp.report.tables import merge_table
     from fedamp.studies.merging.merge import merge_runs
     from fedamp.studies.merging.weights import MergeRequest, utility_of, weights_of
 
-    request = MergeRequest(tuple(models), method, epsilon, delta, weights_of(weights), utility_of(utility), seed)
+    request = MergeRequest(tuple(models), method, epsilon, delta, weights_of(weights), utility_of(utility))
     merger = merge_runs(request, out_folder)
-    with fails_alone("drawing"):
-        from fedamp.report.study_pictures import draw_merger
-
-        draw_merger(merger)
     print_answer(merger.to_json(), as_json, merge_table)
     print_paths("run folder", merger.folder.path, unless=as_json)
 
@@ -245,7 +232,6 @@ def audit(
     overrides: Overrides,
     repetitions: Annotated[int, Option(help="trials with the canary, and trials without it")] = 500,
     rounds: Annotated[int, Option(help="longer scenarios are shortened to this number")] = 8,
-    confidence: Annotated[float, Option(help="probability that no lower bound is too high")] = 0.99,
     by_sensitivity: Annotated[
         bool, Option("--sensitivity", help="instead: how far one unit's data move a round's sum")
     ] = False,
@@ -253,7 +239,7 @@ def audit(
 ) -> None:
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
     from fedamp.report.progress import audit_progress
-    from fedamp.report.studies import audit_table, sensitivity_table
+    from fedamp.report.tables import audit_table, sensitivity_table
     from fedamp.studies.audit import Audit, Sensitivity, audit, sensitivity
 
     found: Audit | Sensitivity
@@ -262,7 +248,7 @@ def audit(
         if by_sensitivity:
             found = sensitivity(scenario_, repetitions, rounds, progress)
         else:
-            found = audit(scenario_, repetitions, rounds, confidence, progress)
+            found = audit(scenario_, repetitions, rounds, progress=progress)
     print_answer(found.to_json(), as_json, sensitivity_table if by_sensitivity else audit_table)
     if found.refuted:
         raise FedampError(found.refutation())

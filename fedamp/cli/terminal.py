@@ -24,7 +24,7 @@ from fedamp.errors import FedampError, InputError, Interrupted, missing
 if TYPE_CHECKING:
     from fedamp.accounting.verify import Check
     from fedamp.federation.scenario import Scenario
-    from fedamp.report.published import Published
+    from fedamp.report.comparison import Published
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # NO_COLOR: no italics nor bold either; rich would keep them.

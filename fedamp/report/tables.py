@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
@@ -9,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most
+from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
 from fedamp.report import words
 from fedamp.report.words import metric, value_of
 from fedamp.server.traffic import in_words
@@ -25,6 +26,17 @@ Cell = str | Callable[[Any], str]
 
 ROUNDS_SHOWN = LABELS_SHOWN = 10  # as many labels as fit 80 columns
 COLOURS = {"pass": "green", "caution": "yellow", "fail": "red"}
+NO_BEST = (
+    "No best settings: there are no public validation records, and the test set is not chosen by. Expected: "
+    "--set federation.validation_share=0.5"
+)
+
+VERDICTS = {
+    ("audit", "refuted"): "REFUTED: the code leaks more than the accountant charges",
+    ("audit", "consistent"): "consistent: no leak above the accountant's bound was found",
+    ("sensitivity", "refuted"): "REFUTED: one unit's data count for more than is charged",
+    ("sensitivity", "consistent"): "consistent: no distance above the charge was found",
+}
 LABELS = {
     "epsilon_bound": "upper end from",
     "poisson_epsilon": "by Poisson sampling",
@@ -73,6 +85,11 @@ class Cells(NamedTuple):
     right: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    @property
+    def headings(self) -> list[str]:
+        """Each on one line."""
+        return [heading.replace("\n", " ") for heading in (*self.left, *self.right)]
+
     def table(self) -> Table:
         """Without frames."""
         named_ = [Column(heading, overflow="fold") for heading in self.left]
@@ -84,8 +101,7 @@ class Cells(NamedTuple):
 
     def latex(self) -> str:
         """A ``tabular`` for the package booktabs."""
-        headings = [heading.replace("\n", " ") for heading in (*self.left, *self.right)]
-        lines = [" & ".join(map(words.latex, row)) + r" \\" for row in (headings, *self.rows)]
+        lines = [" & ".join(map(words.latex, row)) + r" \\" for row in (self.headings, *self.rows)]
         columns = "l" * len(self.left) + "r" * len(self.right)
         body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
         return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
@@ -195,6 +211,100 @@ def comparison_cells(answer: Answer) -> Cells:
         rows.append([run["name"], quality, at_most(run["epsilon"]["upper"]), *work])
     headings = (leads or "quality", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
     return Cells(["run"], headings, rows)
+
+
+def sweep_cells(answer: Answer) -> Cells:
+    """Means and deviations over seeds."""
+    keys, outcomes, rows = answer["varied"], answer["outcomes"], []
+    scores = ["score", *["validation_score"] * any(outcome["validation_score"] for outcome in outcomes)]
+    for outcome in outcomes:
+        settings = [words.given(outcome["settings"][key]) for key in keys] or ["as it stands"]
+        means = [_mean(outcome, key) for key in scores]
+        rows.append([*settings, str(outcome["runs"]), *means, at_most(outcome["epsilon_upper"])])
+    left = [words.setting(key, keys) for key in keys] or ["settings"]
+    leads = metric(next((outcome["metric"] for outcome in outcomes), "accuracy"))
+    return Cells(left, ("runs", *[leads, "validation"][: len(scores)], "epsilon"), rows)
+
+
+def sweep_notes(answer: Answer) -> list[str]:
+    """The best settings, and the cost of the choice."""
+    outcomes, missing, notes = answer["outcomes"], answer["unfinished"], []
+    if missing:
+        why = next((f": {Path(each['folder']).name}: {each['error']}" for each in missing if each["error"]), "")
+        planned = len(missing) + sum(outcome["runs"] for outcome in outcomes)
+        notes.append(f"caution: {len(missing)} of {planned} runs have not come to their end{why}")
+    if answer["best"]:
+        best = [f"{words.settings(each['settings'])} ({_mean(each, 'validation_score')})" for each in answer["best"]]
+        notes.append("Best by the public validation records: " + "; ".join(best))
+    elif answer["varied"] and outcomes:
+        notes.append(NO_BEST)
+    return [*notes, *answer["choosing"]["in_words"]]
+
+
+def _mean(outcome: Answer, key: str) -> str:
+    found = outcome[key].values() if outcome[key] else ()
+    return " ± ".join(value_of(outcome["metric"], value) for value in found if value is not None)
+
+
+def merge_table(answer: Answer) -> RenderableType:
+    """The inputs with their weights, and the merged model; the inputs' accuracies are for the owner alone."""
+    drawn, final = answer["draw"] and answer["draw"]["model"], answer["final"]
+    accuracy = {} if final["accuracy"] is None else {"accuracy": final["accuracy"]}
+    name, reached = next(iter((accuracy | final["metrics"]).items()), ("accuracy", None))
+    scores = zip(answer["inputs"], answer["weights"], answer["unprotected"]["accuracies"], strict=True)
+    columns: dict[str, Cell] = {
+        "model": lambda row: row["name"] + " (drawn)" * (row["name"] == drawn),
+        "weight": "weight",
+        "epsilon alone": "epsilon_upper",
+        metric(name): lambda row: "" if row["reached"] is None else value_of(name, row["reached"], 2),
+    }
+    inputs = [model | {"weight": weight, "reached": found} for model, weight, found in scores]
+    rows = named(answer, "epsilon", "budget_epsilon", "delta", "epsilon_bound", "weights_chosen_by")
+    of_test_set = words.NOT_MEASURED if reached is None else f"{value_of(name, reached, 2)} on the public test set"
+    rows |= {metric(name): of_test_set}
+    note = "Assumes that nothing else of the inputs is released: certificate.json, docs/merging.md"
+    return Group(listing(inputs, columns, f"merged by {answer['method']}"), facts(None, rows), note)
+
+
+def audit_table(answer: Answer) -> RenderableType:
+    """The lower bounds of an attack on the real code, and the accountant's upper bounds."""
+    size, unit, rounds, planned = (answer[key] for key in ("group_size", "unit", "rounds", "scenario_rounds"))
+    rows = {
+        "verdict": VERDICTS["audit", answer["verdict"]],
+        "attacked": answer["mechanism"],
+        "present or absent": f"one {unit}" if size == 1 else f"{size} {unit}s together",
+        "rounds": f"{rounds}, shortened from {planned} at the same rate" if rounds < planned else rounds,
+        "repetitions": f"{answer['repetitions']:,} with and as many without; {answer['counted']:,} of each counted",
+        "canary's update": f"{answer['canary_strength']:.0%} of the clipping norm",
+    }
+    columns: dict[str, Cell] = {
+        "delta": lambda row: power(float(f"{row['delta']:.3g}")),
+        "epsilon, at least": lambda row: at_least(row["epsilon"]["lower"], 3),
+        "accountant: at most": lambda row: at_most(row["epsilon"]["upper"], 3),
+        "attack": "attack",
+    }
+    bounds = listing(answer["findings"], columns, f"at {answer['confidence']:.4g} confidence")
+    note = "What these numbers can show, and what they cannot: docs/audit.md"
+    return Group(facts(f"{answer['scenario']}: audit", rows), bounds, note)
+
+
+def sensitivity_table(answer: Answer) -> RenderableType:
+    """The distances between the sums of a round, before noise, when one unit's data change."""
+    rows = {
+        "verdict": VERDICTS["sensitivity", answer["verdict"]],
+        "largest distance": f"{answer['largest_distance']:.6g} clips",
+        "changed": f"one {answer['unit']}'s records, {answer['repetitions']:,} times",
+    }
+    columns: dict[str, Cell] = {
+        "round": "round",
+        "distance": lambda row: f"{row['distance']:.4g}{' (reports differ)' if row['is_told'] else ''}",
+        "charged": "allowed",
+        answer["unit"]: "unit",
+        "its records": "records",
+        "against": "against",
+    }
+    moves = listing(answer["rounds"], columns, "largest distance of each round, in clips")
+    return Group(facts(f"{answer['scenario']}: sensitivity", rows), moves)
 
 
 def checks_table(title: str, answer: Answer) -> Table:

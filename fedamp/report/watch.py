@@ -5,8 +5,8 @@ under another host name (DNS rebinding) are refused.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from hmac import compare_digest
 from http.server import BaseHTTPRequestHandler
@@ -21,10 +21,9 @@ from fedamp import rng
 from fedamp.base.numbers import at_least, at_most
 from fedamp.errors import RunFolderError
 from fedamp.report import words
-from fedamp.report.html import environment
+from fedamp.report.words import environment
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.records import LedgerRecord, RoundRecord, reports
-from fedamp.server.observers import Observer
+from fedamp.runs.records import LedgerRecord, reports
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -51,23 +50,24 @@ def progress(folder: Path) -> dict[str, Any]:
     planned, spent = ledger.rounds_planned, ledger.released_rounds_epsilon
     budget = ledger.whole_run_epsilon.upper if ledger.budget_epsilon is None else ledger.budget_epsilon
     scores = [(record.round, record.score) for record in rounds if record.score is not None]
-    said["round"] = f"{len(rounds):,} of {planned:,}"
     missing = "not yet measured" if ledger.is_evaluated else words.NOT_MEASURED
-    said["quality"] = words.score(scores[-1][1]) if scores else missing
+    said |= {"round": f"{len(rounds):,} of {planned:,}", "quality": words.score(scores[-1][1]) if scores else missing}
+    said |= {"spent": "no noise: no privacy", "left": "none"}
     if ledger.mechanism.is_private:
-        said |= {
-            "spent": f"ε ≤ {at_most(spent)} of {at_most(budget)}",
-            "left": f"ε {at_least(max(budget - spent, 0.0))}",
-        }
-    else:
-        said |= {"spent": "no noise: no privacy", "left": "none"}
+        said["spent"] = f"ε ≤ {at_most(spent)} of {at_most(budget)}"
+        said["left"] = f"ε {at_least(max(budget - spent, 0.0))}"
     state = words.ENDINGS[ledger.stopped_because] if ledger.stopped_because else "running"
     if rounds:
-        said |= {"reported": _reported(rounds), "time": "none"}
-    if rounds and not ledger.stopped_because:
-        state += f"; the last round ended {_duration(time() - files.rounds.stat().st_mtime)} ago"
-        each = median(record.seconds for record in rounds[-LATEST:])
-        said["time"] = f"at most about {_duration(each * (planned - len(rounds)))}"
+        last, (scheduled, reported, failed) = rounds[-1], reports(rounds)
+        said["time"] = "none"
+        said["reported"] = (
+            f"{last.reported:,} of {last.scheduled:,} in the last round, {reported:,} of {scheduled:,} in all"
+        )
+        said["reported"] += f", {failed:,} failed" if failed else ""
+        if not ledger.stopped_because:
+            ago, each = time() - files.rounds.stat().st_mtime, median(record.seconds for record in rounds[-LATEST:])
+            state += f"; the last round ended {_duration(ago)} ago"
+            said["time"] = f"at most about {_duration(each * (planned - len(rounds)))}"
     costs = [(record.round, record.epsilon_upper) for record in rounds]
     lines = [_line([(at, found[1]) for at, found in scores], planned), _line(costs, planned, (0.0, budget))]
     return said | {"state": state, "lines": lines}
@@ -76,12 +76,6 @@ def progress(folder: Path) -> dict[str, Any]:
 def _duration(seconds: float) -> str:
     """As ``1:02:03``."""
     return str(timedelta(seconds=max(round(seconds), 0)))
-
-
-def _reported(rounds: list[RoundRecord]) -> str:
-    last, (scheduled, reported, failed) = rounds[-1], reports(rounds)
-    said = f"{last.reported:,} of {last.scheduled:,} in the last round, {reported:,} of {scheduled:,} in all"
-    return said + (f", {failed:,} failed" if failed else "")
 
 
 def _line(points: list[tuple[int, float]], longest: int, ends: tuple[float, float] | None = None) -> str:
@@ -147,18 +141,3 @@ def served(folder: Path) -> Iterator[str]:
             yield f"http://{server.host}{server.place}"
         finally:
             server.shutdown()
-
-
-class LivePage(Observer):
-    """Serves the page of the run that it observes; ``tell`` gets its address."""
-
-    only_tells = "the live page"
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self._served = tell, ExitStack()
-
-    def opened(self, folder: Path) -> None:
-        self._tell(self._served.enter_context(served(folder)))
-
-    def closed(self) -> None:
-        self._served.close()

@@ -1,10 +1,16 @@
-"""Words that tables, pictures and pages share."""
+"""Words that tables, pictures and pages share, and the environment in which pages are made."""
 
+import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedamp.base import numbers
 from fedamp.base.numbers import at_most
+from fedamp.base.version import version
 from fedamp.federation.plan import PROTECTIONS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 GUARANTEES = "docs/threat-model.md"
 ENDINGS = {
@@ -100,3 +106,13 @@ def settings(values: Mapping[str, Any]) -> str:
 def latex(text: str) -> str:
     """A text for LaTeX."""
     return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def environment() -> "Environment":
+    """Templates with numbers and words at hand; what is inserted is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(loader=PackageLoader("fedamp.report"), autoescape=True, undefined=StrictUndefined)
+    made.trim_blocks = made.lstrip_blocks = True
+    made.globals |= {"numbers": numbers, "words": sys.modules[__name__], "version": version()}
+    return made

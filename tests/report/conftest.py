@@ -7,7 +7,6 @@ from rich.console import Console
 
 from fedamp.errors import Interrupted
 from fedamp.report.pictures import plot_run
-from fedamp.report.study_pictures import draw_merger
 from fedamp.server.launch import launch
 from fedamp.studies.merging.merge import merge_runs
 from fedamp.studies.merging.weights import MergeRequest
@@ -57,7 +56,7 @@ def merged(runs, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("merged") / "selected"
     models = (str(runs["hidden"]), str(runs["open"]))
     request = MergeRequest(models, "random-selection", 20.0, DELTA, weights=(1 - DELTA / 2, DELTA / 2), seed=1)
-    draw_merger(merge_runs(request, folder))
+    merge_runs(request, folder)
     return folder
 
 

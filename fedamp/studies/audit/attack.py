@@ -147,7 +147,7 @@ def audit(
     if rounds < 1:
         raise ScenarioError(f"--rounds {rounds}: expected: at least 1")
     if not 0 < confidence < 1:
-        raise ScenarioError(f"--confidence {confidence:g}: expected: between 0 and 1")
+        raise ScenarioError(f"confidence {confidence:g}: expected: between 0 and 1")
     subject = subject_of(scenario, rounds)
     mechanism, delta = subject.claim.mechanism, scenario.privacy.delta
     # Events with a small delta are too rare to count. A claim that is false there is usually false near the middle too.

@@ -39,7 +39,7 @@ ONE_DRAW = "The model was drawn once, and no draw was discarded."
 BY_PRIVACY_LOSS, BY_RENYI = "privacy loss", "Rényi divergences"
 
 _MOST_CONSIDERED = 8  # 255 sets of models
-_COMPARED, _DRAWN = 300, 200  # points of laws for a comparison with a budget, and for a picture; fewer cost a bit more
+_COMPARED = 300  # points of laws for a comparison with a budget; fewer cost a bit more
 _STEPS = {2: 50, 3: 20, 4: 9, 5: 6, 6: 5}  # of each weight, so that a grid has at most about 230 points
 # Rounding: the second model is drawn this much less often than a half-space allows. The first margin that keeps the
 # budget is taken.
@@ -91,7 +91,7 @@ class MergeRequest:
         if self.utility is not None and self.method != RANDOM_SELECTION:
             raise MergeError(f"--utility: expected: only with --method {RANDOM_SELECTION}")
         if self.seed is not None and self.seed < 0:
-            raise MergeError(f"--seed {self.seed}: expected: a whole number >= 0")
+            raise MergeError(f"seed {self.seed}: expected: a whole number >= 0")
 
 
 class Decision(NamedTuple):
@@ -101,7 +101,6 @@ class Decision(NamedTuple):
         mechanism, epsilon: the accounting expression of the release, and its cost.
         chosen_by: the origin of the weights, for a reader.
         assumptions: of the cost, beyond those of the inputs' ledgers.
-        epsilons: the cost of any other weights; shape (rows, models) to (rows,).
         best: the best weights by each accounting (random selection).
     """
 
@@ -110,7 +109,6 @@ class Decision(NamedTuple):
     epsilon: Bounds
     chosen_by: str
     assumptions: tuple[str, ...]
-    epsilons: Callable[[Array], Array]
     best: dict[str, Weights]
 
 
@@ -170,8 +168,7 @@ def select(request: MergeRequest, candidates: Candidates) -> Decision:
             )
         weights = max(best.values(), key=rank)
     mechanism, cost = RandomSelection(mechanisms, weights), selection_epsilon(mechanisms, weights, delta)
-    costs = partial(selection_epsilons, mechanisms, delta=delta)
-    return Decision(tuple(mechanism.weights), mechanism, cost, chosen_by, assumptions, costs, best)
+    return Decision(tuple(mechanism.weights), mechanism, cost, chosen_by, assumptions, best)
 
 
 def least_private_first(mechanisms: Sequence[Mechanism], delta: float) -> Rank:
@@ -252,25 +249,6 @@ def _weights(models: int, first: int, second: int, share: float) -> Weights:
     return exact(weights.tolist())
 
 
-def selection_epsilons(mechanisms: Sequence[Mechanism], grid: Array, delta: float) -> Array:
-    """An upper bound on the cost of each row of weights by privacy loss; shape (rows,).
-
-    For pictures: accurate to 1 per cent of the most expensive private model. It is infinite above four times that cost,
-    which happens if a model without privacy is drawn with a probability near delta.
-    """
-    alone = np.array([part.epsilon(delta).upper for part in mechanisms])
-    highest, steps = max(alone, default=1.0), 101
-    if np.isinf(alone).any():
-        highest, steps = 4 * max(alone[np.isfinite(alone)], default=1.0), 401
-    epsilons = np.linspace(0.0, highest, steps)
-    deltas = np.array([[part.delta(float(epsilon)).upper for part in mechanisms] for epsilon in epsilons])
-    enough = grid @ deltas.T <= delta
-    # Before rounding can hide it: no epsilon makes up for the delta of a model without privacy.
-    enough &= (grid @ np.isinf(alone) < delta)[:, None]
-    smallest = np.where(enough.any(axis=1), epsilons[enough.argmax(axis=1)], math.inf)
-    return np.where(grid.max(axis=1) == 1, alone[grid.argmax(axis=1)], smallest)
-
-
 def combine(request: MergeRequest, candidates: Candidates) -> Decision:
     """The weights of a linear combination, charged as the joint release of all the models that were considered.
 
@@ -299,13 +277,7 @@ def combine(request: MergeRequest, candidates: Candidates) -> Decision:
     cost = mechanism.epsilon(request.delta)
     if len(considered) > 1:  # a sum may hide its parts, so no lower end is known
         cost = Bounds(0.0, cost.upper, f"joint release, {cost.method}")
-
-    def epsilons(grid: Array) -> Array:
-        rows = [_used(row) for row in grid]
-        costs = {some: _together(mechanisms, some).epsilon(request.delta, points=_DRAWN).upper for some in set(rows)}
-        return np.array([costs[some] for some in rows])
-
-    return Decision(weights, mechanism, cost, chosen_by, assumptions, epsilons, {})
+    return Decision(weights, mechanism, cost, chosen_by, assumptions, {})
 
 
 def _used(weights: Array | Weights) -> tuple[int, ...]:

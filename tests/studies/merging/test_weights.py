@@ -21,7 +21,6 @@ from fedamp.studies.merging.weights import (
     exact,
     least_private_first,
     selection_epsilon,
-    selection_epsilons,
 )
 
 DELTA = 1e-5
@@ -161,25 +160,6 @@ def test_a_selection_costs_between_its_models():
     low, high = (part.epsilon(DELTA).upper for part in mechanisms)
     cost = cost_of(mechanisms, (0.9, 0.1))
     assert low < cost.upper < high
-
-
-def test_the_picture_shows_the_cost_to_one_per_cent_of_the_most_expensive():
-    mechanisms = [Gaussian(2.0), Gaussian(0.7)]
-    grid = np.array([[1.0, 0.0], [0.999, 0.001], [0.3, 0.7], [0.0, 1.0]])
-    exact = [cost_of(mechanisms, row).upper for row in grid]
-    shown = selection_epsilons(mechanisms, grid, DELTA)
-    assert np.all(shown >= np.array(exact) - 1e-12)
-    assert np.all(shown <= np.array(exact) + 0.011 * max(exact))
-
-
-def test_the_picture_shows_what_a_model_without_privacy_costs_while_it_is_rare():
-    mechanisms = [Gaussian(2.0), NotPrivate()]
-    shares = np.array([DELTA / 10, DELTA / 2, DELTA * 0.9, DELTA])
-    shown = selection_epsilons(mechanisms, np.column_stack([1 - shares, shares]), DELTA)
-    exact = [gaussian_mixture_epsilon((2.0,), (1 - share,), open_weight=share) for share in shares[:3]]
-    assert np.all(shown[:3] >= exact)
-    assert np.all(shown[:3] <= np.array(exact) + 0.011 * Gaussian(2.0).epsilon(DELTA).upper)
-    assert shown[3] == math.inf
 
 
 @pytest.mark.parametrize(
