@@ -323,7 +323,10 @@ def test_the_accountant_installs_alone_and_stays_when_others_come_and_go(tmp_pat
         said = environment(*verify, tmp_path / "run-release.zip")
         assert "not checked: cryptography is not installed (pip install 'fedamp[signatures]')" in said
         assert "fail" not in said
-    refused = environment.fails("fedamp", "verify", ROOT / "README.md"), environment.fails("fedamp-accounting", "nothing")
+    refused = (
+        environment.fails("fedamp", "verify", ROOT / "README.md"),
+        environment.fails("fedamp-accounting", "nothing"),
+    )
     assert all(len(said.splitlines()) == 1 for said in refused)
     for module in ("fedamp.run", "fedamp.load"):
         with_line = f"try:\n    import fedamp; {module}\nexcept ImportError as error:\n    print(error)"

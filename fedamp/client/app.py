@@ -99,10 +99,11 @@ class PrivateClientApp(ClientApp):
         began, kind = time.monotonic(), message.metadata.message_type
         if kind.partition(".")[0] not in ("query", "train"):
             raise DeploymentError(f"{kind} messages are not answered: what they ask for is not covered by epsilon")
+        is_sealed = sealed_bytes(message.content) is not None
+        if not is_sealed and flower.in_supernode():  # the parts of a bare answer can be guessed, and asked for
+            raise DeploymentError("the message is not sealed; expected: one of fedamp's server")
         order = RoundOrder.of(message.content)
-        if sealed_bytes(message.content) is None:
-            if flower.in_supernode():  # the parts of a bare answer can be guessed, and asked for by another node
-                raise DeploymentError("the message is not sealed; expected: one of fedamp's server")
+        if not is_sealed:
             return Message(self._answer(order, message, context).content(order), reply_to=message)
         seconds = 0.0
         try:
