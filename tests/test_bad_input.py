@@ -51,7 +51,7 @@ COMMANDS = {
     "run digits --set rounds=-3": "--set rounds=-3",
     "run digits --set nonsense=1": "unknown key",
     "run digits --set rounds.x=3": "rounds is not a section",
-    "run digits --engine gpu": "ray, serial, flower",
+    "run digits --engine gpu": "ray, serial",
     "run nothing.yaml": "no such file",
     "run .": "a folder",
     "run digits --resume --out {empty}": "not a run folder",

@@ -19,7 +19,7 @@ from typer import Argument, Option, Typer
 
 from fedamp.base.start import QUIET, seldom_collected
 from fedamp.base.text import harmless, printable
-from fedamp.errors import FedampError, InputError, Interrupted, missing
+from fedamp.errors import FedampError, InputError, Interrupted, Told, missing
 
 if TYPE_CHECKING:
     from fedamp.accounting.verify import Check
@@ -215,4 +215,6 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
     """One line; for warnings of other packages, with their place."""
-    caution(str(message) if category is UserWarning else f"{message} ({category.__name__}, {filename}:{lineno})")
+    caution(
+        str(message) if category in (UserWarning, Told) else f"{message} ({category.__name__}, {filename}:{lineno})"
+    )

@@ -27,6 +27,7 @@ from fedamp.client import configuration, secure
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.task import UNTRAINABLE, log
 from fedamp.client.worker import TrainingNode, TrainReport
+from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
@@ -281,7 +282,7 @@ def _looped(loop: Train, order: RoundOrder, context: Context, external: bool) ->
         if dataset is not None:
             cohort = dataset.gather(alone := np.array([client]))
             if dataset.lost(alone, cohort.sizes).any():
-                raise DataError(UNTRAINABLE)
+                raise DataError(WRONG_RECORDS)
             size = int(cohort.sizes[0])
             records = Records(cohort.inputs[0, :size].copy(), cohort.labels[0, :size].copy())
         about = TrainingContext(client, order.round, task.client, dict(order.config), device, context)

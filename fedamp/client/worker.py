@@ -21,6 +21,7 @@ from fedamp.client.stacks import Stack, aligned
 from fedamp.client.task import UNTRAINABLE, ClientTask, log
 from fedamp.client.training import Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
+from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import DataError, one_line
 from fedamp.federation.losses import Loss, loss_of
@@ -71,6 +72,8 @@ class TrainReport(RoundAnswer):
         lost = int(self.counted(clients).sum())
         self.failed += lost
         self.text = self.text or UNTRAINABLE * bool(lost)
+        for client in clients.tolist():
+            log.warning("client %d cannot train: %s", client, WRONG_RECORDS)
 
     def fail(self, client: int, why: str, there: bool = True) -> None:
         """Count a client that adds zero, and keep the first reason; one that lives elsewhere is not ``there``."""

@@ -7,6 +7,7 @@ such as the nodes of a round, goes to the log in the server's run folder.
 """
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedamp.engines.deployment import guarded
 from fedamp.engines.faults import with_faults
 from fedamp.engines.flower import is_simulated
-from fedamp.errors import DeploymentError, FederationError, fails_alone
+from fedamp.errors import DeploymentError, FederationError, Told, fails_alone
 from fedamp.federation import reader
 from fedamp.federation.plan import privacy_units
 from fedamp.federation.scenario import Scenario
@@ -67,9 +68,12 @@ def main(grid: Grid, context: Context) -> None:
 
 @contextmanager
 def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
-    """Keep the reason of a failure in a file: it may name clients, and all readers of Flower's log see exceptions."""
+    """Keep in a file why a run or its units failed: readers of Flower's log see all exceptions and warnings."""
     try:
-        yield
+        with warnings.catch_warnings():
+            if secret:
+                warnings.simplefilter("ignore", Told)
+            yield
     except Exception:
         if not secret:
             raise

@@ -50,8 +50,8 @@ MODEL = Model(name="logistic")
 
 
 @pytest.mark.parametrize("kind", ["nan", "label", "stranger"])
-def test_what_a_node_tells_is_one_constant_text_whatever_the_record(kind, tmp_path, monkeypatch):
-    """Neighbouring data sets: texts and keys are the same, or one constant text more."""
+def test_what_a_node_tells_is_one_constant_text_whatever_the_record(kind, tmp_path, monkeypatch, caplog):
+    """Neighbouring data sets: texts and keys are the same, or one constant text more. Its own log says who and why."""
     monkeypatch.setitem(sys.modules, "flwr.supernode.runtime.run_clientapp", ModuleType("run_clientapp"))
     told = {}
     for each in ("clean", kind):
@@ -68,6 +68,9 @@ def test_what_a_node_tells_is_one_constant_text_whatever_the_record(kind, tmp_pa
     expected = "" if kind == "stranger" else "a unit's records cannot be trained on; the node's log says more"
     assert told[kind].text == expected
     assert told[kind].reported == list(range(UNITS))
+    said = [line for line in caplog.messages if "cannot train" in line]
+    assert len(said) == (kind != "stranger")
+    assert all(line.startswith(f"client {VICTIM} cannot train: a record is not finite, ") for line in said)
 
 
 @pytest.mark.parametrize("kind", ["nan", "label", "stranger"])

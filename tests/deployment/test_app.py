@@ -3,9 +3,11 @@
 import json
 import re
 import stat
+import warnings
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
@@ -128,6 +130,23 @@ def test_why_a_run_stopped_is_told_in_the_run_folder_alone(tmp_path, capfd):
     assert "reported" not in str(caught.value) + "".join(capfd.readouterr())
     assert "clients reported, below federation.quorum" in (run / "log.txt").read_text()
     assert caught.value.__suppress_context__
+
+
+def test_how_many_units_failed_in_a_round_is_told_in_the_run_folder_alone(tmp_path):
+    """A warning shows in Flower's log: it told the size of a cohort, and the node, of a round in which all failed."""
+    arrays = {"x": np.full((20, 3), np.nan), "y": np.arange(20) % 2, "client": np.arange(20)}
+    np.savez(tmp_path / "train.npz", **arrays)
+    data = f"data={{name: npz, path: {tmp_path}, classes: 2, partition: {{scheme: natural}}}}"
+    scenario = write_small(tmp_path, "known_seed=false", "rounds=2", "check_in={scheme: balanced, k: 1}", data)
+    run = tmp_path / "run"
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with pytest.raises(FederationError, match="the reason is in"):
+            run_app(scenario, run)
+    assert not [each for each in shown if "failed" in str(each.message)]
+    line = r"round \d: each of \d+ clients failed \(node \d: (.*)\): the release is noise"
+    told = re.findall(line, (run / "log.txt").read_text())
+    assert set(told) == {"a unit's records cannot be trained on; the node's log says more"}
 
 
 def test_nothing_is_made_for_a_wrong_scenario_or_faults_with_a_secret_seed(tmp_path, scenario):

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -34,6 +35,13 @@ def write_scenario(machines: Machines, **changes) -> dict:
     raw = yaml.safe_load(block.text) | {"seed": SEED} | changes
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
     return raw
+
+
+def spoil(file: Path, client: int) -> None:
+    """A number of one of a client's records becomes NaN."""
+    arrays = dict(np.load(file))
+    arrays["x"][np.flatnonzero(arrays["client"] == client)[0], 0] = np.nan
+    np.savez(file, **arrays)
 
 
 def start_nodes(machines: Machines) -> None:
@@ -84,6 +92,8 @@ def test_the_simulation_on_three_machines_one_of_which_claims_all_clients(federa
     raw = write_scenario(federation, trackers=["tensorboard"])
     liar = federation.folder / "site2" / "data" / "federation.json"
     liar.write_text(json.dumps(json.loads(liar.read_text()) | {"hosted": list(range(CLIENTS))}))
+    for folder in ("all", "site0"):
+        spoil(federation.folder / folder / "data" / "train.npz", client=3)
     federation.start_stranger("site9")
     start_nodes(federation)
     federation.start_run(known_seed=True)
@@ -104,6 +114,10 @@ def test_the_simulation_on_three_machines_one_of_which_claims_all_clients(federa
     told = "".join(federation.log(name) for name in ("superlink", "proxy", *NODES))
     assert str(SEED) not in told
     assert "clients" not in told
+    # Of a record that cannot be trained on, its own node's log speaks alone, and the server counts its unit.
+    assert sum(line["unprotected"]["failed"] for line in rounds_of(federation.server / "run")) > 0
+    assert "client 3 cannot train: a record is not finite" in federation.log("site0")
+    assert "cannot train" not in log + told.replace(federation.log("site0"), "")
 
 
 def start_to_first_round(machines: Machines) -> None:
