@@ -26,7 +26,7 @@ from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
 from fedamp.server.app import app
 from tests.deployment.hostile import LONGEST_SILENCE, Order, WireNode
-from tests.deployment.machines import NODES, PAGE, Machines, partition_digits
+from tests.deployment.machines import NODES, PAGE, Machines, deployed, partition_digits
 from tests.deployment.test_processes import CLIENTS, write_scenario
 from tests.documentation import blocks, shell
 from tests.engines.superlink import Link, superlink
@@ -205,10 +205,11 @@ def serve(nodes: dict[str, Telling], asked: Callable[[int], set[str]], ended: Ca
 
 
 @pytest.fixture(scope="module")
-def processes(federation) -> Machines:
-    """The deployment that all tests share, with data for it."""
-    write_scenario(federation)
-    return federation
+def processes(tmp_path_factory, proxy) -> Iterator[Machines]:
+    """A deployment of its own: Flower takes no second node with the key of one that other tests have left."""
+    with deployed(tmp_path_factory.mktemp("told")) as machines:
+        write_scenario(machines)
+        yield machines
 
 
 class Here:
