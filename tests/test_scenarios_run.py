@@ -61,6 +61,8 @@ def run_shortened(name, tmp_path, changes):
     shorter = ["rounds=2", "privacy.noise_multiplier=1", "privacy.epsilon=null", "engine.kind=serial", *changes]
     if hasattr(reader.load(name).check_in, "k"):
         shorter.append("check_in.k=1")
+    if hasattr(reader.load(name).check_in, "gap"):
+        shorter += ["check_in.gap=2", "privacy.noise.bands=2"]
     folder = launch.launch(reader.load(name, shorter), Silent(), tmp_path / "run")
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["rounds_completed"] == 2

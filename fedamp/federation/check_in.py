@@ -367,6 +367,8 @@ class SpacedCheckIn(ApartCheckIn):
     _coefficients: tuple[float, ...] = ()
 
     def check(self, rounds: int) -> None:
+        if self.count > rounds:
+            raise ValueError(f"check_in.gap must be at most rounds ({rounds}), got {self.count}")
         if (most := -(-rounds // self.count)) < self.k:
             raise ValueError(f"check_in.k must be at most {most}, {self.count} apart in {rounds} rounds, got {self.k}")
 

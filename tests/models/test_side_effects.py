@@ -17,7 +17,7 @@ from fedamp.federation.training import Client
 from fedamp.models.networks import build
 from fedamp.models.section import Model
 from fedamp.server.evaluate import evaluate
-from tests.client.federation import Records, order_of, task_of
+from tests.client.federation import Records, order_of, task_of, trained
 
 MODEL = """
 import torch
@@ -167,7 +167,7 @@ def test_what_a_try_out_misses_changes_no_further_step_and_no_other_unit(model: 
         task = task_of(model=Model(name=here + name), client=client, stack=StackSize(units=units))
         node = TrainingNode(task, Records(inputs.copy(), labels.copy(), sizes))
         start = {"output.weight": np.eye(3, 5, dtype=np.float32), "output.bias": np.zeros(3, np.float32)}
-        sums[name, loss], report = node.train(start, order_of([0, 1, 2], task, clips=[10.0]))
+        sums[name, loss], report = trained(node, start, order_of([0, 1, 2], task, clips=(10.0,)))
         assert report.failed == 0
         assert (start["output.weight"] == np.eye(3, 5)).all()
     honest, other = sums.values()
