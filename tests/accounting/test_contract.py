@@ -196,7 +196,7 @@ def test_one_of_one_is_the_thing_itself(kind, subtests):
         (WithoutReplacement(Gaussian(2.0), 9, 9, size=2), Gaussian(1.0, relation="substitution")),
         (Spaced(Gaussian(1.0), 2, 6, 1, ()), Allocation(Gaussian(1.0), 2, 6)),
         (Spaced(Gaussian(1.0), 1, 6, 3, ()), Allocation(Gaussian(1.0), 1, 6)),
-        (Spaced(Gaussian(1.0), 3, 7, 3, (0.5,)), Repeat(Gaussian(1.0), 3)),  # there is one such set
+        (Spaced(Gaussian(1.0), 3, 7, 3, ()), Repeat(Gaussian(1.0), 3)),  # there is one such set
         (Allocation(Laplace(1.0), 4, 4), Repeat(Laplace(1.0), 4)),
         (CappedPoisson(Laplace(1.0), 0.5, 4, 4), Repeat(Poisson(Laplace(1.0), 0.5), 4)),
         (CappedPoisson(Gaussian(1.0), 1.0, 2, 4), Allocation(Gaussian(1.0), 2, 4)),
