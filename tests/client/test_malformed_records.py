@@ -68,6 +68,7 @@ def test_what_a_node_tells_is_one_constant_text_whatever_the_record(kind, tmp_pa
     expected = "" if kind == "stranger" else "a unit's records cannot be trained on; the node's log says more"
     assert told[kind].text == expected
     assert told[kind].reported == list(range(UNITS))
+    assert told[kind].failed == (kind != "stranger")
     said = [line for line in caplog.messages if "cannot train" in line]
     assert len(said) == (kind != "stranger")
     assert all(line.startswith(f"client {VICTIM} cannot train: a record is not finite, ") for line in said)

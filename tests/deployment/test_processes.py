@@ -16,6 +16,7 @@ from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.faults import FaultyGrid
 from fedamp.engines.serial import SerialGrid
 from fedamp.federation import reader
+from fedamp.federation.plan import make_plan
 from fedamp.federation.running import Faults
 from tests.deployment.machines import NODES, PAGE, Machines, Network, partition_digits, wait
 from tests.documentation import blocks
@@ -92,8 +93,9 @@ def test_the_simulation_on_three_machines_one_of_which_claims_all_clients(federa
     raw = write_scenario(federation, trackers=["tensorboard"])
     liar = federation.folder / "site2" / "data" / "federation.json"
     liar.write_text(json.dumps(json.loads(liar.read_text()) | {"hosted": list(range(CLIENTS))}))
+    spoiled = int(make_plan(reader.validate(raw, "hospitals"), CLIENTS).attendance.cohort(1)[0])  # of site0
     for folder in ("all", "site0"):
-        spoil(federation.folder / folder / "data" / "train.npz", client=3)
+        spoil(federation.folder / folder / "data" / "train.npz", spoiled)
     federation.start_stranger("site9")
     start_nodes(federation)
     federation.start_run(known_seed=True)
@@ -116,7 +118,7 @@ def test_the_simulation_on_three_machines_one_of_which_claims_all_clients(federa
     assert "clients" not in told
     # Of a record that cannot be trained on, its own node's log speaks alone, and the server counts its unit.
     assert sum(line["unprotected"]["failed"] for line in rounds_of(federation.server / "run")) > 0
-    assert "client 3 cannot train: a record is not finite" in federation.log("site0")
+    assert f"client {spoiled} cannot train: a record is not finite" in federation.log("site0")
     assert "cannot train" not in log + told.replace(federation.log("site0"), "")
 
 
