@@ -2,13 +2,16 @@
 
 import json
 import os
+from csv import writer
 from pathlib import Path
 
 import datasets
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.csv import write_csv
 from pydantic import TypeAdapter
 
 import fedamp
@@ -318,6 +321,42 @@ def test_cells_are_those_of_the_csv_module_however_they_are_read(kind, tmp_path,
     files = Files("csv", (tmp_path / "train.csv",))
     assert files.spelled("client").tolist() == clients
     np.testing.assert_array_equal(np.array(files.rows(["x"]).with_format("arrow")[:]["x"], np.float64), inputs)
+
+
+QUOTES, ENDS = ['"', '"a', '"a"b', "'", "\\", '\\"'], ["a,b", "a\nb", "\0", "\ufeff", "\u2028"]
+HOSTILE = [*QUOTES, *ENDS, '"\n1,fine,7\n', "\n1,fine,7\n", "\r1,fine,7\r"]
+
+
+def by_csv(path, rows):
+    with path.open("w", newline="") as file:
+        writer(file).writerows([["client", "note", "x"], *rows])
+
+
+def by_pandas(path, rows):
+    pd.DataFrame(rows, columns=["client", "note", "x"]).to_csv(path, index=False)
+
+
+def by_arrow(path, rows):
+    write_csv(pa.table(dict(zip(["client", "note", "x"], map(list, zip(*rows, strict=True)), strict=True))), path)
+
+
+def by_json(path, rows):
+    path.write_text("\n".join(json.dumps(dict(zip(["client", "note", "x"], row, strict=True))) for row in rows))
+
+
+@pytest.mark.parametrize("write", [by_csv, by_pandas, by_arrow, by_json])
+def test_what_a_person_writes_changes_nobody_elses_record(write, tmp_path, monkeypatch, subtests):
+    """A writer quotes it. Pasted between commas, a text could end a row: the file's author must not do that."""
+    monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "cache"))
+    kind = "json" if write is by_json else "csv"
+    for number, text in enumerate(HOSTILE):
+        with subtests.test(text):
+            path = tmp_path / f"{number}.{kind}"
+            write(path, [["0", "fine", 0.5], ["1", "fine", 1.5], ["2", text, 2.5], ["3", "fine", 3.5]])
+            files = Files(kind, (path,))
+            assert files.spelled("client").tolist() == ["0", "1", "2", "3"]
+            assert files.spelled("note").tolist() == ["fine", "fine", text, "fine"]
+            assert files.rows(["x"])["x"][:] == [0.5, 1.5, 2.5, 3.5]
 
 
 def test_files_in_which_a_column_is_missing_or_elsewhere(tmp_path):
