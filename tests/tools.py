@@ -19,8 +19,10 @@ NGINX, NFT = tool("nginx"), tool("nft")
 
 
 def but_patience(said: str) -> str:
-    """What a command said, but the line that comes on a busy machine while its accountant works."""
-    return re.sub(r"computing the privacy cost; .*\n", "", said)
+    """What a command said, but the lines that come after seconds: on a busy machine they come anywhere."""
+    return re.sub(
+        r"^(computing the privacy cost; .*|engine \w+: .*|\w+ \d+/\d+ after \d+ s  .*)\n", "", said, flags=re.M
+    )
 
 
 def wait(condition: Callable[[], object], seconds: float = 300, what: str = "it", every: float = 0.1) -> None:
