@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as everything
-from benchmarks import demo, federations, finished, simulation, simulators
+from benchmarks import demo, federation_tasks, federations, finished, simulation, simulators
 from benchmarks.federation_tasks import TASKS
 from benchmarks.federations import Bench, Cell, cells, table
 from benchmarks.limited import Stopwatch, Timed
@@ -75,9 +75,16 @@ def test_a_comparison_without_fedamp_keeps_the_figures_that_are_stored(tmp_path,
     assert out.read_text() == "{}"
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_every_scheme_of_a_task_is_a_scenario(task, monkeypatch):
+@pytest.fixture
+def tasks(monkeypatch, tmp_path):
+    """The tasks, without the features of Fashion-MNIST: they take half a minute, and no scenario reads them."""
     monkeypatch.syspath_prepend(str(federations.SHIPPED))
+    monkeypatch.setattr(federation_tasks, "folders", lambda: {True: tmp_path / "tuning", False: tmp_path / "test"})
+    return TASKS
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_scheme_of_a_task_is_a_scenario(task, tasks):
     found = list(cells(task))
     assert len(found) == len(set(found))
     for cell in found:
@@ -87,12 +94,11 @@ def test_every_scheme_of_a_task_is_a_scenario(task, monkeypatch):
             else cell._scenario(False, 1, 1.0, (1.0, 1.0), {"noise_multiplier": 0.0})
         )
         assert scenario.privacy.unit == "client"
-        assert scenario.privacy.delta * TASKS[task].clients < 1
+        assert scenario.privacy.delta * tasks[task].clients < 1
 
 
-def test_rates_are_chosen_apart_from_the_test(monkeypatch):
-    monkeypatch.syspath_prepend(str(federations.SHIPPED))
-    for name, task in TASKS.items():
+def test_rates_are_chosen_apart_from_the_test(tasks):
+    for name, task in tasks.items():
         scenario = Cell(name, next(name for name, scheme in task.schemes.items() if scheme.private), 1.0).to_calibrate()
         apart = task.data(True) != task.data(False)  # another file
         assert apart or task.personal or scenario.federation.validation_share > 0, name
