@@ -12,6 +12,7 @@ from fedamp import api
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.errors import ScenarioError
 from fedamp.federation.plan import CURVE, make_plan
+from fedamp.server.setup import prepare
 from tests.federations import small, write_small
 
 SETTINGS = ("rounds=30", "privacy.noise_multiplier=3", "privacy.precision=0.05", "privacy.epsilon=null")
@@ -70,21 +71,23 @@ def test_what_is_said_of_an_epsilon_is_said_of_that_number():
     assert said[-1] != CURVE
 
 
-def test_costs_that_another_process_has_computed_are_the_plans_own():
-    computed = make_plan(small(), 60).costs()
-    here, others, fresh = (
-        make_plan(small(), 60, None, lambda: computed),
-        make_plan(small(), 61, None, lambda: computed),
-        make_plan(small(), 60),
-    )
-    assert here.planned_epsilon is computed["planned_epsilon"]
-    assert others.planned_epsilon is not computed["planned_epsilon"]  # of a plan for one unit more
+def test_a_plan_with_a_secret_seed_keeps_the_costs_that_were_computed():
+    computed = make_plan(small(), 60)
+    computed.compute()
+    here, fresh = computed.with_seed(2**200 + 1), make_plan(small(), 60)
+    more = make_plan(small(), 61)  # of one unit more
+    others = prepare(small(), planned=more).plan
+    assert here.planned_epsilon is computed.planned_epsilon
+    assert others.planned_epsilon is not more.planned_epsilon
+    assert (here.seed, here.known_seed) == (2**200 + 1, False)
+    assert others.units == 60
     assert (here.noise_multiplier, here.planned_epsilon, here.spent(8)) == (
         fresh.noise_multiplier,
         fresh.planned_epsilon,
         fresh.spent(8),
     )
     assert here.epsilon_by_round.tolist() == fresh.epsilon_by_round.tolist()
+    assert here.attendance.cohort(1).tolist() != computed.attendance.cohort(1).tolist()
 
 
 # --- a budget that pays for no round ----------------------------------------------------------------------------------

@@ -81,12 +81,12 @@ def check(
     foreign = brings_code(asked) and not import_model
     plan = make_plan(asked, privacy_units(asked))
     plan.check_budget()
-    costs = patiently(plan.costs)
+    patiently(plan.compute)
     from fedamp.server.preflight import preflight, refuse  # torch takes a while, and nothing above needs it
     from fedamp.server.setup import prepare
 
     sizes, untrainable = _sizes(asked) if private else (None, 0)
-    checks = preflight(plan, None if foreign else prepare(asked, costs=lambda: costs), thorough=True, sizes=sizes)
+    checks = preflight(plan, None if foreign else prepare(asked, planned=plan), thorough=True, sizes=sizes)
     if foreign:
         named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
         checks.append(Check("code", "caution", f"{named} was not tried, because that runs it; add --import to try it"))

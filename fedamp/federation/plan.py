@@ -4,11 +4,11 @@ From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and 
 :meth:`Plan.one_round` (the cost of taking part in a round), then :meth:`Plan.mechanism_at` (the cost of all rounds).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, wraps
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,22 +42,17 @@ PROTECTIONS: Mapping[str, str] = {
 }
 """What hides the check-ins of others from a registered node, in words."""
 
-Costs = Callable[[], Mapping[str, Any]]
-"""Waits for :meth:`Plan.costs` of another process's plan."""
-
-T = TypeVar("T")
-
-
-def _costly(compute: Callable[[Any], T]) -> cached_property[T]:
-    """A cached property that takes long to compute, so a plan first asks ``computed_elsewhere`` for it."""
-
-    @wraps(compute)
-    def value(plan: Any) -> T:
-        costs = plan.computed_elsewhere() if plan.computed_elsewhere else {}
-        # The data may have changed since the other process counted the units.
-        return costs[compute.__name__] if costs.get("units") == plan.units else compute(plan)
-
-    return cached_property(value)
+_COSTS = (
+    "bands",
+    "noise_multiplier",
+    "planned_epsilon",
+    "unamplified_epsilon",
+    "epsilon_by_round",
+    "guaranteed_epsilon",
+    "server_epsilon",
+    "nodes_epsilon",
+)
+"""What takes long to compute; it depends on no seed."""
 
 
 @dataclass(frozen=True)
@@ -70,28 +65,26 @@ class Plan:
         seed: of all draws of the server.
         known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise. A secret
             seed decides who takes part when, and with which submodel; noise is drawn anew for every attempt at a round.
-        computed_elsewhere: the costs of another plan of the same scenario, whose computation may not have ended yet.
     """
 
     scenario: Scenario
     units: int
     seed: int
     known_seed: bool = True
-    computed_elsewhere: Costs | None = None
 
     @cached_property
     def check_in(self) -> CheckIn:
         """Who checks in when."""
         return self.scenario.check_in.for_noise(self.coefficients)
 
-    @_costly
+    @cached_property
     def bands(self) -> int:
         """Rounds over which the noise is correlated, 1 where it is independent. Choosing them looks at no data."""
         asked = self.scenario
         compared = asked.model_copy(update={"check_in": asked.check_in.stand_in})
 
         def noise_per_clip(bands: int) -> float:
-            return replace(self, scenario=compared.with_bands(bands), computed_elsewhere=None).noise_per_clip
+            return replace(self, scenario=compared.with_bands(bands)).noise_per_clip
 
         return asked.privacy.noise.bands_for(asked.check_in, asked.rounds, noise_per_clip)
 
@@ -176,7 +169,7 @@ class Plan:
         asked = self.scenario.federation.quorum
         return DEFAULT_QUORUM if asked is None else asked
 
-    @_costly
+    @cached_property
     def noise_multiplier(self) -> float:
         """The scenario's noise multiplier; for ``auto`` the smallest that keeps the budget (ScenarioError: none)."""
         privacy = self.scenario.privacy
@@ -246,7 +239,7 @@ class Plan:
 
     # --- in numbers ---------------------------------------------------------------------------------------------------
 
-    @_costly
+    @cached_property
     def planned_epsilon(self) -> Bounds:
         """Of all rounds of the scenario; the guarantee of a run is :attr:`guaranteed_epsilon`."""
         return self._epsilon(self.mechanism)
@@ -258,12 +251,12 @@ class Plan:
         names = self.submodels.capacities if self.is_private else ()
         return {name: self._epsilon(self.mechanism_at(self.noise_multiplier, size, name)) for name in names}
 
-    @_costly
+    @cached_property
     def unamplified_epsilon(self) -> Bounds:
         """Of the whole run, without amplification."""
         return self._epsilon(self.mechanism.unamplified())
 
-    @_costly
+    @cached_property
     def epsilon_by_round(self) -> NDArray[np.float64]:
         """Upper end of epsilon after each round; entry r - 1 is after round r."""
         if not self.is_private or not self.scenario.privacy.amplification:
@@ -329,12 +322,12 @@ class Plan:
             return self.mechanism
         return self._unamplified(self.scenario.rounds, self.noise_multiplier)
 
-    @_costly
+    @cached_property
     def server_epsilon(self) -> Bounds | None:
         """Of :attr:`server_mechanism`, for all rounds of the scenario."""
         return self._of(self.server_mechanism)
 
-    @_costly
+    @cached_property
     def nodes_epsilon(self) -> Bounds | None:
         """Of :attr:`nodes_mechanism`, for all rounds of the scenario."""
         return self._of(self.nodes_mechanism)
@@ -363,7 +356,7 @@ class Plan:
         def once(tried: float) -> Bounds:
             return self._first(1, tried).epsilon(self._delta, points=300)
 
-        quick = "epsilon_by_round" not in vars(self) and self.computed_elsewhere is None
+        quick = "epsilon_by_round" not in vars(self)
         cost = once(noise)
         if (quick and cost.upper <= budget) or (cost.lower <= budget and self.affordable_rounds):
             return
@@ -376,26 +369,23 @@ class Plan:
             f"for all {self.scenario.rounds}"
         )
 
-    def costs(self) -> dict[str, Any]:
-        """What takes long to compute, by name, for ``computed_elsewhere`` of another plan of the same scenario."""
-        names = (
-            "bands",
-            "noise_multiplier",
-            "planned_epsilon",
-            "unamplified_epsilon",
-            "epsilon_by_round",
-            "guaranteed_epsilon",
-            "server_epsilon",
-            "nodes_epsilon",
-        )
-        return {"units": self.units} | {name: getattr(self, name) for name in names}
+    def compute(self) -> None:
+        """Compute now what takes long."""
+        for name in _COSTS:
+            getattr(self, name)
+
+    def with_seed(self, seed: int) -> "Plan":
+        """The same plan with a secret seed; what took long is not computed again."""
+        other = replace(self, seed=seed, known_seed=False)
+        vars(other).update({name: value for name, value in vars(self).items() if name in _COSTS})
+        return other
 
     @property
     def last_round(self) -> int:
         """The last round of the run: the scenario's, or the last one that the budget pays for."""
         return min(self.scenario.rounds, self.affordable_rounds)
 
-    @_costly
+    @cached_property
     def guaranteed_epsilon(self) -> Bounds:
         """The cost of all rounds up to the last one. It covers a run whose stop depends on its releases.
 
@@ -446,7 +436,7 @@ def privacy_units(scenario: Scenario) -> int:
     return scenario.data.count_records(Path()) if by_record else scenario.data.count_clients(Path())
 
 
-def make_plan(scenario: Scenario, units: int, seed: int | None = None, computed_elsewhere: Costs | None = None) -> Plan:
+def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
     """The plan of a scenario for a number of privacy units, with the scenario's seed or a secret one.
 
     Raises:
@@ -456,7 +446,7 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None, computed_
         delta_left(scenario.privacy.delta)
     except ValueError as error:
         raise ScenarioError(f"privacy.{error}") from None
-    plan = Plan(scenario, units, scenario.seed if seed is None else seed, seed is None, computed_elsewhere)
+    plan = Plan(scenario, units, scenario.seed if seed is None else seed, seed is None)
     if plan.expected_cohort < 1:
         raise ScenarioError(
             f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "

@@ -3,13 +3,12 @@
 import logging
 import os
 import shlex
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedamp.base.start import collect_again
 from fedamp.errors import (
@@ -23,13 +22,14 @@ from fedamp.errors import (
     one_line,
 )
 from fedamp.federation.losses import is_given
-from fedamp.federation.plan import Costs, make_plan, privacy_units
+from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.server.observers import Observer, watched
 
-if TYPE_CHECKING:  # the rest is imported while another process computes costs, and while Ray starts
+if TYPE_CHECKING:  # the rest is imported where it is needed, and while Ray starts
     from fedamp.runs.folder import RunFolder
     from fedamp.runs.records import RoundRecord
+    from fedamp.server.setup import Prepared
 
 log = logging.getLogger("fedamp.server.launch")
 
@@ -75,13 +75,6 @@ def rounds(
     from fedamp.runs.folder import opened
     from fedamp.server.trackers import trackers_of
 
-    @cache
-    def costs() -> Mapping[str, Any]:
-        watching.computing(True)
-        found = plan.costs()
-        watching.computing(False)
-        return found
-
     if is_given(scenario) and scenario.engine.address:
         raise ScenarioError("engine.address: objects of Python cannot get to a cluster; expected: kind: auto")
     trackers = trackers_of(scenario.trackers)
@@ -90,7 +83,7 @@ def rounds(
         _explained(folder),
         watched(folder.path, *trackers, observer) as watching,
     ):
-        yield from _play(scenario, seed, costs, folder, watching, finish_round)
+        yield from _play(plan, seed, folder, watching, finish_round)
     return folder.path
 
 
@@ -122,26 +115,23 @@ def _explained(folder: "RunFolder") -> Iterator[None]:
 
 
 def _play(
-    scenario: Scenario, seed: int | None, costs: Costs, folder: "RunFolder", observer: Observer, finish_round: bool
+    plan: Plan, seed: int | None, folder: "RunFolder", observer: Observer, finish_round: bool
 ) -> "Iterator[RoundRecord]":
-    began = perf_counter()
+    began, scenario = perf_counter(), plan.scenario
     from fedamp.engines.engines import choose, open_grid
     from fedamp.engines.faults import with_faults
     from fedamp.engines.virtual import with_all_nodes
 
     engine, why, prepared = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
     if engine.kind == "auto":  # the amount of computation decides
-        from fedamp.server.setup import prepare
-
-        prepared = prepare(scenario, seed, costs)
+        prepared = _prepared(plan, seed, observer)
         engine, why = choose(scenario, prepared.work, prepared.plan.last_round)
     log.info("engine %s", why)
     # Ray starts in another process while torch, data and model are loaded here.
     with open_grid(engine, folder.log) as grid:
         from fedamp.server.loop import rounds
-        from fedamp.server.setup import prepare
 
-        prepared = prepared or prepare(scenario, seed, costs)
+        prepared = prepared or _prepared(plan, seed, observer)
         log.info(how := prepared.how_clients_train)
         prepared = replace(prepared, engine=f"{why}; {how}", began=began)
         observer.prepared(prepared)
@@ -149,3 +139,12 @@ def _play(
         grid.demand = prepared.demand
         grid = with_all_nodes(grid, prepared.plan)
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
+
+
+def _prepared(plan: Plan, seed: int | None, observer: Observer) -> "Prepared":
+    from fedamp.server.setup import prepare
+
+    observer.computing(True)
+    plan.compute()
+    observer.computing(False)
+    return prepare(plan.scenario, seed, plan)

@@ -27,7 +27,7 @@ from fedamp.engines.resources import Demand
 from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line, tell
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.losses import Loss, form_of, loss_of
-from fedamp.federation.plan import Costs, Plan, make_plan, privacy_units
+from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import is_import_path
 from fedamp.models.cost import cost, kept_per_record
@@ -275,15 +275,18 @@ class Prepared:
         return trainings * (client.steps or client.epochs or 1) * self.cost.flops_per_record
 
 
-def prepare(scenario: Scenario, seed: int | None = None, costs: Costs | None = None) -> Prepared:
+def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = None) -> Prepared:
     """Load data and model of a scenario, check that they fit (InputError, one line), and plan the run.
 
     Args:
         scenario: validated, its paths absolute.
         seed: of everything the server draws; default: the scenario's, a known seed.
-        costs: of the plan, as another process computes them; default: computed here.
+        planned: the scenario's plan with the known seed, whose costs need not be computed again.
     """
-    plan = make_plan(scenario, privacy_units(scenario), seed, costs)
+    count = privacy_units(scenario)
+    if planned is None or planned.units != count:  # the data may have changed since
+        planned = make_plan(scenario, count)
+    plan = planned if seed is None else planned.with_seed(seed)
     # Partition, initial model and cut are public: a deployment's nodes may derive them from the scenario, too.
     data_seed, model_seed, split_seed = (rng.public_seed(scenario.seed, use) for use in ("data", "model", "split"))
     dataset = scenario.data.load(data_seed, Path(), form_of(scenario.client, scenario.model))

@@ -63,7 +63,7 @@ def test_no_shipped_scenario_is_scolded(name):
         plan = make_plan(scenario, privacy_units(scenario))
     except DataError as error:  # people's ratings have no twin
         pytest.skip(str(error))
-    checks = preflight(plan, prepare(scenario, costs=plan.costs))
+    checks = preflight(plan, prepare(scenario, planned=plan))
     assert {check.name: check.found for check in checks if not check.passed} == {}
     assert {"signal", "reach", "drift", "local steps", "learning rate", "budget"} <= {check.name for check in checks}
 
