@@ -159,7 +159,7 @@ class PrivateClientApp(ClientApp):
     def _sum(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
         if self._loop is not None:
             return sum_of_units(order, _looped(self._loop, order, context, self._reads_records(order.task)))
-        dummies = TrainReport.on(order).dummies
+        dummies = order.dummies
 
         def train_one(client: int) -> Mapping[str, Any]:  # with copies of its own: no client learns of another
             record = ArrayRecord({name: Array(array) for name, array in order.arrays.items()})
@@ -245,7 +245,7 @@ def sum_of_units(order: RoundOrder, train_one: Callable[[int], Mapping[str, Any]
     task, units = configuration.task_of(order.task), order.units
     if len(order.clips) != 1 or {order.extracted, *units["submodel"].tolist()} - {WHOLE}:
         raise DeploymentError("custom training trains whole models; expected: submodels: {scheme: none}")
-    begin, report = time.monotonic(), TrainReport.on(order)
+    begin, report = time.monotonic(), TrainReport(dummies=order.dummies)
     sums = {name: np.zeros(array.shape) for name, array in order.arrays.items()}
     for client, seed in zip(units["id"].tolist(), units["seed"], strict=True):
         try:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,12 +36,6 @@ class TrainReport(RoundAnswer):
     """The answer to an order while its units train; ``dummies`` are units that count in none of its numbers."""
 
     dummies: frozenset[int] = frozenset()
-
-    @classmethod
-    def on(cls, order: RoundOrder) -> Self:
-        """Of an order, before anybody has trained."""
-        units = order.units
-        return cls(dummies=frozenset(units["id"][~units["counted"]].tolist()))
 
     def counted(self, clients: NDArray[np.int64], slots: int | None = None) -> NDArray[np.bool_]:
         """Which of the clients in the first slots of a stack are no dummies; False for empty slots."""
@@ -192,7 +186,7 @@ class TrainingNode:
         The answer holds the sum of the clipped, quantised updates (trained minus received) in the shape of the received
         arrays, without frozen ones.
         """
-        begin, report = time.monotonic(), TrainReport.on(order)
+        begin, report = time.monotonic(), TrainReport(dummies=order.dummies)
         rate = self.task.client.learning_rate_in(order.round)
         sums = {name: np.zeros(array.shape) for name, array in order.arrays.items() if name not in self._frozen}
         with arithmetic(self.task.precision, self.device):

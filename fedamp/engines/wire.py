@@ -135,6 +135,12 @@ class RoundOrder:
         return ids
 
     @property
+    def dummies(self) -> frozenset[int]:
+        """The ids of the units that do not count."""
+        units = self.units
+        return frozenset(units["id"][~units["counted"]].tolist())
+
+    @property
     def digest(self) -> bytes:
         """SHA-256 of all that decides the sum."""
         told = repr([self.task, self.round, self.clips, self.extracted, self.frozen, sorted(self.config.items())])
