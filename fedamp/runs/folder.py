@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors.numpy import save
@@ -137,9 +137,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 @contextmanager
-def opened(
-    scenario: Scenario, out: Path | None, resume: bool, lock: bool = True
-) -> Iterator[tuple[RunFolder, int | None]]:
+def opened(scenario: Scenario, out: Path | None, resume: bool) -> Iterator[tuple[RunFolder, int | None]]:
     """A run folder while a run is played: locked, with the scenario in it, and with all log messages in its log.
 
     Yields the folder and the secret seed (None: the scenario's seed, known). With a secret seed, folder and files are
@@ -147,12 +145,10 @@ def opened(
 
     Args:
         out: the folder; default: a new one under ``runs``, or the newest one to resume.
-        lock: False if another process plays and locks; then the folder is locked only while it is set up.
     """
     private = not scenario.known_seed
     folder, made = (existing_folder(out, scenario.name), False) if resume else new_folder(out, scenario.name, private)
-    with ExitStack() as held:
-        held.enter_context(locked(folder.path))
+    with locked(folder.path):
         if not resume and not holds_no_run(folder.path):  # any more
             raise RunFolderError(f"{folder.path}: another process began a run in it")
         seed = _seed(folder, private)
@@ -166,13 +162,9 @@ def opened(
                     folder.write_scenario(scenario)
                 with writing(folder.log):
                     folder.log.touch()
-                if not lock:
-                    held.close()
                 with chatter_to(folder.log, "ray", "fedamp"):
                     yield folder, seed
             except InputError:
-                if not lock:
-                    held.enter_context(locked(folder.path))
                 if not resume and not folder.ledger.exists():  # bad input leaves no files behind
                     for file in (folder.scenario, folder.rounds, folder.log, folder.path / LOCK):
                         with suppress(OSError):  # the folder is read-only
