@@ -30,7 +30,7 @@ from benchmarks.federation_tasks import BUDGETS, DELTA, SCHEMES, TASKS, Scheme, 
 from benchmarks.training import best_power
 from fedamp.base.numbers import amount_of_bytes, at_most
 from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.simulation import SerialGrid
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario

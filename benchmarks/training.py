@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedamp.base.arrays import Arrays
 from fedamp.data.idx import KnownImages
 from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.simulation import SerialGrid
 from fedamp.federation.scenario import Scenario
 from fedamp.server.setup import prepare
 

@@ -10,7 +10,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedamp.engines import flower
-from fedamp.engines.node import load_app
+from fedamp.engines.simulation import load_app
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
 
 FIRST = 2**63 + 7  # as Flower's node ids, which need all 64 bits

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import FederationError
 from fedamp.runs.folder import RunFolder
 from fedamp.server.loop import play

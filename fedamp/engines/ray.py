@@ -17,9 +17,7 @@ from flwr.app import Message
 
 from fedamp.base import devices
 from fedamp.base.start import QUIET
-from fedamp.engines.grid import SimulationGrid, log
-from fedamp.engines.node import FIRST_NODE
-from fedamp.engines.resources import Demand, WorkerResources
+from fedamp.engines.simulation import FIRST_NODE, Demand, SimulationGrid, WorkerResources, log
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
 

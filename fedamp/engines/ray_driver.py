@@ -55,7 +55,7 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
     # Flower takes a second to import, in which Ray starts its processes.
     from fedamp.engines.flower import LOG_FORMAT
     from fedamp.engines.ray_workers import Workers
-    from fedamp.engines.resources import Demand
+    from fedamp.engines.simulation import Demand
 
     logging.basicConfig(format=LOG_FORMAT)
     logging.getLogger("fedamp").setLevel(logging.INFO)

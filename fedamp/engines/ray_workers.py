@@ -14,9 +14,7 @@ from flwr.app import ArrayRecord, Message
 from ray.exceptions import RayActorError, RayError
 
 from fedamp.engines import flower
-from fedamp.engines.grid import log
-from fedamp.engines.node import FIRST_NODE, Node
-from fedamp.engines.resources import Demand, worker_resources
+from fedamp.engines.simulation import FIRST_NODE, Demand, Node, log, worker_resources
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
 

@@ -18,7 +18,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedamp.engines.deployment import guarded
-from fedamp.engines.faults import with_faults
+from fedamp.engines.engines import with_faults
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import DeploymentError, FederationError, Told, fails_alone
 from fedamp.federation import reader

@@ -118,9 +118,7 @@ def _play(
     plan: Plan, seed: int | None, folder: "RunFolder", observer: Observer, finish_round: bool
 ) -> "Iterator[RoundRecord]":
     began, scenario = perf_counter(), plan.scenario
-    from fedamp.engines.engines import choose, open_grid
-    from fedamp.engines.faults import with_faults
-    from fedamp.engines.virtual import with_all_nodes
+    from fedamp.engines.engines import choose, open_grid, with_all_nodes, with_faults
 
     engine, why, prepared = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
     if engine.kind == "auto":  # the amount of computation decides

@@ -23,7 +23,7 @@ from fedamp.client.task import ClientTask
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
 from fedamp.data.dataset import TO_TEST, WRONG_RECORDS
-from fedamp.engines.resources import Demand
+from fedamp.engines.simulation import Demand
 from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line, tell
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.losses import Loss, form_of, loss_of

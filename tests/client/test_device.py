@@ -17,7 +17,7 @@ from fedamp.base import devices
 from fedamp.client.memory import StackSize, bytes_of_a_worker
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode
-from fedamp.engines.resources import Demand
+from fedamp.engines.simulation import Demand
 from fedamp.engines.wire import RoundOrder
 from fedamp.federation.losses import LOSSES
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels

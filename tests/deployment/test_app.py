@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.faults import FaultyGrid
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.engines import CLIENT_APP, FaultyGrid
+from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import DeploymentError, FederationError, InputError, RunFolderError
 from fedamp.federation.running import Faults
 from fedamp.server.app import app, wait_for_nodes

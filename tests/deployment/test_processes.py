@@ -12,9 +12,8 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.faults import FaultyGrid
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.engines import CLIENT_APP, FaultyGrid
+from fedamp.engines.simulation import SerialGrid
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
 from fedamp.federation.running import Faults

@@ -29,7 +29,7 @@ def main() -> None:
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    from fedamp.engines.node import load_app
+    from fedamp.engines.simulation import load_app
 
     server, client, nodes, config = json.loads(sys.argv[1])
     app = ServerApp()

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedamp.engines import flower
 from fedamp.engines.engines import open_grid
-from fedamp.engines.resources import Demand
+from fedamp.engines.simulation import Demand
 from fedamp.errors import FederationError, InputError
 from fedamp.federation.running import Engine
 

@@ -70,7 +70,7 @@ import resource, sys
 sys.modules["ray"] = None
 sys.path.insert(0, sys.argv[1])
 import torch
-from fedamp.engines.node import Node
+from fedamp.engines.simulation import Node
 
 def faults(times):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

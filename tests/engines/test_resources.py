@@ -3,7 +3,7 @@
 import pytest
 
 from fedamp.base import devices
-from fedamp.engines.resources import Demand, WorkerResources, worker_resources
+from fedamp.engines.simulation import Demand, WorkerResources, worker_resources
 from fedamp.errors import InputError
 from fedamp.federation.running import Engine
 

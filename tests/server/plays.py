@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.faults import with_faults
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.engines import CLIENT_APP, with_faults
+from fedamp.engines.simulation import SerialGrid
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Summary

@@ -13,8 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, Re
 from flwr.common.logger import log as flower_log
 from flwr.supercore.logger import FLOWER_LOGGER
 
-from fedamp.engines.grid import SimulationGrid
-from fedamp.engines.node import FIRST_NODE, Node
+from fedamp.engines.simulation import FIRST_NODE, Node, SimulationGrid
 from fedamp.errors import FederationError, ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.runs.verify import verify_ledger

@@ -5,9 +5,8 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.faults import FaultyGrid
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.engines import CLIENT_APP, FaultyGrid
+from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import FederationError, ScenarioError
 from fedamp.federation.running import Faults
 from fedamp.runs.folder import RunFolder

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedamp.engines.faults import FaultyGrid
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.engines import FaultyGrid
+from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import FederationError
 from fedamp.federation import reader
 from fedamp.runs.folder import RunFolder

@@ -28,7 +28,7 @@ TOLD = {
     "a tracker": "fedamp.server.trackers.TensorBoard.tell",
     "a tracker, at last": "fedamp.server.trackers.TensorBoard.end",
     "what a client computes": "fedamp.server.setup.cost",
-    "the engine's end": "fedamp.engines.serial.SerialGrid.__exit__",
+    "the engine's end": "fedamp.engines.simulation.SerialGrid.__exit__",
 }
 
 

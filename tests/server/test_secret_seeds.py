@@ -12,7 +12,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import Interrupted
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario

@@ -20,7 +20,7 @@ from scipy import stats
 
 from fedamp.engines import flower
 from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.simulation import SerialGrid
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import AnyCheckIn

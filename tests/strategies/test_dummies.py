@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.simulation import SerialGrid
 from fedamp.engines.wire import RoundOrder, message_content
 from fedamp.errors import FederationError, ScenarioError
 from fedamp.federation import reader

@@ -7,9 +7,8 @@ import pytest
 from flwr.app import ConfigRecord, Message
 
 from fedamp.client.clipping import quantum
-from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.faults import only
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.engines import CLIENT_APP, only
+from fedamp.engines.simulation import SerialGrid
 from fedamp.engines.wire import RoundAnswer
 from fedamp.errors import FederationError
 from fedamp.noise.independent import IndependentGaussian, Noise

@@ -11,8 +11,7 @@ import pytest
 from flwr.app import ConfigRecord, Message
 
 from fedamp.engines import flower
-from fedamp.engines.engines import open_grid
-from fedamp.engines.faults import only
+from fedamp.engines.engines import only, open_grid
 from fedamp.engines.wire import RoundAnswer
 from fedamp.federation.plan import make_plan
 from fedamp.federation.running import Engine

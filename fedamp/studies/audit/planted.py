@@ -15,9 +15,8 @@ from fedamp.data import Cohort, Dataset
 from fedamp.data.stored import Records, StoredDataset
 from fedamp.data.table import Table
 from fedamp.engines import flower
-from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.faults import only, with_faults
-from fedamp.engines.serial import SerialGrid
+from fedamp.engines.engines import CLIENT_APP, only, with_faults
+from fedamp.engines.simulation import SerialGrid
 from fedamp.engines.wire import NO_UNIT, RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
 from fedamp.federation.plan import Plan

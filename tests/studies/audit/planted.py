@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fedamp.client import worker
-from fedamp.engines.faults import FaultyGrid
+from fedamp.engines.engines import FaultyGrid
 from fedamp.engines.wire import RoundAnswer
 from fedamp.federation import check_in
 from fedamp.federation.running import Faults

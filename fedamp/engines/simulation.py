@@ -1,0 +1,246 @@
+"""Simulated nodes: their grid, its serial engine, and how many workers a machine or cluster gets."""
+
+import ctypes
+import importlib
+import itertools
+import logging
+import traceback
+from abc import abstractmethod
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
+from time import monotonic
+from typing import Any, Self
+
+from flwr.app import Context, Message, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from fedamp.base import devices
+from fedamp.engines import flower
+from fedamp.errors import InputError
+from fedamp.federation.running import Engine
+
+LOGGER = "fedamp.engines"
+log = logging.getLogger(LOGGER)
+FIRST_NODE = flower.SERVER_NODE + 1
+FEW, MOST = 2, 4  # workers of a GPU: it computes for one at a time while another one prepares; more hardly help
+USED = 0.9  # share of a GPU's free memory that the plan uses
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Memory of a worker and free memory on a GPU like this machine's, in bytes, and the batches of a round."""
+
+    worker_bytes: int
+    free_bytes: int
+    batches: int
+
+
+class SimulationGrid(Grid):
+    """A Flower grid of simulated nodes, as a context manager. Replies come in the order of the messages."""
+
+    simulated = True  # no node is another machine with its own data
+    workers: int  # number of nodes; each hosts all clients that it is asked to train
+    demand: Demand | None = None  # of the run on a GPU; may be set until the first call of ``get_node_ids``
+
+    def __init__(self) -> None:
+        flower.identify()
+        self._run = flower.empty_run()
+        self._numbers = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing running."""
+
+    @abstractmethod
+    def _dispatch(self, messages: list[Message]) -> None:
+        """Send messages that have ids."""
+
+    @abstractmethod
+    def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
+        """Wait for replies until the deadline (monotonic clock), and forget the messages. Unknown ids are ignored."""
+
+    def set_run(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send messages, and return their ids at once."""
+        sent = list(messages)
+        known = set(self.get_node_ids())
+        for message in sent:
+            if message.metadata.dst_node_id not in known:
+                raise ValueError(f"dst_node_id must be one of {sorted(known)}, got {message.metadata.dst_node_id}")
+            flower.set_message_id(message, str(next(self._numbers)))
+        self._dispatch(sent)
+        return [message.metadata.message_id for message in sent]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and wait for the replies. Nodes later than ``timeout`` seconds are named in the log."""
+        sent = list(messages)
+        replies = self.collect(self.push_messages(sent), timeout)
+        answered = {reply.metadata.reply_to_message_id for reply in replies}
+        for data in (message.metadata for message in sent if message.metadata.message_id not in answered):
+            words = "node %d did not answer the %s message of group %r within %.1f s"
+            log.warning(words, data.dst_node_id, data.message_type, data.group_id, timeout)
+        return replies
+
+    def collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
+        """Wait for the replies to messages that were sent, and forget the messages."""
+        return self._collect(message_ids, None if timeout is None else monotonic() + timeout)
+
+
+class Node:
+    """Node number ``partition``, from 0, of so many; it hosts all clients that it is asked to train.
+
+    Raises:
+        InputError: the device is not there.
+    """
+
+    def __init__(self, client_app: str, partition: int, partitions: int, device: str) -> None:
+        flower.identify()
+        keep_freed_memory()
+        self.app: ClientApp = load_app(client_app)
+        self.device = device = devices.available(device)
+        config: UserConfig = {"partition-id": partition, "num-partitions": partitions, "device": device}
+        self.context = Context(1, FIRST_NODE + partition, config, RecordDict(), {})
+        self._virtual: dict[int, Context] = {}  # of the nodes that this one plays
+
+    def handle(self, message: Message) -> tuple[Message, str]:
+        """The app's reply and an empty string; or an error reply (code 2) and the traceback of what it raised."""
+        try:
+            with devices.one_thread(self.device):
+                return self.app(message, self._context(message)), ""
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            return flower.error_reply(message, flower.APP_RAISED, reason), traceback.format_exc()
+
+    def _context(self, message: Message) -> Context:
+        """This node's, or that of the virtual node for which the message is (:class:`VirtualNodes`)."""
+        if "node" not in message.content:
+            return self.context
+        who: dict[str, Any] = dict(message.content.config_records.pop("node"))
+        if (number := who["number"]) not in self._virtual:
+            config: UserConfig = {"partition-id": number, "hosts": who["hosts"], "device": self.device}
+            self._virtual[number] = Context(1, FIRST_NODE + number, config, RecordDict(), {})
+        return self._virtual[number]
+
+
+def load_app(path: str) -> Any:
+    """A Flower app by its import path, ``package.module:name``."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep freed memory for the next step, which asks for the same amount.
+
+    By default it returns blocks of a few megabytes, and the system clears them before each use: a third of the time
+    that stacked convolutional models take to train.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # of malloc.h
+    with suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(mmap_threshold, 32 << 20)  # the most that it takes
+        mallopt(trim_threshold, 1 << 30)
+
+
+class SerialGrid(SimulationGrid):
+    """A Flower grid with one node: this process.
+
+    A message that runs at the deadline is finished, and its reply is dropped.
+
+    Args:
+        client_app: import path of the Flower client app, ``package.module:name``.
+        device: see :mod:`fedamp.base.devices`.
+
+    Raises:
+        InputError: the device is not there.
+    """
+
+    workers = 1
+
+    def __init__(self, client_app: str, device: str = "auto") -> None:
+        super().__init__()
+        self._node = Node(client_app, partition=0, partitions=1, device=device)
+        self._waiting: dict[str, Message] = {}
+
+    def get_node_ids(self) -> list[int]:
+        return [FIRST_NODE]
+
+    def pull_messages(self, message_ids: list[str]) -> list[Message]:  # type: ignore[override]
+        return self._collect(list(message_ids), None)
+
+    def _dispatch(self, messages: list[Message]) -> None:
+        self._waiting.update((message.metadata.message_id, message) for message in messages)
+
+    def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
+        messages = [self._waiting.pop(id_) for id_ in message_ids if id_ in self._waiting]
+        replies = []
+        for message in messages:
+            if deadline is not None and monotonic() >= deadline:
+                break
+            reply, trouble = self._node.handle(flower.copy_message(message))
+            if trouble:
+                log.warning("node %d: the client app failed\n%s", message.metadata.dst_node_id, trouble)
+            if deadline is None or monotonic() < deadline:
+                replies.append(reply)
+        return replies
+
+
+@dataclass(frozen=True)
+class WorkerResources:
+    """Workers, torch's name of their device, and the part of a core and of a GPU that each reserves."""
+
+    workers: int
+    device: str
+    cpus: float
+    gpus: float
+
+
+def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand | None = None) -> WorkerResources:
+    """Workers for the cores and GPUs that there are; more workers than cores (or GPUs) share them evenly.
+
+    On a GPU there are as many as fit into its memory, at most ``MOST``, with a core and a batch each; ``FEW`` where the
+    run's demand is unknown.
+
+    Args:
+        cores, gpus: as Ray counts them; a GPU that is named by its number is the only one that it sees.
+
+    Raises:
+        InputError: CUDA is asked for and there is no GPU.
+    """
+    device = engine.device
+    if device == "auto":
+        device = "cuda" if gpus and (engine.address is not None or devices.here("auto") == "cuda") else "cpu"
+    if not devices.is_gpu(device):
+        workers = max(1, int(cores)) if engine.workers == "auto" else engine.workers
+        return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=0)
+    if not gpus:
+        raise InputError(f"engine.device: {device} needs a GPU and Ray sees none; expected here: auto, cpu")
+    if engine.address is not None and device != "cuda":
+        raise InputError(f"engine.device: {device} is one machine's; expected with engine.address: auto, cpu, cuda")
+    sharing = FEW
+    if demand is not None:
+        fitting = int(demand.free_bytes * USED / demand.worker_bytes)
+        sharing = max(1, min(fitting, int(cores / gpus), ceil(demand.batches / gpus), MOST))
+    workers = int(gpus) * sharing if engine.workers == "auto" else engine.workers
+    return WorkerResources(workers, "cuda", cpus=_share(workers, cores), gpus=_share(workers, gpus))
+
+
+def _share(workers: int, units: float) -> float:
+    """The part of a core or GPU that a worker gets, so that all fit; at most a whole one."""
+    return 1 / ceil(workers / max(1, int(units)))
