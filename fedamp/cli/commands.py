@@ -259,15 +259,18 @@ def release(
     run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")],
     out_folder: Annotated[Path | None, Option("--out", help="default: RUN-release")] = None,
     key: Annotated[Path | None, Option(help="file of the server's Ed25519 key; default: made once for you")] = None,
+    about: Annotated[
+        Path | None, Option(help="who publishes it and what for, to write the papers for a board; made to be filled in")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the signed folder, and zip, that may leave the server."""
     from fedamp.report.release import release
 
-    made = release(run_, out_folder, key)
+    made = release(run_, out_folder, key, about)
     if as_json:
         print(json.dumps({"folder": str(made.folder), "archive": str(made.archive), "public_key": made.public_key}))
-    print_paths("may leave the server", made.folder, made.archive, unless=as_json)
+    print_paths("may leave the server", made.folder, made.archive, *filter(None, [made.papers]), unless=as_json)
     print_paths("signed by the key", made.public_key, unless=as_json)
 
 

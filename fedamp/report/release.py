@@ -39,26 +39,31 @@ _LOCAL = re.compile(r"[/~\\]|\.{1,2}([/\\]|$)|[A-Za-z]:[/\\]|file:", re.IGNORECA
 
 @dataclass(frozen=True)
 class Release:
-    """A bundle: its folder, its archive, and the public key of the server, 64 hexadecimal digits."""
+    """A bundle: its folder, its archive, the public key of the server (64 hexadecimal digits), and a board's papers."""
 
     folder: Path
     archive: Path
     public_key: str
+    papers: Path | None = None
 
 
-def release(run: Path, out: Path | None = None, key: Path | None = None) -> Release:
+def release(run: Path, out: Path | None = None, key: Path | None = None, about: Path | None = None) -> Release:
     """Write the bundle of a run, as a folder and a zip beside it.
 
     Args:
         run: folder of a run that has ended.
         out: the new folder; default: ``RUN-release``.
         key: file of the server's Ed25519 key (PEM); default: :func:`default_key`, made if there is none.
+        about: what :class:`fedamp.report.board.About` holds, as YAML: then the papers for a board are written beside
+            the bundle, into ``OUT-papers``.
 
     Raises:
         RunFolderError: the run is not there, was changed, or ``out`` exists.
-        InputError: the key cannot be read or made, or ``out`` cannot be written.
+        InputError: the key or ``about`` cannot be read or made, ``out`` cannot be written, or papers were asked for of
+            a run without a guarantee.
     """
     with needs_extras():
+        from fedamp.report import board
         from fedamp.report.page import certificate  # only here: verify_release needs no extra
 
     found = read_run(run)
@@ -66,7 +71,11 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
         raise RunFolderError(f"{run}: {wrong}")
     out = out or run.with_name(f"{run.resolve().name}-release")
     archive = out.with_name(f"{out.name}.zip")
-    for path in (out, archive):
+    papers = out.with_name(f"{out.name}-papers")
+    answers = board.read_about(about) if about else None
+    if answers:
+        board.check_guarantee(found)
+    for path in (out, archive, *([papers] if answers else [])):
         if path.exists():
             raise RunFolderError(f"{path}: exists already; expected: a new folder with --out")
     signing, writing = signing_key(key or default_key()), out.with_name(f".{out.name}.writing")
@@ -82,8 +91,8 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
         public_key = signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
         with Bundle(writing) as bundle:
             digests = {name: bundle.sha256(name) for name in FILES}
-        about = {"format": FORMAT, "written_by": WRITTEN_BY, "name": found.scenario.name, "head": found.ledger.head}
-        manifest: dict[str, Any] = about | {"files": digests, "public_key": public_key}
+        manifest: dict[str, Any] = {"format": FORMAT, "written_by": WRITTEN_BY, "name": found.scenario.name}
+        manifest |= {"head": found.ledger.head, "files": digests, "public_key": public_key}
         signature = signing.sign(signed(manifest)).hex()
         (writing / MANIFEST).write_text(text_of(manifest | {"signature": signature}))
         if wrong := complaint(verify_release(writing, public_key)):  # the run may have changed since it was read
@@ -98,7 +107,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None) -> Rele
         shutil.rmtree(writing, ignore_errors=True)
         with suppress(OSError):
             packed.unlink()
-    return Release(out, archive, public_key)
+    return Release(out, archive, public_key, board.write_papers(found, answers, papers) if answers else None)
 
 
 def public(scenario: Scenario, plan: Plan) -> dict[str, Any]:
