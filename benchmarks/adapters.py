@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedamp.data.builtin.shakespeare import _LINES
-from fedamp.data.text import CHARACTERS, _characters
-from fedamp.models.libraries import from_transformers
-from fedamp.models.section import Model
+from fedamp.data.builtin import _LINES
+from fedamp.data.texts import CHARACTERS, _characters
+from fedamp.models.model import Model
+from fedamp.models.pretrained import from_transformers
 
 BASE = Path(__file__).parents[1] / "scenarios" / "adapters-base"
 LENGTH, BATCH, RATE = 32, 64, 2e-3

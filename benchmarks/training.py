@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 
 from fedamp.base.arrays import Arrays
-from fedamp.data.idx import KnownImages
+from fedamp.data.published import KnownImages
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
 from fedamp.federation.scenario import Scenario

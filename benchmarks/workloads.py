@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from fedamp.data import Dataset
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
+from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters
-from fedamp.models.section import Model
 
 CLIP, NOISE_MULTIPLIER, RATE = 0.5, 1.0, 0.1
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import fedamp
 from fedamp.base import given
-from fedamp.data.given import store
+from fedamp.data.npz import store
 from fedamp.errors import FederationError, InputError, RunFolderError, ScenarioError
 from tests.tools import but_patience
 

@@ -12,7 +12,7 @@ from fedamp.federation.plan import make_plan
 from fedamp.federation.submodels import DisjointSubmodels
 from fedamp.models.networks import build
 from fedamp.server import launch
-from tests.data.test_idx import write
+from tests.data.test_published import write
 from tests.federations import Silent
 from tests.models.splitting import split
 

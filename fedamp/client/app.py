@@ -32,9 +32,9 @@ from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
 from fedamp.federation.training import Client
-from fedamp.models.generators import generators_from
+from fedamp.models.custom import generators_from
+from fedamp.models.model import WHOLE
 from fedamp.models.networks import build
-from fedamp.models.section import WHOLE
 
 NODE_FAILED = "this node cannot do what it was asked; its own log says why"  # whatever its data are
 

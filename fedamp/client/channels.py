@@ -16,8 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fedamp.client import kernels
-from fedamp.models.architectures.cnn import CNN
-from fedamp.models.architectures.resnet import ResNet
+from fedamp.models.architectures import CNN, ResNet
 from fedamp.models.networks import Network
 
 

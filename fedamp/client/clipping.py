@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp.client import kernels
-from fedamp.models.tables import is_spare
+from fedamp.models.embeddings import is_spare
 
 Floats = NDArray[np.float64]
 

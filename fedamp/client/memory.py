@@ -73,7 +73,7 @@ def stack_size(parameters: int, per_record: int, units: int, device: str = "cpu"
 
     Args:
         parameters: numbers in the model; a stack holds it and where it goes for each unit.
-        per_record: numbers that a record takes: its input, and :func:`fedamp.models.cost.kept_per_record`.
+        per_record: numbers that a record takes: its input, and :func:`fedamp.models.inspection.kept_per_record`.
         units: the most that should train together.
     """
     gpu = is_gpu(device)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedamp.client.batches import Batch
-from fedamp.models.architectures.mlp import MLP
+from fedamp.models.architectures import MLP
 from fedamp.models.networks import Network
 
 _WIDTH = 16

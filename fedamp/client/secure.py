@@ -22,7 +22,7 @@ from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DeploymentError
 from fedamp.federation.aggregation import STEPS, Terms
 from fedamp.federation.check_in import Attendance
-from fedamp.models.section import WHOLE
+from fedamp.models.model import WHOLE
 from fedamp.noise.gaussian import Address, add_gaussian, grid_of
 from fedamp.secure.member import Member
 from fedamp.secure.protocol import Words

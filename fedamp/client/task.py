@@ -13,8 +13,8 @@ from fedamp.data.sections import Data
 from fedamp.federation.aggregation import Terms
 from fedamp.federation.submodels import AnySubmodels
 from fedamp.federation.training import Client
-from fedamp.models.architectures import is_import_path
-from fedamp.models.section import Model
+from fedamp.models.custom import is_import_path
+from fedamp.models.model import Model
 
 log = logging.getLogger("fedamp.client")
 
@@ -56,7 +56,7 @@ class ClientTask(Record):
         """The task for other machines, which have nothing to look for in the server's folders.
 
         Such a node reads its own data folder, gets the initial model from the server, and imports a custom model from
-        installed packages. It has a file of frozen weights under the same name (:func:`fedamp.models.frozen.place_of`).
+        installed packages. It has a file of frozen weights of that name (:func:`fedamp.models.pretrained.place_of`).
         """
         named = {key: getattr(self.data, key, None) for key in DATA_PLACES}
         places = {key: "" for key, place in named.items() if place and Path(place).is_absolute()}

@@ -23,7 +23,7 @@ from fedamp.client.stacks import MILD_RATE, why_alone
 from fedamp.data import Cohort
 from fedamp.federation.losses import CrossEntropy, Loss
 from fedamp.federation.training import Client
-from fedamp.models.generators import generators_from
+from fedamp.models.custom import generators_from
 
 # From gradients, stacks [clients, *shape], to the directions of a step, whose length is the learning rate times theirs.
 # Neither arguments nor earlier results are written to. The state ends with the round.
@@ -161,12 +161,12 @@ class Trainer:
         self,
         start: dict[str, Tensor],
         like: Cohort,
-        further: Callable[[NDArray[Any], NDArray[np.void]], tuple[Sequence[Tensor], Mapping[str, Tensor]]],
+        row_inputs: Callable[[NDArray[Any], NDArray[np.void]], tuple[Sequence[Tensor], Mapping[str, Tensor]]],
         vocabulary: int | None,
     ) -> str:
         """Why clients cannot share a stack such as ``like``, whose records do not count; empty where they can.
 
-        ``further`` gives arguments of ``forward`` and ``own``, for inputs and seeds; ``vocabulary`` is the number of
+        ``row_inputs`` gives arguments of ``forward`` and ``own``, for inputs and seeds; ``vocabulary`` is the number of
         tokens, None for numbers.
         """
         few = copy.copy(self)
@@ -174,7 +174,7 @@ class Trainer:
         few.config = self.config.model_copy(update={"steps": min(self.config.steps or 3, 3), "epochs": None})
 
         def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
-            updates = few.train(start, cohort, seeds, *further(cohort.inputs, seeds)).updates
+            updates = few.train(start, cohort, seeds, *row_inputs(cohort.inputs, seeds)).updates
             return {name: update[torch.from_numpy(kept).to(update.device)] for name, update in updates.items()}
 
         return why_alone(train, like, sum(value.numel() for value in start.values()), vocabulary)

@@ -25,8 +25,8 @@ from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import DataError, one_line
 from fedamp.federation.losses import Loss, loss_of
+from fedamp.models.model import WHOLE
 from fedamp.models.pieces import Piece
-from fedamp.models.section import WHOLE
 
 _Shape = tuple[Any, ...]
 
@@ -94,7 +94,7 @@ class _PieceTrainer:
         self._steps = RecordSteps(layers, rate, loss) if layers and single else None
         size = task.client.batch_size
         self.batch = None if size == "full" else size
-        self._further = partial(piece.further, decays=bool(task.client.weight_decay))
+        self._row_inputs = partial(piece.row_inputs, decays=bool(task.client.weight_decay))
 
     def places(self, records: int) -> int:
         """The places for the records of a client. Products of single rows often round by their place in memory."""
@@ -106,7 +106,8 @@ class _PieceTrainer:
         """Why clients cannot share a stack of this shape; empty where they can."""
         if self._steps is not None:
             return self._steps.why_alone(start, stack.cohort)
-        return self._trainer.why_alone(start, stack.cohort, partial(self._further, start), self.task.model.vocabulary)
+        inputs = partial(self._row_inputs, start)
+        return self._trainer.why_alone(start, stack.cohort, inputs, self.task.model.vocabulary)
 
     def train(
         self, start: dict[str, Tensor], stack: Stack, clips: Sequence[float], report: TrainReport
@@ -120,7 +121,7 @@ class _PieceTrainer:
             losses, records = tensor.cpu().numpy(), cohort.sizes
         else:
             own = self._own(start, stack)
-            arguments, tables = self._further(start, cohort.inputs, stack.seeds)
+            arguments, tables = self._row_inputs(start, cohort.inputs, stack.seeds)
             trained = self._trainer.train(start, cohort, stack.seeds, arguments, own | tables)
             losses, records = trained.losses, trained.records
             self._keep(own, trained.updates, stack, counted)

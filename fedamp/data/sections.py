@@ -4,16 +4,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedamp.data.builtin.shakespeare import ShakespeareData
-from fedamp.data.builtin.tables import DiabetesData, DigitsData, SegmentsData
+from fedamp.data.builtin import DiabetesData, DigitsData, SegmentsData, ShakespeareData
 from fedamp.data.dataset import ExternalData
-from fedamp.data.given import GivenData
 from fedamp.data.huggingface import HuggingFaceData, TabularData
-from fedamp.data.idx import IdxData, KnownImages
-from fedamp.data.npz import NpzData
-from fedamp.data.ratings import InstEvalData
+from fedamp.data.npz import GivenData, NpzData
+from fedamp.data.published import IdxData, InstEvalData, KnownImages
 from fedamp.data.synthetic import SyntheticData
-from fedamp.data.text import DescriptionsData, TextData
+from fedamp.data.texts import DescriptionsData, TextData
 
 Data = Annotated[
     DiabetesData

@@ -25,7 +25,7 @@ from fedamp.federation.losses import brings_code
 from fedamp.federation.plan import Plan
 from fedamp.federation.running import Engine, Faults
 from fedamp.federation.scenario import Scenario
-from fedamp.models.architectures import is_import_path
+from fedamp.models.custom import is_import_path
 
 CLIENT_APP = "fedamp.client.app:app"
 # Operations from which on Ray's start of 5 to 10 s pays; the shipped models take some 10 s for as many on one core.

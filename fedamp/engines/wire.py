@@ -26,7 +26,7 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays, Sums
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.models.section import WHOLE
+from fedamp.models.model import WHOLE
 
 UNIT = np.dtype([("id", "<i8"), ("seed", f"V{rng.SEED_BYTES}"), ("submodel", "<i4"), ("counted", "?"), ("zeros", "V3")])
 """A row of an order: a unit's id (-1: no unit), its secret seed, its submodel (-1: the whole model), and whether it

@@ -19,8 +19,8 @@ from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form
 from fedamp.errors import DataError, FederationError, InputError, ModelError, one_line
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.training import Client
-from fedamp.models.architectures import import_own, is_import_path, is_there
-from fedamp.models.section import OF_LIBRARY, Model
+from fedamp.models.custom import import_own, is_import_path, is_there
+from fedamp.models.model import OF_LIBRARY, Model
 from fedamp.models.units import unknown
 
 if TYPE_CHECKING:

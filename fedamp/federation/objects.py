@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedamp.base import given
-from fedamp.data.given import store
+from fedamp.data.npz import store
 from fedamp.errors import ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.losses import LOSSES, Functions, Loss

@@ -21,7 +21,8 @@ from fedamp.errors import ModelError, ScenarioError
 from fedamp.federation.losses import check_name
 from fedamp.federation.messages import explanation
 from fedamp.federation.scenario import Scenario
-from fedamp.models.architectures import architecture_of, is_import_path
+from fedamp.models.architectures import architecture_of
+from fedamp.models.custom import is_import_path
 
 LARGEST = 100_000  # values
 LARGEST_FILE = 10**7  # bytes

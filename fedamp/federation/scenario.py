@@ -23,7 +23,7 @@ from fedamp.federation.refusals import refuse
 from fedamp.federation.running import Engine, Faults, Federation, Trackers
 from fedamp.federation.submodels import AnySubmodels, NoSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.section import Model
+from fedamp.models.model import Model
 
 LONGEST_RUN = 1_000_000
 

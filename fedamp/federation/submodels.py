@@ -23,8 +23,9 @@ from fedamp.accounting import Dropout, Mechanism, Submodels
 from fedamp.base import ids
 from fedamp.base.section import NoiseMultiplier, Positive, Section, Share
 from fedamp.federation.check_in import UnitIds
-from fedamp.models.architectures import check_masked, check_split, is_import_path
-from fedamp.models.section import WHOLE, Model
+from fedamp.models.architectures import check_masked, check_split
+from fedamp.models.custom import is_import_path
+from fedamp.models.model import WHOLE, Model
 
 if TYPE_CHECKING:  # it needs torch, and plans are made without
     from fedamp.models.pieces import Piece, Pieces
@@ -313,8 +314,7 @@ class DisjointSubmodels(_SplitModel):
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         from fedamp.models.networks import build, is_random
-        from fedamp.models.pieces import Piece
-        from fedamp.models.splits import Split
+        from fedamp.models.pieces import Piece, Split
 
         module, known = build(model, input_shape, num_classes), not is_import_path(model.name)
         random = is_random(module, model, input_shape)

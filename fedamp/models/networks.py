@@ -18,12 +18,11 @@ from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.errors import InputError, ModelError, one_line
-from fedamp.models import frozen, libraries
-from fedamp.models.architecture import Architecture
-from fedamp.models.architectures import architecture_of, import_own, is_import_path, undisturbed
-from fedamp.models.checks import check, check_calls, constants, example
-from fedamp.models.generators import generators_from
-from fedamp.models.section import OF_LIBRARY, Model
+from fedamp.models import pretrained
+from fedamp.models.architectures import Architecture, architecture_of
+from fedamp.models.custom import generators_from, import_own, is_import_path, undisturbed
+from fedamp.models.inspection import check, check_calls, constants, example
+from fedamp.models.model import OF_LIBRARY, Model
 from fedamp.models.units import Blocks, Units
 
 
@@ -50,7 +49,7 @@ def build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: i
     """The model of a scenario, checked, with initial values from the seed. Leaves all global generators alone.
 
     Inputs: float32 (tokens: int64) [batch, *input_shape]. Outputs: [batch, num_classes], of sequences also [batch,
-    length, num_classes]. ModelError: the module cannot be built, or breaks a rule (:mod:`fedamp.models.checks`).
+    length, num_classes]. ModelError: the module cannot be built, or breaks a rule (:mod:`fedamp.models.inspection`).
     """
     input_shape = tuple(input_shape)
     with generators_from(seed):
@@ -146,15 +145,15 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
     """A custom model. Its frozen weights are buffers with the values of ``config.initial``."""
     of_library = config.name.startswith(OF_LIBRARY)
     if of_library:
-        module = libraries.from_transformers(config, num_classes)
+        module = pretrained.from_transformers(config, num_classes)
     else:
         module = _import_own(config, input_shape, num_classes)
     if config.trainable is not None:
-        frozen.choose_trainable(module, config.trainable)
+        pretrained.choose_trainable(module, config.trainable)
     is_frozen = not all(parameter.requires_grad for parameter in module.parameters())
     if config.initial is not None and is_frozen and not of_library:
-        frozen.load_start(module, frozen.place_of(config.initial), config.initial_names)
-    frozen.freeze(module)
+        pretrained.load_start(module, pretrained.place_of(config.initial), config.initial_names)
+    pretrained.freeze(module)
     module.__dict__["starts_there"] = of_library or is_frozen  # it has the values of ``config.initial``
     return module
 
@@ -211,9 +210,9 @@ def read_parameters(
     path: Path, expected: Mapping[str, NDArray[np.float32]], names: Mapping[str, str | None] = MappingProxyType({})
 ) -> Arrays:
     """Values of exactly these parameters, float32; ModelError where a file does not hold them. ``names``: as of
-    :func:`fedamp.models.frozen.load_start`.
+    :func:`fedamp.models.pretrained.load_start`.
     """
-    values = frozen.read_tensors(path, names)
+    values = pretrained.read_tensors(path, names)
     for name in expected.keys() ^ values.keys():
         side = "is missing" if name in expected else "is not in the model"
         raise ModelError(f"model.initial {path}: parameter {name} {side}")

@@ -1,4 +1,16 @@
-"""The networks that clients train: the whole model, or all of it under dropout masks; ``splits`` has disjoint ones."""
+"""The networks that clients train: the whole model, all of it under dropout masks, or disjoint submodels.
+
+Disjoint submodels partition the nodes of a model, and each is a smaller dense network. Submodel j holds its nodes of
+*every* split layer, and everything else whole. What only its nodes own is the **split group**: no coordinate of it
+belongs to two submodels (Dong, Chen, Özgür 2025, Algorithm 1). Layers named in ``shared`` are the **shared group**
+(section 3.2.2 there). The **rest** is what no node owns: biases and norms of layers that are not split, the output's
+bias. Every submodel computes with it; it is in the shared group, or every coordinate of it is dealt to one submodel,
+which alone may change it, or it is frozen.
+
+**Nothing is rescaled.** With one split hidden layer the full model's logits are the sum of the submodels' (less the
+repeated output biases). With several, weights between nodes of different submodels belong to none: a fixed partition
+keeps their initial values, although the full model uses them; a fresh partition every round trains all in time.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +19,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from numpy import void
 from numpy.typing import NDArray
@@ -14,13 +27,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedamp import rng
-from fedamp.errors import ModelError
-from fedamp.models.architectures import is_import_path
-from fedamp.models.frozen import matching
+from fedamp.errors import ModelError, one_line
+from fedamp.models.custom import generators_from, is_import_path
+from fedamp.models.embeddings import tables, takes_rows, touched, with_rows
 from fedamp.models.masks import Masks
+from fedamp.models.model import Model
 from fedamp.models.networks import build, is_random
-from fedamp.models.section import Model
-from fedamp.models.tables import tables, takes_rows, touched, with_rows
+from fedamp.models.pretrained import matching
+from fedamp.models.units import Blocks, Units, check_count, check_shared, named_layers, under, unknown
 
 # (submodel, round) -> what clients train; the same object as long as it is the same piece.
 Pieces = Callable[[int, int], "Piece"]
@@ -34,7 +48,7 @@ class Piece:
         shared: names of the parameters in the shared part; those neither here nor frozen are in the split part.
         frozen: names of the parameters of which no update tells: nobody trains them, or they are ``local``.
         local: names of the parameters that stay with their client.
-        tables: embeddings of which a client may train the rows that it touches alone (:mod:`fedamp.models.tables`).
+        tables: embeddings of which a client may train the rows that it touches alone (:mod:`fedamp.models.embeddings`).
         known: whether it is built in, so that it treats every record by itself and uses each layer once.
         random: whether its forward pass draws random numbers in training: then each unit needs its own stream.
         owns_all: whether clients that train this piece may change every parameter of it.
@@ -78,7 +92,7 @@ class Piece:
         """Further arguments of :meth:`forward`, of shape [clients, ...], drawn from each client's own seed."""
         return []
 
-    def further(
+    def row_inputs(
         self, start: Mapping[str, Tensor], inputs: NDArray[Any], seeds: NDArray[void], decays: bool
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Arguments of :meth:`forward`, and what clients start from in place of ``start``: of tables, their own rows,
@@ -143,3 +157,172 @@ class MaskedPiece(Piece):
     def _kept(self, seeds: NDArray[void], purpose: str, count: int) -> Tensor:
         """Which of ``count`` nodes each client keeps: bool [clients, count]."""
         return torch.from_numpy(rng.happens(rng.client_words(seeds, purpose, count), self._keep))
+
+
+Index = tuple[Any, ...]
+Kept = dict[str, tuple[int, ...]]
+Owned = dict[str, NDArray[np.bool_]]
+
+
+class Split:
+    """One partition of a module into disjoint submodels.
+
+    Args:
+        count: number of submodels, at least 2.
+        shared: layers that every submodel holds whole, by name or prefix.
+        seed: public seed of the partitions (the adversary may know it).
+        partition_index: the round for a fresh partition each round; 0 for a fixed one.
+        rest: what becomes of the parameters that no node owns: ``shared``, ``dealt`` or ``frozen``.
+
+    Attributes:
+        shared: names of the parameters in the shared clip group; those neither here nor frozen are in the split group.
+        frozen: names of the parameters that no client trains.
+        own: for every submodel, which coordinates of the rest are dealt to it: bool, by name.
+        kept: for every submodel, its nodes in each declared layer (including those that every submodel holds).
+        extractable: whether submodels are smaller networks; else each is the full model under a mask.
+
+    Raises:
+        ModelError: no nodes, fewer than submodels, an unknown name in ``shared``, or an empty shared group.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        count: int,
+        shared: Sequence[str] = (),
+        seed: int = 0,
+        partition_index: int = 0,
+        rest: str = "shared",
+    ) -> None:
+        self.count, self.full = count, module
+        self.declarations = named_layers(module)
+        self.shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        self.extractable = callable(getattr(module, "smaller", None))
+        layers = {name.rsplit(".", depth)[0] for name in self.shapes for depth in range(1, name.count(".") + 1)}
+        for name in shared:
+            if name not in layers and name not in self.shapes:
+                top = {name for name in layers if name.count(".") <= 1}
+                raise ModelError(f"submodels.shared: {unknown(name, sorted(top))}")
+        check_count(type(module).__name__, self.declarations, shared, count)
+        nodes = {each.layer: list(each.split_nodes(shared)) for each in self.declarations}
+        generator = rng.public_stream(seed, "submodel-partition", partition_index)
+        self.kept = self._partition(nodes, generator)
+        self.owners = {
+            name: [each for each in self.declarations if set(each.owners(name)) & set(nodes[each.layer])]
+            for name in self.shapes
+        }
+        named = frozenset(name for name in self.shapes if under(name, shared))
+        unowned = frozenset(name for name, owners in self.owners.items() if not owners) - named
+        self.shared = named | unowned if rest == "shared" else named
+        self.frozen = unowned if rest == "frozen" else frozenset[str]()
+        check_shared(type(module).__name__, self.shared, rest)
+        dealt = [name for name in self.shapes if rest == "dealt" and name in unowned]
+        self.own = self._partition_rest(dealt, generator)
+
+    def piece(self, number: int, known: bool = False, random: bool = False) -> "DisjointPiece":
+        """A submodel, ``number`` from 0; of a model that is built in (``known``), or draws random numbers."""
+        return DisjointPiece(self, number, known, random)
+
+    @cached_property
+    def masks(self) -> Masks:
+        return Masks(self.full, rest="dealt")  # the split itself decides about the rest
+
+    def _partition(self, nodes: Mapping[str, list[int]], generator: np.random.Generator) -> tuple[Kept, ...]:
+        """Shuffle each layer's nodes and hand them out one by one, starting where the last layer stopped."""
+        groups: list[Kept] = [{} for _ in range(self.count)]
+        before = 0
+        for each in self.declarations:
+            kept_by_all = set(range(each.count)) - set(nodes[each.layer])
+            order = generator.permutation(nodes[each.layer])
+            for j, kept in enumerate(groups):
+                own = order[(j - before) % self.count :: self.count]
+                kept[each.layer] = tuple(sorted(kept_by_all.union(map(int, own))))
+            before += len(order)
+        return tuple(groups)
+
+    def _partition_rest(self, names: Sequence[str], generator: np.random.Generator) -> list[Owned]:
+        """Deal all coordinates of some parameters, as evenly as integers allow."""
+        sizes = [math.prod(self.shapes[name]) for name in names]
+        owners = generator.permutation(np.arange(sum(sizes)) % self.count)
+        parts = zip(names, np.split(owners, np.cumsum(sizes)[:-1]), strict=False)
+        by_name = {name: part.reshape(self.shapes[name]) for name, part in parts}
+        return [{name: part == j for name, part in by_name.items()} for j in range(self.count)]
+
+
+class DisjointPiece(Piece):
+    """A submodel of a split, as a smaller network; of a module without ``smaller``, the full one under a mask."""
+
+    def __init__(self, cut: Split, number: int, known: bool, random: bool) -> None:
+        self._cut, self._kept, self._own = cut, cut.kept[number], cut.own[number]
+        self.shared, self.frozen, self.known, self.random = cut.shared, cut.frozen, known, random
+        self.owns_all = cut.extractable and not cut.frozen and not self._own
+        self._places = {name: self._place(name) for name in cut.shapes if self._holds(name)}
+
+    @cached_property
+    def module(self) -> nn.Module:  # type: ignore[override]  # made when trained: a server only cuts arrays
+        """The network; ModelError where ``smaller`` does not make one of the extracted shapes."""
+        full, masks = self._cut.full, self._cut.masks if not self._cut.extractable else None
+        if masks:
+            return masks.fixed(masks.of(self._kept))
+        try:
+            with generators_from(0):
+                module: nn.Module = full.smaller(self._kept)  # type: ignore[operator]
+        except Exception as error:  # a custom method may raise anything
+            raise ModelError(f"{type(full).__name__}.smaller() failed ({one_line(error)})") from error
+        expected = {name: _extracted_shape(self._cut.shapes[name], index) for name, index in self._places.items()}
+        found = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        for name in sorted(expected.keys() | found.keys()):
+            must, got = expected.get(name), found.get(name)
+            if must != got:
+                who = f"{type(full).__name__}.smaller()"
+                raise ModelError(f"{who}: parameter {name!r} must have shape {must}, got {got}")
+        return module
+
+    def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
+        if not self._cut.extractable:
+            self._cut.masks.silence(updates, self._cut.masks.of(self._kept)[None])
+        for name, own in self._own.items():
+            updates[name].masked_fill_(torch.from_numpy(~own).to(updates[name].device), 0.0)
+        return super().owned(updates, seeds)
+
+    def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        if not self._cut.extractable:
+            return dict(arrays)
+        return {name: arrays[name][_like(arrays[name], at)] for name, at in self._places.items() if name in arrays}
+
+    def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+        """As of :class:`Piece`. Only this submodel's coordinates can change, for any ``part``."""
+        for name, index in self._places.items():
+            if name in self._own:
+                (place,) = _like(total[name], (self._own[name],))
+                total[name][place] += part[name][place]
+            elif name not in self.frozen:
+                place = _like(total[name], index)
+                total[name][place] += part[name] if self._cut.extractable else part[name][place]
+
+    def _holds(self, name: str) -> bool:
+        """Whether a parameter is in the submodel: not where it lies in a branch that is left out."""
+        blocks = [each for each in self._cut.owners[name] if isinstance(each, Blocks)]
+        return all(set(each.owners(name)) <= set(self._kept[each.layer]) for each in blocks)
+
+    def _place(self, name: str) -> Index:
+        """An index (an axis each, dimensions after the last cut left whole) of the submodel's part of a parameter."""
+        shape, units = self._cut.shapes[name], [each for each in self._cut.owners[name] if isinstance(each, Units)]
+        if not units:
+            return ()
+        cuts = {each.owned[name]: each.entries(shape[each.owned[name]], self._kept[each.layer]) for each in units}
+        first, last = min(cuts), max(cuts)
+        between = [cuts.get(dimension, np.arange(shape[dimension])) for dimension in range(first, last + 1)]
+        return (slice(None),) * first + np.ix_(*between)
+
+
+def _like(array: Any, index: Index) -> Index:
+    """The index for arrays of this kind: on a tensor's device."""
+    if not isinstance(array, Tensor):
+        return index
+    return tuple(torch.from_numpy(each).to(array.device) if isinstance(each, np.ndarray) else each for each in index)
+
+
+def _extracted_shape(shape: tuple[int, ...], index: Index) -> tuple[int, ...]:
+    cut = [each.size if isinstance(each, np.ndarray) else size for each, size in zip(index, shape, strict=False)]
+    return (*cut, *shape[len(cut) :])

@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from fedamp.base.devices import is_gpu, one_thread
 from fedamp.federation.losses import CrossEntropy, Loss
-from fedamp.models.generators import generators_from
+from fedamp.models.custom import generators_from
 from fedamp.models.networks import Network
 
 # Multiplications below which one thread is faster: others start slowly, on cores that train.

@@ -15,7 +15,7 @@ from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
 from fedamp.errors import ScenarioError, fails_alone
 from fedamp.federation.plan import DUMMY_WORK, PROTECTIONS, Plan, Protection, make_plan, weakness
 from fedamp.federation.training import DEPLOYED_RECORDS
-from fedamp.models.architectures import is_import_path
+from fedamp.models.custom import is_import_path
 from fedamp.noise.banded import path_noise
 from fedamp.runs.verify import complaint
 from fedamp.server.setup import Prepared

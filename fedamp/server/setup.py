@@ -29,8 +29,8 @@ from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.losses import Loss, form_of, loss_of
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
-from fedamp.models.architectures import is_import_path
-from fedamp.models.cost import cost, kept_per_record
+from fedamp.models.custom import is_import_path
+from fedamp.models.inspection import cost, kept_per_record
 from fedamp.models.layers import LSTM
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
@@ -229,8 +229,8 @@ class Prepared:
         slots = self.task.stack.slots(2, self.plan.units)
         like = Cohort(*self.made_up(slots, 2), np.zeros(slots, np.int64))
         trainer, start = self._training()
-        further = partial(self._piece.further, start, decays=bool(self.task.client.weight_decay))
-        return trainer.why_alone(start, like, further, self.task.model.vocabulary)
+        row_inputs = partial(self._piece.row_inputs, start, decays=bool(self.task.client.weight_decay))
+        return trainer.why_alone(start, like, row_inputs, self.task.model.vocabulary)
 
     @cached_property
     def _piece(self) -> Piece:

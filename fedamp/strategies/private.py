@@ -20,7 +20,7 @@ from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.engines.wire import NO_SECRET, UNIT, RoundOrder, Rows, padded, rows
 from fedamp.federation.plan import Plan
-from fedamp.models.section import WHOLE
+from fedamp.models.model import WHOLE
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
 from fedamp.strategies.roster import Roster

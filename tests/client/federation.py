@@ -14,7 +14,7 @@ from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DataError
 from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.section import Model
+from fedamp.models.model import Model
 
 
 def task_of(**changes: object) -> ClientTask:

@@ -22,8 +22,8 @@ from fedamp.data import Cohort
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.federation.training import Client
+from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
-from fedamp.models.section import Model
 from tests.client.federation import order_of, task_of, trained
 
 CLASSES = 3

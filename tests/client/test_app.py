@@ -15,8 +15,8 @@ from fedamp.data.sections import Data, DigitsData, NpzData
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status
 from fedamp.errors import DeploymentError
 from fedamp.federation.training import Client
+from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
-from fedamp.models.section import Model
 from tests.client import federation
 
 MODEL = Model(name="logistic")

@@ -22,9 +22,9 @@ from fedamp.engines.wire import RoundOrder
 from fedamp.federation.losses import LOSSES
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.federation.training import Client
-from fedamp.models.cost import kept_per_record
+from fedamp.models.inspection import kept_per_record
+from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters
-from fedamp.models.section import Model
 from fedamp.server import launch
 from fedamp.server.evaluate import evaluate
 from fedamp.server.setup import prepare

@@ -13,8 +13,8 @@ from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import NpzData
 from fedamp.engines import flower
 from fedamp.federation.training import Client
+from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
-from fedamp.models.section import Model
 from tests.client import federation
 from tests.strategies.consortium import PLAIN_NOISE, Consortium
 

@@ -13,8 +13,8 @@ from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, Status
 from fedamp.errors import DeploymentError
 from fedamp.federation.training import Client
+from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
-from fedamp.models.section import Model
 from tests.client import federation, own_apps
 from tests.client.federation import query_of, send
 from tests.client.test_app import order_of

@@ -13,8 +13,8 @@ from fedamp.data.sections import NpzData
 from fedamp.errors import DataError, FederationError
 from fedamp.federation import reader
 from fedamp.federation.training import Client
+from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
-from fedamp.models.section import Model
 from fedamp.server.setup import prepare
 from tests.client.federation import order_of, query_of, send, task_of
 from tests.federations import SMALL

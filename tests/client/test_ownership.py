@@ -15,8 +15,8 @@ from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.federation.training import Client
+from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
-from fedamp.models.section import Model
 from fedamp.models.units import Blocks, Units
 from tests.client.federation import Records, order_of, task_of, trained
 from tests.federations import small

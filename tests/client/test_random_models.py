@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 import fedamp
 from fedamp.client.worker import TrainingNode
+from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
-from fedamp.models.section import Model
 from fedamp.models.units import Units
 from fedamp.server.setup import prepare
 from tests.client.federation import order_of, records, task_of, trained

@@ -13,8 +13,8 @@ from fedamp.client.records import RecordSteps
 from fedamp.data import Cohort
 from fedamp.federation.losses import LOSSES
 from fedamp.federation.training import Client
+from fedamp.models.model import Model
 from fedamp.models.networks import build
-from fedamp.models.section import Model
 from tests.client.federation import task_of
 
 RATE = 0.7

@@ -16,8 +16,8 @@ from fedamp.client.clipping import Rows, clip_and_sum
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation.losses import form_of
+from fedamp.models.embeddings import is_spare, tables, touched
 from fedamp.models.pieces import Piece
-from fedamp.models.tables import is_spare, tables, touched
 from fedamp.server.setup import prepare
 from tests.client.federation import trained
 

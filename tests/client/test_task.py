@@ -6,7 +6,7 @@ import pytest
 
 from fedamp.client.task import ClientTask
 from fedamp.data.sections import HuggingFaceData, KnownImages, NpzData
-from fedamp.models.section import Model
+from fedamp.models.model import Model
 from tests.client.federation import task_of
 
 TASK = task_of(split_seed=2**63 - 1)

@@ -15,8 +15,8 @@ from fedamp.data import Cohort
 from fedamp.federation import losses
 from fedamp.federation.training import Client
 from fedamp.models.masks import Masks
+from fedamp.models.model import Model
 from fedamp.models.networks import Network, build
-from fedamp.models.section import Model
 
 SEEDS = rng.client_seeds(0, "test", 1, np.arange(5))
 SIZES = np.array([5, 0, 1, 7, 4])

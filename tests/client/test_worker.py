@@ -14,8 +14,8 @@ from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.models.masks import Masks
+from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters
-from fedamp.models.section import Model
 from tests.client import federation
 from tests.client.federation import records, trained
 from tests.models.splitting import split

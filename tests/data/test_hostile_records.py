@@ -12,8 +12,8 @@ from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import NpzData, TabularData
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation.training import Client
+from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
-from fedamp.models.section import Model
 from tests.client.federation import task_of, trained
 
 UNITS, RECORDS, CLIP = 20, 5, 0.1

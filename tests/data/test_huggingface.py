@@ -1,12 +1,15 @@
-"""Hugging Face data sets, from local folders in both of their formats, and by name with the download replaced."""
+"""Hugging Face data sets: local folders in both formats, by name with the download replaced, and folders of images."""
 
+import struct
 from pathlib import Path
 
 import datasets
 import huggingface_hub
 import numpy as np
 import pytest
+from PIL import Image
 
+import fedamp
 from fedamp.data.sections import HuggingFaceData
 from fedamp.errors import DataError
 
@@ -171,3 +174,199 @@ def test_a_name_that_does_not_load_is_refused_in_one_line(monkeypatch):
         match=r"'some/where': not a folder, and not a hub data set .*\(ConnectionError: Couldn't reach the hub ",
     ):
         HuggingFaceData(name="huggingface", dataset="some/where", clients=2).load(0, HERE)
+
+
+def loaded(folder, **keys):
+    """Each record is a unit, in the order of the files."""
+    data = {"name": "huggingface", "dataset": str(folder), "classes": ["a", "b"], "clients": 1, "shape": [1, 2, 2]}
+    data |= keys
+    data = {key: value for key, value in data.items() if value is not None}
+    model = {"name": "logistic"}
+    settings = {"client": {"learning_rate": 0.1}, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}
+    scenario = fedamp.load({"name": "own", "data": data, "model": model, "rounds": 1, **settings})
+    return scenario.data.load(0, Path()).by_record()
+
+
+def save(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+def grey(value, shape=(2, 2)):
+    return np.full(shape, value, np.uint8)
+
+
+def test_the_top_folder_alone_says_the_split(tmp_path):
+    """Classes ``test``, ``eval`` and ``train`` sent training images to the public test set, and the other way."""
+    classes = ["eval", "pre-test", "test", "train", "training"]
+    for split, offset in (("train", 0), ("test", 100)):
+        for number, name in enumerate(classes):
+            save(tmp_path / split / name / f"test-{number}.png", grey(offset + number))
+    save(tmp_path / "backup" / "train" / "test" / "0.png", grey(255))
+    dataset = loaded(tmp_path, classes=5, test_is_public=True)
+    cohort = dataset.gather(np.arange(dataset.num_clients))
+    assert np.rint(cohort.inputs[:, 0, 0, 0, 0] * 255).tolist() == [0, 1, 2, 3, 4]
+    assert cohort.labels[:, 0].tolist() == [0, 1, 2, 3, 4]
+    inputs, labels = dataset.test()
+    assert np.rint(inputs[:, 0, 0, 0] * 255).tolist() == [100, 101, 102, 103, 104]
+    assert labels.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_classes_are_mapped_by_name(tmp_path):
+    """People's folders decide no class: declared words do, or the public test set. A saved set has another order."""
+    for split, names in (("train", "abc"), ("test", "bc")):
+        for name in names:
+            save(tmp_path / "folders" / split / name / "0.png", grey(ord(name)))
+    dataset = loaded(tmp_path / "folders", classes=3, test_is_public=True)
+    assert dataset.test()[1].tolist() == [0, 1]
+    assert dataset.by_record().sizes(np.arange(3)).tolist() == [0, 1, 1], "class a is none of the public test set"
+    assert loaded(tmp_path / "folders", classes=None, test_is_public=True).num_classes == 2
+    with pytest.raises(DataError, match=r"train: people's images must not decide the classes; expected: data\.classes"):
+        loaded(tmp_path / "folders", classes=3)
+    declared = loaded(tmp_path / "folders", classes=["c", "b", "a"], test_is_public=True)
+    assert declared.test()[1].tolist() == [1, 0]
+    assert declared.gather(np.arange(3)).labels.ravel().tolist() == [2, 1, 0]
+    orders = {"train": ["a", "b", "c"], "test": ["c", "a", "b"]}
+    splits = {}
+    for split, names in orders.items():
+        features = datasets.Features({"x": datasets.Value("float32"), "label": datasets.ClassLabel(names=names)})
+        splits[split] = datasets.Dataset.from_dict({"x": [0.0, 1.0, 2.0], "label": list("abc")}, features=features)
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    (tmp_path / "files").mkdir()
+    for split, rows in splits.items():
+        rows.to_parquet(tmp_path / "files" / f"{split}.parquet")
+    for name in ("saved", "files"):
+        dataset = loaded(tmp_path / name, features="x", classes=3, shape=None, test_is_public=True)
+        assert dataset.test()[1].tolist() == dataset.gather(np.arange(3)).labels.ravel().tolist() == [0, 1, 2]
+
+
+def test_a_class_that_is_not_declared_is_refused_in_the_test_set(tmp_path):
+    for split, names in (("train", "ab"), ("test", "az")):
+        for name in names:
+            save(tmp_path / split / name / "0.png", grey(1))
+    with pytest.raises(DataError, match="the label of record 1 is -1"):
+        loaded(tmp_path, test_is_public=True)
+
+
+def test_classes_by_name_are_declared_on_a_deployments_node(tmp_path):
+    """Another machine may have another order."""
+    features = {
+        "x": datasets.Value("float32"),
+        "y": datasets.ClassLabel(names=["b", "a"]),
+        "client": datasets.Value("int64"),
+    }
+    rows = {"x": [0.0, 1.0], "y": [0, 1], "client": [0, 1]}
+    datasets.Dataset.from_dict(rows, features=datasets.Features(features)).to_parquet(tmp_path / "train.parquet")
+    (tmp_path / "federation.json").write_text('{"clients": 2, "hosted": [0, 1], "classes": 2}')
+    keys = {"name": "parquet", "path": str(tmp_path), "partition": {"scheme": "natural"}, "dataset": None}
+
+    def parquet(**more):
+        data = {key: value for key, value in (keys | more).items() if value is not None}
+        settings = {"client": {"learning_rate": 0.1}, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}
+        scenario = fedamp.load({"name": "own", "data": data, "model": {"name": "logistic"}, "rounds": 1, **settings})
+        return scenario.data.load(0, Path())
+
+    with pytest.raises(DataError, match=r"classes have an order \(b, a\) .*; expected: data\.classes, the list"):
+        parquet()
+    assert parquet(classes=["a", "b"]).gather(np.arange(2)).labels.ravel().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("copies", [1, 5])
+def test_the_shape_of_images_is_declared_or_that_of_a_public_test_set(tmp_path, copies):
+    """No person's image decides it, even if hers come first or are most."""
+    for number in range(copies):
+        save(tmp_path / "train" / "a" / f"{number}.png", grey(7, (3, 3)))
+    save(tmp_path / "train" / "b" / "9.png", grey(255))
+    with pytest.raises(DataError, match=r"people's images must not decide their shape; expected: data\.shape"):
+        loaded(tmp_path, shape=None)
+    save(tmp_path / "test" / "a" / "0.png", grey(1))
+    for keys in ({"shape": [1, 2, 2]}, {"shape": None, "test_is_public": True}):
+        dataset = loaded(tmp_path, **keys)
+        assert dataset.input_shape == (1, 2, 2)
+        assert dataset.sizes(np.arange(copies + 1)).tolist() == [0] * copies + [1]
+
+
+def test_unsigned_images_of_32_bits_have_their_full_range(tmp_path):
+    for value in (2**32 - 1, 2**31):
+        # Tags in the order of their numbers: width, height, bits, ..., the format of a sample (1: unsigned).
+        tags = {256: 2, 257: 2, 258: 32, 259: 1, 262: 1, 273: 8, 277: 1, 278: 2, 279: 16, 339: 1}
+        entries = b"".join(struct.pack("<HHII", tag, 4, 1, number) for tag, number in tags.items())
+        content = b"II*\0" + struct.pack("<5I", 24, *[value] * 4) + struct.pack("<H", len(tags)) + entries + bytes(4)
+        (tmp_path / "train" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "train" / "a" / f"{value}.tiff").write_bytes(content)
+    found = loaded(tmp_path).gather(np.arange(2)).inputs[:, 0, 0, 0, 0]
+    assert sorted(found.tolist()) == pytest.approx([0.5, 1.0], rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", ["cut short", "text", "other size", "colours", "empty"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_bad_image_takes_away_its_own_unit(tmp_path, bad, first):
+    for number in range(5):
+        save(tmp_path / "train" / "ab"[number % 2] / f"{number}.png", grey(40 * number))
+    path = tmp_path / "train" / "a" / ("-.png" if first else "9.png")
+    if bad == "other size":
+        save(path, grey(7, (3, 2)))
+    elif bad == "colours":
+        save(path, grey(7, (2, 2, 3)))
+    else:
+        whole = (tmp_path / "train" / "a" / "0.png").read_bytes()
+        path.write_bytes({"cut short": whole[:-30], "text": b"no image", "empty": b""}[bad])
+    dataset = loaded(tmp_path)
+    assert sorted(dataset.sizes(np.arange(6)).tolist()) == [0, 1, 1, 1, 1, 1]
+    assert dataset.input_shape == (1, 2, 2)
+    cohort = dataset.gather(np.arange(6))
+    assert sorted(np.rint(cohort.inputs[cohort.sizes == 1][:, 0, 0, 0, 0] * 255)) == [0, 40, 80, 120, 160]
+
+
+HALF = {
+    "1-bytes.png": grey(51),
+    "2-deep.png": np.full((2, 2), 13107, np.uint16),
+    "3-deep.tiff": np.full((2, 2), 13107, np.uint16),
+    "4-long.tiff": np.full((2, 2), 429496729, np.int32),
+    "5-float.tiff": np.full((2, 2), 0.2, np.float32),
+    "6-truth.png": np.full((2, 2), 1, bool),
+}
+
+
+def test_each_image_is_scaled_by_its_own_type(tmp_path, subtests):
+    """The first one's type decided the divisor of all: inputs reached 257, or went black."""
+    for order in (1, -1):
+        for place, (name, pixels) in enumerate(list(HALF.items())[::order]):
+            save(tmp_path / str(order) / "train" / "a" / f"{place}{Path(name).suffix}", pixels)
+        dataset = loaded(tmp_path / str(order))
+        found = dataset.gather(np.arange(len(HALF))).inputs[:, 0, 0, 0, 0][::order]
+        expected = [0.2, 0.2, 0.2, 0.2, 0.2, 1.0]
+        with subtests.test(order):
+            # 2^31 - 1 is the largest of a signed type; float32 rounds to 24 bits.
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+    raw = loaded(tmp_path / "1", scale=1.0).gather(np.arange(2)).inputs
+    assert raw[:, 0, 0, 0, 0].tolist() == [51, 13107]
+
+
+def test_a_float_image_beyond_one_is_no_image(tmp_path):
+    for number, value in enumerate((0.0, 1.0, 1.5, -0.1, np.nan)):
+        save(tmp_path / "train" / "a" / f"{number}.tiff", np.full((2, 2), value, np.float32))
+    assert loaded(tmp_path).sizes(np.arange(5)).tolist() == [1, 1, 0, 0, 0]
+    assert loaded(tmp_path, scale=1.5).sizes(np.arange(5)).tolist() == [1, 1, 1, 1, 0]
+
+
+def test_other_things_in_a_folder_of_images(tmp_path):
+    save(tmp_path / "train" / "a" / "deeper" / "0.png", grey(1))
+    (tmp_path / "train" / "a" / "notes.txt").write_text("no image")
+    (tmp_path / "train" / "a" / ".hidden.png").write_text("no image")
+    assert loaded(tmp_path).num_clients == 1
+    save(tmp_path / "train" / "1.png", grey(1))
+    with pytest.raises(DataError, match=r"1\.png: expected: a folder for each class, train/CLASS/1\.png"):
+        loaded(tmp_path)
+    (tmp_path / "train" / "1.png").unlink()
+    (tmp_path / "train" / "metadata.csv").write_text("file_name,writer\n")
+    with pytest.raises(DataError, match=r"metadata\.csv: is not read"):
+        loaded(tmp_path)
+
+
+def test_a_name_with_a_pattern_or_of_another_folder_is_not_looked_for(tmp_path, monkeypatch):
+    save(tmp_path / "here" / "run1" / "train" / "a" / "0.png", grey(1))
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("run1", "../here/run1", "/nowhere/run1"):
+        with pytest.raises(DataError, match="is not a folder beside the scenario, and no name on the hub"):
+            HuggingFaceData(name="huggingface", dataset=name).load(0, tmp_path)

@@ -16,7 +16,7 @@ from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat, Su
 from fedamp.errors import ScenarioError
 from fedamp.federation.plan import make_plan
 from fedamp.federation.submodels import AnySubmodels, DisjointSubmodels, DropoutSubmodels, SubmodelScheme
-from fedamp.models.section import WHOLE, Model
+from fedamp.models.model import WHOLE, Model
 from tests.federations import small
 
 SCHEMES = get_args(get_args(AnySubmodels)[0])

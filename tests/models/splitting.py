@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import pytest
 
 from fedamp.errors import ModelError
+from fedamp.models.model import Model
 from fedamp.models.networks import build
-from fedamp.models.section import Model
-from fedamp.models.splits import Split
+from fedamp.models.pieces import Split
 
 
 def split(

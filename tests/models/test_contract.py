@@ -13,11 +13,10 @@ from torch.nn.functional import cross_entropy
 from fedamp.errors import ModelError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
 from fedamp.models.architectures import ARCHITECTURES, architecture_of
-from fedamp.models.checks import prove_silence
-from fedamp.models.cost import cost, kept_per_record
+from fedamp.models.inspection import cost, kept_per_record, prove_silence
 from fedamp.models.masks import Masks
+from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters
-from fedamp.models.section import Model
 from fedamp.models.units import most_submodels
 from tests.models.splitting import split
 
@@ -156,7 +155,7 @@ def test_dropout_takes_every_layer_that_it_names_and_no_other(name):
 def test_what_can_be_split_is_known_without_torch():
     code = (
         "import sys; from fedamp.models.architectures import ARCHITECTURES;"
-        "from fedamp.federation.submodels import DisjointSubmodels; from fedamp.models.section import Model;"
+        "from fedamp.federation.submodels import DisjointSubmodels; from fedamp.models.model import Model;"
         "[make(Model(name=name)).units() for name, make in ARCHITECTURES.items()];"
         "DisjointSubmodels(scheme='disjoint', count=3).check(Model(name='mlp'));"
         "assert 'torch' not in sys.modules"

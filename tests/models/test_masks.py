@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 
 from fedamp.errors import ModelError
 from fedamp.models.masks import Masks
+from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters
-from fedamp.models.section import Model
 
 CLASSES = 4
 CASES = [

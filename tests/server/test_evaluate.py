@@ -14,8 +14,8 @@ from sklearn.metrics import (
 )
 
 from fedamp.federation.losses import LOSSES
+from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters
-from fedamp.models.section import Model
 from fedamp.server.evaluate import evaluate
 from fedamp.server.setup import prepare
 from tests.federations import small

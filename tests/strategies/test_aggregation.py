@@ -12,9 +12,9 @@ from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.federation.clipping import AdaptiveClip, NormCounts, clipping_of
 from fedamp.federation.optimizers import Server
+from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
-from fedamp.models.section import Model
-from fedamp.models.splits import DisjointPiece
+from fedamp.models.pieces import DisjointPiece
 from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts
 from tests.models.splitting import split
 

@@ -10,13 +10,11 @@ import torch
 from torch import nn
 
 from fedamp.errors import ModelError
-from fedamp.models.checks import check, prove_silence
-from fedamp.models.cost import Cost, cost, kept_per_record
+from fedamp.models.inspection import Cost, check, cost, kept_per_record, prove_silence
 from fedamp.models.masks import Masks
+from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters, pinned
-from fedamp.models.pieces import Piece
-from fedamp.models.section import Model
-from fedamp.models.splits import Split
+from fedamp.models.pieces import Piece, Split
 from fedamp.models.units import Blocks, Units
 from tests.models.splitting import refused, split
 

@@ -14,8 +14,8 @@ from fedamp.client.worker import TrainingNode
 from fedamp.errors import InputError, ModelError
 from fedamp.federation.losses import CrossEntropy, Functions
 from fedamp.federation.training import Client
+from fedamp.models.model import Model
 from fedamp.models.networks import build
-from fedamp.models.section import Model
 from fedamp.server.evaluate import evaluate
 from tests.client.federation import Records, order_of, task_of, trained
 
@@ -155,7 +155,7 @@ class ChangesOutputs(CrossEntropy):
 @pytest.mark.parametrize("model", ["ChangesInputs", "ChangesWeights", "Net"])
 @pytest.mark.parametrize("units", [1, 8], ids=["alone", "together"])
 def test_what_a_try_out_misses_changes_no_further_step_and_no_other_unit(model: str, units: int) -> None:
-    generator, here = np.random.default_rng(3), "tests.models.test_side_effects:"
+    generator, here = np.random.default_rng(3), "tests.models.test_inspection:"
     sizes = np.array([3, 7, 5])
     inputs, labels = generator.normal(size=(3, 7, 5)).astype(np.float32), generator.integers(0, 3, (3, 7))
     sums = {}

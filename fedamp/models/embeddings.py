@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedamp.models.generators import generators_from
+from fedamp.models.custom import generators_from
 
 
 def tables(module: nn.Module) -> dict[str, str]:

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.data.table import kept
-from fedamp.data.unfolded import check_files
+from fedamp.data.table import check_files, kept
 from fedamp.errors import DataError, needs_extras, one_line
 
 if TYPE_CHECKING:

@@ -9,11 +9,9 @@ import pytest
 import torch
 from scipy import ndimage, signal
 
-from fedamp.data import whitening
-from fedamp.data.scattering import Scattering
+from fedamp.data import transforms
 from fedamp.data.sections import NpzData
-from fedamp.data.transformed import AnyTransform
-from fedamp.data.whitening import Whiten
+from fedamp.data.transforms import AnyTransform, Scattering, Whiten
 from fedamp.errors import DataError
 
 HERE = Path("/")
@@ -135,10 +133,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(folder, steps,
 @pytest.mark.parametrize("images", [500, 100])  # more of them than the 216 features, and fewer
 def test_whitened_shapes_have_uncorrelated_components(monkeypatch, images):
     """Damping far below the smallest variance: the shapes themselves come out with the identity as covariance."""
-    monkeypatch.setattr(whitening, "IMAGES", images)
+    monkeypatch.setattr(transforms, "IMAGES", images)
     step = {"name": "whiten", "components": 6, "damping": 1e-9}
     learned = Whiten(**step).prepared(lambda images: images, (2, 9, 12))
-    components = learned(whitening.shapes(images, (2, 9, 12)))
+    components = learned(transforms.shapes(images, (2, 9, 12)))
     assert np.allclose(np.cov(components.T, bias=True), np.eye(6), atol=1e-3)
     assert np.abs(components.mean(0)).max() < 1e-3
 
@@ -171,8 +169,8 @@ def test_a_result_depends_on_its_record_alone(folder, name):
 
 
 def test_shapes_are_always_the_same_and_fill_some_of_the_image():
-    images = whitening.shapes(50, (1, 28, 28))
-    assert np.array_equal(images, whitening.shapes(50, (1, 28, 28)))
+    images = transforms.shapes(50, (1, 28, 28))
+    assert np.array_equal(images, transforms.shapes(50, (1, 28, 28)))
     assert images.min() == 0
     assert images.max() <= 1
     assert 0.05 < (images > 0).mean() < 0.5

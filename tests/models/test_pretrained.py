@@ -13,8 +13,8 @@ from torch import nn
 import fedamp
 from fedamp.errors import ModelError
 from fedamp.models.masks import Masks
+from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters, pinned
-from fedamp.models.section import Model
 from tests.models.splitting import refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks what transformers renames
@@ -48,8 +48,8 @@ class Net(nn.Module):
 
 @pytest.fixture
 def net(monkeypatch):
-    monkeypatch.setattr("tests.models.test_adapters.Net", Net)
-    return Model(name="tests.models.test_adapters:Net")
+    monkeypatch.setattr("tests.models.test_pretrained.Net", Net)
+    return Model(name="tests.models.test_pretrained:Net")
 
 
 def test_only_what_requires_a_gradient_is_a_parameter(net):

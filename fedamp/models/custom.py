@@ -1,20 +1,73 @@
-"""Modules beside a scenario, each folder's apart: two folders may both have a ``model.py``.
+"""Code of other people: where it is imported from, and what it may see and draw meanwhile.
 
-A folder is a package of a private name, and its modules are in that package. What they import is looked for in their
-folder too, so a ``helper`` is the one beside them. Installed packages come first: a folder must not hide them.
+Modules beside a scenario are each folder's apart: two folders may both have a ``model.py``. A folder is a package of a
+private name, and its modules are in that package. What they import is looked for in their folder too, so a ``helper``
+is the one beside them. Installed packages come first: a folder must not hide them.
 """
 
 import builtins
 import hashlib
 import importlib
+import os
+import random
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import module_from_spec
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from fedamp.base import given
+
 _PREFIX = "_fedamp_own_"
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name is of the form ``package.module:name``, or ``given:...``: a custom model or loss."""
+    return ":" in name
+
+
+def is_there(name: str, folder: str | None) -> bool:
+    """Whether the module of ``package.module:name`` is installed or in the folder; none of its code is run."""
+    first, *below = name.partition(":")[0].split(".")
+    try:
+        spec = PathFinder.find_spec(first, [folder or ""]) or find_spec(first)
+    except ValueError:  # no name, or a module that was made by hand
+        return first in sys.modules
+    for part in below:
+        spec = spec and PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations or [])
+    return spec is not None
+
+
+def import_own(name: str, folder: str | None) -> Any:
+    """The object ``package.module:name``, of an installed package or of a module in a folder, or one that was given.
+
+    InputError: it was not given. Importing may raise any other Exception.
+    """
+    if name.startswith(given.PREFIX):
+        return given.find(name)
+    path, _, attribute = name.partition(":")
+    with undisturbed():
+        return getattr(importlib.import_module(name_of(path, folder)), attribute)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """For code of other people: it sees no command line, and does not end or move this process."""
+    arguments, place = sys.argv, Path.cwd()
+    sys.argv = arguments[:1]
+    try:
+        yield
+    except SystemExit as ending:
+        raise RuntimeError(f"it ends the process: SystemExit {ending.code}") from None
+    finally:
+        sys.argv = arguments
+        os.chdir(place)
 
 
 def name_of(path: str, folder: str | None) -> str:
@@ -77,3 +130,20 @@ class _Loader(SourceFileLoader):
         # Python takes the import of a module's code, also of its functions, from here.
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": import_}
         super().exec_module(module)
+
+
+@contextmanager
+def generators_from(seed: int, gpus: bool = False) -> Iterator[None]:
+    """Inside, they start from a seed of 63 bits; afterwards they are restored. ``gpus``: so do torch's on GPUs."""
+    import torch
+
+    numpy_before, python_before = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(None if gpus else []):
+        (torch.manual_seed if gpus else torch.default_generator.manual_seed)(seed)
+        np.random.seed(seed >> 31)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_before)
+            random.setstate(python_before)

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from fedamp.errors import ModelError
 from fedamp.models.architectures import architecture_of
 from fedamp.models.masks import Masks
+from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters
-from fedamp.models.section import Model
 from fedamp.models.units import most_submodels
 from tests.models.splitting import refused, split
 

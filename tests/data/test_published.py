@@ -1,4 +1,4 @@
-"""IDX files and the images that are known by name."""
+"""IDX files, and data sets that are known by name: where one is not on this machine, only what is refused."""
 
 import gzip
 import json
@@ -9,8 +9,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from fedamp.data.form import Form
+from fedamp.data.published import InstEvalData
 from fedamp.data.sections import IdxData, KnownImages
 from fedamp.errors import DataError
+from fedamp.federation.losses import form_of
+from fedamp.federation.training import Client
+from fedamp.models.model import Model
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (30, 4, 6), dtype=np.uint8)
 LABELS = np.arange(30, dtype=np.uint8) % 3
@@ -114,7 +119,7 @@ def test_the_digits_of_the_npm_package(tmp_path, monkeypatch):
 
 def test_where_there_are_none_the_ways_to_get_them_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDAMP_DATA", str(tmp_path))
-    monkeypatch.setattr("fedamp.data.idx.INSTALLED", (tmp_path / "nowhere",))
+    monkeypatch.setattr("fedamp.data.published.INSTALLED", (tmp_path / "nowhere",))
     monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=ConnectionError("no network")))
     with pytest.raises(DataError, match=r"apt install dataset-fashion-mnist.*data\.path.*no network"):
         KnownImages(name="fashion-mnist").load(0, tmp_path)
@@ -130,3 +135,37 @@ def test_fashion_mnist_itself():
     assert (np.bincount(labels) == 6000).all()
     assert (np.bincount(dataset.test()[1]) == 1000).all()
     assert dataset.gather(np.arange(6000)).inputs.mean() == pytest.approx(0.2860, abs=5e-5)
+
+
+def ratings() -> Form:
+    return form_of(Client(loss="mean-squared-error"), Model(name="a:b", vocabulary=1128))
+
+
+def test_insteval_itself():
+    """Figures of the manual of lme4: 73,421 ratings, 2,972 students, 1,128 lecturers; mean 3.2 and deviation 1.3."""
+    try:
+        dataset = InstEvalData(name="insteval").load(0, Path("/"), ratings())
+    except DataError as error:
+        pytest.skip(str(error))
+    everybody = np.arange(dataset.num_clients)
+    inputs, labels = dataset.test()
+    training = dataset.gather(everybody)
+    real = np.arange(training.inputs.shape[1]) < training.sizes[:, None]
+    all_ratings = np.concatenate([training.labels[real].ravel(), labels.ravel()])
+    lecturers = np.concatenate([training.inputs[real].ravel(), inputs.ravel()])
+    assert (dataset.num_clients, len(all_ratings), len(np.unique(lecturers))) == (2972, 73_421, 1128)
+    assert lecturers.max() == 1127
+    assert all_ratings.mean() == pytest.approx(3.206, abs=1e-3)
+    assert all_ratings.std() == pytest.approx(1.33, abs=0.01)
+    held_out = np.bincount(dataset.test_clients, minlength=2972)
+    assert (held_out == (training.sizes + held_out) // 5).all()
+
+
+def test_what_is_not_there_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedamp.data.published.PACKAGE", tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"no Rdata.rdx and Rdata.rdb; expected: make data, or data.path"):
+        InstEvalData(name="insteval", path="there").load(0, tmp_path, ratings())
+    for name in ("Rdata.rdx", "Rdata.rdb"):
+        (tmp_path / name).write_bytes(b"something else")
+    with pytest.raises(DataError, match="not the data of lme4"):
+        InstEvalData(name="insteval", path=str(tmp_path)).load(0, tmp_path, ratings())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedamp.data.form import NOT_COUNTED, TOKENS, Form
-from fedamp.data.text import CHARACTERS, DescriptionsData, TextData, _characters
+from fedamp.data.texts import CHARACTERS, DescriptionsData, TextData, _characters
 from fedamp.errors import DataError
 
 NATURAL = {"scheme": "natural", "column": "author"}
@@ -130,7 +130,7 @@ def test_descriptions_themselves():
 
 def test_what_is_not_there_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDAMP_DATA", str(tmp_path))
-    monkeypatch.setattr("fedamp.data.idx.INSTALLED", ())
+    monkeypatch.setattr("fedamp.data.published.INSTALLED", ())
     with pytest.raises(DataError, match=r"data\.name descriptions: not on this machine; expected: make data"):
         DescriptionsData(name="descriptions").load(0, tmp_path, FORM)
 

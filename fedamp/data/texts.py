@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedamp.base.section import Count
-from fedamp.data.files import Files
-from fedamp.data.folder import FolderData
 from fedamp.data.form import NOT_COUNTED
 from fedamp.data.huggingface import numbers
-from fedamp.data.idx import places_of
 from fedamp.data.partition import AnyPartition, NaturalPartition
-from fedamp.data.stored import BenchmarkData
-from fedamp.data.table import Table, require
-from fedamp.data.unfolded import check_bytes
+from fedamp.data.published import places_of
+from fedamp.data.stored import BenchmarkData, FolderData
+from fedamp.data.table import Table, check_bytes, require
+from fedamp.data.tabular import Files
 from fedamp.errors import DataError, one_line
 
 _FIRST, _LAST = 32, 126  # the printable characters of ASCII; all others, and the end of a text, are one token

@@ -12,7 +12,7 @@ import pytest
 
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import HuggingFaceData, IdxData, InstEvalData, KnownImages, NpzData, TabularData, TextData
-from fedamp.data.unfolded import MOST
+from fedamp.data.table import MOST
 from fedamp.errors import DataError
 from tests.federations import small
 

@@ -15,10 +15,10 @@ from pyarrow.csv import write_csv
 from pydantic import TypeAdapter
 
 import fedamp
-from fedamp.data.files import Files
 from fedamp.data.form import CLASSIFICATION, NUMBERS, TOKENS, Form
 from fedamp.data.sections import Data
-from fedamp.data.text import CHARACTERS
+from fedamp.data.tabular import Files
+from fedamp.data.texts import CHARACTERS
 from fedamp.errors import DataError
 
 SEQUENCES = Form(TOKENS, vocabulary=CHARACTERS)

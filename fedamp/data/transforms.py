@@ -1,0 +1,355 @@
+"""Public transforms of inputs: the result for a record depends on no other record, so transforms cost no privacy.
+
+Slow features are computed once and kept in a cache on disk.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from functools import cache, cached_property, partial
+from itertools import product
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import scipy  # loads its parts on first use
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedamp import rng
+from fedamp.base.section import Count, Positive, Section
+from fedamp.data.table import Table, kept
+from fedamp.errors import DataError
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Floats = NDArray[np.float32]
+Shape = tuple[int, ...]
+Function = Callable[[Floats], Floats]
+
+_SMALLEST_DEVIATION = 1e-5  # of a group of equal features, as in torch's GroupNorm
+
+
+class Transform(Section):
+    """Base of the transforms. A further one is a class, and a name in ``AnyTransform``."""
+
+    slow: ClassVar[bool] = False  # its results are kept on disk
+    same_everywhere: ClassVar[bool] = True  # to the last bits, on every machine
+    name: str
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Shape of one result for inputs of a shape; by default the same. Raises ValueError for a wrong one."""
+        return shape
+
+    def apply(self, inputs: Floats) -> Floats:
+        """Results [records, ...] of inputs [records, ...]; each depends on its own record and on public constants."""
+        raise NotImplementedError
+
+    def prepared(self, before: Function, input_shape: Shape) -> Function:
+        """:meth:`apply`, or a function that is learned from public images.
+
+        ``before`` is the preceding transforms, ``input_shape`` the shape of one input of the first of them.
+        """
+        return self.apply
+
+
+class Standardise(Transform):
+    """(input - mean) / deviation, with constants that are public: one each, or one for each column or channel."""
+
+    name: Literal["standardise"]
+    mean: Finite | tuple[Finite, ...]
+    deviation: Positive | tuple[Positive, ...]
+
+    def output_shape(self, shape: Shape) -> Shape:
+        for key, given in (("mean", self.mean), ("deviation", self.deviation)):
+            if isinstance(given, tuple) and len(given) != shape[0]:
+                raise ValueError(f"{len(given)} numbers in {key}, for {shape[0]} columns (or channels)")
+        return shape
+
+    def apply(self, inputs: Floats) -> Floats:
+        each = [-1, *[1] * (inputs.ndim - 2)]
+        mean, deviation = (np.array(given, np.float32).reshape(each) for given in (self.mean, self.deviation))
+        return np.asarray((inputs - mean) / deviation)
+
+
+class GroupNorm(Transform):
+    """Mean zero and variance one within each group of a record's own channels."""
+
+    name: Literal["group_norm"]
+    groups: Count
+
+    def output_shape(self, shape: Shape) -> Shape:
+        if shape[0] % self.groups:
+            raise ValueError(f"{self.groups} groups do not divide {shape[0]} channels")
+        return shape
+
+    def apply(self, inputs: Floats) -> Floats:
+        grouped = inputs.reshape(len(inputs), self.groups, math.prod(inputs.shape[1:]) // self.groups)
+        centred = grouped - grouped.mean(axis=2, keepdims=True)
+        deviation = np.sqrt(np.square(centred).mean(axis=2, keepdims=True) + np.float32(_SMALLEST_DEVIATION))
+        return np.asarray((centred / deviation).reshape(inputs.shape))
+
+
+def image_shape(name: str, shape: Shape) -> tuple[int, int, int]:
+    """[channels, height, width]; raises ValueError for other shapes."""
+    if len(shape) != 3:
+        raise ValueError(f"{name} takes images of shape [channels, height, width]")
+    return shape[0], shape[1], shape[2]
+
+
+_WIDTH = 0.8  # standard deviation of the finest wavelet's envelope, in pixels
+_FREQUENCY = 3 * math.pi / 4  # of the finest wavelet, radians a pixel
+
+
+class _Wavelet(NamedTuple):
+    scale: int
+    transform: Floats  # Fourier transform, real, on the padded image's grid
+
+
+class Scattering(Transform):
+    """Scattering features of images: fixed wavelets, moduli, averages over 2^scales pixels (Tramèr and Boneh 2021).
+
+    Averages of the image, of the moduli of its wavelet coefficients, and of the moduli of these:
+    [channels * paths, height / 2^scales, width / 2^scales], sizes rounded down. Features are stable to small shifts and
+    deformations (Bruna and Mallat 2013); the Morlet wavelets are those of Andén et al. 2020 (kymatio), orders 0 to 2.
+    """
+
+    slow = True
+    name: Literal["scattering"]
+    scales: Annotated[int, Field(ge=1, le=6, strict=True)] = 2
+    angles: Annotated[int, Field(ge=1, le=16, strict=True)] = 8
+
+    def output_shape(self, shape: Shape) -> Shape:
+        channels, height, width = image_shape(self.name, shape)
+        step = 2**self.scales
+        if min(height, width) < step:
+            raise ValueError(f"scattering over {self.scales} scales needs images of at least {step} x {step} pixels")
+        paths = 1 + self.scales * self.angles + math.comb(self.scales, 2) * self.angles**2
+        return channels * paths, height // step, width // step
+
+    def apply(self, inputs: Floats) -> Floats:
+        channels, height, width = self.output_shape(inputs.shape[1:])
+        step = 2**self.scales
+        padding = [(step, step + -size % step) for size in inputs.shape[2:]]
+        padded = np.pad(inputs, [(0, 0), (0, 0), *padding], mode="reflect")
+        low, wavelets = _filters(padded.shape[2], padded.shape[3], self.scales, self.angles)
+        signal = scipy.fft.fft2(padded, workers=-1)
+        averages, second = [_average(signal, low, self.scales)], []
+        for wavelet in wavelets:
+            modulus = _modulus(signal, wavelet, 0)
+            averages.append(_average(modulus, low, self.scales))
+            for finer in (other for other in wavelets if other.scale > wavelet.scale):
+                second.append(_average(_modulus(modulus, finer, wavelet.scale), low, self.scales))
+        features = np.stack(averages + second, axis=2)[..., 1 : 1 + height, 1 : 1 + width]
+        return np.ascontiguousarray(features.reshape(len(inputs), channels, height, width))
+
+
+def _modulus(signal: NDArray[np.complex64], wavelet: _Wavelet, sampled: int) -> NDArray[np.complex64]:
+    """Fourier transform of |signal * wavelet|, sampled every 2^scale pixels; ``signal`` is sampled every 2^sampled."""
+    band = signal * _coarse(wavelet.transform, sampled)
+    coefficients = scipy.fft.ifft2(_sample(band, wavelet.scale - sampled), workers=-1)
+    return np.asarray(scipy.fft.fft2(np.abs(coefficients), workers=-1))
+
+
+def _average(signal: NDArray[np.complex64], low: Floats, scales: int) -> Floats:
+    """The signal's local mean, sampled every 2^scales pixels."""
+    sampled = round(math.log2(low.shape[0] / signal.shape[-2]))
+    band = _sample(signal * _coarse(low, sampled), scales - sampled)
+    return np.asarray(scipy.fft.ifft2(band, workers=-1).real)
+
+
+def _sample(signal: NDArray[np.complex64], octaves: int) -> NDArray[np.complex64]:
+    """The Fourier transform of a signal sampled every 2^octaves pixels: the mean of its aliases."""
+    if octaves == 0:
+        return signal
+    step = 2**octaves
+    *outer, height, width = signal.shape
+    return np.asarray(signal.reshape(*outer, step, height // step, step, width // step).mean(axis=(-4, -2)))
+
+
+def _coarse(filter_: Floats, octaves: int) -> Floats:
+    """The filter for signals sampled every 2^octaves pixels: the sum of its aliases."""
+    step, (height, width) = 2**octaves, filter_.shape
+    return np.asarray(filter_.reshape(step, height // step, step, width // step).sum(axis=(0, 2)))
+
+
+@cache
+def _filters(height: int, width: int, scales: int, angles: int) -> tuple[Floats, list[_Wavelet]]:
+    """The averaging filter and the wavelets, finest first."""
+    grid = height, width
+    low = _gabor(grid, _WIDTH * 2 ** (scales - 1), 0.0, 0.0, 1.0)
+    wavelets = []
+    for scale, angle in product(range(scales), range(angles)):
+        theta = (angles - angles // 2 - 1 - angle) * math.pi / angles
+        width_, frequency, slant = _WIDTH * 2**scale, _FREQUENCY / 2**scale, 4 / angles
+        wave, envelope = (_gabor(grid, width_, theta, f, slant) for f in (frequency, 0.0))
+        # A wavelet has mean zero: subtract the mean of the modulated envelope.
+        morlet = wave - wave.sum() / envelope.sum() * envelope
+        wavelets.append(_Wavelet(scale, scipy.fft.fft2(morlet).real.astype(np.float32)))
+    return scipy.fft.fft2(low).real.astype(np.float32), wavelets
+
+
+def _gabor(grid: tuple[int, int], width: float, theta: float, frequency: float, slant: float) -> NDArray[np.complex128]:
+    """A plane wave, with ``frequency`` in radians a pixel, under a Gaussian of mass one, wrapped around the grid.
+
+    The Gaussian's standard deviation in pixels is ``width`` along the wave, and ``width / slant`` across.
+    """
+    height, width_ = grid
+    rotation = np.array([[math.cos(theta), -math.sin(theta)], [math.sin(theta), math.cos(theta)]])
+    curvature = rotation @ np.diag([1.0, slant**2]) @ rotation.T / (2 * width**2)
+    total = np.zeros(grid, dtype=np.complex128)
+    for down, right in product(range(-2, 3), repeat=2):
+        y, x = np.mgrid[down * height : (down + 1) * height, right * width_ : (right + 1) * width_]
+        exponent = -(curvature[0, 0] * y**2 + 2 * curvature[0, 1] * y * x + curvature[1, 1] * x**2)
+        total += np.exp(exponent + 1j * frequency * (y * math.cos(theta) + x * math.sin(theta)))
+    return np.asarray(total / (2 * math.pi * width**2 / slant))
+
+
+IMAGES = 6000  # enough for a thousand components of some thousand features
+_MOST_SHAPES = 8  # an image
+
+
+class Whiten(Transform):
+    """Principal components of the preceding features, as random shapes have them, each divided by its deviation.
+
+    Features whose variances differ by orders of magnitude take many steps along the weak ones, and each step pays for
+    noise. Mehta et al. 2022 ("Differentially private image classification from features") release a noisy covariance.
+    Random shapes on an empty background have a similar covariance to pictures of objects, at no cost.
+    """
+
+    slow = True
+    same_everywhere = False  # linear algebra of another machine may find other components
+    name: Literal["whiten"]
+    components: Count = 1000
+    damping: Positive = Field(1e-3, description="added to each component's variance, as a share of all variance")
+
+    def output_shape(self, shape: Shape) -> Shape:
+        features = math.prod(image_shape(self.name, shape))
+        most = min(features, IMAGES)
+        if self.components > most:
+            raise ValueError(f"{self.components} components of {features} features; expected: at most {most}")
+        return (self.components,)
+
+    def prepared(self, before: Function, input_shape: Shape) -> Function:
+        images = shapes(IMAGES, image_shape(self.name, input_shape))
+        step = 250
+        blocks = [before(images[start : start + step]) for start in range(0, IMAGES, step)]
+        values = np.concatenate([block.reshape(len(block), -1) for block in blocks])
+        mean = values.mean(0)
+        values -= mean
+        variances, vectors = _principal(values, self.components)
+        floor = self.damping * float(np.square(values).sum(1).mean())
+        directions = np.ascontiguousarray(vectors / np.sqrt(variances + floor), dtype=np.float32)
+        return lambda inputs: (inputs.reshape(len(inputs), -1) - mean) @ directions
+
+
+def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
+    """The largest variances of centred values [records, features], and their directions [features, components]."""
+    records, features = values.shape  # the smaller of the two matrices of scalar products has the same eigenvalues
+    products = (values.T @ values if features <= records else values @ values.T) / np.float32(records)
+    last = len(products) - 1
+    variances, vectors = scipy.linalg.eigh(products, subset_by_index=[last + 1 - components, last], overwrite_a=True)
+    variances, vectors = variances[::-1].clip(np.finfo(np.float32).eps * variances[-1]), vectors[:, ::-1]
+    return variances, vectors if features <= records else values.T @ (vectors / np.sqrt(records * variances))
+
+
+def shapes(count: int, shape: tuple[int, int, int]) -> Floats:
+    """Images of up to eight ellipses and rectangles about the middle of an empty background, plain or striped.
+
+    Always the same ones: float32 [count, channels, height, width] in [0, 1].
+    """
+    generator = rng.public_stream(0, "shapes", *shape)
+    channels, height, width = shape
+    images = np.zeros((count, *shape), dtype=np.float32)
+    shown = generator.integers(1, _MOST_SHAPES + 1, count)
+    for number in range(_MOST_SHAPES):
+        inside, stripes = _shape(generator, count, height, width)
+        grey = generator.random((count, channels, 1, 1)).astype(np.float32)
+        seen = inside & (number < shown)[:, None, None]
+        np.copyto(images, (grey * stripes[:, None]).clip(0, 1), where=seen[:, None])
+    return images
+
+
+def _shape(generator: np.random.Generator, count: int, height: int, width: int) -> tuple[NDArray[np.bool_], Floats]:
+    """Which pixels are in a shape, and its stripes, both [count, height, width]."""
+
+    def uniform(low: float, high: float) -> Floats:
+        return generator.uniform(low, high, (count, 1, 1)).astype(np.float32)
+
+    down, right = (generator.normal(0, share, (count, 1, 1)).astype(np.float32) for share in (5 / 28, 3 / 28))
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    y, x = (y + 0.5) / height - 0.5 - down, (x + 0.5) / width - 0.5 - right
+    angle, length, ratio = uniform(0, np.pi), uniform(2 / 28, 11 / 28), uniform(0.2, 1)
+    along, across = x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
+    u, v = along / length, across / (length * ratio)
+    inside = np.where(uniform(0, 1) < 0.5, u**2 + v**2 < 1, np.maximum(np.abs(u), np.abs(v)) < 1)
+    contrast, pitch = uniform(0, 0.5) * (uniform(0, 1) < 0.5), uniform(8, 84)
+    return inside, 1 + contrast * np.sin(pitch * along)
+
+
+AnyTransform = Annotated[Standardise | Scattering | GroupNorm | Whiten, Field(discriminator="name")]
+Transforms = Annotated[
+    tuple[AnyTransform, ...], Field(description="steps for every input, in order; a result depends on its record alone")
+]
+
+_BLOCK = 256  # records transformed at once: the temporaries of a scattering stay in the tens of megabytes
+
+
+def transformed(table: Table, steps: tuple[AnyTransform, ...]) -> Table:
+    """The table with its inputs transformed. Raises DataError for inputs of a shape that a step cannot take."""
+    shape = table.input_shape
+    for number, step in enumerate(steps):
+        try:
+            shape = step.output_shape(shape)
+        except ValueError as error:
+            raise DataError(f"data.transform.{number}: {error}; inputs have shape {list(shape)}") from None
+    column = partial(table.column, complete=False)
+    return (
+        Table(table.source, _Features(table, steps, shape), table.labels, column, place=table.place) if steps else table
+    )
+
+
+class _Features:
+    """Inputs of a table after the steps, computed when they are read."""
+
+    def __init__(self, table: Table, steps: tuple[AnyTransform, ...], shape: Shape) -> None:
+        self._table, self._steps = table, steps
+        self.shape, self.dtype = (len(table), *shape), np.dtype(np.float32)
+
+    def __getitem__(self, records: NDArray[np.int64]) -> Floats:
+        return np.asarray(self._kept[records]) if any(step.slow for step in self._steps) else self._computed(records)
+
+    def _computed(self, records: NDArray[np.int64]) -> Floats:
+        return _composed(self._steps, self._table.input_shape)(self._table.read(records))
+
+    @cached_property
+    def _kept(self) -> Floats:
+        """The features in the cache, mapped into memory; computed first if another process has not done so."""
+
+        def write(file: Path) -> None:
+            features = np.lib.format.open_memmap(file, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
+            for start in range(0, len(self._table), _BLOCK):
+                records = np.arange(start, min(start + _BLOCK, len(self._table)))
+                features[records] = self._computed(records)
+            features.flush()
+
+        return np.asanyarray(np.load(kept("features", f"{self._digest()}.npy", write), mmap_mode="r"))
+
+    def _digest(self) -> str:
+        """Of all inputs and all steps."""
+        steps = json.dumps([step.model_dump() for step in self._steps])
+        digest = hashlib.sha256(f"1 {steps} {self._table.input_shape}".encode())
+        for start in range(0, len(self._table), 64 * _BLOCK):
+            records = np.arange(start, min(start + 64 * _BLOCK, len(self._table)))
+            digest.update(self._table.read(records).tobytes())
+        return digest.hexdigest()
+
+
+@cache
+def _composed(steps: tuple[AnyTransform, ...], input_shape: Shape) -> Function:
+    """The steps, one after another; cached, since training and test records share what a step learns."""
+    if not steps:
+        return lambda inputs: inputs
+    before = _composed(steps[:-1], input_shape)
+    last = steps[-1].prepared(before, input_shape)
+    return lambda inputs: last(before(inputs))
