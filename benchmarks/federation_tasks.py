@@ -75,7 +75,7 @@ FEDERATION: Sections = {
 }
 STILL = {**SERVER, "momentum": 0.0}  # ModelMix refuses momentum
 POISSON = {"check_in": {"scheme": "poisson", "rate": CHECK_INS / FEDERATION["rounds"]}}
-HALF = {"scheme": "disjoint", "count": 2, "rest": "dealt"}
+HALF = {"scheme": "disjoint", "count": 2, "unowned": "partitioned"}
 SPLIT = {"scheme": "disjoint", "shared_noise_multiplier": "balanced"}
 BANDED: Sections = {"privacy": {"noise": {"scheme": "banded"}}}
 
@@ -95,10 +95,14 @@ SCHEMES = {
     "narrow": Scheme("k of T, a model of half the width", {"model": {"name": "mlp", "hidden": [16]}}),
     "banded": Scheme("k of T, spaced, correlated noise", {"check_in": {"scheme": "spaced", "k": CHECK_INS}, **BANDED}),
     "secure": Scheme("k of T, noise of secure aggregation", {"aggregation": {"scheme": "secure"}}),
-    "split-4": Scheme("k of T, 4 submodels", {"submodels": {"scheme": "disjoint", "count": 4, "rest": "dealt"}}),
+    "split-4": Scheme(
+        "k of T, 4 submodels", {"submodels": {"scheme": "disjoint", "count": 4, "unowned": "partitioned"}}
+    ),
     "partial-2": Scheme("k of T, 2 submodels and a shared part", {"submodels": {**SPLIT, "count": 2}}),
     "partial-4": Scheme("k of T, 4 submodels and a shared part", {"submodels": {**SPLIT, "count": 4}}),
-    "dropout": Scheme("k of T, dropout of half", {"submodels": {"scheme": "dropout", "keep": 0.5, "rest": "dealt"}}),
+    "dropout": Scheme(
+        "k of T, dropout of half", {"submodels": {"scheme": "dropout", "keep": 0.5, "unowned": "partitioned"}}
+    ),
     "poisson-still": Scheme("Poisson sampling, no momentum", {**POISSON, "server": STILL}),
     "modelmix": Scheme("Poisson sampling, no momentum, ModelMix", {**POISSON, "server": STILL}, mixed=True),
 }

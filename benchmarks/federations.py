@@ -36,7 +36,7 @@ from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.report import style
 from fedamp.server.loop import ask
-from fedamp.server.setup import Prepared, prepare
+from fedamp.server.setup import RunInputs, prepare
 
 RESULTS, IMAGES = Path("benchmarks/results/federations.jsonl"), Path("docs/images")
 SHIPPED = Path(__file__).parents[1] / "scenarios"
@@ -177,7 +177,7 @@ def best_rates(runs: Iterable[Run]) -> dict[Cell, int]:
     return {cell: run.rate for cell, run in best.items()}
 
 
-def train(prepared: Prepared, tuning: bool) -> tuple[float, float]:
+def train(prepared: RunInputs, tuning: bool) -> tuple[float, float]:
     """Score of the averaged and of the last model."""
     strategy = prepared.strategy(prepared.state)
     with SerialGrid(CLIENT_APP) as grid:
@@ -298,7 +298,7 @@ def _of_a_device(task: str, scheme: str | None) -> tuple[float, float]:
     return check_ins * (prepared.cost.flops_per_record or 1), check_ins * 4 * prepared.cost.parameters_per_client
 
 
-def on_made_up_records(task: str, scheme: str | None = None, seed: int = 1) -> Prepared:
+def on_made_up_records(task: str, scheme: str | None = None, seed: int = 1) -> RunInputs:
     """A task's federation with the first model of a seed, on made-up records of the same shape if the task has one."""
     asked = TASKS[task]
     how = asked.schemes[scheme].sections if scheme else {}

@@ -29,7 +29,7 @@ from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.federation import reader
 from fedamp.federation.check_in import BalancedCheckIn
-from fedamp.federation.optimizers import Server
+from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.noise.independent import add_noise
@@ -252,7 +252,7 @@ def server() -> dict[str, Any]:
     reply = Message(RoundAnswer(sums, [1], below_clip=1, loss_sum=1.0, records=1).content(order), reply_to=asked)
     expected = Asked({reply.metadata.src_node_id: order}, ModelParts.of(model), [1.0])
     found = {"parameters": sum(array.size for array in model.values())}
-    optimizer = Server(momentum=0.9).rule()
+    optimizer = ServerUpdate(momentum=0.9).rule()
     state = optimizer.init(model)
     deviations = dict.fromkeys(model, 1.0)
 

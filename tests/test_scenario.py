@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fedamp.errors import ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
+from fedamp.runs.ledger import fingerprint
 
 DIGITS = reader.SHIPPED / "digits.yaml"
 CONTRACT = """
@@ -314,3 +315,12 @@ def test_a_truth_is_no_number_and_a_number_no_truth(value: str) -> None:
 def test_no_is_text_and_true_a_choice() -> None:
     assert reader.load("digits", ["name=no"]).name == "no"
     assert reader.load("digits", ["known_seed=true"]).known_seed is True
+
+
+def test_renamed_keys_are_read_and_keep_the_fingerprint():
+    """The digest was written before, with the old words."""
+    before = ["submodels={scheme: disjoint, count: 3, rest: dealt, choice: ordered}", "engine.precision=tf32"]
+    now = ["submodels={scheme: disjoint, count: 3, unowned: partitioned, assignment: static}", "client.precision=tf32"]
+    read = [reader.load("disjoint-3", changes) for changes in (before, now)]
+    assert read[0] == read[1] == reader.load(read[0].model_dump(mode="json"))
+    assert fingerprint(read[0]) == "b9fcbe41de93843434656e4eb7517819d604a3bce8d5f4063b38b16fcdfd79cf"

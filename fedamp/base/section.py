@@ -2,7 +2,16 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FieldSerializationInfo,
+    PlainSerializer,
+    ValidationInfo,
+)
 from pydantic.json_schema import SkipJsonSchema
 
 
@@ -31,6 +40,23 @@ def removed(default: Any, expected: str) -> Any:
         return default
 
     return SkipJsonSchema(), BeforeValidator(check)  # type: ignore[type-arg]
+
+
+def renamed(key: str, before: str, **values: str) -> Any:
+    """What annotates a key that older versions call ``before``, with other values: each new one with its old one.
+
+    The old words are read, too; and a dump ``by_alias`` has them, which a scenario's fingerprint hashes.
+    """
+    new = {old: value for value, old in values.items()}
+
+    def hashed(value: str, info: FieldSerializationInfo) -> str:
+        return values.get(value, value) if info.by_alias else value
+
+    return (
+        Field(validation_alias=AliasChoices(key, before), serialization_alias=before),
+        BeforeValidator(lambda value: new.get(value, value) if isinstance(value, str) else value),
+        PlainSerializer(hashed),
+    )
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(no_truth)]

@@ -31,7 +31,7 @@ from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.custom import generators_from
 from fedamp.models.model import WHOLE
 from fedamp.models.networks import build
@@ -54,7 +54,7 @@ class TrainingContext:
 
     client: int  # id of the client (of the record, where the unit is a sample)
     round: int  # from 1
-    settings: Client  # the scenario's ``client`` section; a loop may follow it or not
+    settings: LocalTraining  # the scenario's ``client`` section; a loop may follow it or not
     config: Mapping[str, Any]  # the ``train_config`` that the server app gave to ``start``; empty elsewhere
     device: str  # torch's name of the node's device
     flower: Context  # with ``node_config`` and ``run_config``

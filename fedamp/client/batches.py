@@ -11,13 +11,13 @@ from torch import Tensor
 from fedamp import rng
 from fedamp.client.stacks import aligned
 from fedamp.data import Cohort
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 
 _LAST = np.uint64(2**64 - 1)
 
 
 def batch_order(
-    config: Client, sizes: NDArray[np.int64], seeds: NDArray[np.void], places: int
+    config: LocalTraining, sizes: NDArray[np.int64], seeds: NDArray[np.void], places: int
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32], int]:
     """The gradient steps of clients with these numbers of records, at most ``places``, side by side.
 
@@ -72,7 +72,7 @@ class Batches:
     ``steps`` is how many batches there are.
     """
 
-    def __init__(self, config: Client, cohort: Cohort, seeds: NDArray[np.void], device: str) -> None:
+    def __init__(self, config: LocalTraining, cohort: Cohort, seeds: NDArray[np.void], device: str) -> None:
         records, weights, self.steps = batch_order(config, cohort.sizes, seeds, cohort.inputs.shape[1])
         self.inputs, self._labels = aligned(cohort.inputs).to(device), torch.from_numpy(cohort.labels).to(device)
         self._weights, self.counts = torch.from_numpy(weights).to(device), (weights[0] > 0).sum(1)

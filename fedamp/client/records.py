@@ -36,7 +36,7 @@ class RecordSteps:
     @staticmethod
     def can_run(task: ClientTask, module: nn.Module, known: bool) -> bool:
         """Whether a task is of single steps, from a built-in (``known``) network of linear layers alone."""
-        plain = not task.linf_coordinates and is_plain(task.client, steps=1) and task.precision != "bfloat16"
+        plain = not task.linf_coordinates and is_plain(task.client, steps=1) and task.client.precision != "bfloat16"
         # A custom loss may mix the records it is given, which are different clients' here.
         by_record = task.client.loss in LOSSES and LOSSES[task.client.loss].output_axes == 2
         return task.unit == "sample" and plain and by_record and known and layers_of(module) is not None

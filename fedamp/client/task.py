@@ -12,7 +12,7 @@ from fedamp.client.memory import StackSize
 from fedamp.data.sections import Data
 from fedamp.federation.aggregation import Terms
 from fedamp.federation.submodels import AnySubmodels
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.custom import is_import_path
 from fedamp.models.model import Model
 
@@ -31,7 +31,7 @@ class ClientTask(Record):
     model: Model  # with ``frozen_sha256``, so that a node with other frozen weights refuses
     input_shape: tuple[int, ...]  # of one record
     num_classes: int  # how many numbers the model answers with, for every record or token
-    client: Client  # one step where the unit is a sample
+    client: LocalTraining  # one step where the unit is a sample
     unit: Literal["client", "sample"]  # what is clipped and protected
     submodels: AnySubmodels
     split_seed: int  # public: the adversary knows the partition into submodels
@@ -44,7 +44,6 @@ class ClientTask(Record):
     run: str = Field("", exclude_if=lambda run: not run)  # tells runs apart, also when resumed; empty: known seed
     data: Data
     data_seed: int  # decides the partition (and synthetic records)
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of local training on a GPU
     stack: StackSize = StackSize()  # how many units train together at most
 
     @property

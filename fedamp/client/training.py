@@ -22,7 +22,7 @@ from fedamp.client.stacked_layers import for_all_clients
 from fedamp.client.stacks import MILD_RATE, why_alone
 from fedamp.data import Cohort
 from fedamp.federation.losses import CrossEntropy, Loss
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.custom import generators_from
 
 # From gradients, stacks [clients, *shape], to the directions of a step, whose length is the learning rate times theirs.
@@ -33,7 +33,7 @@ Directions = Callable[[list[Tensor]], list[Tensor]]
 class Sgd:
     """As ``torch.optim.SGD``: ``v = m v + gradient``, and v is the direction (at first, the gradient)."""
 
-    def __init__(self, config: Client) -> None:
+    def __init__(self, config: LocalTraining) -> None:
         self._momentum = config.momentum
         self._velocity: list[Tensor] = []
 
@@ -48,7 +48,7 @@ class Sgd:
 class Adam:
     """As ``torch.optim.Adam`` (Kingma, Ba 2015)."""
 
-    def __init__(self, config: Client) -> None:
+    def __init__(self, config: LocalTraining) -> None:
         self._config, self._steps = config, 0
         self._moments: list[tuple[Tensor, Tensor]] = []
 
@@ -66,12 +66,12 @@ class Adam:
         return directions
 
 
-# A further optimiser is a class here, a line in ``OPTIMIZERS``, and its name in ``Client.optimizer``. Its gradients
-# have the weight decay in them.
-OPTIMIZERS: dict[str, Callable[[Client], Directions]] = {"sgd": Sgd, "adam": Adam}
+# A further optimiser is a class here, a line in ``OPTIMIZERS``, and its name in ``LocalTraining.optimizer``. Its
+# gradients have the weight decay in them.
+OPTIMIZERS: dict[str, Callable[[LocalTraining], Directions]] = {"sgd": Sgd, "adam": Adam}
 
 
-def is_plain(config: Client, steps: Literal[1] | None = None) -> bool:
+def is_plain(config: LocalTraining, steps: Literal[1] | None = None) -> bool:
     """Whether every step is the learning rate times a gradient of the loss alone; the first one, if ``steps`` is 1."""
     momentum = config.momentum if steps is None else 0.0
     return config.optimizer == "sgd" and not (momentum or config.weight_decay or config.proximal)
@@ -99,7 +99,6 @@ class Trainer:
 
     Args:
         forward: the model. It must treat records independently.
-        precision: ``float32``; ``tf32`` and ``bfloat16`` are for GPUs.
         loss: default: cross-entropy.
         rate: learning rate; default: that of the first round.
         module: the same model, if it is built in: some of them train faster.
@@ -108,14 +107,13 @@ class Trainer:
     def __init__(
         self,
         forward: Forward,
-        config: Client,
+        config: LocalTraining,
         device: str = "cpu",
-        precision: str = "float32",
         loss: Loss | None = None,
         rate: float | None = None,
         module: nn.Module | None = None,
     ) -> None:
-        self.forward, self.config, self.device, self.precision = forward, config, device, precision
+        self.forward, self.config, self.device = forward, config, device
         self.loss = loss or CrossEntropy()
         self.rate = config.learning_rate_in(1) if rate is None else rate
         layers = perceptron.layers_of(module)
@@ -124,7 +122,7 @@ class Trainer:
         # Blocks of so many rows begin at a multiple of 64 bytes in every slot, if rows have 16 numbers or more.
         on_cpu = layers is not None and not is_gpu(device)
         self.step_of_places = 2 if self.channels else 4 if on_cpu else None
-        plain = is_plain(config) and type(self.loss) is CrossEntropy and precision != "bfloat16"
+        plain = is_plain(config) and type(self.loss) is CrossEntropy and config.precision != "bfloat16"
         self.layers = layers if plain else None  # of a network that trains without autograd
         self.gives_copies = module is None  # what other people's code changes in place, no further step must see
 
@@ -192,7 +190,7 @@ class Trainer:
         first = values
         for step, batch in enumerate(batches):
             leaves = [(value.clone() if self.gives_copies else value.detach()).requires_grad_() for value in values]
-            bfloat16 = self.precision == "bfloat16"
+            bfloat16 = self.config.precision == "bfloat16"
             with torch.autocast(batches.inputs.device.type, torch.bfloat16) if bfloat16 else nullcontext():
                 given = [batches.inputs_of(batch), *arguments]
                 if self.gives_copies and step < batches.steps - 1:

@@ -88,7 +88,7 @@ class _PieceTrainer:
         self.round = 0  # in which it trains
         module = piece.module.to(device)
         known = module if piece.known else None
-        self._trainer = Trainer(piece.forward, task.client, device, task.precision, loss, rate, known)
+        self._trainer = Trainer(piece.forward, task.client, device, loss, rate, known)
         layers = perceptron.layers_of(known)
         single = piece.owns_all and RecordSteps.can_run(task, module, piece.known)
         self._steps = RecordSteps(layers, rate, loss) if layers and single else None
@@ -190,7 +190,7 @@ class TrainingNode:
         begin, report = time.monotonic(), TrainReport(dummies=order.dummies)
         rate = self.task.client.learning_rate_in(order.round)
         sums = {name: np.zeros(array.shape) for name, array in order.arrays.items() if name not in self._frozen}
-        with arithmetic(self.task.precision, self.device):
+        with arithmetic(self.task.client.precision, self.device):
             received = {name: aligned(array).to(self.device) for name, array in order.arrays.items()}
             units = order.units
             for submodel in np.unique(units["submodel"]).tolist():

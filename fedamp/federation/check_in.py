@@ -283,30 +283,30 @@ class StratifiedCheckIn(_KOfRounds):
         return np.asarray(np.sum([log_mean(block, axis=1) for block in blocks], axis=0))
 
 
-class ApartCheckIn(_KOfRounds):
-    """The rounds of a unit have the min-separation that the key ``apart_key`` says, as banded noise needs it."""
+class MinSeparation(_KOfRounds):
+    """The rounds of a unit have the min-separation that the key ``separation_key`` says, as banded noise needs it."""
 
-    apart_key: ClassVar[str]
+    separation_key: ClassVar[str]
 
     @property
-    def apart(self) -> int | Literal["auto"]:
+    def separation(self) -> int | Literal["auto"]:
         """The number of rounds, or ``auto``: that of the bands."""
-        apart: int | Literal["auto"] = getattr(self, self.apart_key)
-        return apart
+        separation: int | Literal["auto"] = getattr(self, self.separation_key)
+        return separation
 
     @property
     def count(self) -> int:
         """The number of rounds; 1 as long as it is ``auto``."""
-        return 1 if self.apart == "auto" else self.apart
+        return 1 if self.separation == "auto" else self.separation
 
     def for_noise(self, coefficients: tuple[float, ...]) -> Self:
-        return self.model_copy(update={self.apart_key: len(coefficients) + 1} if self.apart == "auto" else {})
+        return self.model_copy(update={self.separation_key: len(coefficients) + 1} if self.separation == "auto" else {})
 
     def most_check_ins(self, first: int, rounds: int) -> int:
         return min(-(-first // self.count), self.k)
 
 
-class ClassesCheckIn(ApartCheckIn):
+class ClassesCheckIn(MinSeparation):
     """Exactly ``k`` hidden rounds for every unit among the rounds of its public class.
 
     Formal guarantees: round t is of class (t - 1) modulo ``classes``, unit u of class u modulo ``classes``. The set of
@@ -315,7 +315,7 @@ class ClassesCheckIn(ApartCheckIn):
     """
 
     scheme: Literal["classes"]
-    apart_key = "classes"
+    separation_key = "classes"
     classes: Count | Literal["auto"] = Field(
         "auto", description="number of public classes; auto: that of the bands of the noise", examples=[2]
     )
@@ -349,7 +349,7 @@ class ClassesCheckIn(ApartCheckIn):
         return np.asarray(_log_sums_over_sets(own, self.k)[self.k] - math.log(math.comb(own.shape[1], self.k)))
 
 
-class SpacedCheckIn(ApartCheckIn):
+class SpacedCheckIn(MinSeparation):
     """Exactly ``k`` hidden rounds for every unit, with min-separation ``gap``, without classes.
 
     Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` rounds of that separation,
@@ -358,7 +358,7 @@ class SpacedCheckIn(ApartCheckIn):
     """
 
     scheme: Literal["spaced"]
-    apart_key = "gap"
+    separation_key = "gap"
     gap: Count | Literal["auto"] = Field(
         "auto",
         description="min-separation: the least distance of two rounds of a unit; auto: the bands of the noise",

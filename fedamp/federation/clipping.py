@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fedamp.accounting import Gaussian, Mechanism
 from fedamp.base.section import NoiseMultiplier, Positive, Section, Share
-from fedamp.federation.optimizers import Server
+from fedamp.federation.optimizers import ServerUpdate
 from fedamp.noise.gaussian import Address, add_gaussian
 
 # An adaptive norm stays within these factors of the initial one. They suit any model, and float32 can hold the result.
@@ -103,7 +103,7 @@ class Normalised(ClippingRule):
         rounds, momentum, rate: of the run and its server.
         cohort: expected number of units a round.
         share: probability that a unit trains a given parameter.
-        drift: how far gradients of norm 1 move a client in a round (:attr:`fedamp.federation.training.Client.drift`).
+        drift: how far gradients of norm 1 move a client in a round (``LocalTraining.drift``).
     """
 
     rounds: int
@@ -158,7 +158,7 @@ class AdaptiveClip(Section, ClippingRule):
 
 def clipping_of(
     section: float | str | AdaptiveClip,
-    server: Server,
+    server: ServerUpdate,
     rounds: int,
     cohort: float,
     share: float = 1.0,
@@ -174,5 +174,5 @@ def clipping_of(
         return section
     if isinstance(section, str):
         rate = server.learning_rate if server.optimizer == "sgd" else 1.0  # adam divides the norm away
-        return Normalised(rounds, server.velocity, cohort, share, drift, rate)
+        return Normalised(rounds, server.effective_momentum, cohort, share, drift, rate)
     return FixedNorm(section)

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedamp.accounting import Cyclic, Group, Mechanism, Spaced, in_words
 from fedamp.accounting.arithmetic import delta_left
-from fedamp.federation.check_in import ApartCheckIn, BalancedCheckIn, PoissonCheckIn
+from fedamp.federation.check_in import BalancedCheckIn, MinSeparation, PoissonCheckIn
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units
 from fedamp.federation.reader import validate
@@ -127,7 +127,7 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
     if not plan.is_private:
         return None
     over = 1.0 if isinstance(plan.check_in, BalancedCheckIn) else None
-    if isinstance(plan.check_in, ApartCheckIn):
+    if isinstance(plan.check_in, MinSeparation):
         independent = {"scheme": "balanced", "k": plan.check_in.k}
         privacy = plan.scenario.privacy.model_copy(
             update={"noise": IndependentNoise(), "noise_multiplier": "auto", "epsilon": plan.planned_epsilon.upper}

@@ -18,7 +18,7 @@ from fedamp.base import given
 from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form, Labels
 from fedamp.errors import DataError, FederationError, InputError, ModelError, one_line
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.custom import import_own, is_import_path, is_there
 from fedamp.models.model import OF_LIBRARY, Model
 from fedamp.models.units import unknown
@@ -332,7 +332,7 @@ def check_name(name: str) -> None:
         raise ModelError(f"client.loss {unknown(name, [*LOSSES, 'package.module:name'])}")
 
 
-def loss_of(client: Client, model: Model) -> Loss:
+def loss_of(client: LocalTraining, model: Model) -> Loss:
     """The loss that a ``client`` section names; a custom one may also lie in ``model.folder``.
 
     Raises:
@@ -357,6 +357,6 @@ def loss_of(client: Client, model: Model) -> Loss:
     return own
 
 
-def form_of(client: Client, model: Model) -> Form:
+def form_of(client: LocalTraining, model: Model) -> Form:
     """The form of records that a scenario's task expects."""
     return Form(loss_of(client, model).labels, model.vocabulary, client.max_records)

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, Section
 from fedamp.errors import ScenarioError
-from fedamp.federation.check_in import ApartCheckIn, CheckIn
+from fedamp.federation.check_in import CheckIn, MinSeparation
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.noise.banded import BITS, MULTIPLIERS, BandedGaussian, best_coefficients
 from fedamp.noise.independent import IndependentGaussian, Noise
@@ -57,9 +57,9 @@ class BandedNoise(Section):
         """The number of bands; ``noise_per_clip``: noise in the server's model over the norm, at the budget."""
         if self.bands != "auto":
             return self.bands
-        assert isinstance(check_in, ApartCheckIn), "validated with the scenario"
-        if check_in.apart != "auto":
-            return check_in.apart
+        assert isinstance(check_in, MinSeparation), "validated with the scenario"
+        if check_in.separation != "auto":
+            return check_in.separation
         best, least = 1, noise_per_clip(1)
         for bands in [each for each in BANDS[1:] if each * check_in.k <= rounds]:
             try:

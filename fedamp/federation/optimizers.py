@@ -17,9 +17,9 @@ from fedamp.base.section import Positive, Section
 
 AVERAGE = "average"  # of the models so far, in the state
 
-Floats = NDArray[np.float32]
+Singles = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-Step = tuple[Floats, dict[str, Floats]]
+Step = tuple[Singles, dict[str, Singles]]
 
 
 class ServerOptimizer(ABC):
@@ -38,7 +38,7 @@ class ServerOptimizer(ABC):
         """The state before the first step: model-shaped sets of arrays, by name."""
 
     @abstractmethod
-    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+    def step(self, parameters: Singles, update: Doubles, state: Mapping[str, Singles], round_: int) -> Step:
         """Some coordinates after a step, and their state, as new arrays. Coordinates do not depend on each other.
 
         Args:
@@ -97,7 +97,7 @@ class Sgd(ServerOptimizer):
     def response(self, rounds: int) -> Doubles:
         return self.learning_rate * (1 - self.momentum ** np.arange(1, rounds + 1)) / (1 - self.momentum)
 
-    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+    def step(self, parameters: Singles, update: Doubles, state: Mapping[str, Singles], round_: int) -> Step:
         if not self.momentum:
             return parameters + (self.learning_rate * update).astype(np.float32), {}
         velocity = np.float32(self.momentum) * state["velocity"] + update.astype(np.float32)
@@ -117,7 +117,7 @@ class Adam(ServerOptimizer):
     def init(self, parameters: Arrays) -> State:
         return {"first": zeros_like(parameters), "second": zeros_like(parameters)}
 
-    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+    def step(self, parameters: Singles, update: Doubles, state: Mapping[str, Singles], round_: int) -> Step:
         change, first, second = update.astype(np.float32), state["first"], state["second"]
         first = first + np.float32(1 - self.beta1) * (change - first)
         second = second + np.float32(1 - self.beta2) * (change * change - second)
@@ -149,7 +149,7 @@ class Averaged(ServerOptimizer):
 
         return np.asarray(lfilter([1 - self.decay], [1.0, -self.decay], self.optimizer.response(rounds)))
 
-    def step(self, parameters: Floats, update: Doubles, state: Mapping[str, Floats], round_: int) -> Step:
+    def step(self, parameters: Singles, update: Doubles, state: Mapping[str, Singles], round_: int) -> Step:
         moved, following = self.optimizer.step(parameters, update, state, round_)
         weight = np.float32(1 - min(self.decay, round_ / (round_ + 9)))
         return moved, {**following, AVERAGE: state[AVERAGE] + weight * (moved - state[AVERAGE])}
@@ -163,7 +163,7 @@ else:
     OptimizerName = Literal[tuple(OPTIMIZERS)]
 
 
-class Server(Section):
+class ServerUpdate(Section):
     """How the server applies the noisy mean of the updates."""
 
     optimizer: OptimizerName = Field("sgd", description="sgd, with momentum; or adam, with its betas")
@@ -179,7 +179,7 @@ class Server(Section):
     epsilon: Positive = Field(1e-3, description="adam: added to the root of the second moment")
 
     @property
-    def velocity(self) -> float:
+    def effective_momentum(self) -> float:
         """Momentum of the optimiser; 0 where it has none."""
         return self.momentum if self.optimizer == "sgd" else 0.0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedamp.data.partition import NaturalPartition
 from fedamp.federation.aggregation import SecureAggregation
-from fedamp.federation.check_in import ApartCheckIn
+from fedamp.federation.check_in import MinSeparation
 from fedamp.federation.clipping import AdaptiveClip
 from fedamp.federation.noise import BandedNoise
 from fedamp.federation.submodels import NoSubmodels
@@ -46,13 +46,13 @@ def _is_natural(asked: Asked) -> bool:
     return isinstance(getattr(asked.data, "partition", None), NaturalPartition)
 
 
-def _apart(asked: Asked) -> Any:
+def _separation(asked: Asked) -> Any:
     """Number of classes or gap, ``auto``, or None for a scheme without."""
-    return asked.check_in.apart if isinstance(asked.check_in, ApartCheckIn) else None
+    return asked.check_in.separation if isinstance(asked.check_in, MinSeparation) else None
 
 
-def _apart_key(asked: Asked) -> str:
-    return f"check_in.{asked.check_in.apart_key}"
+def _key(asked: Asked) -> str:
+    return f"check_in.{asked.check_in.separation_key}"
 
 
 def _is_banded(asked: Asked) -> bool:
@@ -124,13 +124,13 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "`auto` for the classes or the gap of a check-in, with independent noise",
-        lambda asked: not _is_banded(asked) and _apart(asked) == "auto",
-        lambda asked: f"{_apart_key(asked)}: auto follows from privacy.noise {{scheme: banded}}; expected: a number",
+        lambda asked: not _is_banded(asked) and _separation(asked) == "auto",
+        lambda asked: f"{_key(asked)}: auto follows from privacy.noise {{scheme: banded}}; expected: a number",
         ("check_in={scheme: spaced, k: 2}",),
     ),
     Refusal(
         "banded noise with a check-in without classes or gap",
-        lambda asked: _is_banded(asked) and _apart(asked) is None,
+        lambda asked: _is_banded(asked) and _separation(asked) is None,
         lambda asked: (
             "privacy.noise: banded noise needs check_in {scheme: classes} or {scheme: spaced}, got "
             f"{asked.check_in.scheme}: a unit's rounds must be at least as far apart as the bands"
@@ -162,12 +162,11 @@ REFUSALS: tuple[Refusal, ...] = (
         "more bands than the classes or the gap of a check-in",
         lambda asked: (
             _is_banded(asked)
-            and "auto" not in (_apart(asked), bands := asked.privacy.noise.bands)
-            and bands > _apart(asked)
+            and "auto" not in (_separation(asked), bands := asked.privacy.noise.bands)
+            and bands > _separation(asked)
         ),
         lambda asked: (
-            f"privacy.noise.bands must be at most {_apart_key(asked)} ({_apart(asked)}), "
-            f"got {asked.privacy.noise.bands}"
+            f"privacy.noise.bands must be at most {_key(asked)} ({_separation(asked)}), got {asked.privacy.noise.bands}"
         ),
         (_SPACED, "privacy.noise={scheme: banded, bands: 3}"),
     ),
@@ -181,11 +180,11 @@ REFUSALS: tuple[Refusal, ...] = (
         "`auto` for both the bands and the gap, with a given `noise_multiplier`",
         lambda asked: (
             _is_banded(asked)
-            and _apart(asked) == asked.privacy.noise.bands == "auto"
+            and _separation(asked) == asked.privacy.noise.bands == "auto"
             and asked.privacy.noise_multiplier != "auto"
         ),
         lambda asked: (
-            f"privacy.noise.bands and {_apart_key(asked)}: auto compare the noise at one budget; expected: "
+            f"privacy.noise.bands and {_key(asked)}: auto compare the noise at one budget; expected: "
             "noise_multiplier auto with epsilon, or a number of bands"
         ),
         ("check_in={scheme: spaced, k: 2}", "privacy.noise={scheme: banded}"),

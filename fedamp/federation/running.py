@@ -31,7 +31,6 @@ class Engine(Section):
         description="how many clients train stacked together; auto: follows from the scenario and the model. Another "
         "number may change the model within rounding",
     )
-    precision: Literal["float32", "tf32", "bfloat16"] = Field("float32", description="of local training on a GPU")
     address: str | None = Field(None, description="address of a Ray cluster; default: this machine")
 
 

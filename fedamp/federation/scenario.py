@@ -6,7 +6,7 @@ How a section behaves is said by its family (:mod:`fedamp.federation.check_in`, 
 
 import json
 from html import escape
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, model_validator
@@ -17,12 +17,12 @@ from fedamp.federation.aggregation import AnyAggregation, PlainAggregation
 from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
 from fedamp.federation.mixing import Mixing
 from fedamp.federation.noise import IndependentNoise
-from fedamp.federation.optimizers import Server
+from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.privacy import Privacy
 from fedamp.federation.refusals import refuse
 from fedamp.federation.running import Engine, Faults, Federation, Trackers
 from fedamp.federation.submodels import AnySubmodels, NoSubmodels
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 
 LONGEST_RUN = 1_000_000
@@ -42,8 +42,8 @@ class Scenario(Section):
     rounds: Annotated[Count, Field(le=LONGEST_RUN, description="number of rounds, each with one release")]
     check_in: AnyCheckIn = AllCheckIn()
     submodels: AnySubmodels = NoSubmodels()
-    client: Client = Client()
-    server: Server = Server()
+    client: LocalTraining = LocalTraining()
+    server: ServerUpdate = ServerUpdate()
     mixing: Mixing | None = None
     privacy: Privacy
     aggregation: AnyAggregation = PlainAggregation()
@@ -70,6 +70,16 @@ class Scenario(Section):
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.to_yaml(), quote=False)}</pre>"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _precision_of_training(cls, raw: Any) -> Any:
+        """Older versions have it in ``engine``."""
+        engine, client = (raw.get(key, {}) if isinstance(raw, dict) else None for key in ("engine", "client"))
+        if not (isinstance(engine, dict) and isinstance(client, dict) and "precision" in engine):
+            return raw
+        others = {key: value for key, value in engine.items() if key != "precision"}
+        return raw | {"engine": others, "client": {"precision": engine["precision"]} | client}
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, model_validator
 from fedamp import rng
 from fedamp.accounting import Dropout, Mechanism, Submodels
 from fedamp.base import ids
-from fedamp.base.section import NoiseMultiplier, Positive, Section, Share
+from fedamp.base.section import NoiseMultiplier, Positive, Section, Share, renamed
 from fedamp.federation.check_in import UnitIds
 from fedamp.models.architectures import check_masked, check_split
 from fedamp.models.custom import is_import_path
@@ -171,10 +171,13 @@ class NoSubmodels(SubmodelScheme):
 class _SplitModel(SubmodelScheme):
     """A shared part (if any), whose release is not amplified, and a split part."""
 
-    rest: Literal["shared", "dealt", "frozen"] = Field(
-        "shared",
-        description="parameters that no node owns, such as the output's bias: in the shared part; dealt (each belongs "
-        "to one submodel, like the nodes); or frozen. Without a shared part a round releases one part and costs less",
+    unowned: Annotated[Literal["shared", "partitioned", "frozen"], *renamed("unowned", "rest", partitioned="dealt")] = (
+        Field(
+            "shared",
+            description="parameters that no node owns, such as the output's bias: in the shared part; partitioned "
+            "(each belongs to one submodel, like the nodes); or frozen. Without a shared part a round releases one "
+            "part and costs less",
+        )
     )
     shared_clip: Positive | None = Field(None, description="clipping norm of the shared part; default: privacy.clip")
     shared_noise_multiplier: Literal["same", "balanced"] | NoiseMultiplier = Field(
@@ -188,7 +191,7 @@ class _SplitModel(SubmodelScheme):
         given = ["shared_clip"] * (self.shared_clip is not None)
         given += ["shared_noise_multiplier"] * (self.shared_noise_multiplier != "same")
         if given and not self._has_shared_part:
-            raise ValueError(f"{given[0]} must be left out with rest: {self.rest}: nothing is shared")
+            raise ValueError(f"{given[0]} must be left out with unowned: {self.unowned}: nothing is shared")
         return self
 
     def parts(self, clip: float, noise_multiplier: float, expected_cohort: float, units: int) -> tuple[Part, ...]:
@@ -201,7 +204,7 @@ class _SplitModel(SubmodelScheme):
 
     @property
     def _has_shared_part(self) -> bool:
-        return self.rest == "shared"
+        return self.unowned == "shared"
 
     def _shared_noise(self, noise_multiplier: float, share: float) -> float:
         """Noise multiplier of the shared part, given the split part's, of which a unit trains a ``share``.
@@ -236,11 +239,13 @@ class DisjointSubmodels(_SplitModel):
     count: Annotated[int, Field(ge=2, strict=True, examples=[3], description="number of disjoint submodels")]
     shared: tuple[str, ...] = Field((), description="layers that every submodel holds, by name or prefix")
     partition: Literal["fixed", "fresh"] = Field("fixed", description="one partition for the run, or a new one a round")
-    choice: Literal["random", "rolling", "ordered"] = Field(
+    assignment: Annotated[
+        Literal["random", "rolling", "static"], *renamed("assignment", "choice", static="ordered")
+    ] = Field(
         "random",
         description="which submodel a unit trains: a random one, hidden; rolling: one after the other (FedRolex), or "
-        "ordered: always the first (HeteroFL), which hide nothing",
-        exclude_if=lambda choice: choice == "random",
+        "static: always the first (HeteroFL), which hide nothing",
+        exclude_if=lambda assignment: assignment == "random",
     )
     whole: Share | Annotated[str, Field(pattern=ids.PATTERN)] | None = Field(
         None,
@@ -264,7 +269,7 @@ class DisjointSubmodels(_SplitModel):
 
     @property
     def copies(self) -> int:
-        return self.count if self.choice == "random" and self.whole is None else 1
+        return self.count if self.assignment == "random" and self.whole is None else 1
 
     @property
     def capacities(self) -> tuple[str, ...]:
@@ -272,7 +277,7 @@ class DisjointSubmodels(_SplitModel):
 
     def trained(self, units: int) -> list[tuple[float, int]]:
         whole = (self.share(units) * self.count - 1) / (self.count - 1)
-        numbers = [0] if self.choice == "ordered" else range(self.count)
+        numbers = [0] if self.assignment == "static" else range(self.count)
         submodels = [((1 - whole) / len(numbers), number) for number in numbers]
         return [(whole, WHOLE), *submodels] if self.whole is not None else submodels
 
@@ -285,25 +290,25 @@ class DisjointSubmodels(_SplitModel):
 
     @property
     def _has_shared_part(self) -> bool:
-        return self.rest == "shared" or bool(self.shared)
+        return self.unowned == "shared" or bool(self.shared)
 
     def _hide(self, release: Mechanism, capacity: str | None) -> Mechanism:
         is_whole = self.whole is not None and capacity in (None, "whole")
-        return release if is_whole or self.choice != "random" else Submodels(release, self.count)
+        return release if is_whole or self.assignment != "random" else Submodels(release, self.count)
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         drawn = rng.stream(seed, "submodels", round_).integers(self.count, len(cohort)).astype(np.int64)
-        if self.choice != "random":
+        if self.assignment != "random":
             drawn[:] = self._known(round_)
         drawn[self._are_whole(cohort)] = WHOLE
         return drawn
 
     def _known(self, round_: int) -> int:
-        return (round_ - 1) % self.count if self.choice == "rolling" else 0
+        return (round_ - 1) % self.count if self.assignment == "rolling" else 0
 
     def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
         known = [WHOLE] if self.whole is not None else [self._known(round_)]
-        hidden = self.choice == "random" and self.whole is None
+        hidden = self.assignment == "random" and self.whole is None
         return [(bytes(rng.SEED_BYTES), submodel) for submodel in (range(self.count) if hidden else known)]
 
     def cut_index(self, round_: int) -> int:
@@ -318,7 +323,7 @@ class DisjointSubmodels(_SplitModel):
 
         module, known = build(model, input_shape, num_classes), not is_import_path(model.name)
         random = is_random(module, model, input_shape)
-        cut = lru_cache(1)(lambda index: Split(module, self.count, self.shared, seed, index, self.rest))
+        cut = lru_cache(1)(lambda index: Split(module, self.count, self.shared, seed, index, self.unowned))
         cut(0)  # a model that cannot be cut is refused now
         part = lru_cache(self.count)(lambda submodel, index: cut(index).piece(submodel, known, random))
         whole = Piece(module, cut(0).shared, known, random)
@@ -370,7 +375,7 @@ class DropoutSubmodels(_SplitModel):
 
         module = build(model, input_shape, num_classes)
         random = is_random(module, model, input_shape)
-        masked = MaskedPiece(Masks(module, self.layers, self.rest), self.probability, random)
+        masked = MaskedPiece(Masks(module, self.layers, self.unowned), self.probability, random)
         return lambda submodel, round_: masked
 
 

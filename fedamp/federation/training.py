@@ -9,7 +9,7 @@ from fedamp.base.section import Count, NotNegative, Positive, Section, Steps, ch
 DEPLOYED_RECORDS = 10_000  # of a client on a deployment's node; nobody else's records or clock follow from more
 
 
-class Client(Section):
+class LocalTraining(Section):
     """Local training: ``steps`` gradient steps, or ``epochs`` passes over the client's records."""
 
     loss: str = Field(
@@ -35,12 +35,13 @@ class Client(Section):
     beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="adam: decay of the first moment")
     beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.999, description="adam: decay of the second moment")
     epsilon: Positive = Field(1e-8, description="adam: added to the root of the second moment")
+    precision: Literal["float32", "tf32", "bfloat16"] = Field("float32", description="of local training on a GPU")
     proximal: NotNegative = Field(
         0.0, description="weight of the FedProx term (Li et al. 2020) that pulls towards the global model"
     )
 
     @model_validator(mode="after")
-    def _goes_together(self) -> "Client":
+    def _goes_together(self) -> "LocalTraining":
         if self.steps is not None and self.epochs is not None:
             raise ValueError("give steps or epochs, not both")
         if self.momentum and self.optimizer != "sgd":

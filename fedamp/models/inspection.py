@@ -121,7 +121,7 @@ def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: i
     """
     if not declared(module):
         return
-    masks = Masks(module, rest="dealt")  # "shared" would refuse a module whose nodes own everything
+    masks = Masks(module, rest="partitioned")  # "shared" would refuse a module whose nodes own everything
     layers = torch.cat([torch.full((count,), index) for index, count in enumerate(masks.layers.values())])
     half = (torch.rand(masks.nodes) < 0.5).float()
     for kept in (half, 1 - half):

@@ -24,14 +24,14 @@ class Masks:
 
     Args:
         layers: hidden layers to mask; default: all that the module declares.
-        rest: what becomes of parameters without owners: ``shared``, ``dealt`` or ``frozen``.
+        rest: what becomes of parameters without owners: ``shared``, ``partitioned`` or ``frozen``.
 
     Attributes:
         layers: number of nodes of every masked layer, in the order of the mask.
         nodes: length of a mask.
-        shared, dealt, frozen: the parameters without owners, by ``rest``. All neither shared nor frozen form the split
+        shared, partitioned, frozen: what no unit owns, by ``rest``. All neither shared nor frozen form the split
             group, in which the updates of masks without a common node have disjoint supports (Dong, Chen, Özgür 2025,
-            Corollary 3.7); every coordinate of ``dealt`` counts as a node.
+            Corollary 3.7); every coordinate of ``partitioned`` counts as a node.
 
     Raises:
         ModelError: a layer that the module does not declare, a module that declares none, or nothing to share.
@@ -47,7 +47,7 @@ class Masks:
         check_shared(type(module).__name__, unowned, rest)
         self.shared = frozenset(unowned if rest == "shared" else ())
         self.frozen = frozenset(unowned if rest == "frozen" else ())
-        self.dealt = unowned if rest == "dealt" else ()
+        self.partitioned = unowned if rest == "partitioned" else ()
 
     def call(self, parameters: Mapping[str, Tensor], inputs: Tensor, mask: Tensor) -> Tensor:
         """Logits [batch, classes] of the module with these parameter values, under a mask of shape [nodes]."""

@@ -4,7 +4,7 @@ Disjoint submodels partition the nodes of a model, and each is a smaller dense n
 *every* split layer, and everything else whole. What only its nodes own is the **split group**: no coordinate of it
 belongs to two submodels (Dong, Chen, Özgür 2025, Algorithm 1). Layers named in ``shared`` are the **shared group**
 (section 3.2.2 there). The **rest** is what no node owns: biases and norms of layers that are not split, the output's
-bias. Every submodel computes with it; it is in the shared group, or every coordinate of it is dealt to one submodel,
+bias. Every submodel computes with it; it is in the shared group, or every coordinate of it is given to one submodel,
 which alone may change it, or it is frozen.
 
 **Nothing is rescaled.** With one split hidden layer the full model's logits are the sum of the submodels' (less the
@@ -147,10 +147,10 @@ class MaskedPiece(Piece):
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[void]) -> dict[str, Tensor]:
         self._masks.silence(updates, self._kept(seeds, "dropout mask", self._masks.nodes))
-        dealt = [updates[name] for name in self._masks.dealt]
-        sizes = [update.shape[1:].numel() for update in dealt]
+        partitioned = [updates[name] for name in self._masks.partitioned]
+        sizes = [update.shape[1:].numel() for update in partitioned]
         kept = self._kept(seeds, "dropout rest", sum(sizes))
-        for update, own in zip(dealt, torch.split(kept, sizes, 1), strict=True):
+        for update, own in zip(partitioned, torch.split(kept, sizes, 1), strict=True):
             update.masked_fill_(~own.view(update.shape).to(update.device), 0.0)
         return super().owned(updates, seeds)
 
@@ -172,12 +172,12 @@ class Split:
         shared: layers that every submodel holds whole, by name or prefix.
         seed: public seed of the partitions (the adversary may know it).
         partition_index: the round for a fresh partition each round; 0 for a fixed one.
-        rest: what becomes of the parameters that no node owns: ``shared``, ``dealt`` or ``frozen``.
+        rest: what becomes of the parameters that no node owns: ``shared``, ``partitioned`` or ``frozen``.
 
     Attributes:
         shared: names of the parameters in the shared clip group; those neither here nor frozen are in the split group.
         frozen: names of the parameters that no client trains.
-        own: for every submodel, which coordinates of the rest are dealt to it: bool, by name.
+        own: for every submodel, which coordinates of the rest are its: bool, by name.
         kept: for every submodel, its nodes in each declared layer (including those that every submodel holds).
         extractable: whether submodels are smaller networks; else each is the full model under a mask.
 
@@ -216,8 +216,8 @@ class Split:
         self.shared = named | unowned if rest == "shared" else named
         self.frozen = unowned if rest == "frozen" else frozenset[str]()
         check_shared(type(module).__name__, self.shared, rest)
-        dealt = [name for name in self.shapes if rest == "dealt" and name in unowned]
-        self.own = self._partition_rest(dealt, generator)
+        partitioned = [name for name in self.shapes if rest == "partitioned" and name in unowned]
+        self.own = self._partition_rest(partitioned, generator)
 
     def piece(self, number: int, known: bool = False, random: bool = False) -> "DisjointPiece":
         """A submodel, ``number`` from 0; of a model that is built in (``known``), or draws random numbers."""
@@ -225,7 +225,7 @@ class Split:
 
     @cached_property
     def masks(self) -> Masks:
-        return Masks(self.full, rest="dealt")  # the split itself decides about the rest
+        return Masks(self.full, rest="partitioned")  # the split itself decides about the rest
 
     def _partition(self, nodes: Mapping[str, list[int]], generator: np.random.Generator) -> tuple[Kept, ...]:
         """Shuffle each layer's nodes and hand them out one by one, starting where the last layer stopped."""

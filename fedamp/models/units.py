@@ -154,8 +154,8 @@ def check_shared(model: str, shared: Collection[str], rest: str) -> None:
     """Raise ModelError for a shared part that would be charged and hold nothing."""
     if rest == "shared" and not shared:
         raise ModelError(
-            f"submodels.rest: shared, but the nodes of model {model} own every parameter, so nothing is shared; "
-            "expected: dealt"
+            f"submodels.unowned: shared, but the nodes of model {model} own every parameter, so nothing is shared; "
+            "expected: partitioned"
         )
 
 

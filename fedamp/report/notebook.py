@@ -14,7 +14,7 @@ from fedamp.report.progress import RunProgress
 
 if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord
-    from fedamp.server.setup import Prepared
+    from fedamp.server.setup import RunInputs
 
 PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
 Table = Callable[[Mapping[str, Any]], RenderableType]
@@ -56,7 +56,7 @@ class Cell(RunProgress):
         super().__init__(Console(file=io.StringIO(), force_terminal=False, force_jupyter=False))  # no bar of rich
         self._display = display
 
-    def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
+    def started(self, prepared: "RunInputs", finished: "Sequence[RoundRecord]") -> None:
         super().started(prepared, finished)
         self._handle = self._display(self, display_id=True)
 

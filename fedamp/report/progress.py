@@ -26,7 +26,7 @@ from fedamp.server.observers import Observer
 if TYPE_CHECKING:
     from fedamp.federation.plan import Plan
     from fedamp.runs.records import RoundRecord, Summary
-    from fedamp.server.setup import Prepared
+    from fedamp.server.setup import RunInputs
     from fedamp.studies.sweep import Job
 
 
@@ -143,7 +143,7 @@ class RunProgress(Silence):
     def computing(self, busy: bool) -> None:
         self._waiting.enter_context(patience(self._console)) if busy else self._waiting.close()
 
-    def started(self, prepared: "Prepared", finished: "Sequence[RoundRecord]") -> None:
+    def started(self, prepared: "RunInputs", finished: "Sequence[RoundRecord]") -> None:
         plan = prepared.plan
         self._norm_is_chosen = plan.clipping.is_fixed and not plan.clipping.normalises
         self._budget = plan.scenario.privacy.epsilon

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic_core import to_json
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -338,4 +339,6 @@ def fingerprint(scenario: Scenario) -> str:
     excluded |= {"privacy": {"precision"}}  # which the ledger holds
     if isinstance(scenario.aggregation, PlainAggregation):  # as before there was another
         excluded["aggregation"] = True
-    return hashlib.sha256(scenario.model_dump_json(exclude=excluded).encode()).hexdigest()
+    content = scenario.model_dump(mode="json", by_alias=True, exclude=excluded)
+    content["engine"]["precision"] = content["client"].pop("precision")  # where older versions have it
+    return hashlib.sha256(to_json(content)).hexdigest()

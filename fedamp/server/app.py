@@ -28,7 +28,7 @@ from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord, Score
 from fedamp.server.loop import play
 from fedamp.server.observers import Forewarning, Observer, watched
-from fedamp.server.setup import Prepared, prepare
+from fedamp.server.setup import RunInputs, prepare
 from fedamp.server.trackers import trackers_of
 from fedamp.strategies.roster import permits
 
@@ -102,7 +102,7 @@ class PrintingObserver(Observer):
 
     only_tells = "the display"
 
-    def started(self, prepared: Prepared, finished: list[RoundRecord]) -> None:
+    def started(self, prepared: RunInputs, finished: list[RoundRecord]) -> None:
         plan = prepared.plan
         self._note = " (known seed: no protection from anybody who knows it)" if plan.known_seed else ""
         print(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done", flush=True)

@@ -29,7 +29,7 @@ from fedamp.server.observers import Observer, watched
 if TYPE_CHECKING:  # the rest is imported where it is needed, and while Ray starts
     from fedamp.runs.folder import RunFolder
     from fedamp.runs.records import RoundRecord
-    from fedamp.server.setup import Prepared
+    from fedamp.server.setup import RunInputs
 
 log = logging.getLogger("fedamp.server.launch")
 
@@ -139,7 +139,7 @@ def _play(
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
 
 
-def _prepared(plan: Plan, seed: int | None, observer: Observer) -> "Prepared":
+def _prepared(plan: Plan, seed: int | None, observer: Observer) -> "RunInputs":
     from fedamp.server.setup import prepare
 
     observer.computing(True)

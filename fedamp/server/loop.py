@@ -46,7 +46,7 @@ from fedamp.runs.records import (
     reports,
 )
 from fedamp.server.observers import Observer
-from fedamp.server.setup import Prepared
+from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
 from fedamp.strategies.private import PrivateStrategy
@@ -56,7 +56,7 @@ log = logging.getLogger("fedamp.server")
 PROMPTLY = 0.5  # seconds that the main thread has to stop after the second Ctrl-C
 
 
-def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) -> Summary:
+def play(prepared: RunInputs, grid: Grid, folder: RunFolder, observer: Observer) -> Summary:
     """All of :func:`rounds`, with Ctrl-C after a round; returns the summary in the folder."""
     for _ in rounds(prepared, grid, folder, observer, finish_round=True):
         pass
@@ -64,7 +64,7 @@ def play(prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) 
 
 
 def rounds(
-    prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer, finish_round: bool = False
+    prepared: RunInputs, grid: Grid, folder: RunFolder, observer: Observer, finish_round: bool = False
 ) -> Iterator[RoundRecord]:
     """Run a federation to its end or its budget, from the last checkpoint in its folder, new or to resume.
 
@@ -115,7 +115,7 @@ def rounds(
 class _Run:
     """One run between its start (or resumption) and its end."""
 
-    def __init__(self, prepared: Prepared, grid: Grid, folder: RunFolder, observer: Observer) -> None:
+    def __init__(self, prepared: RunInputs, grid: Grid, folder: RunFolder, observer: Observer) -> None:
         self.observer, scenario = observer, prepared.plan.scenario
         if scenario.model.local:
             places = {

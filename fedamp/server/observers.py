@@ -16,7 +16,7 @@ from fedamp.errors import InputError, StopTraining, fails_alone
 
 if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord, Summary
-    from fedamp.server.setup import Prepared
+    from fedamp.server.setup import RunInputs
 
 log = logging.getLogger("fedamp.server")
 
@@ -38,10 +38,10 @@ class Observer:
     def computing(self, busy: bool) -> None:
         """The run begins to wait for the accountant, and ends to."""
 
-    def prepared(self, prepared: "Prepared") -> None:
+    def prepared(self, prepared: "RunInputs") -> None:
         """Data and model are loaded, and the ledger is not begun: an InputError leaves no folder behind."""
 
-    def started(self, prepared: "Prepared", finished: "list[RoundRecord]") -> None:
+    def started(self, prepared: "RunInputs", finished: "list[RoundRecord]") -> None:
         """Before the first round; ``finished`` holds the rounds of an earlier, interrupted part of the run."""
 
     def round_done(self, record: "RoundRecord") -> None:
@@ -105,7 +105,7 @@ class Forewarning(Observer):
     def __init__(self, anyway: bool | None, how: str = "--anyway") -> None:
         self._anyway, self._how = anyway, how
 
-    def prepared(self, prepared: "Prepared") -> None:
+    def prepared(self, prepared: "RunInputs") -> None:
         from fedamp.server.preflight import preflight, refuse  # it imports torch
 
         checks = preflight(prepared.plan, prepared)

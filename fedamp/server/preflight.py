@@ -18,7 +18,7 @@ from fedamp.federation.training import DEPLOYED_RECORDS
 from fedamp.models.custom import is_import_path
 from fedamp.noise.banded import path_noise
 from fedamp.runs.verify import complaint
-from fedamp.server.setup import Prepared
+from fedamp.server.setup import RunInputs
 from fedamp.server.timing import seconds_of_a_unit
 from fedamp.server.traffic import in_words, traffic_of
 
@@ -38,7 +38,7 @@ _TIMED_STEPS, _PATIENCE = 4, 3.0  # of the timed training; seconds after which n
 
 
 def preflight(
-    plan: Plan, prepared: Prepared | None = None, thorough: bool = False, sizes: NDArray[np.int64] | None = None
+    plan: Plan, prepared: RunInputs | None = None, thorough: bool = False, sizes: NDArray[np.int64] | None = None
 ) -> list[Check]:
     """The checks of a scenario.
 
@@ -131,7 +131,7 @@ def _nodes(plan: Plan, protection: Protection, epsilon: float) -> Check:
     return Check("registered nodes", "caution" if seen or dear else "pass", found)
 
 
-def _of_model(plan: Plan, prepared: Prepared, thorough: bool) -> Iterator[Check]:
+def _of_model(plan: Plan, prepared: RunInputs, thorough: bool) -> Iterator[Check]:
     model, server = prepared.pipeline.model, plan.scenario.server
     sizes = {part.name: 0 for part in plan.parts}
     for name, shape in model.shapes.items():
@@ -145,7 +145,7 @@ def _of_model(plan: Plan, prepared: Prepared, thorough: bool) -> Iterator[Check]
     # How far clipped updates, and noise, can move the model, over its first length.
     length = math.sqrt(sum(float(np.square(prepared.state.parameters[name]).sum()) for name in model.shapes)) or 1.0
     step = math.sqrt(size) if server.optimizer == "adam" else math.hypot(*(part.clip for part in plan.parts))
-    reach = server.learning_rate / (1 - server.velocity) * step * plan.last_round / length
+    reach = server.learning_rate / (1 - server.effective_momentum) * step * plan.last_round / length
     yield _judged("reach", reach, f"updates can move the model by {reach:,.3g} times its first length")
     far = reach if plan.clipping.normalises else 0.0  # other updates are mostly shorter than their norm
     found = f"updates of privacy.clip: auto move the model by up to {far:,.3g} times its first length"
@@ -175,7 +175,7 @@ def _enough(plan: Plan, factor: float) -> str:
     return f"{costs}, or {1 / factor:,.3g} times as many {plan.scenario.privacy.unit}s"
 
 
-def _in_numbers(plan: Plan, prepared: Prepared, sizes: Mapping[str, int]) -> Iterator[Check]:
+def _in_numbers(plan: Plan, prepared: RunInputs, sizes: Mapping[str, int]) -> Iterator[Check]:
     """Work of the run, and whether another check-in would serve better at the same epsilon."""
     check_ins = plan.expected_cohort * plan.last_round
     each = prepared.cost.bytes_per_check_in

@@ -57,7 +57,7 @@ Records = tuple[NDArray[Any], NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class RunInputs:
     """A scenario with its data and model loaded, and the state before the first round.
 
     Attributes:
@@ -275,7 +275,7 @@ class Prepared:
         return trainings * (client.steps or client.epochs or 1) * self.cost.flops_per_record
 
 
-def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = None) -> Prepared:
+def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = None) -> RunInputs:
     """Load data and model of a scenario, check that they fit (InputError, one line), and plan the run.
 
     Args:
@@ -307,7 +307,6 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         run="" if scenario.known_seed else rng.keyed_digest(plan.seed, "run", ())[:32],
         data=scenario.data.model_copy(update=classes),  # a node's own folder need not say it
         data_seed=data_seed,
-        precision=scenario.engine.precision,
     )
     pieces = plan.submodels.pieces(task.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     state = _pipeline(plan, parameters, pieces).start(parameters)
@@ -319,7 +318,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         untrainable = int(units.cannot_train(np.arange(units.num_clients)).sum())
     tested = _kept_apart(dataset.test(), scenario)
     owners = rng.keyed_digest(plan.seed, "owners", dataset.whose())
-    prepared = Prepared(plan, task, state, worker_bytes, pieces, *tested, untrainable, owners)
+    prepared = RunInputs(plan, task, state, worker_bytes, pieces, *tested, untrainable, owners)
     # Check that the outputs have the shape that the loss takes: here, not on every client.
     module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():

@@ -15,10 +15,10 @@ from fedamp.client.memory import StackSize
 from fedamp.client.worker import TrainingNode
 from fedamp.data import Cohort
 from fedamp.engines.wire import RoundOrder, rows
-from fedamp.server.setup import Prepared
+from fedamp.server.setup import RunInputs
 
 
-def seconds_of_a_unit(prepared: Prepared, steps: int, units: int | None = None) -> float:
+def seconds_of_a_unit(prepared: RunInputs, steps: int, units: int | None = None) -> float:
     """Seconds of a unit's training in a round, from units that train on synthetic records here.
 
     Args:

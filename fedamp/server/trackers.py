@@ -20,7 +20,7 @@ from fedamp.runs.records import RoundRecord
 from fedamp.server.observers import Observer
 
 if TYPE_CHECKING:
-    from fedamp.server.setup import Prepared
+    from fedamp.server.setup import RunInputs
 
 
 class Tracker(Observer):
@@ -48,7 +48,7 @@ class Tracker(Observer):
     def opened(self, folder: Path) -> None:
         self.folder = folder
 
-    def started(self, prepared: "Prepared", finished: list[RoundRecord]) -> None:
+    def started(self, prepared: "RunInputs", finished: list[RoundRecord]) -> None:
         scenario = prepared.plan.scenario.model_dump(mode="json", exclude={"description", "trackers"})
         self.begin(scenario | {"fedamp": version()})
         self._begun = True

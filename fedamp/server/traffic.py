@@ -7,7 +7,7 @@ from fedamp.base.numbers import amount_of_bytes
 from fedamp.federation.scenario import Scenario
 
 if TYPE_CHECKING:
-    from fedamp.server.setup import Prepared
+    from fedamp.server.setup import RunInputs
 
 
 def traffic(scenario: Scenario) -> dict[str, Any] | None:
@@ -29,7 +29,7 @@ def in_words(each_round: Mapping[str, Mapping[str, float]]) -> str:
     return "; ".join(told)
 
 
-def traffic_of(prepared: "Prepared") -> dict[str, Any]:
+def traffic_of(prepared: "RunInputs") -> dict[str, Any]:
     """Bytes that a node sends and receives in a run, and what a round costs with and without dummies.
 
     ``each_round`` gives for each :data:`fedamp.federation.plan.Protection` the most bytes of a node (expected, where it

@@ -13,7 +13,7 @@ from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DataError
 from fedamp.federation.submodels import NoSubmodels
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 
 
@@ -23,7 +23,7 @@ def task_of(**changes: object) -> ClientTask:
         model=Model(name="mlp", hidden=(8, 6)),
         input_shape=(5,),
         num_classes=3,
-        client=Client(steps=2, batch_size=3, learning_rate=0.5),
+        client=LocalTraining(steps=2, batch_size=3, learning_rate=0.5),
         unit="client",
         submodels=NoSubmodels(),
         split_seed=4,
@@ -37,7 +37,7 @@ def task_of(**changes: object) -> ClientTask:
 def order_of(clients: list[int], task: ClientTask, seeds=None, submodels=None, counted=True, **changes) -> RoundOrder:
     """A round of these clients; with disjoint submodels, every other one trains the second of them."""
     disjoint = task.submodels.scheme == "disjoint"
-    parts = 2 if task.submodels.scheme != "none" and task.submodels.rest == "shared" else 1
+    parts = 2 if task.submodels.scheme != "none" and task.submodels.unowned == "shared" else 1
     submodels = submodels or [client % 2 if disjoint else -1 for client in clients]
     units = rows(clients, seeds or [client.to_bytes(32) for client in clients], submodels, counted)
     order = RoundOrder(task.to_json(), 1, (0.1, 0.2)[-parts:], units, config={"lr": 0.1})

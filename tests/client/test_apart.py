@@ -21,7 +21,7 @@ from fedamp.client.worker import TrainingNode
 from fedamp.data import Cohort
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client.federation import order_of, task_of, trained
@@ -162,7 +162,7 @@ def node_of(name: str) -> TrainingNode:
     task = task_of(
         model=case.model,
         input_shape=case.shape,
-        client=Client(**{"learning_rate": 0.5} | case.client),
+        client=LocalTraining(**{"learning_rate": 0.5} | case.client),
         unit=case.unit,
         submodels=case.submodels,
         linf_coordinates=case.linf,
@@ -254,6 +254,6 @@ def test_a_learning_rate_that_diverges_hides_nothing() -> None:
 
     like = Cohort(np.zeros((8, 4, 3), np.float32), np.zeros((8, 4), np.int64), np.zeros(8, np.int64))
     start = {"weight": torch.ones(CLASSES, 3)}
-    trainer = Trainer(by_slot, Client(learning_rate=1e30, steps=3))
+    trainer = Trainer(by_slot, LocalTraining(learning_rate=1e30, steps=3))
     trainer.together = by_slot
     assert trainer.why_alone(start, like, lambda seeds: [], None)

@@ -14,7 +14,7 @@ from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import Data, DigitsData, NpzData
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status
 from fedamp.errors import DeploymentError
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client import federation
@@ -27,7 +27,7 @@ ARRAYS = initial_parameters(MODEL, DATASET.input_shape, 10, seed=1)
 
 def task_of(unit: str = "client", section: Data = DATA) -> ClientTask:
     shape = {"input_shape": DATASET.input_shape, "num_classes": 10}
-    return federation.task_of(model=MODEL, client=Client(steps=1), unit=unit, data=section, **shape)
+    return federation.task_of(model=MODEL, client=LocalTraining(steps=1), unit=unit, data=section, **shape)
 
 
 def order_of(task: ClientTask, clients: list[int], arrays=ARRAYS, clips=(0.3,), **changes: object) -> RoundOrder:

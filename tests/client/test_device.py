@@ -21,7 +21,7 @@ from fedamp.engines.simulation import Demand
 from fedamp.engines.wire import RoundOrder
 from fedamp.federation.losses import LOSSES
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.inspection import kept_per_record
 from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters
@@ -55,8 +55,8 @@ def records_of(shape: tuple[int, ...], longest: int, loss: str = "cross-entropy"
     return Records(inputs, labels, lengths)
 
 
-def client(**keys: Any) -> Client:
-    return Client(**{"steps": 2, "batch_size": 3, "learning_rate": 0.5} | keys)
+def client(**keys: Any) -> LocalTraining:
+    return LocalTraining(**{"steps": 2, "batch_size": 3, "learning_rate": 0.5} | keys)
 
 
 def own(name: str) -> Model:
@@ -68,7 +68,7 @@ DISJOINT = DisjointSubmodels(scheme="disjoint", count=2)
 MLP, CNN = Model(name="mlp", hidden=(8,)), Model(name="cnn", channels=(4,), groups=2)
 RESNET, LSTM = Model(name="resnet20", groups=4), Model(name="lstm", hidden=(6,), vocabulary=5)
 IMAGES = {"cnn": (1, 6, 6), "resnet20": (1, 4, 4)}
-DEALT, FROZEN = {"rest": "dealt"}, {"rest": "frozen"}
+DEALT, FROZEN = {"unowned": "partitioned"}, {"unowned": "frozen"}
 
 CASES: dict[str, dict[str, Any]] = {
     "fully connected": {},
@@ -85,7 +85,7 @@ CASES: dict[str, dict[str, Any]] = {
     "own, one by one": {"model": own("Undecided")},
     "coordinates": {"linf_coordinates": 4},
     "normalised": {"normalised": True},
-    "bfloat16": {"precision": "bfloat16"},
+    "bfloat16": {"client": client(precision="bfloat16")},
     "submodels": {"submodels": DISJOINT},
     "submodels, dealt": {"submodels": DISJOINT.model_copy(update=DEALT)},
     "submodels, frozen": {"submodels": DISJOINT.model_copy(update=FROZEN)},
@@ -106,7 +106,7 @@ CASES: dict[str, dict[str, Any]] = {
 def setting(**said: Any) -> tuple[ClientTask, Records, dict[str, np.ndarray]]:
     """A task, the clients' records, and where training starts."""
     single = said.get("unit") == "sample"
-    given = {"model": MLP, "client": Client(steps=1, learning_rate=0.5) if single else client()} | said
+    given = {"model": MLP, "client": LocalTraining(steps=1, learning_rate=0.5) if single else client()} | said
     shape = IMAGES.get(given["model"].name, (5,))
     task = task_of(input_shape=shape, **given)
     records = records_of(shape, 1 if single else 6, task.client.loss)
@@ -152,7 +152,7 @@ def test_a_round_on_another_device_gives_the_same_sum(
         # Torch steps lists of tensors another way where it does not know the device: float32 rounds otherwise.
         np.testing.assert_allclose(there[0][name], total, rtol=1e-4, atol=1e-6)
     assert ("does not train in a stack" in caplog.text) == ("one by one" in case)  # as where devices are mixed
-    assert set(low) == ({"cpu", str(ELSEWHERE)} if task.precision == "bfloat16" else set())
+    assert set(low) == ({"cpu", str(ELSEWHERE)} if task.client.precision == "bfloat16" else set())
 
 
 MODELS = {"cross-entropy": own("WithTable"), "mean-squared-error": CNN, "token-cross-entropy": LSTM}
@@ -195,7 +195,7 @@ CROWDED: dict[str, dict[str, Any]] = {
     "numbers": {"client": client(loss="mean-squared-error", batch_size="full")},
     "convolutional dropout": {"model": Model(name="cnn", channels=(8, 8)), "submodels": DROPOUT},
     "records": {"unit": "sample"},
-    "records, Adam": {"unit": "sample", "client": Client(steps=1, optimizer="adam")},
+    "records, Adam": {"unit": "sample", "client": LocalTraining(steps=1, optimizer="adam")},
 }
 
 

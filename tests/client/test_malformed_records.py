@@ -12,7 +12,7 @@ from fedamp.client.app import app
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import NpzData
 from fedamp.engines import flower
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client import federation
@@ -43,7 +43,7 @@ def task_in(folder, kind: str):
     about = {"clients": UNITS, "hosted": list(range(UNITS)), "classes": 3}
     (folder / "federation.json").write_text(json.dumps(about))
     section = NpzData(name="npz", path="elsewhere", partition=NaturalPartition(scheme="natural"))
-    return federation.task_of(model=MODEL, client=Client(steps=1), data=section)
+    return federation.task_of(model=MODEL, client=LocalTraining(steps=1), data=section)
 
 
 MODEL = Model(name="logistic")

@@ -12,7 +12,7 @@ from fedamp.data.sections import Data, DigitsData, ExternalData
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, Status
 from fedamp.errors import DeploymentError
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client import federation, own_apps
@@ -31,7 +31,7 @@ BOTH = pytest.mark.parametrize("foreign", [own_apps.hostile_app, own_apps.hostil
 def task_of(section: Data = EXTERNAL) -> ClientTask:
     shape = {"input_shape": () if section is EXTERNAL else DATASET.input_shape, "num_classes": 10}
     model = Model(name="external") if section is EXTERNAL else LOGISTIC
-    return federation.task_of(model=model, client=Client(steps=3, learning_rate=0.2), data=section, **shape)
+    return federation.task_of(model=model, client=LocalTraining(steps=3, learning_rate=0.2), data=section, **shape)
 
 
 def order_for(task: ClientTask, clients: list[int], arrays=ARRAYS, **changes: object) -> RoundOrder:

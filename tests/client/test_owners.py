@@ -12,7 +12,7 @@ from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import NpzData
 from fedamp.errors import DataError, FederationError
 from fedamp.federation import reader
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from fedamp.server.setup import prepare
@@ -38,7 +38,7 @@ def write(folder: Path, swapped: bool = False, changed: bool = False) -> None:
 
 def ask(kind: str, folder: Path, run: str) -> None:
     section = NpzData(name="npz", path="elsewhere", partition=NaturalPartition(scheme="natural"))
-    task = task_of(model=MODEL, client=Client(steps=1), data=section, run=run)
+    task = task_of(model=MODEL, client=LocalTraining(steps=1), data=section, run=run)
     arrays = initial_parameters(MODEL, (5,), 3, seed=1)
     order = order_of(list(range(UNITS)), task, clips=(1.0,), arrays=arrays) if kind == "train" else query_of(task)
     send(app, order, data=str(folder))

@@ -14,7 +14,7 @@ from fedamp import rng
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from fedamp.models.units import Blocks, Units
@@ -111,7 +111,7 @@ OPTIMISERS = [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adam"
 
 def section_of(scheme, rest):
     kind = DropoutSubmodels if scheme == "dropout" else DisjointSubmodels
-    return kind(**SCHEMES[scheme], rest=rest)
+    return kind(**SCHEMES[scheme], unowned=rest)
 
 
 def owned_by_hand(case, shape_of, kept):
@@ -141,7 +141,7 @@ def records(scale):
 @given(
     case=st.sampled_from(sorted(MODELS)),
     scheme=st.sampled_from(sorted(SCHEMES)),
-    rest=st.sampled_from(["shared", "dealt", "frozen"]),
+    rest=st.sampled_from(["shared", "partitioned", "frozen"]),
     optimiser=st.sampled_from(OPTIMISERS),
     decay=st.sampled_from([0.0, 0.1]),
     seed=st.integers(0, 2**32),
@@ -153,7 +153,7 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
         return  # refused: nothing would be shared
     section = section_of(scheme, rest)
     arrays = initial_parameters(model, (6, 6), CLASSES, seed=1)
-    client = Client(steps=3, learning_rate=0.1, weight_decay=decay, **optimiser)
+    client = LocalTraining(steps=3, learning_rate=0.1, weight_decay=decay, **optimiser)
     task = task_of(model=model, input_shape=(6, 6), submodels=section, client=client)
     seeds, number = np.array([seed.to_bytes(32)], "V32"), seed % 2
     if scheme == "dropout":
@@ -171,7 +171,7 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
     for name, mine in expected.items():
         assert not sums[name][~mine].any(), name
     # The norm is taken of what is left: nothing that is left out shortens it.
-    split_part = [total for name, total in sums.items() if name in owners or rest == "dealt"]
+    split_part = [total for name, total in sums.items() if name in owners or rest == "partitioned"]
     norm = math.sqrt(sum(float((total**2).sum()) for total in split_part))
     assert norm <= CLIP
     if scale == 1 and (norm or (decay and any(mine.any() for mine in expected.values()))):  # else tanh is flat
@@ -182,7 +182,7 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
 def test_whatever_was_trained_what_is_not_owned_is_plus_zero_and_the_rest_is_as_it_was(case, scheme):
     model, layers, _ = MODELS[case]
-    piece = section_of(scheme, "dealt").pieces(model, (6, 6), CLASSES, 4)(0 if scheme == "disjoint" else -1, 1)
+    piece = section_of(scheme, "partitioned").pieces(model, (6, 6), CLASSES, 4)(0 if scheme == "disjoint" else -1, 1)
     seeds = np.array([bytes([number] * 32) for number in range(5)], "V32")
     assert piece.owns_all is False  # no way around
     generator = np.random.default_rng(0)
@@ -196,7 +196,7 @@ def test_whatever_was_trained_what_is_not_owned_is_plus_zero_and_the_rest_is_as_
     if scheme == "dropout":
         masks = piece.arguments(seeds)[0].numpy() == 1
     else:
-        nodes = split(model, (6, 6), CLASSES, 2, (), 4, 0, "dealt").kept[0]
+        nodes = split(model, (6, 6), CLASSES, 2, (), 4, 0, "partitioned").kept[0]
         masks = [np.concatenate([np.isin(np.arange(count), nodes[each]) for each, count in layers.items()])] * 5
         if case in ("mlp", "cnn"):  # extracted: it has nothing else
             masks = [None] * 5
@@ -211,7 +211,7 @@ def test_whatever_was_trained_what_is_not_owned_is_plus_zero_and_the_rest_is_as_
 
 def test_a_unit_whose_own_part_is_not_finite_has_failed_and_another_one_has_not():
     model, data = MODELS["plain"][0], records(1.0)
-    task = task_of(model=model, input_shape=(6, 6), submodels=section_of("dropout", "dealt"))
+    task = task_of(model=model, input_shape=(6, 6), submodels=section_of("dropout", "partitioned"))
     data.inputs[2] = np.nan
     arrays = initial_parameters(model, (6, 6), CLASSES, seed=1)
     _, report = trained(TrainingNode(task, data), arrays, order_of([0, 1, 2, 3], task))
@@ -225,8 +225,11 @@ def test_a_unit_whose_own_part_is_not_finite_has_failed_and_another_one_has_not(
         ("{name: mlp, hidden: [12]}", "{scheme: dropout, keep: 0.5}"),
         (f"{{name: '{__name__}:Plain'}}", "{scheme: dropout, keep: 0.5}"),
         (f"{{name: '{__name__}:Plain'}}", "{scheme: disjoint, count: 2}"),
-        (f"{{name: '{__name__}:Plain', options: {{bias: false}}}}", "{scheme: disjoint, count: 2, rest: dealt}"),
-        (f"{{name: '{__name__}:Plain', options: {{bias: false}}}}", "{scheme: disjoint, count: 2, rest: frozen}"),
+        (
+            f"{{name: '{__name__}:Plain', options: {{bias: false}}}}",
+            "{scheme: disjoint, count: 2, unowned: partitioned}",
+        ),
+        (f"{{name: '{__name__}:Plain', options: {{bias: false}}}}", "{scheme: disjoint, count: 2, unowned: frozen}"),
     ],
 )
 def test_in_a_whole_run_nodes_that_were_left_out_stay_where_they_were(model, submodels, client, tmp_path):

@@ -12,13 +12,13 @@ from fedamp.client.clipping import clip_and_sum, quantum
 from fedamp.client.records import RecordSteps
 from fedamp.data import Cohort
 from fedamp.federation.losses import LOSSES
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import build
 from tests.client.federation import task_of
 
 RATE = 0.7
-TASK = task_of(model=Model(name="mlp"), input_shape=(3, 4), num_classes=4, client=Client(), unit="sample")
+TASK = task_of(model=Model(name="mlp"), input_shape=(3, 4), num_classes=4, client=LocalTraining(), unit="sample")
 
 
 def network():
@@ -94,7 +94,7 @@ SINGLE = {"steps": 1, "learning_rate": 0.3}
     ],
 )
 def test_only_plain_steps_of_known_losses_go_without_gradients_of_records(client, fast):
-    task = TASK.model_copy(update={"client": Client(**SINGLE, **client)})
+    task = TASK.model_copy(update={"client": LocalTraining(**SINGLE, **client)})
     module = build(task.model, (3, 4), 4)
     assert RecordSteps.can_run(task, module, known=True) == fast
     assert not RecordSteps.can_run(task, nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), known=False)

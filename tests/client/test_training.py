@@ -13,7 +13,7 @@ from fedamp.client.perceptron import layers_of
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
 from fedamp.federation import losses
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.masks import Masks
 from fedamp.models.model import Model
 from fedamp.models.networks import Network, build
@@ -28,14 +28,14 @@ MODELS = {
     "cnn": (Model(name="cnn", channels=(4,), groups=2), (1, 6, 6)),
 }
 RECIPES = {
-    "full": Client(steps=3, learning_rate=0.3),
-    "default": Client(learning_rate=0.3),
-    "minibatches": Client(steps=7, batch_size=3, learning_rate=0.2),
-    "epochs": Client(epochs=3, batch_size=3, learning_rate=0.2),
-    "fedprox": Client(epochs=4, batch_size=2, learning_rate=0.2, proximal=0.7),
-    "momentum": Client(epochs=2, batch_size=3, learning_rate=0.2, momentum=0.7, weight_decay=0.3),
-    "decay": Client(steps=2, learning_rate=0.2, weight_decay=0.3),
-    "adam": Client(epochs=2, batch_size=3, optimizer="adam", learning_rate=0.1, weight_decay=0.1, beta1=0.6),
+    "full": LocalTraining(steps=3, learning_rate=0.3),
+    "default": LocalTraining(learning_rate=0.3),
+    "minibatches": LocalTraining(steps=7, batch_size=3, learning_rate=0.2),
+    "epochs": LocalTraining(epochs=3, batch_size=3, learning_rate=0.2),
+    "fedprox": LocalTraining(epochs=4, batch_size=2, learning_rate=0.2, proximal=0.7),
+    "momentum": LocalTraining(epochs=2, batch_size=3, learning_rate=0.2, momentum=0.7, weight_decay=0.3),
+    "decay": LocalTraining(steps=2, learning_rate=0.2, weight_decay=0.3),
+    "adam": LocalTraining(epochs=2, batch_size=3, optimizer="adam", learning_rate=0.1, weight_decay=0.1, beta1=0.6),
 }
 
 
@@ -57,7 +57,7 @@ def make_cohort(shape: tuple[int, ...], sizes: np.ndarray = SIZES, classes: int 
     return Cohort(inputs, labels, sizes)
 
 
-def record_batches(config: Client, size: int, seed: int) -> list[np.ndarray]:
+def record_batches(config: LocalTraining, size: int, seed: int) -> list[np.ndarray]:
     """The batches of one client, written down from the words of the scenario."""
     if size == 0:
         return []

@@ -11,7 +11,7 @@ from fedamp.data.form import Form
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import NpzData, TabularData
 from fedamp.engines.wire import RoundOrder, rows
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client.federation import task_of, trained
@@ -54,7 +54,7 @@ def section(folder: Path, arrays: dict[str, np.ndarray]) -> NpzData:
 
 def released(folder: Path, arrays: dict[str, np.ndarray]):
     """The node's sum, from its folder, and its report."""
-    model, client = Model(name="mlp", hidden=(8, 6)), Client(epochs=1, learning_rate=0.5, max_records=50)
+    model, client = Model(name="mlp", hidden=(8, 6)), LocalTraining(epochs=1, learning_rate=0.5, max_records=50)
     task = task_of(model=model, client=client, data=section(folder, arrays))
     units = list(range(UNITS))
     order = RoundOrder("", 1, (CLIP,), rows(units, [unit.to_bytes(32) for unit in units]))

@@ -13,14 +13,14 @@ from fedamp.federation.clipping import (
     NormCounts,
     clipping_of,
 )
-from fedamp.federation.optimizers import Server
+from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import make_plan
 from tests.federations import small
 
 CLIP = AdaptiveClip(initial=0.1, quantile=0.7, learning_rate=0.3, noise_multiplier=2.0)
 
 
-SERVER = Server()
+SERVER = ServerUpdate()
 RULES = {"number": 0.5, "auto": "auto", "adaptive": CLIP}
 
 
@@ -67,7 +67,7 @@ def test_an_automatic_norm_moves_a_run_as_far_as_its_noise_allows():
         ({"learning_rate": 0.5}, 60, 300.0, 0.0, 1.6),
         ({"optimizer": "adam", "learning_rate": 2.0}, 60, 300.0, 0.0, 1.6),
     ):
-        rule = clipping_of("auto", Server(**server), rounds, cohort)
+        rule = clipping_of("auto", ServerUpdate(**server), rounds, cohort)
         assert rule.norm(noise) == pytest.approx(expected, rel=1e-9)
 
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedamp.federation.optimizers import AVERAGE, OPTIMIZERS, Server
+from fedamp.federation.optimizers import AVERAGE, OPTIMIZERS, ServerUpdate
 
 SHAPES = {"w": (4, 3), "b": (3,)}
 
 
-def train(config: Server, rounds: int = 20) -> tuple[dict, dict, list]:
+def train(config: ServerUpdate, rounds: int = 20) -> tuple[dict, dict, list]:
     generator = np.random.default_rng(5)
     parameters = {name: generator.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
     start = {name: array.copy() for name, array in parameters.items()}
@@ -26,14 +26,14 @@ def train(config: Server, rounds: int = 20) -> tuple[dict, dict, list]:
 @pytest.mark.parametrize(
     ("config", "oracle"),
     [
-        (Server(learning_rate=0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
-        (Server(learning_rate=0.3, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9)),
+        (ServerUpdate(learning_rate=0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
+        (ServerUpdate(learning_rate=0.3, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9)),
         (
-            Server(optimizer="adam", learning_rate=0.05, beta1=0.8, beta2=0.95, epsilon=1e-3),
+            ServerUpdate(optimizer="adam", learning_rate=0.05, beta1=0.8, beta2=0.95, epsilon=1e-3),
             lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3),
         ),
         (
-            Server(optimizer="adam", learning_rate=0.05),
+            ServerUpdate(optimizer="adam", learning_rate=0.05),
             lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.9, 0.99), eps=1e-3),
         ),
     ],
@@ -54,7 +54,7 @@ def test_twenty_steps_as_torch_takes_them(config, oracle):
 
 def test_an_average_forgets_its_start_and_changes_nothing_else():
     """w_t beside a_t = a_(t-1) + (1 - min(decay, t / (t + 9))) (w_t - a_(t-1)), from the initial model on."""
-    for server in (Server(learning_rate=0.3, momentum=0.9), Server(optimizer="adam")):
+    for server in (ServerUpdate(learning_rate=0.3, momentum=0.9), ServerUpdate(optimizer="adam")):
         plain, averaged = server.rule(), server.model_copy(update={"averaging": 0.6}).rule()
         one = other = {"w": np.ones(3, np.float32)}
         state, beside = plain.init(one), averaged.init(other)
@@ -71,7 +71,7 @@ def test_an_average_forgets_its_start_and_changes_nothing_else():
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_a_step_leaves_what_it_was_given_as_it_was(name):
-    optimizer = Server(optimizer=name, momentum=0.5).rule()
+    optimizer = ServerUpdate(optimizer=name, momentum=0.5).rule()
     given = {"w": np.ones(3, np.float32)}
     state = optimizer.init(given)
     kept = {kind: {name: array.copy() for name, array in arrays.items()} for kind, arrays in state.items()}

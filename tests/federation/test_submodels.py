@@ -25,12 +25,12 @@ SCHEMES = get_args(get_args(AnySubmodels)[0])
 def example(section: type[SubmodelScheme], rest: str = "shared") -> SubmodelScheme:
     """A section with the first example of every key."""
     keys = {name: field.examples[0] for name, field in section.model_fields.items() if field.examples}
-    keys |= {"rest": rest} if rest != "shared" else {}
+    keys |= {"unowned": rest} if rest != "shared" else {}
     return section(scheme=get_args(section.model_fields["scheme"].annotation)[0], **keys)
 
 
 UNITS = 60
-RESTS = [(each, rest) for each in (DisjointSubmodels, DropoutSubmodels) for rest in ("dealt", "frozen")]
+RESTS = [(each, rest) for each in (DisjointSubmodels, DropoutSubmodels) for rest in ("partitioned", "frozen")]
 
 
 @pytest.fixture(params=[*map(example, SCHEMES), *(example(*each) for each in RESTS)], ids=str)
@@ -40,7 +40,7 @@ def scheme(request) -> SubmodelScheme:
 
 def shares(scheme: SubmodelScheme) -> bool:
     """Whether there is a part that is not hidden."""
-    return scheme.share(UNITS) < 1 and scheme.rest == "shared"
+    return scheme.share(UNITS) < 1 and scheme.unowned == "shared"
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_a_model_of_two_parts_is_cut_in_two_and_the_cut_is_the_one_of_its_number
     for _, submodel in scheme.choices(2):
         piece = pieces(submodel, 1)
         assert piece.shared == ({"output.bias"} if shares(scheme) else set())
-        assert piece.frozen == ({"output.bias"} if getattr(scheme, "rest", "") == "frozen" else set())
+        assert piece.frozen == ({"output.bias"} if getattr(scheme, "unowned", "") == "frozen" else set())
         assert piece is pieces(submodel, 1)
         assert (piece is pieces(submodel, 2)) == (scheme.cut_index(1) == scheme.cut_index(2))
 
@@ -108,21 +108,23 @@ def test_what_is_dealt_or_frozen_moves_for_nobody_else(scheme):
         (mask,) = piece.arguments(seeds) or [torch.ones(3, updates["hidden.0.bias"].shape[1])]
         whose = {"hidden.0.weight": mask[:, :, None], "hidden.0.bias": mask, "output.weight": mask[:, None]}
         assert all((owned[name] == own).all() for name, own in whose.items())
-        assert piece.owns_all == (scheme.rest == "shared" and scheme.choices_are_all)
+        assert piece.owns_all == (scheme.unowned == "shared" and scheme.choices_are_all)
         kept += list(owned.get("output.bias", []))
-    if scheme.rest == "dealt" and scheme.choices_are_all:  # three submodels: a coordinate is one's, for all its clients
+    if (
+        scheme.unowned == "partitioned" and scheme.choices_are_all
+    ):  # three submodels: a coordinate is one's, for all its clients
         assert all(torch.equal(kept[0], other) for other in kept[1:3])
         assert (torch.stack(kept[::3]).sum(0) == 1).all()
         assert {int(each.sum()) for each in kept} == {33, 34}
-    elif scheme.rest == "dealt":
+    elif scheme.unowned == "partitioned":
         assert stats.binomtest(int(torch.stack(kept).sum()), 300, scheme.share(UNITS)).pvalue > 1e-4
         assert (kept[0] != kept[1]).any()
 
 
 def test_a_model_whose_nodes_own_all_of_it_is_dealt_in_one_part():
-    """``output.bias`` frozen and dealt: one clipping norm, one charge, Allocation(Submodels(...))."""
-    for rest in ("dealt", "frozen"):
-        split = plan(f"{{scheme: disjoint, count: 3, rest: {rest}}}", "check_in={scheme: balanced, k: 3}")
+    """``output.bias`` frozen and partitioned: one clipping norm, one charge, Allocation(Submodels(...))."""
+    for rest in ("partitioned", "frozen"):
+        split = plan(f"{{scheme: disjoint, count: 3, unowned: {rest}}}", "check_in={scheme: balanced, k: 3}")
         assert [part.name for part in split.parts] == ["split"]
         assert split.mechanism == Allocation(Submodels(Gaussian(1.0), 3), k=3, rounds=8)
 
@@ -151,9 +153,11 @@ def test_the_whole_model_is_trained_by_a_public_class(whole, expected):
 
 
 def test_each_class_pays_for_what_is_hidden_about_it():
-    private = plan("{scheme: disjoint, count: 3, rest: dealt, whole: 0.5}", "check_in={scheme: balanced, k: 3}")
+    private = plan(
+        "{scheme: disjoint, count: 3, unowned: partitioned, whole: 0.5}", "check_in={scheme: balanced, k: 3}"
+    )
     assert private.mechanism == Allocation(Gaussian(1.0), k=3, rounds=8), "the run's charge is the largest"
-    hidden = plan("{scheme: disjoint, count: 3, rest: dealt}", "check_in={scheme: balanced, k: 3}")
+    hidden = plan("{scheme: disjoint, count: 3, unowned: partitioned}", "check_in={scheme: balanced, k: 3}")
     found = private.epsilon_by_capacity
     assert list(found) == ["whole", "1/3"]
     assert found["whole"] == private.planned_epsilon
@@ -162,9 +166,9 @@ def test_each_class_pays_for_what_is_hidden_about_it():
     assert hidden.epsilon_by_capacity == {}
 
 
-@pytest.mark.parametrize(("choice", "expected"), [("rolling", [0, 1, 2, 3, 0]), ("ordered", [0] * 5)])
-def test_a_known_choice_is_credited_with_nothing(choice, expected):
-    scheme = classes(choice=choice)
+@pytest.mark.parametrize(("assignment", "expected"), [("rolling", [0, 1, 2, 3, 0]), ("static", [0] * 5)])
+def test_a_known_choice_is_credited_with_nothing(assignment, expected):
+    scheme = classes(assignment=assignment)
     drawn = [scheme.draw(np.arange(30), seed=1, round_=round_) for round_ in range(1, 6)]
     assert [set(each.tolist()) for each in drawn] == [{each} for each in expected]
     assert [scheme.choices(1, round_)[0][1] for round_ in range(1, 6)] == expected
@@ -175,7 +179,7 @@ def test_a_known_choice_is_credited_with_nothing(choice, expected):
 
 def test_a_whole_piece_has_the_parts_of_the_submodels():
     for rest, shared, frozen in (("shared", {"output.bias"}, set()), ("frozen", set(), {"output.bias"})):
-        piece = classes(whole=0.5, rest=rest).pieces(Model(name="mlp", hidden=(12,)), (4,), 3, seed=5)(WHOLE, 1)
+        piece = classes(whole=0.5, unowned=rest).pieces(Model(name="mlp", hidden=(12,)), (4,), 3, seed=5)(WHOLE, 1)
         assert (piece.shared, piece.frozen, piece.owns_all) == (shared, frozen, rest == "shared")
         updates = {name: torch.ones(1, *value.shape) for name, value in piece.module.named_parameters()}
         assert set(piece.owned(updates, np.zeros(1, "V32"))) == set(updates) - frozen
@@ -264,7 +268,10 @@ REFUSED = [
     ("submodels={scheme: disjoint, count: 2, shared: [outptu]}", "did you mean 'output'"),
     ("submodels={scheme: dropout, layers: [hidden.1]}", "submodels.layers: 'hidden.1' is unknown"),
     ("model={name: reznet20}", "model.name 'reznet20' is unknown"),
-    ("submodels={scheme: dropout, rest: dealt, shared_clip: 0.2}", "shared_clip must be left out with rest: dealt"),
+    (
+        "submodels={scheme: dropout, unowned: partitioned, shared_clip: 0.2}",
+        "shared_clip must be left out with unowned: partitioned",
+    ),
 ]
 
 

@@ -13,7 +13,7 @@ from fedamp.client.memory import StackSize
 from fedamp.client.worker import TrainingNode
 from fedamp.errors import InputError, ModelError
 from fedamp.federation.losses import CrossEntropy, Functions
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import build
 from fedamp.server.evaluate import evaluate
@@ -163,7 +163,7 @@ def test_what_a_try_out_misses_changes_no_further_step_and_no_other_unit(model: 
         ("Net", "cross-entropy"),
         (model, "cross-entropy" if model != "Net" else f"{here}ChangesOutputs"),
     ):
-        client = Client(steps=3, learning_rate=0.5, loss=loss)
+        client = LocalTraining(steps=3, learning_rate=0.5, loss=loss)
         task = task_of(model=Model(name=here + name), client=client, stack=StackSize(units=units))
         node = TrainingNode(task, Records(inputs.copy(), labels.copy(), sizes))
         start = {"output.weight": np.eye(3, 5, dtype=np.float32), "output.bias": np.zeros(3, np.float32)}

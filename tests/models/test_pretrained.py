@@ -138,7 +138,7 @@ def test_adapters_of_peft_train_as_they_do_there():
     from fedamp.client.training import Trainer
     from fedamp.data import Cohort
     from fedamp.federation.losses import TokenCrossEntropy
-    from fedamp.federation.training import Client
+    from fedamp.federation.training import LocalTraining
     from fedamp.models.pieces import Piece
 
     asked = Model(**GPT, options={**SMALL, "lora": LORA})
@@ -148,7 +148,7 @@ def test_adapters_of_peft_train_as_they_do_there():
     generator = np.random.default_rng(0)
     records = generator.integers(0, 11, (3, 5, 8))
     labels = generator.integers(0, 11, (3, 5, 8))
-    config = Client(steps=2, batch_size="full", learning_rate=0.5, loss="token-cross-entropy")
+    config = LocalTraining(steps=2, batch_size="full", learning_rate=0.5, loss="token-cross-entropy")
     seeds = np.frombuffer(bytes(range(96)), dtype="V32")
     trained = Trainer(piece.forward, config, loss=TokenCrossEntropy()).train(
         start, Cohort(records, labels, np.full(3, 5)), seeds
@@ -179,7 +179,9 @@ def pretrained(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("submodels", [{"scheme": "none"}, {"scheme": "disjoint", "count": 2, "rest": "dealt"}])
+@pytest.mark.parametrize(
+    "submodels", [{"scheme": "none"}, {"scheme": "disjoint", "count": 2, "unowned": "partitioned"}]
+)
 def test_a_run_trains_adapters_alone_and_goes_back_to_peft(tmp_path, pretrained, submodels):
     folder, base = pretrained
     generator = np.random.default_rng(1)

@@ -11,7 +11,7 @@ from fedamp.client.clipping import quantum
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.federation.clipping import AdaptiveClip, NormCounts, clipping_of
-from fedamp.federation.optimizers import Server
+from fedamp.federation.optimizers import ServerUpdate
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from fedamp.models.pieces import DisjointPiece
@@ -192,7 +192,7 @@ def test_counts_that_lie_are_limited_to_what_was_asked():
 
 @pytest.mark.parametrize("below", [0, 1, 2, 10**9])
 def test_a_lie_moves_an_adaptive_norm_by_no_more_than_the_node_s_units_can(below):
-    rule = clipping_of(AdaptiveClip(initial=CLIP, learning_rate=0.2), Server(), 8, 60.0)
+    rule = clipping_of(AdaptiveClip(initial=CLIP, learning_rate=0.2), ServerUpdate(), 8, 60.0)
 
     def scale(claimed: int) -> float:
         collected = collect([reply(below_clip=claimed), reply(node=3, reported=[3], below_clip=1)], asked_for())

@@ -48,10 +48,10 @@ SUBMODELS = {
     "fresh": "{scheme: disjoint, count: 4, partition: fresh}",
     "dropout": "{scheme: dropout, keep: 0.4, shared_clip: 0.3, shared_noise_multiplier: balanced}",
     "light dropout": "{scheme: dropout, keep: 0.7}",
-    "dealt": "{scheme: disjoint, count: 3, rest: dealt}",
-    "frozen masks": "{scheme: dropout, keep: 0.4, rest: frozen}",
+    "dealt": "{scheme: disjoint, count: 3, unowned: partitioned}",
+    "frozen masks": "{scheme: dropout, keep: 0.4, unowned: frozen}",
     "devices": "{scheme: disjoint, count: 3, whole: 0.3}",
-    "rolling": "{scheme: disjoint, count: 3, choice: rolling}",
+    "rolling": "{scheme: disjoint, count: 3, assignment: rolling}",
 }
 COPIES = {  # of the parts, in which a unit's contribution is hidden among so many
     "none": [1],

@@ -11,7 +11,7 @@ import pytest
 
 from fedamp.client.clipping import quantum
 from fedamp.errors import FederationError
-from fedamp.server.setup import Prepared, prepare
+from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release
 from tests.federations import small
@@ -20,12 +20,12 @@ LAST_DIGIT_OF_ONE_HALF = 2.0**-53  # a coordinate of the sum that is 1/2 with no
 
 
 @pytest.fixture(scope="module")
-def prepared() -> Prepared:
+def prepared() -> RunInputs:
     """A federation whose clipping norm is 1, with noise of the same size."""
     return prepare(small("privacy={clip: 1.0, noise_multiplier: 1.0}", "model={name: mlp, hidden: [1000]}"))
 
 
-def released(prepared: Prepared, present: bool, seed: int) -> Release:
+def released(prepared: RunInputs, present: bool, seed: int) -> Release:
     """One round, in which the only update is a client's, of 1/2 in one coordinate after the other, or nobody's."""
     pipeline = replace(prepared.pipeline, plan=replace(prepared.plan, seed=seed))
     sums = pipeline.model.zeros()

@@ -15,7 +15,7 @@ from fedamp.noise.independent import IndependentGaussian, Noise
 from fedamp.runs.checkpoint import read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RoundRecord
 from fedamp.server.loop import ask
-from fedamp.server.setup import Prepared, prepare
+from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies import PrivateStrategy
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums
 from tests.federations import small
@@ -33,7 +33,7 @@ def play(strategy: PrivateStrategy, grid: SerialGrid, rounds: range) -> None:
         strategy.release(round_, ask(strategy, grid, round_))
 
 
-def with_steps(prepared: Prepared, **steps) -> PrivateStrategy:
+def with_steps(prepared: RunInputs, **steps) -> PrivateStrategy:
     pipeline = replace(prepared.pipeline, **steps)
     state = pipeline.start(prepared.state.parameters)
     return PrivateStrategy(pipeline, prepared.task, state)
@@ -71,7 +71,7 @@ def test_nothing_changes_below_quorum_beyond_the_budget_or_out_of_turn(override,
     assert all(np.array_equal(nobody.sums[name], array) for name, array in sums.items())
 
 
-def trained_by_the_first_submodel(prepared: Prepared, grid: SerialGrid, round_: int) -> set[int]:
+def trained_by_the_first_submodel(prepared: RunInputs, grid: SerialGrid, round_: int) -> set[int]:
     """Hidden nodes of which the released model changes if only the units that drew submodel 0 answer."""
     strategy = prepared.strategy(replace(prepared.state, round=round_ - 1))
     (message,) = strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid)

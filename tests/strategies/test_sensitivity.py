@@ -15,7 +15,7 @@ from fedamp.engines.engines import only, open_grid
 from fedamp.engines.wire import RoundAnswer
 from fedamp.federation.plan import make_plan
 from fedamp.federation.running import Engine
-from fedamp.server.setup import Prepared, prepare
+from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies import PrivateStrategy
 from tests.federations import small
 from tests.orders import answer_in, order_in
@@ -30,8 +30,8 @@ STRATEGIES = {
     "disjoint": ["submodels={scheme: disjoint, count: 3, shared: [output], shared_clip: 0.2}"],
     "fresh": ["submodels={scheme: disjoint, count: 2, partition: fresh}"],
     "dropout": ["submodels={scheme: dropout, keep: 0.5, shared_clip: 0.3}"],
-    "dealt": ["submodels={scheme: disjoint, count: 3, rest: dealt}"],
-    "frozen masks": ["submodels={scheme: dropout, keep: 0.5, rest: frozen}"],
+    "dealt": ["submodels={scheme: disjoint, count: 3, unowned: partitioned}"],
+    "frozen masks": ["submodels={scheme: dropout, keep: 0.5, unowned: frozen}"],
     "modelmix": ["mixing={width: 0.1, linf_coordinates: 9}"],
     "modelmix of submodels": ["mixing={width: 0.1, linf_coordinates: 4}", "submodels={scheme: disjoint, count: 3}"],
     "adaptive": ["privacy.clip={initial: 0.5}"],
@@ -80,7 +80,7 @@ def grid(request, tmp_path_factory):
         yield grid
 
 
-def federation(folder, strategy: str, client: str, unit: str = "client") -> Prepared:
+def federation(folder, strategy: str, client: str, unit: str = "client") -> RunInputs:
     return prepare(
         small(
             f"data={{name: npz, path: {folder}, classes: {CLASSES}, partition: {{scheme: natural}}}}",
@@ -103,7 +103,7 @@ def answer(grid, message: Message, without: int | None = None) -> Message:
     return reply
 
 
-def model_after(prepared: Prepared, grid, reply: Message) -> dict:
+def model_after(prepared: RunInputs, grid, reply: Message) -> dict:
     """The released model, noise off."""
     silent = small(f"privacy={{unit: {prepared.plan.scenario.privacy.unit}, clip: 0.5, noise_multiplier: 0}}")
     plan = make_plan(prepared.plan.scenario.model_copy(update={"privacy": silent.privacy}), prepared.plan.units)
@@ -114,7 +114,7 @@ def model_after(prepared: Prepared, grid, reply: Message) -> dict:
     return strategy.state.parameters
 
 
-def norms(prepared: Prepared, one: dict, other: dict, per_unit: bool) -> list[float]:
+def norms(prepared: RunInputs, one: dict, other: dict, per_unit: bool) -> list[float]:
     """Norm of the difference of each part; of models in the units of the sum (server.learning_rate is 1)."""
     part_of = prepared.pipeline.model.part_of
     squares = [0.0] * len(prepared.plan.parts)
@@ -129,7 +129,7 @@ def norms(prepared: Prepared, one: dict, other: dict, per_unit: bool) -> list[fl
     return [float(np.sqrt(square)) for square in squares]
 
 
-def first_message(prepared: Prepared, grid) -> tuple[PrivateStrategy, Message]:
+def first_message(prepared: RunInputs, grid) -> tuple[PrivateStrategy, Message]:
     strategy = prepared.strategy(prepared.state)
     (message,) = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
     return strategy, message

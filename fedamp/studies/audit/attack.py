@@ -22,11 +22,11 @@ from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError
 from fedamp.federation.check_in import log_mean
-from fedamp.federation.optimizers import Server
+from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.noise.banded import matched
 from fedamp.studies.audit.bound import Attacks, Claim, Finding, Worlds, examine
 from fedamp.studies.audit.planted import PlantedFederation, records_of
@@ -232,8 +232,8 @@ def _worst_case(claim: Plan, played: Plan) -> Scenario:
     before, clips = claim.scenario, max(part.clip for part in played.parts)
     rate = _DRIFT / max(part.noise_deviation / part.denominator for part in played.parts)
     update: dict[str, Any] = {
-        "client": Client(loss=before.client.loss, steps=1, learning_rate=_STRETCH * max(1.0, clips)),
-        "server": Server(learning_rate=rate),
+        "client": LocalTraining(loss=before.client.loss, steps=1, learning_rate=_STRETCH * max(1.0, clips)),
+        "server": ServerUpdate(learning_rate=rate),
         "engine": Engine(kind="serial", device="cpu"),
     }
     if before.mixing is not None:

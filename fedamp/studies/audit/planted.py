@@ -22,7 +22,7 @@ from fedamp.errors import FederationError
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.server.loop import ask
-from fedamp.server.setup import Prepared, prepare
+from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release
 
@@ -111,7 +111,7 @@ class PlantedFederation:
         plan = self.prepared.plan
         self._start(replace(self.prepared, plan=Plan(plan.scenario, plan.units, seed)))
 
-    def _start(self, prepared: Prepared) -> None:
+    def _start(self, prepared: RunInputs) -> None:
         self.strategy = prepared.strategy(prepared.state)
         self._grid = with_faults(self._local, prepared.plan.scenario.faults)
 

@@ -17,7 +17,7 @@ from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import digest
 from fedamp.runs.run import Run, read_run
-from fedamp.server.setup import Prepared, prepare
+from fedamp.server.setup import RunInputs, prepare
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Candidates:
     """
 
     models: tuple[Candidate, ...]
-    prepared: Prepared
+    prepared: RunInputs
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
@@ -163,7 +163,7 @@ def _data_differences(first: Run, other: Run) -> tuple[str, str]:
     return one, another
 
 
-def _read_model(text: str, run: Run, round_: int | None, prepared: Prepared) -> Candidate:
+def _read_model(text: str, run: Run, round_: int | None, prepared: RunInputs) -> Candidate:
     last = run.summary.rounds_completed
     round_ = last if round_ is None else round_
     expected = prepared.state.parameters

@@ -21,7 +21,7 @@ SCENARIOS = {
     "auto": ["rounds=30", "check_in.k=9", "privacy={clip: 0.5, noise_multiplier: auto, epsilon: 3}"],
     "disjoint": ["rounds=2", "check_in.k=1", MLP, "submodels={scheme: disjoint, count: 3, partition: fresh}"],
     "dropout": ["rounds=2", "check_in.k=1", MLP, "submodels={scheme: dropout, shared_noise_multiplier: balanced}"],
-    "frozen": ["rounds=2", "check_in.k=1", MLP, "submodels={scheme: dropout, rest: frozen}"],
+    "frozen": ["rounds=2", "check_in.k=1", MLP, "submodels={scheme: dropout, unowned: frozen}"],
     "mixing": ["rounds=3", "check_in.k=1", "server={learning_rate: 0.7}", "mixing={width: [[1, 0.2], [3, 0.1]]}"],
     "banded": ["rounds=4", "check_in={scheme: classes, k: 1, classes: 3}", "privacy.noise={scheme: banded}"],
     "group": ["rounds=3", "check_in.k=1", "privacy.group_size=3"],
