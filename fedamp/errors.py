@@ -15,7 +15,7 @@ EXTRAS = {
     "ray": "grpc psutil ray",
     "interop": "dp_accounting",
     "peft": "peft transformers",
-    **{each: each for each in ("mlflow", "opacus", "pandas", "rdata", "tensorboard", "tokenizers", "wandb")},
+    **{each: each for each in ("mlflow", "nvflare", "opacus", "pandas", "rdata", "tensorboard", "tokenizers", "wandb")},
 }
 
 

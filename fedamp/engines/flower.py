@@ -99,9 +99,18 @@ def empty_run() -> Run:
     return Run.create_empty(1)
 
 
+_deployed = False
+
+
+def deployed_here() -> None:
+    """Say that this process is a node of a deployment that another framework carries."""
+    global _deployed
+    _deployed = True
+
+
 def in_supernode() -> bool:
-    """Whether a SuperNode has started this process, for one message."""
-    return "flwr.supernode.runtime.run_clientapp" in sys.modules
+    """Whether this process is a node of a deployment: a SuperNode has started it, or another framework's node."""
+    return _deployed or "flwr.supernode.runtime.run_clientapp" in sys.modules
 
 
 def is_deployed(grid: Grid) -> bool:
