@@ -1,6 +1,8 @@
 """The tasks of ``benchmarks.federations``: data and federation of each, and the schemes that are compared on it."""
 
+import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +13,8 @@ import numpy as np
 
 from benchmarks.adapters import BASE
 from benchmarks.training import fashion_mnist
+from fedamp.data.table import places_of
+from fedamp.federation import reader
 
 Sections = dict[str, Any]
 
@@ -188,6 +192,31 @@ def _texts(tuning: bool) -> Sections:
     return {"name": "descriptions", "length": 32}
 
 
+SECTIONS: Sections = {**reader.load("sections").data.model_dump(mode="json")}
+
+
+def _sections(tuning: bool) -> Sections:
+    return SECTIONS | ({"path": str(_some_people())} if tuning else {})
+
+
+@cache
+def _some_people() -> Path:
+    """The people of ``sections`` without every fifth, who are tested on: made once, to tune on."""
+    home = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp")) / "federations" / "sections"
+    source = next(place for place in places_of("sections") if place.is_dir())
+    if not (home / "tokenizer.json").exists():
+        home.mkdir(parents=True, exist_ok=True)
+        lines = (source / "train.json").read_text().splitlines(keepends=True)
+        people = {
+            name: number for number, name in enumerate(dict.fromkeys(json.loads(line)["author"] for line in lines))
+        }
+        for name, is_test in (("train", False), ("test", True)):
+            kept = [line for line in lines if (people[json.loads(line)["author"]] % 5 == 4) == is_test]
+            (home / f"{name}.json").write_text("".join(kept))
+        shutil.copyfile(source / "tokenizer.json", home / "tokenizer.json")
+    return home
+
+
 def _federation(rounds: int, check_ins: int, **sections: Any) -> Sections:
     return {**FEDERATION, "rounds": rounds, "check_in": {"scheme": "balanced", "k": check_ins}, **sections}
 
@@ -245,6 +274,15 @@ TASKS = {
         (0.3, 1.0, 2.0),
         personal=True,
         score="variance explained",
+    ),
+    "sections": Task(
+        "sections of packages by 1,468 people and teams, features of a public encoder",
+        1468,
+        _federation(40, 4, model={"name": "logistic"}, client={"steps": 5, "learning_rate": 4.0}),
+        _sections,
+        among(40, 4, {}, {}, _WHOLE),
+        (0.5, 1.0, 2.0, 4.0, 8.0),
+        shape=(384,),
     ),
     "authors": Task(
         "next characters of 1,906 people and teams, an LSTM",

@@ -19,7 +19,9 @@ from tests.models.splitting import split
 NAMES = [file.stem for file in reader.shipped_files()]
 SOURCES = {name: reader.load(name).data.name for name in NAMES}
 OFFLINE = [
-    name for name in NAMES if SOURCES[name] not in ("huggingface", "mnist", "fashion-mnist", "insteval", "descriptions")
+    name
+    for name in NAMES
+    if SOURCES[name] not in ("huggingface", "mnist", "fashion-mnist", "insteval", "descriptions", "sections")
 ]
 PICTURES = [name for name in NAMES if SOURCES[name] in ("mnist", "fashion-mnist")]
 TWINS = [name for name in NAMES if SOURCES[name] == "huggingface"]
@@ -43,7 +45,7 @@ def test_it_runs_shortened(name, tmp_path):
     run_shortened(name, tmp_path, ())
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("descriptions", "adapters")]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("descriptions", "adapters", "sections")]
 
 
 @pytest.mark.parametrize("name", ["ratings", *SLOW])

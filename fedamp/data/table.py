@@ -5,6 +5,7 @@ What its files unfold to is checked before they are read: two megabytes can be e
 
 import math
 import os
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable
@@ -223,6 +224,16 @@ def require(name: str, present: Collection[str], key: str, source: str, what: st
     """Raises DataError if there is no column (or array) of the name that the scenario's key asks for."""
     if name not in present:
         raise DataError(f"{source}: no {what} {name!r}; {key} must be one of {', '.join(present)}")
+
+
+# Of this environment (make data), of the system's packages, and of npm.
+INSTALLED = (Path(sys.prefix) / "share" / "datasets", Path("/usr/share/datasets"), Path("node_modules"))
+
+
+def places_of(name: str) -> list[Path]:
+    """Where a data set that is known by name may be: in the user's folder, or in those of packages."""
+    of_user = [Path(os.environ["FEDAMP_DATA"])] if "FEDAMP_DATA" in os.environ else []
+    return [place / name for place in (*of_user, *INSTALLED)]
 
 
 def kept(kind: str, name: str, write: Callable[[Path], None]) -> Path:

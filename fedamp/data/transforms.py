@@ -6,6 +6,7 @@ Slow features are computed once and kept in a cache on disk.
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable
 from functools import cache, cached_property, partial
 from itertools import product
@@ -19,8 +20,8 @@ from pydantic import Field
 
 from fedamp import rng
 from fedamp.base.section import Count, Positive, Section
-from fedamp.data.table import Table, kept
-from fedamp.errors import DataError
+from fedamp.data.table import Table, kept, places_of
+from fedamp.errors import DataError, needs_extras
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Floats = NDArray[np.float32]
@@ -40,6 +41,10 @@ class Transform(Section):
     def output_shape(self, shape: Shape) -> Shape:
         """Shape of one result for inputs of a shape; by default the same. Raises ValueError for a wrong one."""
         return shape
+
+    def identity(self) -> str:
+        """All that its results follow from, beside the inputs."""
+        return self.model_dump_json()
 
     def apply(self, inputs: Floats) -> Floats:
         """Results [records, ...] of inputs [records, ...]; each depends on its own record and on public constants."""
@@ -287,7 +292,66 @@ def _shape(generator: np.random.Generator, count: int, height: int, width: int) 
     return inside, 1 + contrast * np.sin(pitch * along)
 
 
-AnyTransform = Annotated[Standardise | Scattering | GroupNorm | Whiten, Field(discriminator="name")]
+class Encode(Transform):
+    """Features of texts by a public encoder: the mean of its last layer over a text's tokens, of length 1.
+
+    The encoder is a folder of Hugging Face's ``transformers``, such as that of a sentence transformer. It is frozen and
+    never sent: every node has the folder, and what is trained takes the features. A record's features depend on its own
+    tokens, and on no other record: the network runs on blocks of one size.
+    """
+
+    slow = True
+    name: Literal["encode"]
+    folder: str = Field(
+        description="folder of config.json and model.safetensors: absolute, or below $FEDAMP_MODELS, or that of "
+        "`make data`"
+    )
+    pad: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="the token of places beyond a text's end")
+
+    def output_shape(self, shape: Shape) -> Shape:
+        if len(shape) != 1:
+            raise ValueError("encode takes tokens, so data: {name: text, tokenizer: ...}")
+        return (int(json.loads(self._file("config.json").read_text())["hidden_size"]),)
+
+    def identity(self) -> str:
+        return self.model_dump_json() + hashlib.sha256(self._file("model.safetensors").read_bytes()).hexdigest()
+
+    def prepared(self, before: Function, input_shape: Shape) -> Function:
+        import torch
+
+        with needs_extras():
+            from transformers import AutoModel
+        encoder = AutoModel.from_pretrained(self._file("config.json").parent, local_files_only=True).eval()
+        words = encoder.config.vocab_size
+
+        def encoded(inputs: Floats) -> Floats:
+            tokens = np.full((-len(inputs) % _ENCODED + len(inputs), inputs.shape[1]), self.pad, np.int64)
+            wrong = ~((inputs >= 0) & (inputs < words)).all(1)  # a record that cannot be read is NaN
+            tokens[: len(inputs)][~wrong] = inputs[~wrong]
+            found = []
+            for block in torch.split(torch.from_numpy(tokens), _ENCODED):
+                mask = (block != self.pad).long()
+                with torch.inference_mode():
+                    last = encoder(input_ids=block, attention_mask=mask).last_hidden_state
+                total = (last * mask[..., None]).sum(1)
+                found.append(torch.nn.functional.normalize(total).numpy())
+            features: Floats = np.concatenate(found)[: len(inputs)]
+            features[wrong] = np.nan
+            return features
+
+        return lambda inputs: encoded(before(inputs))
+
+    def _file(self, name: str) -> Path:
+        places = [Path(os.environ.get("FEDAMP_MODELS", "")) / self.folder, *places_of(self.folder)]
+        found = next((place / name for place in places if (place / name).is_file()), None)
+        if found is None:
+            raise DataError(f"data.transform encode: {places[0]} has no {name}; expected: a folder of Hugging Face")
+        return found
+
+
+_ENCODED = 64  # texts that the encoder sees at once: always as many, so that a text's features depend on no other
+
+AnyTransform = Annotated[Standardise | Scattering | GroupNorm | Whiten | Encode, Field(discriminator="name")]
 Transforms = Annotated[
     tuple[AnyTransform, ...], Field(description="steps for every input, in order; a result depends on its record alone")
 ]
@@ -337,8 +401,8 @@ class _Features:
 
     def _digest(self) -> str:
         """Of all inputs and all steps."""
-        steps = json.dumps([step.model_dump() for step in self._steps])
-        digest = hashlib.sha256(f"1 {steps} {self._table.input_shape}".encode())
+        steps = [step.identity() for step in self._steps]
+        digest = hashlib.sha256(f"2 {steps} {self._table.input_shape}".encode())
         for start in range(0, len(self._table), 64 * _BLOCK):
             records = np.arange(start, min(start + 64 * _BLOCK, len(self._table)))
             digest.update(self._table.read(records).tobytes())

@@ -75,7 +75,7 @@ def csv(folder):
 NAMES = [name for section in get_args(get_args(Data)[0]) for name in get_args(section.model_fields["name"].annotation)]
 # Known by name, and texts (test_published.py, test_texts.py); records of a custom app on the nodes (tests/client);
 # arrays of Python, which have a test set (tests/test_given.py).
-ELSEWHERE = {"fashion-mnist", "mnist", "external", "given", "insteval", "text", "descriptions"}
+ELSEWHERE = {"fashion-mnist", "mnist", "external", "given", "insteval", "text", "descriptions", "sections"}
 # A data set that fedamp brings needs no keys.
 EXAMPLES = {name: lambda folder: {} for name in NAMES if name not in ELSEWHERE} | {
     each.__name__: each for each in (synthetic, npz, parquet, csv, huggingface, idx)

@@ -14,7 +14,7 @@ from fedamp.data.published import InstEvalData
 from fedamp.data.sections import IdxData, KnownImages
 from fedamp.errors import DataError
 from fedamp.federation.losses import form_of
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (30, 4, 6), dtype=np.uint8)
@@ -119,7 +119,7 @@ def test_the_digits_of_the_npm_package(tmp_path, monkeypatch):
 
 def test_where_there_are_none_the_ways_to_get_them_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDAMP_DATA", str(tmp_path))
-    monkeypatch.setattr("fedamp.data.published.INSTALLED", (tmp_path / "nowhere",))
+    monkeypatch.setattr("fedamp.data.table.INSTALLED", (tmp_path / "nowhere",))
     monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=ConnectionError("no network")))
     with pytest.raises(DataError, match=r"apt install dataset-fashion-mnist.*data\.path.*no network"):
         KnownImages(name="fashion-mnist").load(0, tmp_path)
@@ -138,7 +138,7 @@ def test_fashion_mnist_itself():
 
 
 def ratings() -> Form:
-    return form_of(Client(loss="mean-squared-error"), Model(name="a:b", vocabulary=1128))
+    return form_of(LocalTraining(loss="mean-squared-error"), Model(name="a:b", vocabulary=1128))
 
 
 def test_insteval_itself():
