@@ -1,89 +1,294 @@
 """A node's part in secure aggregation: it adds its share of the noise to its sum, masks it, and helps to unmask.
 
-It refuses an order under other terms, a second sum of a round, and more check-ins of a unit than agreed.
+It believes its own files, and nothing that the server says: the agreement, which has the terms and the public keys of
+the nodes of a run; and the memory of what it took part in. It refuses an order under other terms, a second sum of a
+round, and more check-ins of a unit than agreed.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from hashlib import sha256
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from flwr.app import Context
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from flwr.app import ConfigRecord, Context
+from pydantic import Field
 
 from fedamp import rng
 from fedamp.base.arrays import Sums
+from fedamp.base.files import FileRecord, lock, write_secret
+from fedamp.base.record import Record
 from fedamp.client.clipping import quantum
 from fedamp.client.configuration import task_of
-from fedamp.client.participant import Participant
+from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
-from fedamp.errors import DeploymentError
+from fedamp.errors import DeploymentError, FedampError, one_line
 from fedamp.federation.aggregation import STEPS, Terms
 from fedamp.federation.check_in import Attendance
 from fedamp.models.model import WHOLE
 from fedamp.noise.gaussian import Address, add_gaussian, grid_of
 from fedamp.secure.member import Member
-from fedamp.secure.protocol import Words
+from fedamp.secure.protocol import PublicKey, SigningKey, Words
 
 Train = Callable[[RoundOrder], RoundAnswer]
 
 
-def grid_of_words(clip: float, noise_multiplier: float, terms: Terms) -> float:
-    """The number of which each coordinate of a node's noisy sum is a whole multiple."""
-    return grid_of(terms.share(noise_multiplier * clip), STEPS) if noise_multiplier else quantum(clip)
+class Agreement(FileRecord):
+    """``agreement.json``: what the nodes of one run have agreed on, the same file at each of them.
 
-
-def words_of(
-    sums: Sums, count: float, multiplier_of: Mapping[str, float], clip_of: Mapping[str, float], terms: Terms, seed: int
-) -> Words:
-    """A node's sum and its share of the noise, as words modulo 2**bits in the order of ``sums``.
-
-    Each share is N(0, deviation^2 / honest), rounded to the grid after it is added (:func:`add_gaussian`). The sum of
-    the shares is the rounding of one Gaussian and independent uniforms, up to a total variation of 2**-280
-    (docs/secure-aggregation.md, Lemma 1), so it costs at most what the Gaussian costs.
-
-    Args:
-        count: units below the clip minus half of all that trained; the last word where the terms have noise for it.
-        multiplier_of, clip_of: noise multiplier and clipping norm of each array.
-        seed: secret, of this attempt alone.
+    Attributes:
+        run: a name that no other agreement has; a node takes part in each round of it once.
+        peers: the public key of each node, as OpenSSH writes it, by the name under which it is registered.
+        task: digest of what the nodes compute (:attr:`ClientTask.digest`); empty in a simulation.
+        terms: of the run.
     """
-    parts = [(array.astype(np.float64).ravel(), multiplier_of[name], clip_of[name]) for name, array in sums.items()]
-    if terms.count_noise:
-        parts.append((np.array([count]), terms.count_noise, 1.0))
-    words = []
-    for index, (flat, multiplier, clip) in enumerate(parts):
-        if multiplier:
-            deviation = terms.share(multiplier * clip)
-            add_gaussian(flat, deviation, Address(seed, "share of noise", (index,)), steps=STEPS)
-        flat /= grid_of_words(clip, multiplier, terms)
-        words.append(flat.astype(np.int64).view(np.uint64).astype(f"u{terms.bits // 8}"))
-    return np.concatenate(words)
+
+    kind: ClassVar[str] = "agreement"
+    format: Literal["fedamp agreement 1"] = "fedamp agreement 1"
+    run: str
+    peers: dict[str, str]
+    task: str
+    terms: Terms
+
+    @cached_property
+    def digest(self) -> str:
+        return sha256(self.to_json().encode()).hexdigest()
+
+    @cached_property
+    def keys(self) -> dict[str, PublicKey]:
+        """The peers' keys; DeploymentError: one cannot be read."""
+        found: dict[str, PublicKey] = {}
+        for name, text in self.peers.items():
+            try:
+                key = load_ssh_public_key(text.encode())
+            except ValueError as error:
+                raise DeploymentError(f"agreement: the key of {name} cannot be read ({error})") from None
+            if not isinstance(key, PublicKey):
+                raise DeploymentError(f"agreement: the key of {name} is of another kind; expected: Ed25519 or ECDSA")
+            found[name] = key
+        return found
+
+    def check(self, without_noise: bool = False) -> Self:
+        """Refuse what no node should agree to (DeploymentError, one line); ``without_noise``: its owner wants none.
+
+        Two names with one key would be one node that counts twice. Without a task the server could change the learning
+        rate, and so what all nodes compute.
+        """
+        terms, form = self.terms, PublicFormat.SubjectPublicKeyInfo
+        raw = [key.public_bytes(Encoding.DER, form) for key in self.keys.values()]
+        if odd := [name for name in self.peers if not name or not name.isprintable() or name != name.strip()]:
+            raise DeploymentError(f"agreement: {odd[0]!r} is no name of a node; expected: printable letters")
+        if len({name.casefold() for name in self.peers}) < len(self.peers) or len(set(raw)) < len(raw):
+            raise DeploymentError("agreement: two nodes have one key, or one name; expected: each its own")
+        if len(raw) != terms.nodes:
+            raise DeploymentError(f"agreement: it names {len(raw)} nodes, and its terms are for {terms.nodes}")
+        if not re.fullmatch("[0-9a-f]{64}", self.task):
+            raise DeploymentError("agreement: it has no task, so the server could change it; expected: its digest")
+        if not terms.noise_multipliers or terms.most_check_ins > terms.rounds:
+            raise DeploymentError("agreement: it has no noise multiplier, or more check-ins of a unit than rounds")
+        if not all(terms.noise_multipliers) and not without_noise:
+            raise DeploymentError(
+                "agreement: its noise multiplier is 0, so no unit is protected from anybody who sees the sums; who "
+                "wants that: fedamp join --without-noise"
+            )
+        try:
+            terms.settings.check()
+        except ValueError as error:
+            raise DeploymentError(f"agreement: {error}") from None
+        return self
 
 
-def sums_of(
-    words: Words,
-    shapes: Mapping[str, tuple[int, ...]],
-    multiplier_of: Mapping[str, float],
-    clip_of: Mapping[str, float],
-    terms: Terms,
-) -> tuple[Sums, float]:
-    """The noisy sums and the noisy count (0 without) that words stand for: the inverse of :func:`words_of`."""
-    signed = words.view(f"i{terms.bits // 8}").astype(np.float64)
-    sums, place = {}, 0
-    for name, shape in shapes.items():
-        size = int(np.prod(shape))
-        grid = grid_of_words(clip_of[name], multiplier_of[name], terms)
-        sums[name] = (signed[place : place + size] * grid).reshape(shape)
-        place += size
-    noise = terms.count_noise
-    return sums, float(signed[-1] * grid_of_words(1.0, noise, terms)) if noise else 0.0
+class Memory(Record):
+    """What a node must not forget during a run: a node without it stays out.
+
+    Attributes:
+        agreement: digest of the one that it belongs to.
+        without_noise: whether the node's owner takes part in sums without noise.
+        schedule: secret seed of the check-ins and submodels of the node's units, in hexadecimal digits.
+        units: digest, under the schedule's seed, of the units that live here and of which records are whose. With
+            others a unit would have another schedule, and one person could have that of two.
+        signed: the last round whose survivors the node has signed. It takes part in no further sum of that round.
+        survivors: digest of the list and the survivors that it has signed in that round.
+        masked: digest of the last attempt for which it has sent its masked words.
+        seen: the last round that it has seen each other node sign.
+        check_ins: the rounds of each unit, where the server draws them.
+    """
+
+    agreement: str
+    without_noise: bool = False
+    schedule: str
+    units: str = ""
+    signed: int = 0
+    survivors: str = ""
+    masked: str = ""
+    seen: dict[str, int] = Field(default_factory=dict)
+    check_ins: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
 
-def length_of(shapes: Mapping[str, tuple[int, ...]], terms: Terms) -> int:
-    """Number of words."""
-    return sum(int(np.prod(shape)) for shape in shapes.values()) + bool(terms.count_noise)
+def simulated_key(node: int) -> Ed25519PrivateKey:
+    """The signing key of a node that is simulated, where all nodes are one machine's and nothing is secret."""
+    return Ed25519PrivateKey.from_private_bytes(rng.stream(node, "simulated node").words(4).tobytes())
+
+
+@lru_cache(maxsize=2)
+def simulated_agreement(terms: Terms) -> Agreement:
+    """Of the nodes of a simulation, whose names are their numbers."""
+    keys = {str(node): written(simulated_key(node).public_key()) for node in range(terms.nodes)}
+    return Agreement(run="a simulation", peers=keys, task="", terms=terms)
+
+
+def written(key: PublicKey) -> str:
+    """A public key as OpenSSH writes it."""
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+@dataclass
+class Participant:
+    """A node with its agreement, its signing key, and its memory: in a file, or in a simulation in its context."""
+
+    agreement: Agreement
+    key: SigningKey
+    memory: Memory
+    file: Path | None
+    context: Context | None
+
+    @classmethod
+    def of(cls, context: Context, told: Terms | None) -> "Participant":
+        """The participant that a node's configuration names; in a simulation, one that believes the server's terms.
+
+        DeploymentError: the configuration lacks a file, or one cannot be read.
+        """
+        files = {key: str(context.node_config.get(key, "")) for key in ("agreement", "key", "state")}
+        if not flower.in_supernode() and not any(files.values()):
+            return cls._simulated(context, told)
+        if missing := [key for key, value in files.items() if not value]:
+            raise DeploymentError(
+                f"this node's configuration lacks {', '.join(missing)}; expected: "
+                'agreement="FILE" key="FILE" state="FOLDER", as docs/secure-aggregation.md says'
+            )
+        return cls.read(Path(files["agreement"]), Path(files["key"]), Path(files["state"]), context)
+
+    @classmethod
+    def read(cls, agreement: Path, key: Path, folder: Path, context: Context | None = None) -> "Participant":
+        """From the files of a node; DeploymentError: one of them is missing, or of another node or run."""
+        try:
+            found = Agreement.read(agreement)
+            private = load_ssh_private_key(key.read_bytes(), None)
+        except (OSError, ValueError, FedampError) as error:
+            raise DeploymentError(f"secure aggregation: {one_line(error)}") from None
+        if not isinstance(private, SigningKey):
+            raise DeploymentError(f"{key}: a key of another kind; expected: Ed25519 or ECDSA")
+        file = folder / f"{found.digest[:16]}.json"
+        try:
+            memory = Memory.from_json(file.read_bytes())
+        except (OSError, ValueError):
+            raise DeploymentError(
+                f"{file}: this node has no memory of the run, so it stays out; before a run: fedamp join {agreement}"
+            ) from None
+        if memory.agreement != found.digest:
+            raise DeploymentError(f"{file}: the memory of another agreement than {agreement}")
+        participant = cls(found.check(memory.without_noise), private, memory, file, context)
+        participant.name  # noqa: B018 - raises
+        return participant
+
+    @classmethod
+    def _simulated(cls, context: Context, terms: Terms | None) -> "Participant":
+        if terms is None:
+            raise DeploymentError("the task has no terms of secure aggregation")
+        agreement = simulated_agreement(terms)
+        found = context.state.config_records.get("memory")
+        text = str(found["text"]) if found else new_memory(agreement).to_json()
+        memory = Memory.from_json(text)
+        return cls(agreement, simulated_key(int(context.node_config["partition-id"])), memory, None, context)
+
+    @cached_property
+    def name(self) -> str:
+        """Its name in the agreement: that of its key; DeploymentError: its key is not in it."""
+        own = written(self.key.public_key())
+        for name, text in self.agreement.peers.items():
+            if text.split()[:2] == own.split()[:2]:
+                return name
+        raise DeploymentError("this node's key is not in its agreement")
+
+    def remember(self, **changes: Any) -> None:
+        """Change the memory, on the disk before anything follows from it."""
+        self.memory = self.memory.model_copy(update=changes)
+        if self.file is not None:
+            write_secret(self.file, self.memory.to_json())
+        elif self.context is not None:
+            self.context.state["memory"] = ConfigRecord({"text": self.memory.to_json()})
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """One message at a time, each from what the one before has left.
+
+        Flower's node starts a process for each message, with a copy of its context. Without the lock a server could
+        send two messages at once, and each process would sign other survivors.
+        """
+        if self.file is None:
+            yield
+            return
+        with lock(self.file.with_suffix(".lock")):
+            self.memory = Memory.from_json(self.file.read_bytes())
+            yield
+
+    def signing(self, round_: int, member: Member, survivors: bytes) -> str:
+        """Digest of the survivors of a round; DeploymentError: the memory knows that others were signed in it.
+
+        The file of an attempt may be put back, to before it was signed.
+        """
+        found = sha256(member.members.digest + survivors).hexdigest()
+        if round_ < self.memory.signed or (round_ == self.memory.signed and found != self.memory.survivors):
+            raise DeploymentError("this node has signed other survivors of this round")
+        return found
+
+    @property
+    def member(self) -> Member:
+        """In this attempt at a round; DeploymentError: it has sent no keys."""
+        try:
+            if self.file is not None:
+                return Member.of(self.file.with_suffix(".round").read_bytes())
+            assert self.context is not None
+            return Member.of(self.context.state["secure"]["state"])  # type: ignore[arg-type]
+        except (KeyError, FileNotFoundError):
+            raise DeploymentError("this node has sent no keys for this round") from None
+
+    @member.setter
+    def member(self, member: Member) -> None:
+        if self.file is not None:
+            write_secret(self.file.with_suffix(".round"), member.state.decode())
+        elif self.context is not None:
+            self.context.state["secure"] = ConfigRecord({"state": member.state})
+
+
+def new_memory(agreement: Agreement) -> Memory:
+    """Of a node that has taken part in nothing, with a schedule that nobody knows."""
+    return Memory(agreement=agreement.digest, schedule=f"{rng.seed_from_system():064x}")
+
+
+def join(agreement: Path, folder: Path, without_noise: bool = False) -> Path:
+    """Make the memory of a node for a run, once; returns its file.
+
+    RunFolderError: the agreement is damaged. DeploymentError: no node should agree to it, or there is a memory already.
+    """
+    found = Agreement.read(agreement).check(without_noise)
+    file = folder / f"{found.digest[:16]}.json"
+    if file.exists():
+        raise DeploymentError(f"{file}: this node has joined that run already; a second schedule would cost it again")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_secret(file, new_memory(found).model_copy(update={"without_noise": without_noise}).to_json())
+    return file
 
 
 def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterable[bytes], train: Train) -> bytes:
@@ -108,48 +313,40 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
             question = bytes(asked["question"])
             member = Member.enter(terms.settings, place, own.name, own.agreement.digest, question, own.memory.signed)
             reply = member.keys(own.key)
-        else:
-            member = own.member
-            if member.context != place:
-                raise DeploymentError("the server has begun another attempt at this round")
-            data, parts = bytes(asked["data"]), _cut(bytes(asked["data"]), list(asked["numbers"]))
+            own.member = member
+            return reply
+        member, data = own.member, bytes(asked["data"])
+        if member.context != place:
+            raise DeploymentError("the server has begun another attempt at this round")
+        if exchange == "masked":
+            once = sha256(place).hexdigest()
+            if own.memory.masked == once:  # also if the file of the attempt was put back
+                raise DeploymentError("this node has sent its masked words already")
+            if order.digest != member.question:
+                raise DeploymentError("the order is not the one for which this node has made its keys")
+            words = _words(order, own, member, hosted, whose, train)
+            own.remember(masked=once)
+        survivors = bytes(asked["survivors"]) if exchange == "unmask" else data
+        signed = own.signing(round_, member, survivors) if exchange in ("agree", "unmask") else ""
+        try:
+            parts = _cut(data, list(asked["numbers"]))
             if exchange == "shares":
-                with _protocol():
-                    reply = member.shares(data, own.agreement.keys, own.memory.seen)
+                reply = member.shares(data, own.agreement.keys, own.memory.seen)
             elif exchange == "masked":
-                once = sha256(place).hexdigest()
-                if own.memory.masked == once:  # also if the file of the attempt was put back
-                    raise DeploymentError("this node has sent its masked words already")
-                if order.digest != member.question:
-                    raise DeploymentError("the order is not the one for which this node has made its keys")
-                words = _words(order, own, member, hosted, whose, train)
-                own.remember(masked=once)
-                with _protocol():
-                    reply = member.masked(parts, words)
+                reply = member.masked(parts, words)
             elif exchange == "agree":
-                survivors = own.signing(round_, member, data)
-                with _protocol():
-                    reply = member.agree(data, own.key)
-                own.remember(signed=round_, survivors=survivors)
+                reply = member.agree(data, own.key)
             elif exchange == "unmask":
-                survivors = own.signing(round_, member, bytes(asked["survivors"]))
-                with _protocol():
-                    reply = member.unmask(bytes(asked["survivors"]), parts, own.agreement.keys)
-                seen = own.memory.seen | dict.fromkeys(member.signers, round_)
-                own.remember(signed=round_, survivors=survivors, seen=seen)
+                reply = member.unmask(survivors, parts, own.agreement.keys)
             else:
                 raise DeploymentError(f"there is no exchange {exchange!r}")
+        except ValueError as error:  # what the protocol refuses follows from messages alone: the server may know it
+            raise DeploymentError(str(error)) from None
+        if signed:
+            seen = own.memory.seen | dict.fromkeys(member.signers if exchange == "unmask" else (), round_)
+            own.remember(signed=round_, survivors=signed, seen=seen)
         own.member = member
     return reply
-
-
-@contextmanager
-def _protocol() -> Iterator[None]:
-    """What the protocol refuses follows from messages alone, so the server may know it (DeploymentError)."""
-    try:
-        yield
-    except ValueError as error:
-        raise DeploymentError(str(error)) from None
 
 
 def _cut(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
@@ -213,3 +410,59 @@ def own_piece(task_json: str) -> Any:
     task = task_of(task_json)
     pieces = task.submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
     return task.submodels.a_piece(pieces)
+
+
+def grid_of_words(clip: float, noise_multiplier: float, terms: Terms) -> float:
+    """The number of which each coordinate of a node's noisy sum is a whole multiple."""
+    return grid_of(terms.share(noise_multiplier * clip), STEPS) if noise_multiplier else quantum(clip)
+
+
+def words_of(
+    sums: Sums, count: float, multiplier_of: Mapping[str, float], clip_of: Mapping[str, float], terms: Terms, seed: int
+) -> Words:
+    """A node's sum and its share of the noise, as words modulo 2**bits in the order of ``sums``.
+
+    Each share is N(0, deviation^2 / honest), rounded to the grid after it is added (:func:`add_gaussian`). The sum of
+    the shares is the rounding of one Gaussian and independent uniforms, up to a total variation of 2**-280
+    (docs/secure-aggregation.md, Lemma 1), so it costs at most what the Gaussian costs.
+
+    Args:
+        count: units below the clip minus half of all that trained; the last word where the terms have noise for it.
+        multiplier_of, clip_of: noise multiplier and clipping norm of each array.
+        seed: secret, of this attempt alone.
+    """
+    parts = [(array.astype(np.float64).ravel(), multiplier_of[name], clip_of[name]) for name, array in sums.items()]
+    if terms.count_noise:
+        parts.append((np.array([count]), terms.count_noise, 1.0))
+    words = []
+    for index, (flat, multiplier, clip) in enumerate(parts):
+        if multiplier:
+            deviation = terms.share(multiplier * clip)
+            add_gaussian(flat, deviation, Address(seed, "share of noise", (index,)), steps=STEPS)
+        flat /= grid_of_words(clip, multiplier, terms)
+        words.append(flat.astype(np.int64).view(np.uint64).astype(f"u{terms.bits // 8}"))
+    return np.concatenate(words)
+
+
+def sums_of(
+    words: Words,
+    shapes: Mapping[str, tuple[int, ...]],
+    multiplier_of: Mapping[str, float],
+    clip_of: Mapping[str, float],
+    terms: Terms,
+) -> tuple[Sums, float]:
+    """The noisy sums and the noisy count (0 without) that words stand for: the inverse of :func:`words_of`."""
+    signed = words.view(f"i{terms.bits // 8}").astype(np.float64)
+    sums, place = {}, 0
+    for name, shape in shapes.items():
+        size = int(np.prod(shape))
+        grid = grid_of_words(clip_of[name], multiplier_of[name], terms)
+        sums[name] = (signed[place : place + size] * grid).reshape(shape)
+        place += size
+    noise = terms.count_noise
+    return sums, float(signed[-1] * grid_of_words(1.0, noise, terms)) if noise else 0.0
+
+
+def length_of(shapes: Mapping[str, tuple[int, ...]], terms: Terms) -> int:
+    """Number of words."""
+    return sum(int(np.prod(shape)) for shape in shapes.values()) + bool(terms.count_noise)

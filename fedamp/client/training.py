@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -15,15 +14,156 @@ from torch import Tensor, nn
 
 from fedamp import rng
 from fedamp.base.devices import is_gpu
-from fedamp.client import perceptron
-from fedamp.client.batches import Batches
-from fedamp.client.channels import ChannelsOfClients
-from fedamp.client.stacked_layers import for_all_clients
-from fedamp.client.stacks import MILD_RATE, why_alone
+from fedamp.client.stacked_networks import FullyConnected, for_all_clients, stacked
+from fedamp.client.stacks import MILD_RATE, Batches, why_alone
 from fedamp.data import Cohort
 from fedamp.federation.losses import CrossEntropy, Loss
 from fedamp.federation.training import LocalTraining
 from fedamp.models.custom import generators_from
+
+# Outputs [records, ...] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
+Forward = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The result of local training."""
+
+    updates: dict[str, Tensor]  # float32 [clients, *shape] by parameter name: trained minus start
+    losses: NDArray[np.float64]  # [clients], sum over the records of the first batch of their loss, before training
+    records: NDArray[np.int64]  # [clients], the number of these records
+
+
+class Trainer:
+    """Trains clients whose models have the same architecture.
+
+    Clients train together under ``torch.func.vmap``, or in a faster way (:mod:`fedamp.client.stacked_networks`). The
+    result is the same to floating-point tolerance. A stack of one client needs none of it: any model trains in one.
+
+    Args:
+        forward: the model. It must treat records independently.
+        loss: default: cross-entropy.
+        rate: learning rate; default: that of the first round.
+        module: the same model, if it is built in: some of them train faster.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        config: LocalTraining,
+        device: str = "cpu",
+        loss: Loss | None = None,
+        rate: float | None = None,
+        module: nn.Module | None = None,
+    ) -> None:
+        self.forward, self.config, self.device = forward, config, device
+        self.loss = loss or CrossEntropy()
+        self.rate = config.learning_rate_in(1) if rate is None else rate
+        self.stacked = stacked(module, device)  # the model of all clients
+        plain = is_plain(config) and type(self.loss) is CrossEntropy and config.precision != "bfloat16"
+        self.descends = plain and isinstance(self.stacked, FullyConnected)  # without autograd
+        self.gives_copies = module is None  # what other people's code changes in place, no further step must see
+
+    def train(
+        self,
+        start: dict[str, Tensor],
+        cohort: Cohort,
+        seeds: NDArray[np.void],
+        arguments: Sequence[Tensor] = (),
+        own: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> Trained:
+        """Train every client of a stack. A client's update follows from the shape of the stack, not from its mates,
+        where the kernels allow it (:func:`fedamp.client.stacks.why_alone`).
+
+        Args:
+            start: the parameters that all of them start from, by name; never written to.
+            cohort, seeds: each client's records, and the seed of their order.
+            arguments: further arguments of ``forward``, of shape [clients, ...].
+            own: [clients, *shape], in place of some of ``start``, what each client starts from (``module`` is None).
+        """
+        batches, clients = Batches(self.config, cohort, seeds, self.device), len(cohort.sizes)
+        if self.descends and isinstance(self.stacked, FullyConnected):
+            updates, losses = self.stacked.descend(start, batches.inputs, list(batches), self.rate)
+            return Trained(updates, losses.cpu().numpy(), batches.counts)
+        values = {name: value.expand(clients, *value.shape) for name, value in start.items()} | dict(own)
+        arguments = [each.to(self.device) for each in arguments]
+        if self.stacked is None and clients == 1:
+            word = int(rng.client_words(seeds, "what the model draws", 1)[0, 0])
+            with generators_from(word >> 1, is_gpu(self.device)):
+                return self._descend(self._alone, values, batches, arguments)
+        return self._descend(self.stacked or for_all_clients(self.forward), values, batches, arguments)
+
+    def _descend(
+        self, together: Forward, start: dict[str, Tensor], batches: Batches, arguments: Sequence[Tensor]
+    ) -> Trained:
+        """Steps down the mean loss of each batch; ``together`` takes everything with an axis of clients."""
+        directions, proximal = OPTIMIZERS[self.config.optimizer](self.config), self.config.proximal
+        values, losses = [*start.values()], torch.zeros(len(batches.counts), dtype=torch.float64)
+        first = values
+        for step, batch in enumerate(batches):
+            leaves = [(value.clone() if self.gives_copies else value.detach()).requires_grad_() for value in values]
+            bfloat16 = self.config.precision == "bfloat16"
+            with torch.autocast(batches.inputs.device.type, torch.bfloat16) if bfloat16 else nullcontext():
+                given = [batches.inputs_of(batch), *arguments]
+                if self.gives_copies and step < batches.steps - 1:
+                    given = [each.clone() for each in given]
+                outputs = together(dict(zip(start, leaves, strict=True)), *given)
+            found = outputs.detach().float()
+            if step == 0:
+                losses = self.loss.sums(found, batch.labels, batch.weights).cpu()
+            # Through a scalar: handing torch the outputs' gradients makes it import its symbolic algebra, which takes
+            # longer than many rounds.
+            scalar = (outputs * self.loss.gradients(found, batch.labels, batch.weights)).sum()
+            gradients = list(torch.autograd.grad(scalar, leaves, materialize_grads=True))
+            if proximal:
+                gradients = list(torch._foreach_add(gradients, torch._foreach_sub(values, first), alpha=proximal))
+            if self.config.weight_decay:
+                gradients = list(torch._foreach_add(gradients, values, alpha=self.config.weight_decay))
+            gradients = directions(gradients)
+            if not is_plain(self.config):  # clients that have done all their steps stay where they are
+                active = (batch.weights > 0).any(1)
+                gradients = [gradient * active.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
+            if step == 0:
+                # All clients share the start, so the first step goes to new memory. Stacks lie in memory as their
+                # gradients do: then the steps that follow are fast.
+                values = [torch.empty_like(gradient) for gradient in gradients]
+                for value, shared, gradient in zip(values, first, gradients, strict=True):
+                    torch.add(shared, gradient, alpha=-self.rate, out=value)
+            else:
+                torch._foreach_add_(values, gradients, alpha=-self.rate)
+            del gradients, scalar  # the next step needs the memory
+        if values is first:
+            changes = [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in first]
+        else:
+            changes = [value.sub_(each) for value, each in zip(values, first, strict=True)]
+        return Trained(dict(zip(start, changes, strict=True)), losses.numpy(), batches.counts)
+
+    def why_alone(
+        self,
+        start: dict[str, Tensor],
+        like: Cohort,
+        row_inputs: Callable[[NDArray[Any], NDArray[np.void]], tuple[Sequence[Tensor], Mapping[str, Tensor]]],
+        vocabulary: int | None,
+    ) -> str:
+        """Why clients cannot share a stack such as ``like``, whose records do not count; empty where they can.
+
+        ``row_inputs`` gives arguments of ``forward`` and ``own``, for inputs and seeds; ``vocabulary`` is the number of
+        tokens, None for numbers.
+        """
+        few = copy.copy(self)
+        few.rate = MILD_RATE
+        few.config = self.config.model_copy(update={"steps": min(self.config.steps or 3, 3), "epochs": None})
+
+        def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
+            updates = few.train(start, cohort, seeds, *row_inputs(cohort.inputs, seeds)).updates
+            return {name: update[torch.from_numpy(kept).to(update.device)] for name, update in updates.items()}
+
+        return why_alone(train, like, sum(value.numel() for value in start.values()), vocabulary)
+
+    def _alone(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
+        mine = {name: value[0] for name, value in parameters.items()}
+        return self.forward(mine, inputs[0], *(argument[0] for argument in arguments))[None]
+
 
 # From gradients, stacks [clients, *shape], to the directions of a step, whose length is the learning rate times theirs.
 # Neither arguments nor earlier results are written to. The state ends with the round.
@@ -75,156 +215,6 @@ def is_plain(config: LocalTraining, steps: Literal[1] | None = None) -> bool:
     """Whether every step is the learning rate times a gradient of the loss alone; the first one, if ``steps`` is 1."""
     momentum = config.momentum if steps is None else 0.0
     return config.optimizer == "sgd" and not (momentum or config.weight_decay or config.proximal)
-
-
-# Outputs [records, ...] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
-Forward = Callable[..., Tensor]
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The result of local training."""
-
-    updates: dict[str, Tensor]  # float32 [clients, *shape] by parameter name: trained minus start
-    losses: NDArray[np.float64]  # [clients], sum over the records of the first batch of their loss, before training
-    records: NDArray[np.int64]  # [clients], the number of these records
-
-
-class Trainer:
-    """Trains clients whose models have the same architecture.
-
-    Clients train together under ``torch.func.vmap``; without autograd (:mod:`fedamp.client.perceptron`), or as one
-    convolutional network (:mod:`fedamp.client.channels`), where that trains the model. The result is the same to
-    floating-point tolerance. A stack of one client needs none of it: any model trains in one.
-
-    Args:
-        forward: the model. It must treat records independently.
-        loss: default: cross-entropy.
-        rate: learning rate; default: that of the first round.
-        module: the same model, if it is built in: some of them train faster.
-    """
-
-    def __init__(
-        self,
-        forward: Forward,
-        config: LocalTraining,
-        device: str = "cpu",
-        loss: Loss | None = None,
-        rate: float | None = None,
-        module: nn.Module | None = None,
-    ) -> None:
-        self.forward, self.config, self.device = forward, config, device
-        self.loss = loss or CrossEntropy()
-        self.rate = config.learning_rate_in(1) if rate is None else rate
-        layers = perceptron.layers_of(module)
-        self.channels = ChannelsOfClients.of(module)
-        self.together = partial(perceptron.outputs, layers) if layers else self.channels  # the model of all clients
-        # Blocks of so many rows begin at a multiple of 64 bytes in every slot, if rows have 16 numbers or more.
-        on_cpu = layers is not None and not is_gpu(device)
-        self.step_of_places = 2 if self.channels else 4 if on_cpu else None
-        plain = is_plain(config) and type(self.loss) is CrossEntropy and config.precision != "bfloat16"
-        self.layers = layers if plain else None  # of a network that trains without autograd
-        self.gives_copies = module is None  # what other people's code changes in place, no further step must see
-
-    def train(
-        self,
-        start: dict[str, Tensor],
-        cohort: Cohort,
-        seeds: NDArray[np.void],
-        arguments: Sequence[Tensor] = (),
-        own: Mapping[str, Tensor] = MappingProxyType({}),
-    ) -> Trained:
-        """Train every client of a stack. A client's update follows from the shape of the stack, not from its mates,
-        where the kernels allow it (:func:`fedamp.client.stacks.why_alone`).
-
-        Args:
-            start: the parameters that all of them start from, by name; never written to.
-            cohort, seeds: each client's records, and the seed of their order.
-            arguments: further arguments of ``forward``, of shape [clients, ...].
-            own: [clients, *shape], in place of some of ``start``, what each client starts from (``module`` is None).
-        """
-        batches, clients = Batches(self.config, cohort, seeds, self.device), len(cohort.sizes)
-        if self.layers is not None:
-            updates, losses = perceptron.descend(self.layers, start, batches.inputs, list(batches), self.rate)
-            return Trained(updates, losses.cpu().numpy(), batches.counts)
-        stacked = {name: value.expand(clients, *value.shape) for name, value in start.items()} | dict(own)
-        arguments = [each.to(self.device) for each in arguments]
-        if self.together is None and clients == 1:
-            word = int(rng.client_words(seeds, "what the model draws", 1)[0, 0])
-            with generators_from(word >> 1, is_gpu(self.device)):
-                return self._descend(self._alone, stacked, batches, arguments)
-        return self._descend(self.together or for_all_clients(self.forward), stacked, batches, arguments)
-
-    def why_alone(
-        self,
-        start: dict[str, Tensor],
-        like: Cohort,
-        row_inputs: Callable[[NDArray[Any], NDArray[np.void]], tuple[Sequence[Tensor], Mapping[str, Tensor]]],
-        vocabulary: int | None,
-    ) -> str:
-        """Why clients cannot share a stack such as ``like``, whose records do not count; empty where they can.
-
-        ``row_inputs`` gives arguments of ``forward`` and ``own``, for inputs and seeds; ``vocabulary`` is the number of
-        tokens, None for numbers.
-        """
-        few = copy.copy(self)
-        few.rate = MILD_RATE
-        few.config = self.config.model_copy(update={"steps": min(self.config.steps or 3, 3), "epochs": None})
-
-        def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
-            updates = few.train(start, cohort, seeds, *row_inputs(cohort.inputs, seeds)).updates
-            return {name: update[torch.from_numpy(kept).to(update.device)] for name, update in updates.items()}
-
-        return why_alone(train, like, sum(value.numel() for value in start.values()), vocabulary)
-
-    def _alone(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
-        mine = {name: value[0] for name, value in parameters.items()}
-        return self.forward(mine, inputs[0], *(argument[0] for argument in arguments))[None]
-
-    def _descend(
-        self, together: Forward, start: dict[str, Tensor], batches: Batches, arguments: Sequence[Tensor]
-    ) -> Trained:
-        """Steps down the mean loss of each batch; ``together`` takes everything with an axis of clients."""
-        directions, proximal = OPTIMIZERS[self.config.optimizer](self.config), self.config.proximal
-        values, losses = [*start.values()], torch.zeros(len(batches.counts), dtype=torch.float64)
-        first = values
-        for step, batch in enumerate(batches):
-            leaves = [(value.clone() if self.gives_copies else value.detach()).requires_grad_() for value in values]
-            bfloat16 = self.config.precision == "bfloat16"
-            with torch.autocast(batches.inputs.device.type, torch.bfloat16) if bfloat16 else nullcontext():
-                given = [batches.inputs_of(batch), *arguments]
-                if self.gives_copies and step < batches.steps - 1:
-                    given = [each.clone() for each in given]
-                outputs = together(dict(zip(start, leaves, strict=True)), *given)
-            found = outputs.detach().float()
-            if step == 0:
-                losses = self.loss.sums(found, batch.labels, batch.weights).cpu()
-            # Through a scalar: handing torch the outputs' gradients makes it import its symbolic algebra, which takes
-            # longer than many rounds.
-            scalar = (outputs * self.loss.gradients(found, batch.labels, batch.weights)).sum()
-            gradients = list(torch.autograd.grad(scalar, leaves, materialize_grads=True))
-            if proximal:
-                gradients = list(torch._foreach_add(gradients, torch._foreach_sub(values, first), alpha=proximal))
-            if self.config.weight_decay:
-                gradients = list(torch._foreach_add(gradients, values, alpha=self.config.weight_decay))
-            gradients = directions(gradients)
-            if not is_plain(self.config):  # clients that have done all their steps stay where they are
-                active = (batch.weights > 0).any(1)
-                gradients = [gradient * active.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
-            if step == 0:
-                # All clients share the start, so the first step goes to new memory. Stacks lie in memory as their
-                # gradients do: then the steps that follow are fast.
-                values = [torch.empty_like(gradient) for gradient in gradients]
-                for value, shared, gradient in zip(values, first, gradients, strict=True):
-                    torch.add(shared, gradient, alpha=-self.rate, out=value)
-            else:
-                torch._foreach_add_(values, gradients, alpha=-self.rate)
-            del gradients, scalar  # the next step needs the memory
-        if values is first:
-            changes = [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in first]
-        else:
-            changes = [value.sub_(each) for value, each in zip(values, first, strict=True)]
-        return Trained(dict(zip(start, changes, strict=True)), losses.numpy(), batches.counts)
 
 
 @contextmanager

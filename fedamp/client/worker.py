@@ -12,13 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedamp.client import perceptron
 from fedamp.client.clipping import ClippedSum, Rows, clip_and_sum
-from fedamp.client.memory import places_for
+from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.personal import PersonalLayers, personal_layers
-from fedamp.client.records import RecordSteps
+from fedamp.client.stacked_networks import layers_of
 from fedamp.client.stacks import Stack, aligned
-from fedamp.client.task import UNTRAINABLE, ClientTask, log
+from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
 from fedamp.client.training import Trainer, arithmetic
 from fedamp.data import Cohort, Dataset
 from fedamp.data.dataset import WRONG_RECORDS
@@ -89,25 +88,26 @@ class _PieceTrainer:
         module = piece.module.to(device)
         known = module if piece.known else None
         self._trainer = Trainer(piece.forward, task.client, device, loss, rate, known)
-        layers = perceptron.layers_of(known)
-        single = piece.owns_all and RecordSteps.can_run(task, module, piece.known)
-        self._steps = RecordSteps(layers, rate, loss) if layers and single else None
+        layers = layers_of(known)
+        single = piece.owns_all and GhostClipping.can_run(task, module, piece.known)
+        self._ghost = GhostClipping(layers, rate, loss) if layers and single else None
         size = task.client.batch_size
         self.batch = None if size == "full" else size
         self._row_inputs = partial(piece.row_inputs, decays=bool(task.client.weight_decay))
 
     def places(self, records: int) -> int:
-        """The places for the records of a client. Products of single rows often round by their place in memory."""
-        trainer, fixed = self._trainer, self.batch if self.task.client.steps else None
-        least = 1 if self._steps or (trainer.channels and trainer.channels.takes_single_records) else 2
-        return places_for(records, least, trainer.step_of_places, fixed)
+        """The places for the records of a client."""
+        stacked, fixed = self._trainer.stacked, self.batch if self.task.client.steps else None
+        least, step = (stacked.least, stacked.places) if stacked else (2, None)
+        return places_for(records, 1 if self._ghost else least, step, fixed)
 
     def why_alone(self, start: dict[str, Tensor], stack: Stack) -> str:
         """Why clients cannot share a stack of this shape; empty where they can."""
-        if self._steps is not None:
-            return self._steps.why_alone(start, stack.cohort)
-        inputs = partial(self._row_inputs, start)
-        return self._trainer.why_alone(start, stack.cohort, inputs, self.task.model.vocabulary)
+        if self._ghost is not None:
+            return self._ghost.why_alone(start, stack.cohort)
+        return self._trainer.why_alone(
+            start, stack.cohort, partial(self._row_inputs, start), self.task.model.vocabulary
+        )
 
     def train(
         self, start: dict[str, Tensor], stack: Stack, clips: Sequence[float], report: TrainReport
@@ -116,8 +116,8 @@ class _PieceTrainer:
         piece, cohort = self.piece, stack.cohort
         parts = piece.parts if len(clips) == 2 else (sum(piece.parts, ()),)
         counted = report.counted(stack.units, len(stack.seeds))
-        if self._steps is not None:
-            clipped, tensor = self._steps.sum(start, cohort, parts, clips, self.task.normalised, counted)
+        if self._ghost is not None:
+            clipped, tensor = self._ghost.sum(start, cohort, parts, clips, self.task.normalised, counted)
             losses, records = tensor.cpu().numpy(), cohort.sizes
         else:
             own = self._own(start, stack)

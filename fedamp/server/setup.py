@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
-from fedamp.client.memory import StackSize, bytes_of_a_worker, power_above, stack_size
-from fedamp.client.perceptron import layers_of
-from fedamp.client.records import RecordSteps
+from fedamp.client.ghost_clipping import GhostClipping
+from fedamp.client.stacked_networks import layers_of
 from fedamp.client.stacks import aligned
-from fedamp.client.task import ClientTask
+from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, power_above, stack_size
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
 from fedamp.data.dataset import TO_TEST, WRONG_RECORDS
@@ -363,7 +362,7 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
         per_record += math.prod(task.input_shape) * numbers
     asked, device = plan.scenario.engine.clients_per_batch, plan.scenario.engine.device
     device = devices.here(device) if device == "auto" else device  # a named one may be a cluster's
-    if piece.owns_all and RecordSteps.can_run(task, trained, piece.known):
+    if piece.owns_all and GhostClipping.can_run(task, trained, piece.known):
         # No gradient of a record is formed: activations, their derivatives, and both as float64.
         parameters, per_record, most = 0, 4 * per_record, min(RECORDS_AT_ONCE, half)
     elif devices.is_gpu(device):

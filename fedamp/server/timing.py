@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedamp import rng
 from fedamp.base import devices
-from fedamp.client.memory import StackSize
+from fedamp.client.task import StackSize
 from fedamp.client.worker import TrainingNode
 from fedamp.data import Cohort
 from fedamp.engines.wire import RoundOrder, rows

@@ -13,8 +13,7 @@ from flwr.serverapp import Grid
 
 from fedamp import rng
 from fedamp.base.arrays import Sums
-from fedamp.client.participant import Agreement
-from fedamp.client.secure import length_of, sums_of
+from fedamp.client.secure import Agreement, length_of, sums_of
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import FederationError

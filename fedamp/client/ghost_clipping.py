@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedamp.client.clipping import ClippedSum, quantum, scales_of
-from fedamp.client.perceptron import layers_of
+from fedamp.client.stacked_networks import layers_of
 from fedamp.client.stacks import MILD_RATE, aligned, why_alone
 from fedamp.client.task import ClientTask
 from fedamp.client.training import is_plain
@@ -27,8 +27,8 @@ _INPUT_BITS, _ALL_BITS = 18, 31
 _BLOCK = 1 << 16  # float64 numbers at once: they stay in the cache
 
 
-class RecordSteps:
-    """Takes single steps from one model for many records.
+class GhostClipping:
+    """The clipped sum of single steps from one model for many records (ghost clipping: Li et al. 2022).
 
     ``layers`` are the names of the linear layers, from the first on, with a ReLU between them; ``loss`` is built in.
     """
@@ -86,7 +86,7 @@ class RecordSteps:
 
     def why_alone(self, start: Mapping[str, Tensor], like: Cohort) -> str:
         """Why records cannot share such slots; empty where they can."""
-        mild = RecordSteps(self._layers, MILD_RATE, self._loss)
+        mild = GhostClipping(self._layers, MILD_RATE, self._loss)
 
         def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
             alone = Cohort(cohort.inputs, cohort.labels, np.isin(np.arange(len(seeds)), kept).astype(np.int64))

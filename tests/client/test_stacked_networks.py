@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import scaled_dot_product_attention
 
-from fedamp.client.stacked_layers import for_all_clients
+from fedamp.client.stacked_networks import for_all_clients
 
 CLIENTS, RECORDS, PLACES, INTO = 3, 4, 5, 6
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedamp.client.clipping import clip_and_sum, quantum
-from fedamp.client.records import RecordSteps
+from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.data import Cohort
 from fedamp.federation.losses import LOSSES
 from fedamp.federation.training import LocalTraining
@@ -46,7 +46,7 @@ def cohort_of(inputs, labels):
 
 def stepped(module, inputs, labels, parts, clips, normalised=False, loss=None):
     start = dict(module.named_parameters())
-    return RecordSteps(LAYERS, RATE, loss).sum(start, cohort_of(inputs, labels), parts, clips, normalised)
+    return GhostClipping(LAYERS, RATE, loss).sum(start, cohort_of(inputs, labels), parts, clips, normalised)
 
 
 LAYERS = ("hidden.0", "output")
@@ -96,9 +96,9 @@ SINGLE = {"steps": 1, "learning_rate": 0.3}
 def test_only_plain_steps_of_known_losses_go_without_gradients_of_records(client, fast):
     task = TASK.model_copy(update={"client": LocalTraining(**SINGLE, **client)})
     module = build(task.model, (3, 4), 4)
-    assert RecordSteps.can_run(task, module, known=True) == fast
-    assert not RecordSteps.can_run(task, nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), known=False)
-    assert not RecordSteps.can_run(task.model_copy(update={"unit": "client"}), module, known=True)
+    assert GhostClipping.can_run(task, module, known=True) == fast
+    assert not GhostClipping.can_run(task, nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), known=False)
+    assert not GhostClipping.can_run(task.model_copy(update={"unit": "client"}), module, known=True)
 
 
 @settings(max_examples=25, deadline=None)
