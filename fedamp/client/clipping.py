@@ -55,11 +55,6 @@ class ClippedSum:
     failed: Tensor  # bool [units]: the update was not finite, and counts as zero in every part
     clipped: Tensor  # bool [parts, units]: norm above the clip
 
-    @property
-    def below_clip(self) -> Tensor:
-        """Bool [units]: the norm was within the clip in every part (a failed unit is not)."""
-        return ~self.failed & ~self.clipped.any(0)
-
 
 def clip_and_sum(
     updates: Mapping[str, Tensor],

@@ -122,7 +122,7 @@ class FullyConnected:
             logits = stack[-1].logits(values, batch.records)
             if number == 0:
                 losses = _losses(logits[:, :classes], batch)
-            gradients = _filled(_logit_gradients(logits[:, :classes], batch), 1).mT
+            gradients = _logit_gradients(logits[:, :classes], batch).mT
             for layer in reversed(stack[1:]):
                 gradients = layer.backward(gradients)
             stack[0].step(gradients)
@@ -238,9 +238,12 @@ def _losses(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def _logit_gradients(logits: Tensor, batch: Batch) -> Tensor:
-    """Gradients of the weighted cross-entropy: (softmax - one hot) * weight, as logits [clients, classes, batch]."""
+    """Gradients of the weighted cross-entropy: (softmax - one hot) * weight, as [clients, filled classes, batch]."""
+    clients, classes, records = logits.shape
     weights = batch.weights.unsqueeze(1)
-    return torch.softmax(logits, 1).mul_(weights).scatter_add_(1, batch.labels.unsqueeze(1), -weights)
+    gradients = logits.new_zeros(clients, classes + -classes % _WIDTH, records)
+    torch.mul(torch.softmax(logits, 1), weights, out=gradients[:, :classes])
+    return gradients.scatter_add_(1, batch.labels.unsqueeze(1), -weights)
 
 
 class Convolutional:

@@ -39,7 +39,7 @@ class TrainReport(RoundAnswer):
     def counted(self, clients: NDArray[np.int64], slots: int | None = None) -> NDArray[np.bool_]:
         """Which of the clients in the first slots of a stack are no dummies; False for empty slots."""
         kept = np.zeros(slots or len(clients), bool)
-        kept[: len(clients)] = [client not in self.dummies for client in clients.tolist()]
+        kept[: len(clients)] = True if not self.dummies else [each not in self.dummies for each in clients.tolist()]
         return kept
 
     def add(
@@ -51,11 +51,11 @@ class TrainReport(RoundAnswer):
     ) -> None:
         """Count clients that trained together, in the first slots of a stack, with loss and records of each slot."""
         here = np.flatnonzero(self.counted(clients))
-        fine = ~clipped.failed.cpu().numpy()[here]
+        fine, longer = ~clipped.failed.cpu().numpy()[here], clipped.clipped.cpu().numpy()[:, here].any(0)
         self.reported += clients[here].tolist()
         self.failed += int((~fine).sum())
-        self.clipped += int(clipped.clipped[:, here].any(0).sum())
-        self.below_clip += int(clipped.below_clip[here].sum())
+        self.clipped += int(longer.sum())
+        self.below_clip += int((fine & ~longer).sum())
         if losses is not None and records is not None:
             self.loss_sum += float(np.where(np.isfinite(losses[here]) & fine, losses[here], 0.0).sum())
             self.records += int(records[here][fine].sum())
@@ -278,10 +278,11 @@ class TrainingNode:
                 return -1
 
         try:
-            sizes = self.dataset.sizes(clients).tolist()
+            sizes = self.dataset.sizes(clients)
         except DataError:
-            sizes = list(map(size, clients.tolist()))
-        places = np.array([trainer.places(size) if size >= 0 else 0 for size in sizes], np.int64)
+            sizes = np.array([size(client) for client in clients.tolist()])
+        found, which = np.unique(sizes, return_inverse=True)
+        places = np.array([trainer.places(size) if size >= 0 else 0 for size in found.tolist()], np.int64)[which]
         return [(int(each), np.flatnonzero(places == each)) for each in np.unique(places) if each]
 
     def _records(self, clients: NDArray[np.int64]) -> Cohort:

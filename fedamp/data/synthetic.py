@@ -1,7 +1,8 @@
-"""Gaussian classes of any size: a record is computed from its number when it is read, and nothing is held in memory."""
+"""Gaussian classes of any size: a record is computed from its number when it is read; few are held in memory."""
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +17,7 @@ from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.errors import DataError
 
 _NUMBERS_AT_ONCE = 1 << 16  # normals drawn at once: their temporaries stay in the processor's cache
+_KEPT = 1 << 21  # numbers of all records, up to which they are computed once
 
 
 class SyntheticData(DataSection):
@@ -84,7 +86,16 @@ class SyntheticDataset(Dataset):
     def gather(self, clients: NDArray[np.int64]) -> Cohort:
         sizes = self.sizes(clients)
         records = clients[:, None] * self.records_per_unit + self._places
+        if self._kept:
+            return Cohort(self._kept[0][records], self._kept[1][records], sizes)
         return Cohort(*self._records("training", records, self.config.records_per_client), sizes)
+
+    @cached_property
+    def _kept(self) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
+        count = self.num_clients * self.records_per_unit
+        if count * self.centres.shape[1] > _KEPT:
+            return None
+        return self._records("training", np.arange(count), self.config.records_per_client)
 
     def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Records of clients that take no part, each with its own shift."""

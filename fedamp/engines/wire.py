@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
 
@@ -220,7 +221,7 @@ class RoundOrder:
         given = (told["task"], told["round"], clips, units, arrays, told["extracted"], frozen, config)
         return cls(*given, told["secret"], told["below"], exchange, told["bytes"])
 
-    @property
+    @cached_property
     def _form(self) -> _Form:
         asked, shapes = np.arange(self.below), dict[str, tuple[int, ...]]()
         if self.arrays and not self.answer_bytes:
@@ -228,7 +229,9 @@ class RoundOrder:
             shapes = {name: array.shape for name, array in self.arrays.items() if name not in self.frozen}
         elif self.answer_bytes:
             asked = asked[:0]
-        return _Form(np.pad(asked, (0, -len(asked) % 64), constant_values=NO_UNIT), shapes, self.answer_bytes)
+        places = np.full(len(asked) + -len(asked) % 64, NO_UNIT)
+        places[: len(asked)] = asked
+        return _Form(places, shapes, self.answer_bytes)
 
 
 class Status(IntEnum):

@@ -75,10 +75,10 @@ def add_gaussian(
         ValueError: numbers of 2**32 deviations or widths of 2**20; float64 cannot hold them to a multiple of the grid.
     """
     grid = grid_of(deviation or float(hidden.unit if hidden else 0), steps)
-    gaussian, uniform = address.stream(), address.stream(", uniform")
+    gaussian, uniform = address.stream(), address.stream(", uniform") if hidden else None
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]
-        part = (_in_units(hidden, grid, start), uniform.words(len(block))) if hidden else None
+        part = (_in_units(hidden, grid, start), uniform.words(len(block))) if hidden and uniform else None
 
         def further(kind: str, place: int, start: int = start) -> rng.Words:
             return address.stream(f"{kind}, further bits", start + place).words(_FURTHER)
