@@ -67,7 +67,7 @@ def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised, 
     found, losses = stepped(module, inputs, labels, parts, clips, normalised, LOSSES[loss]() if loss else None)
     expected = clip_and_sum(updates(module, inputs, labels, plain), parts, clips, normalised=normalised)
     assert torch.equal(found.clipped, expected.clipped)
-    assert torch.equal(found.below_clip, expected.below_clip)
+    assert torch.equal(found.failed, expected.failed)
     for part, clip in zip(parts, clips, strict=True):
         for name in part:
             # Each factor of a record's product is truncated by at most 2**-12 of its length.
