@@ -18,7 +18,7 @@ from fedamp.client.stacked_networks import layers_of
 from fedamp.client.stacks import MILD_RATE, aligned, why_alone
 from fedamp.client.task import ClientTask
 from fedamp.client.training import is_plain
-from fedamp.data import Cohort
+from fedamp.data import PaddedRecords
 from fedamp.federation.losses import LOSSES, CrossEntropy, Loss
 
 # A norm at the clip is 2**31 quanta. An input has some hundred times the numbers of an output, so it gets more bits.
@@ -47,7 +47,7 @@ class GhostClipping:
     def sum(
         self,
         start: Mapping[str, Tensor],
-        cohort: Cohort,
+        cohort: PaddedRecords,
         parts: Sequence[Sequence[str]],
         clips: Sequence[float],
         normalised: bool = False,
@@ -84,12 +84,12 @@ class GhostClipping:
         }
         return ClippedSum({name: sums[name] for name in start}, failed.cpu(), clipped.cpu()), losses
 
-    def why_alone(self, start: Mapping[str, Tensor], like: Cohort) -> str:
+    def why_alone(self, start: Mapping[str, Tensor], like: PaddedRecords) -> str:
         """Why records cannot share such slots; empty where they can."""
         mild = GhostClipping(self._layers, MILD_RATE, self._loss)
 
-        def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
-            alone = Cohort(cohort.inputs, cohort.labels, np.isin(np.arange(len(seeds)), kept).astype(np.int64))
+        def train(cohort: PaddedRecords, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
+            alone = PaddedRecords(cohort.inputs, cohort.labels, np.isin(np.arange(len(seeds)), kept).astype(np.int64))
             return mild.sum(start, alone, (tuple(start),), (1.0,))[0].sums
 
         return why_alone(train, like, sum(value.numel() for value in start.values()))

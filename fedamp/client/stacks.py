@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import rng
-from fedamp.data import Cohort
+from fedamp.data import PaddedRecords
 from fedamp.errors import one_line
 from fedamp.federation.training import LocalTraining
 
@@ -29,8 +29,8 @@ _LAST = np.uint64(2**64 - 1)
 
 MILD_RATE = 0.1  # learning rate of these tests: with any scenario's, random units' updates might not be finite
 
-_Filled = tuple[Cohort, NDArray[np.void]]
-Train = Callable[[Cohort, NDArray[np.void], NDArray[np.int64]], dict[str, Tensor]]
+_Filled = tuple[PaddedRecords, NDArray[np.void]]
+Train = Callable[[PaddedRecords, NDArray[np.void], NDArray[np.int64]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,17 @@ class Stack:
 
     units: NDArray[np.int64]  # their ids
     seeds: NDArray[np.void]  # [slots], a secret seed each; zeros for empty slots
-    cohort: Cohort  # records [slots, places, ...]; an empty slot has none
+    cohort: PaddedRecords  # records [slots, places, ...]; an empty slot has none
 
     @classmethod
-    def of(cls, units: NDArray[np.int64], seeds: NDArray[np.void], records: Cohort, slots: int, places: int) -> "Stack":
+    def of(
+        cls, units: NDArray[np.int64], seeds: NDArray[np.void], records: PaddedRecords, slots: int, places: int
+    ) -> "Stack":
         """Put units into a stack that has room for them."""
         filled, sizes = np.zeros(slots, seeds.dtype), np.zeros(slots, np.int64)
         filled[: len(units)], sizes[: len(units)] = seeds, records.sizes
         inputs, labels = (_in_slots(each, slots, places) for each in (records.inputs, records.labels))
-        return cls(units, filled, Cohort(inputs, labels, sizes))
+        return cls(units, filled, PaddedRecords(inputs, labels, sizes))
 
 
 def _in_slots(array: NDArray[Any], slots: int, places: int) -> NDArray[Any]:
@@ -63,7 +65,7 @@ def aligned(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array) if fits else torch.tensor(array)
 
 
-def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None = None) -> str:
+def why_alone(train: Train, like: PaddedRecords, numbers: int, vocabulary: int | None = None) -> str:
     """Why units cannot share a stack; empty where each gets the same update, to the bit, in any slot, beside any mates.
 
     Random units train, and once more in other slots, where every other one is gone: its slot is empty, or holds numbers
@@ -93,7 +95,7 @@ def why_alone(train: Train, like: Cohort, numbers: int, vocabulary: int | None =
 
 
 def _twice(
-    generator: np.random.Generator, like: Cohort, vocabulary: int | None
+    generator: np.random.Generator, like: PaddedRecords, vocabulary: int | None
 ) -> tuple[_Filled, _Filled, tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Random units in a stack, the same in other slots with half of them gone, and the slots of those left."""
     slots, places = like.inputs.shape[:2]
@@ -111,7 +113,11 @@ def _twice(
     there[gone[empty]] = moved[gone[empty]] = 0
     if vocabulary is None:
         moved[gone[~empty]] = generator.choice([np.nan, np.inf], ((~empty).sum(), *shape[1:]))
-    return (Cohort(inputs, labels, sizes), seeds), (Cohort(moved, labels, there), seeds[order]), (order[kept], kept)
+    return (
+        (PaddedRecords(inputs, labels, sizes), seeds),
+        (PaddedRecords(moved, labels, there), seeds[order]),
+        (order[kept], kept),
+    )
 
 
 def batch_order(
@@ -170,7 +176,7 @@ class Batches:
     ``steps`` is how many batches there are.
     """
 
-    def __init__(self, config: LocalTraining, cohort: Cohort, seeds: NDArray[np.void], device: str) -> None:
+    def __init__(self, config: LocalTraining, cohort: PaddedRecords, seeds: NDArray[np.void], device: str) -> None:
         records, weights, self.steps = batch_order(config, cohort.sizes, seeds, cohort.inputs.shape[1])
         self.inputs, self._labels = aligned(cohort.inputs).to(device), torch.from_numpy(cohort.labels).to(device)
         self._weights, self.counts = torch.from_numpy(weights).to(device), (weights[0] > 0).sum(1)

@@ -16,7 +16,7 @@ from fedamp import rng
 from fedamp.base.devices import is_gpu
 from fedamp.client.stacked_networks import FullyConnected, for_all_clients, stacked
 from fedamp.client.stacks import MILD_RATE, Batches, why_alone
-from fedamp.data import Cohort
+from fedamp.data import PaddedRecords
 from fedamp.federation.losses import CrossEntropy, Loss
 from fedamp.federation.training import LocalTraining
 from fedamp.models.custom import generators_from
@@ -67,7 +67,7 @@ class Trainer:
     def train(
         self,
         start: dict[str, Tensor],
-        cohort: Cohort,
+        cohort: PaddedRecords,
         seeds: NDArray[np.void],
         arguments: Sequence[Tensor] = (),
         own: Mapping[str, Tensor] = MappingProxyType({}),
@@ -141,7 +141,7 @@ class Trainer:
     def why_alone(
         self,
         start: dict[str, Tensor],
-        like: Cohort,
+        like: PaddedRecords,
         row_inputs: Callable[[NDArray[Any], NDArray[np.void]], tuple[Sequence[Tensor], Mapping[str, Tensor]]],
         vocabulary: int | None,
     ) -> str:
@@ -154,7 +154,7 @@ class Trainer:
         few.rate = MILD_RATE
         few.config = self.config.model_copy(update={"steps": min(self.config.steps or 3, 3), "epochs": None})
 
-        def train(cohort: Cohort, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
+        def train(cohort: PaddedRecords, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
             updates = few.train(start, cohort, seeds, *row_inputs(cohort.inputs, seeds)).updates
             return {name: update[torch.from_numpy(kept).to(update.device)] for name, update in updates.items()}
 

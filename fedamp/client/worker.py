@@ -19,7 +19,7 @@ from fedamp.client.stacked_networks import layers_of
 from fedamp.client.stacks import Stack, aligned
 from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
 from fedamp.client.training import Trainer, arithmetic
-from fedamp.data import Cohort, Dataset
+from fedamp.data import Dataset, PaddedRecords
 from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import DataError, one_line
@@ -285,7 +285,7 @@ class TrainingNode:
         places = np.array([trainer.places(size) if size >= 0 else 0 for size in found.tolist()], np.int64)[which]
         return [(int(each), np.flatnonzero(places == each)) for each in np.unique(places) if each]
 
-    def _records(self, clients: NDArray[np.int64]) -> Cohort:
+    def _records(self, clients: NDArray[np.int64]) -> PaddedRecords:
         cohort = self.dataset.gather(clients)
         labels, outputs = self._loss.labels, self.task.num_classes
         if cohort.labels.size and not labels.fit(cohort.labels, outputs):

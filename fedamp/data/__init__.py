@@ -1,10 +1,10 @@
 """Federated data sets: loading, partitioning, and reading the records of a few clients at a time.
 
-    cohort = scenario.data.load(seed, folder).gather(np.array([3, 141]))
+    records = scenario.data.load(seed, folder).gather(np.array([3, 141]))
 
 Nothing here imports torch; pyarrow and ``datasets`` are used only where their data are read.
 """
 
-from fedamp.data.dataset import Cohort, Dataset, LabelCounts
+from fedamp.data.dataset import Dataset, LabelCounts, PaddedRecords
 
-__all__ = ["Cohort", "Dataset", "LabelCounts"]
+__all__ = ["Dataset", "LabelCounts", "PaddedRecords"]

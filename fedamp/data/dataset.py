@@ -21,7 +21,7 @@ WRONG_RECORDS = "a record is not finite, no token, an image that cannot be read,
 
 
 @dataclass(frozen=True)
-class Cohort:
+class PaddedRecords:
     """The records of some clients, padded with zeros to the longest of them."""
 
     inputs: NDArray[Any]  # float32 (tokens: int64) of shape [clients, longest, *input_shape]
@@ -70,7 +70,7 @@ class Dataset(ABC):
         """The labels of one client's records."""
 
     @abstractmethod
-    def gather(self, clients: NDArray[np.int64]) -> Cohort:
+    def gather(self, clients: NDArray[np.int64]) -> PaddedRecords:
         """The records of the clients, in the given order. A client's records do not depend on the other clients.
 
         A client with inputs that prove wrong when they are read gets size zero.

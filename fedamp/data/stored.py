@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from fedamp import rng
 from fedamp.base.section import Count, Part, Positive, Section
 from fedamp.data import partition
-from fedamp.data.dataset import Cohort, DataSection, Dataset
+from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
 from fedamp.data.form import CLASSES, CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import MOST, Table, distinct
@@ -133,7 +133,7 @@ class StoredDataset(Dataset):
         start = self.offsets[client]
         return self.training.labels[start : start + self.sizes(np.array([client]))[0]]
 
-    def gather(self, clients: NDArray[np.int64]) -> Cohort:
+    def gather(self, clients: NDArray[np.int64]) -> PaddedRecords:
         sizes = self.sizes(clients)
         longest = int(sizes.max(initial=0))
         real = np.arange(longest) < sizes[:, None]
@@ -153,7 +153,7 @@ class StoredDataset(Dataset):
             values[real] = rows
             return values
 
-        return Cohort(padded(self.form.read(inputs)), padded(labels), sizes)
+        return PaddedRecords(padded(self.form.read(inputs)), padded(labels), sizes)
 
     def test(self) -> tuple[NDArray[Any], NDArray[Any]]:
         testing = self.testing

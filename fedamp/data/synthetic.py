@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fedamp import rng
 from fedamp.base.section import Count, Positive
-from fedamp.data.dataset import Cohort, DataSection, Dataset
+from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
 from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.errors import DataError
 
@@ -83,12 +83,12 @@ class SyntheticDataset(Dataset):
         """Of the records that train, among a client's."""
         return np.arange(min(self.records_per_unit, self.form.most or self.records_per_unit))
 
-    def gather(self, clients: NDArray[np.int64]) -> Cohort:
+    def gather(self, clients: NDArray[np.int64]) -> PaddedRecords:
         sizes = self.sizes(clients)
         records = clients[:, None] * self.records_per_unit + self._places
         if self._kept:
-            return Cohort(self._kept[0][records], self._kept[1][records], sizes)
-        return Cohort(*self._records("training", records, self.config.records_per_client), sizes)
+            return PaddedRecords(self._kept[0][records], self._kept[1][records], sizes)
+        return PaddedRecords(*self._records("training", records, self.config.records_per_client), sizes)
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:

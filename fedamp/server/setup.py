@@ -20,7 +20,7 @@ from fedamp.client.stacked_networks import layers_of
 from fedamp.client.stacks import aligned
 from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, power_above, stack_size
 from fedamp.client.training import Trainer
-from fedamp.data import Cohort
+from fedamp.data import PaddedRecords
 from fedamp.data.dataset import TO_TEST, WRONG_RECORDS
 from fedamp.engines.simulation import Demand
 from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line, tell
@@ -226,7 +226,7 @@ class RunInputs:
         if self._piece.random:
             return "the model draws random numbers, for each client from its own stream"
         slots = self.task.stack.slots(2, self.plan.units)
-        like = Cohort(*self.made_up(slots, 2), np.zeros(slots, np.int64))
+        like = PaddedRecords(*self.made_up(slots, 2), np.zeros(slots, np.int64))
         trainer, start = self._training()
         row_inputs = partial(self._piece.row_inputs, start, decays=bool(self.task.client.weight_decay))
         return trainer.why_alone(start, like, row_inputs, self.task.model.vocabulary)
@@ -255,7 +255,7 @@ class RunInputs:
         seeds = np.zeros(1, dtype=f"V{rng.SEED_BYTES}")
         inputs, labels = (part[None, :_TRIED] for part in self.test) if self.has_test_set else self.made_up(1, _TRIED)
         kind = "public test" if self.has_test_set else "synthetic"
-        records = Cohort(inputs, labels, np.array([inputs.shape[1]]))
+        records = PaddedRecords(inputs, labels, np.array([inputs.shape[1]]))
         trainer, start = self._training()
         try:
             trained = trainer.train(start, records, seeds, self._piece.arguments(seeds))

@@ -13,7 +13,7 @@ from fedamp import rng
 from fedamp.base import devices
 from fedamp.client.task import StackSize
 from fedamp.client.worker import TrainingNode
-from fedamp.data import Cohort
+from fedamp.data import PaddedRecords
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.server.setup import RunInputs
 
@@ -33,8 +33,8 @@ def seconds_of_a_unit(prepared: RunInputs, steps: int, units: int | None = None)
         changes["stack"] = StackSize(units=units, records=task.stack.records)
     units = max(1, min(units or task.stack.units, math.floor(plan.expected_cohort)))
 
-    def gather(clients: NDArray[np.int64]) -> Cohort:
-        return Cohort(*prepared.made_up(len(clients), records), sizes(clients))
+    def gather(clients: NDArray[np.int64]) -> PaddedRecords:
+        return PaddedRecords(*prepared.made_up(len(clients), records), sizes(clients))
 
     def sizes(clients: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.full(len(clients), records)

@@ -7,7 +7,7 @@ from flwr.app import Context, Message, RecordDict
 
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainReport
-from fedamp.data import Cohort
+from fedamp.data import PaddedRecords
 from fedamp.data.sections import DigitsData
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
@@ -88,11 +88,11 @@ class Records:
     def lost(self, clients: np.ndarray, read: np.ndarray) -> np.ndarray:
         return np.zeros(len(clients), dtype=bool)
 
-    def gather(self, clients: np.ndarray) -> Cohort:
+    def gather(self, clients: np.ndarray) -> PaddedRecords:
         if self.unreadable.intersection(clients.tolist()):
             raise DataError("records cannot be read")
         longest = int(self.lengths[clients].max(initial=0))
-        return Cohort(self.inputs[clients, :longest], self.labels[clients, :longest], self.lengths[clients])
+        return PaddedRecords(self.inputs[clients, :longest], self.labels[clients, :longest], self.lengths[clients])
 
 
 def records(clients: int = 9) -> Records:

@@ -18,7 +18,7 @@ from fedamp.client.stacks import why_alone
 from fedamp.client.task import StackSize
 from fedamp.client.training import Trainer
 from fedamp.client.worker import TrainingNode
-from fedamp.data import Cohort
+from fedamp.data import PaddedRecords
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.federation.training import LocalTraining
@@ -49,10 +49,10 @@ class People:
     def lost(self, clients: np.ndarray, read: np.ndarray) -> np.ndarray:
         return np.zeros(len(clients), bool)
 
-    def gather(self, clients: np.ndarray) -> Cohort:
+    def gather(self, clients: np.ndarray) -> PaddedRecords:
         sizes = self.sizes(clients)
         rows, labels = next(iter(self.records.values()))
-        cohort = Cohort(
+        cohort = PaddedRecords(
             np.zeros((len(clients), sizes.max(initial=0), *rows.shape[1:]), rows.dtype),
             np.zeros((len(clients), sizes.max(initial=0), *labels.shape[1:]), labels.dtype),
             sizes,
@@ -229,9 +229,9 @@ def test_a_model_that_cannot_share_a_stack_trains_alone_and_the_log_says_so(capl
 @pytest.mark.parametrize("slots", [1, 2, 8])
 @pytest.mark.parametrize("fault", ["none", "slot", "mates", "not finite"])
 def test_what_depends_on_slot_or_mates_is_found(slots: int, fault: str) -> None:
-    like = Cohort(np.zeros((slots, 4, 3), np.float32), np.zeros((slots, 4), np.int64), np.zeros(slots, np.int64))
+    like = PaddedRecords(np.zeros((slots, 4, 3), np.float32), np.zeros((slots, 4), np.int64), np.zeros(slots, np.int64))
 
-    def train(cohort: Cohort, seeds: np.ndarray, kept: np.ndarray) -> dict[str, torch.Tensor]:
+    def train(cohort: PaddedRecords, seeds: np.ndarray, kept: np.ndarray) -> dict[str, torch.Tensor]:
         sums = torch.from_numpy(cohort.inputs).sum((1, 2))
         match fault:
             case "slot":
@@ -252,7 +252,7 @@ def test_a_learning_rate_that_diverges_hides_nothing() -> None:
         outputs = torch.bmm(inputs, parameters["weight"].mT)
         return outputs * (1 + torch.arange(len(inputs))[:, None, None] % 2 * 2**-22)
 
-    like = Cohort(np.zeros((8, 4, 3), np.float32), np.zeros((8, 4), np.int64), np.zeros(8, np.int64))
+    like = PaddedRecords(np.zeros((8, 4, 3), np.float32), np.zeros((8, 4), np.int64), np.zeros(8, np.int64))
     start = {"weight": torch.ones(CLASSES, 3)}
     trainer = Trainer(by_slot, LocalTraining(learning_rate=1e30, steps=3))
     trainer.stacked = by_slot

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedamp.client.clipping import clip_and_sum, quantum
 from fedamp.client.ghost_clipping import GhostClipping
-from fedamp.data import Cohort
+from fedamp.data import PaddedRecords
 from fedamp.federation.losses import LOSSES
 from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
@@ -41,7 +41,7 @@ def updates(module, inputs, labels, loss=F.cross_entropy):
 
 
 def cohort_of(inputs, labels):
-    return Cohort(inputs[:, None].numpy(), labels[:, None].numpy(), np.ones(len(labels), np.int64))
+    return PaddedRecords(inputs[:, None].numpy(), labels[:, None].numpy(), np.ones(len(labels), np.int64))
 
 
 def stepped(module, inputs, labels, parts, clips, normalised=False, loss=None):

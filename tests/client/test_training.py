@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedamp import rng
 from fedamp.client.stacked_networks import Convolutional, ReluMaxPool, layers_of, stacked
 from fedamp.client.training import Trainer
-from fedamp.data import Cohort
+from fedamp.data import PaddedRecords
 from fedamp.federation import losses
 from fedamp.federation.training import LocalTraining
 from fedamp.models.masks import Masks
@@ -46,14 +46,14 @@ def forward_of(module: nn.Module):
     return lambda parameters, inputs: functional_call(module, parameters, (inputs,))
 
 
-def make_cohort(shape: tuple[int, ...], sizes: np.ndarray = SIZES, classes: int = 4) -> Cohort:
+def make_cohort(shape: tuple[int, ...], sizes: np.ndarray = SIZES, classes: int = 4) -> PaddedRecords:
     generator = np.random.default_rng(0)
     longest = int(sizes.max())
     inputs = generator.normal(size=(len(sizes), longest, *shape)).astype(np.float32)
     labels = generator.integers(0, classes, size=(len(sizes), longest))
     padding = np.arange(longest) >= sizes[:, None]
     inputs[padding], labels[padding] = 0, 0
-    return Cohort(inputs, labels, sizes)
+    return PaddedRecords(inputs, labels, sizes)
 
 
 def record_batches(config: LocalTraining, size: int, seed: int) -> list[np.ndarray]:
@@ -154,7 +154,7 @@ def test_channels_of_clients_refuse_other_uses_of_parameters() -> None:
 
 def test_nobody_with_records_changes_nothing_without_autograd() -> None:
     module = build(*MODELS["mlp"], 4)
-    nobody = Cohort(np.zeros((2, 0, 12), np.float32), np.zeros((2, 0), np.int64), np.zeros(2, np.int64))
+    nobody = PaddedRecords(np.zeros((2, 0, 12), np.float32), np.zeros((2, 0), np.int64), np.zeros(2, np.int64))
     trainer = Trainer(forward_of(module), RECIPES["full"], module=module)
     trained = trainer.train(parameters_of(module), nobody, SEEDS[:2])
     assert not any(update.any() for update in trained.updates.values())
@@ -190,7 +190,7 @@ def test_other_losses_are_minimised(loss: str, way: str) -> None:
     start, cohort = parameters_of(module), make_cohort(shape)
     generator = np.random.default_rng(3)
     inputs = generator.integers(0, 5, cohort.inputs.shape) if tokens else cohort.inputs
-    cohort = Cohort(inputs, draw(generator, cohort.labels.shape), SIZES)
+    cohort = PaddedRecords(inputs, draw(generator, cohort.labels.shape), SIZES)
     trainer = Trainer(forward_of(module), client, loss=kind(), module=module if way == "layers" else None)
     trained = trainer.train(start, cohort, SEEDS)
     assert_as_alone(trained, lambda i: forward_of(module), start, cohort, client, criterion)
@@ -208,9 +208,9 @@ def test_a_loss_of_ones_own_never_mixes_clients() -> None:
     module, cohort = build(config, shape, 4), make_cohort(shape)
     labels = np.random.default_rng(3).normal(size=(*cohort.labels.shape, 4)).astype(np.float32)
     trainer, start = Trainer(forward_of(module), RECIPES["full"], loss=MixesRecords()), parameters_of(module)
-    before = trainer.train(start, Cohort(cohort.inputs, labels, SIZES), SEEDS)
+    before = trainer.train(start, PaddedRecords(cohort.inputs, labels, SIZES), SEEDS)
     cohort.inputs[3] += 1
-    after = trainer.train(start, Cohort(cohort.inputs, labels, SIZES), SEEDS)
+    after = trainer.train(start, PaddedRecords(cohort.inputs, labels, SIZES), SEEDS)
     for name in start:
         changed = (before.updates[name] != after.updates[name]).flatten(1).any(1)
         assert not changed[[0, 1, 2, 4]].any()

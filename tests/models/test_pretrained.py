@@ -136,7 +136,7 @@ def own(options=LORA):
 def test_adapters_of_peft_train_as_they_do_there():
     """A client's update after two steps, stacked with others, against torch's own SGD on the model of the libraries."""
     from fedamp.client.training import Trainer
-    from fedamp.data import Cohort
+    from fedamp.data import PaddedRecords
     from fedamp.federation.losses import TokenCrossEntropy
     from fedamp.federation.training import LocalTraining
     from fedamp.models.pieces import Piece
@@ -151,7 +151,7 @@ def test_adapters_of_peft_train_as_they_do_there():
     config = LocalTraining(steps=2, batch_size="full", learning_rate=0.5, loss="token-cross-entropy")
     seeds = np.frombuffer(bytes(range(96)), dtype="V32")
     trained = Trainer(piece.forward, config, loss=TokenCrossEntropy()).train(
-        start, Cohort(records, labels, np.full(3, 5)), seeds
+        start, PaddedRecords(records, labels, np.full(3, 5)), seeds
     )
     for client in range(3):
         theirs = own()

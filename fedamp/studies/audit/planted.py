@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedamp.client.app import node_of
 from fedamp.client.task import ClientTask
-from fedamp.data import Cohort, Dataset
+from fedamp.data import Dataset, PaddedRecords
 from fedamp.data.stored import Records, StoredDataset
 from fedamp.data.table import Table
 from fedamp.engines import flower
@@ -70,7 +70,7 @@ class Neighbour:
         """As for any data set."""
         return np.where(np.isin(clients, self._units), self._own.untrainable, self._dataset.cannot_train(clients))
 
-    def gather(self, clients: NDArray[np.int64]) -> Cohort:
+    def gather(self, clients: NDArray[np.int64]) -> PaddedRecords:
         """As for any data set."""
         changed, sizes = np.isin(clients, self._units), self.sizes(clients)
         real, own = self._dataset.gather(clients[~changed]), self._own.gather(np.zeros(changed.sum(), dtype=np.int64))
@@ -82,7 +82,7 @@ class Neighbour:
                 both[some, : values.shape[1]] = values
             return both
 
-        return Cohort(together(real.inputs, own.inputs), together(real.labels, own.labels), sizes)
+        return PaddedRecords(together(real.inputs, own.inputs), together(real.labels, own.labels), sizes)
 
 
 class PlantedFederation:
