@@ -12,7 +12,7 @@ from typer import Argument, Exit, Option, Typer
 
 from fedamp.base.text import printable
 from fedamp.base.version import version
-from fedamp.cli import first, scenarios, secure, terminal
+from fedamp.cli import first, secure, terminal
 from fedamp.cli.terminal import (
     AsJson,
     Format,
@@ -33,7 +33,8 @@ SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_settings=SETTINGS)
 app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
-app.add_typer(scenarios.app, name="scenarios")
+shipped = Typer(help="The shipped scenarios, and the JSON schema for editors.", no_args_is_help=True)
+app.add_typer(shipped, name="scenarios")
 for command in (first.new, first.explain, first.check, secure.agreement, secure.join):
     app.command()(command)
 
@@ -289,6 +290,35 @@ def verify(
     checks = verify_release(run_, key, head) if is_bundle(run_) else terminal.patiently(verify_ledger, run_, head)
     print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
     terminal.judge(checks, f"{run_}: ")
+
+
+@shipped.command("list")
+def list_scenarios() -> None:
+    """The shipped scenarios."""
+    from fedamp.federation.reader import load, shipped_files
+
+    out.print(tables.scenarios_table(map(load, shipped_files())))
+
+
+@shipped.command()
+def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
+    """A scenario with every default, and how many records its clients have."""
+    from fedamp import rng
+    from fedamp.federation.losses import form_of
+
+    loaded = load_scenario(scenario, overrides)
+    print(loaded.to_yaml())
+    form = form_of(loaded.client, loaded.model)
+    dataset = loaded.data.load(rng.public_seed(loaded.seed, "data"), Path(), form)
+    out.print(tables.partition_summary(dataset.label_counts(0)))
+
+
+@shipped.command()
+def schema() -> None:
+    """The JSON schema of a scenario."""
+    from fedamp.federation.reader import json_schema
+
+    terminal.print_json(json_schema())
 
 
 @app.command()

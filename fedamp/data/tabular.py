@@ -11,11 +11,10 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,17 +153,10 @@ class Files:
                 for batch in file.iter_batches(1024, columns=list(names)):
                     yield pa.table([_decoded(batch.column(name)) for name in names], names=list(names))
             return
-        for texts in (
-            _plain_csv(path, names) if self.kind == "csv" and _is_plain(path, names) else self._cells(path, names)
-        ):
-            yield texts if spelled else pa.table([_numbers(texts[name]) for name in names], names=list(names))
-
-    def _cells(self, path: Path, names: Sequence[str]) -> "Iterator[pa.Table]":
-        import pyarrow as pa
-
         rows = _json_cells(path, names) if self.kind == "json" else _csv_cells(path, names)
         while block := list(islice(rows, _BLOCK)):
-            yield pa.table([_texts(cells) for cells in zip(*block, strict=True)], names=list(names))
+            texts = map(_texts, zip(*block, strict=True))
+            yield pa.table(list(texts if spelled else map(_numbers, texts)), names=list(names))
 
 
 def spelled(column: "pa.ChunkedArray") -> NDArray[Any]:
@@ -204,40 +196,6 @@ def _csv(path: Path) -> Iterator[list[str]]:
             yield from filter(None, csv.reader(file, strict=True))
     finally:
         csv.field_size_limit(limit)
-
-
-def _plain_csv(path: Path, names: Sequence[str]) -> "Iterator[pa.Table]":
-    """Cells of some columns as they are spelled, ten times faster; ArrowInvalid: :func:`_csv_cells` may read them."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow
-
-    texts = dict.fromkeys(names, pa.large_string())
-    for block in arrow.open_csv(
-        path,
-        arrow.ReadOptions(use_threads=False, block_size=2**22),
-        arrow.ParseOptions(quote_char=False),
-        arrow.ConvertOptions(
-            column_types=texts, include_columns=list(names), null_values=[], strings_can_be_null=False
-        ),
-    ):
-        yield pa.table(block)
-
-
-def _is_plain(path: Path, names: Sequence[str]) -> bool:
-    """Whether a csv file has no quotes, no other ends of lines, and as many cells in each row, all of them UTF-8."""
-    import pyarrow as pa
-
-    with path.open("rb") as file, suppress(ValueError):  # an empty file
-        with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-            if re.search(rb'"|\r(?!\n)', content):
-                return False
-        try:
-            for _ in _plain_csv(path, names):
-                pass
-        except pa.ArrowInvalid:
-            return False
-        return True
-    return False
 
 
 def _csv_cells(path: Path, names: Sequence[str]) -> Iterator[list[str | None]]:
@@ -284,13 +242,13 @@ def _texts(cells: Iterable[str | None]) -> "pa.Array":
         return pa.array(plain, pa.large_string())
 
 
-def _numbers(texts: "pa.ChunkedArray") -> "pa.ChunkedArray":
+def _numbers(texts: "pa.Array") -> "pa.Array":
     import pyarrow as pa
 
     try:
         return texts.cast(pa.float64()).fill_null(math.nan)
     except pa.ArrowInvalid:
-        return pa.chunked_array([pa.array(map(_number, texts.to_pylist()), pa.float64())])
+        return pa.array(map(_number, texts.to_pylist()), pa.float64())
 
 
 def _number(cell: str | None) -> float:

@@ -25,24 +25,6 @@ class ByClient:
     loss: NDArray[np.float64]  # [n], mean over the records of each
     score: NDArray[np.float64]  # [n], the first metric of each, as accuracy
 
-    @property
-    def mean(self) -> tuple[float, float]:
-        """Loss and score over all records."""
-        return (
-            float(np.average(self.loss, weights=self.records)),
-            float(np.average(self.score, weights=self.records)),
-        )
-
-    @property
-    def worst_decile(self) -> tuple[float, float]:
-        """The loss above which, and the score below which, a tenth of the clients are."""
-        return float(np.quantile(self.loss, 0.9)), float(np.quantile(self.score, 0.1))
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        """Standard deviations over clients, of loss and score."""
-        return float(self.loss.std()), float(self.score.std())
-
 
 def by_client(run: Run) -> ByClient:
     """Evaluate the released model for each client, on its own test records.

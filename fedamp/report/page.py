@@ -27,7 +27,6 @@ CAPTIONS = {
     "rounds": "Quality on the public test set, if there is one, and the privacy cost so far, round by round. Above one "
     "run alone stands each epsilon at the last round that it pays for.",
     "accuracy-epsilon": "Quality against privacy cost: as charged, and for the same models without amplification.",
-    "cost": "Bytes that a client receives and sends when it checks in, and the wall time of the run for each check-in.",
 }
 
 

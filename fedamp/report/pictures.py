@@ -41,7 +41,7 @@ def run_pictures(run: Run) -> dict[str, Figure]:
 
 
 def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
-    """Pictures of several models by name: of the runs by round and by client, of all by quality and epsilon."""
+    """Pictures of several models by name: of the runs by round, of all by quality and epsilon."""
     evaluated = [model for model in models if model.score is not None]
     runs = [model for model in models if isinstance(model, Run)]
     pictures = {}
@@ -49,8 +49,6 @@ def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
         pictures["rounds"] = _by_round(evaluated)
     if any(model.is_private for model in evaluated):
         pictures["accuracy-epsilon"] = _models_by_cost(evaluated)
-    if runs:
-        pictures["cost"] = _cost_of_a_check_in(runs)
     return pictures
 
 
@@ -128,26 +126,6 @@ def _models_by_cost(models: Sequence[Model]) -> Figure:
     if any(isinstance(model, Run) and model.is_amplified for model in models):
         shown.append(Line2D([], [], label=WITHOUT, mfc="white", **circle))
     _add_key(canvas, dict(enumerate(models)), shown)
-    return canvas
-
-
-def _cost_of_a_check_in(runs: Sequence[Run]) -> Figure:
-    """Bars: bytes that a client receives and sends when it checks in, and the wall time of a check-in."""
-    heights = (0.9 + 0.42 * len(runs),) * 2
-    canvas, panels = style.figure("what a client's check-in costs", "received and sent; wall time", heights)
-    bars = {
-        "kB a check-in": [run.bytes_per_check_in / 1000 for run in runs],
-        "ms a check-in, on the machine of the run": [1000 * run.seconds_per_check_in for run in runs],
-    }
-    places, names = np.arange(len(runs)), [style.shortened(run.name, 18) for run in runs]
-    for axes, (unit, values) in zip(panels, bars.items(), strict=True):
-        axes.barh(places, values, color=[style.look(place).color for place in places], height=0.62)
-        for place, value in zip(places, values, strict=True):
-            style.label(axes, f"{value:,.3g}", (value, place), (4, 0), va="center")
-        axes.set(yticks=places, yticklabels=names, xlabel=unit, xlim=(0, 1.2 * max(values)))
-        axes.invert_yaxis()
-        axes.set_axisbelow(True)
-        axes.grid(False, axis="y")
     return canvas
 
 

@@ -117,12 +117,6 @@ def inline(canvas: Figure) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
-def label(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **options: Any) -> None:
-    """Words ``shift`` points away from a point of the data, on a background that hides the grid."""
-    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-    axes.annotate(text, at, xytext=shift, textcoords="offset points", fontsize=TEXT, bbox=ground, **options)
-
-
 def at_end(axes: Axes, text: str, height: float) -> None:
     """Words at the right of the axes, at the height of the end of a line."""
     place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (5, 0), "textcoords": "offset points"}

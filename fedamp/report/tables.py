@@ -24,7 +24,7 @@ Answer = Mapping[str, Any]
 Cell = str | Callable[[Any], str]
 """A key of a row, or a function of a row."""
 
-ROUNDS_SHOWN = LABELS_SHOWN = 10  # as many labels as fit 80 columns
+ROUNDS_SHOWN = 10
 COLOURS = {"pass": "green", "caution": "yellow", "fail": "red"}
 NO_BEST = (
     "No best settings: there are no public validation records, and the test set is not chosen by. Expected: "
@@ -333,23 +333,13 @@ def scenarios_table(scenarios: "Iterable[Scenario]") -> Table:
     return listing(each, {"scenario": "name", "description": "description"})
 
 
-def partition_table(counts: "LabelCounts") -> RenderableType:
-    """The records of each label that the first clients hold, and a summary of all clients."""
+def partition_summary(counts: "LabelCounts") -> str:
+    """How many records clients have."""
     import numpy as np
 
     sizes = counts.sizes if counts.sizes.size else np.zeros(1, dtype=np.int64)
-    summary = (
+    return (
         f"{sizes.sum():,} training records of {len(counts.sizes):,} clients "
         f"({sizes.min()} to {sizes.max()} each, median {np.median(sizes):g}); "
         f"{counts.test_records:,} public test records"
     )
-    labels = counts.counts.shape[1]
-    shown, more = min(labels, LABELS_SHOWN), labels > LABELS_SHOWN
-    rows = []
-    for client, row in zip(counts.clients, counts.counts, strict=True):
-        cells = [*row[:shown], row[shown:].sum()] if more else row
-        rows.append([str(client), *(str(cell) if cell else "" for cell in cells), str(row.sum())])
-    if len(counts.sizes) > len(counts.clients):
-        rows.append(["..."])
-    table = Cells([], ("client", *map(str, range(shown)), *["others"] * more, "records"), rows).table()
-    return Group(Text(summary), Text("Records of every label, for the first clients:"), table)

@@ -128,8 +128,6 @@ def test_the_model_and_the_ledger_hold_nothing_of_them(folder, tmp_path):
             logits = module(torch.from_numpy(INPUTS[client * 6 + 5 : client * 6 + 6]))
         loss = nn.functional.cross_entropy(logits, torch.tensor([LABELS[client * 6 + 5]]))
         assert found.loss[client] == pytest.approx(float(loss), rel=1e-5)
-    assert found.mean[0] == pytest.approx(found.loss.mean())
-    assert found.worst_decile[0] >= found.mean[0] - found.spread[0]
 
 
 def test_a_killed_run_ends_as_an_unbroken_one(folder, tmp_path):

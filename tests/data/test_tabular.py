@@ -313,8 +313,7 @@ CSV = {
 
 
 @pytest.mark.parametrize("kind", CSV)
-def test_cells_are_those_of_the_csv_module_however_they_are_read(kind, tmp_path, monkeypatch):
-    """Plain files are read by Arrow, others by Python: nobody may see which."""
+def test_cells_are_those_of_the_csv_module(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "cache"))
     content, inputs, clients = CSV[kind]
     (tmp_path / "train.csv").write_bytes(content)

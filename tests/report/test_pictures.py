@@ -44,12 +44,12 @@ def test_a_run_without_amplification_has_one_curve_and_one_without_privacy_none(
         assert "without amplification" not in words(picture)
     (picture,) = run_pictures(read_run(runs["open"])).values()
     assert "epsilon is infinite" in words(picture)
-    assert comparison_pictures([read_run(runs["open"])]).keys() == {"rounds", "cost"}
+    assert comparison_pictures([read_run(runs["open"])]).keys() == {"rounds"}
 
 
 def test_comparisons_name_every_run_in_every_picture(runs):
     pictures = comparison_pictures(read_models(list(runs.values())))
-    assert pictures.keys() == {"rounds", "accuracy-epsilon", "cost"}
+    assert pictures.keys() == {"rounds", "accuracy-epsilon"}
     for picture in pictures.values():
         assert all(name in words(picture) for name in runs)
 
@@ -58,7 +58,7 @@ def test_a_merged_model_is_one_more_point(runs, merged):
     models = read_models([runs["hidden"], merged])
     pictures = comparison_pictures(models)
     assert "selected, merged" in words(pictures["accuracy-epsilon"])
-    assert all("selected" not in words(pictures[name]) for name in ("rounds", "cost"))  # it has neither
+    assert "selected" not in words(pictures["rounds"])  # it has none
     points = [
         line.get_xydata()[0].tolist()
         for line in pictures["accuracy-epsilon"].axes[0].lines
