@@ -213,15 +213,16 @@ def merge(
     delta: Annotated[float, Option(help="budget")],
     out_folder: Annotated[Path | None, Option("--out", help="default: a new folder under runs")] = None,
     weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; default: chosen")] = None,
-    utility: Annotated[str | None, Option(help="choose weights by: least-private, or numbers, e.g. 0.8,0.9")] = None,
+    utility: Annotated[str | None, Option(help="a number for each model, to choose weights by, e.g. 0.8,0.9")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
     from fedamp.report.tables import merge_table
     from fedamp.studies.merging.merge import merge_runs
-    from fedamp.studies.merging.weights import MergeRequest, utility_of, weights_of
+    from fedamp.studies.merging.weights import MergeRequest, numbers_of
 
-    request = MergeRequest(tuple(models), method, epsilon, delta, weights_of(weights), utility_of(utility))
+    numbers = numbers_of("weights", weights), numbers_of("utility", utility)
+    request = MergeRequest(tuple(models), method, epsilon, delta, *numbers)
     merger = merge_runs(request, out_folder)
     print_answer(merger.to_json(), as_json, merge_table)
     print_paths("run folder", merger.folder.path, unless=as_json)

@@ -24,8 +24,7 @@ from fedamp.studies.merging.merged import Model, read_models
 from fedamp.studies.swept import run_folders
 
 CAPTIONS = {
-    "rounds": "Quality on the public test set, if there is one, and the privacy cost so far, round by round. Above one "
-    "run alone stands each epsilon at the last round that it pays for.",
+    "rounds": "Quality on the public test set, if there is one, and the privacy cost so far, round by round.",
     "accuracy-epsilon": "Quality against privacy cost: as charged, and for the same models without amplification.",
 }
 

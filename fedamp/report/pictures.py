@@ -53,18 +53,14 @@ def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
 
 
 def _by_round(models: Sequence[Model]) -> Figure:
-    """Quality, if it was measured, and epsilon of runs; of one alone also without amplification, and the budget.
-
-    Above a run alone stands which epsilon pays for the rounds so far.
-    """
+    """Quality, if it was measured, and epsilon of runs; of one alone also without amplification, and the budget."""
     runs = {index: model for index, model in enumerate(models) if isinstance(model, Run)}  # others have no rounds
     measured, private = (
         any(found) for found in zip(*((it.evaluated, it.is_private) for it in runs.values()), strict=True)
     )
     alone = models[0] if len(models) == 1 and isinstance(models[0], Run) else None
     title = alone.scenario.name if alone else f"{_metric(models)} and privacy cost by round"
-    ticks = _paid_for(alone) if alone else None
-    canvas, axes = style.figure(title, _protection(list(runs.values())), (2.4,) * (measured + private), ticks)
+    canvas, axes = style.figure(title, _protection(list(runs.values())), (2.4,) * (measured + private))
     highest = 0.0
     for index, run in runs.items():
         quality = _quality(run)
@@ -88,17 +84,6 @@ def _by_round(models: Sequence[Model]) -> Figure:
         axes[1].sharex(axes[0])
         axes[0].tick_params(labelbottom=False)
     return canvas
-
-
-def _paid_for(run: Run) -> dict[int, str]:
-    """Round values of epsilon, by the last round that each pays for."""
-    spent = np.array([record.epsilon_upper for record in run.rounds] if run.is_private else [])
-    found: dict[int, str] = {}
-    for epsilon in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(spent[0], spent[-1]) if len(spent) else ():
-        paid = int(np.searchsorted(spent, epsilon, side="right"))
-        if 0 < paid < len(spent) and paid - max(found, default=-len(spent)) > 0.1 * len(spent):
-            found[paid] = f"ε {epsilon:g}"
-    return found
 
 
 def _models_by_cost(models: Sequence[Model]) -> Figure:

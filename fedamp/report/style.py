@@ -66,14 +66,8 @@ def look(index: int) -> Look:
     return Look(LOOKS[place].color, other.dash, other.marker)
 
 
-def figure(
-    title: str, subtitle: str, heights: tuple[float, ...] = (3.2,), ticks: Mapping[int, str] | None = None
-) -> tuple[Figure, list[Axes]]:
-    """A figure with one axes below the other, their heights in inches, and the title above.
-
-    ``ticks`` are words at places above the first axes.
-    """
-    room = 18 if ticks else 0
+def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tuple[Figure, list[Axes]]:
+    """A figure with one axes below the other, their heights in inches, and the title above."""
     canvas = Picture(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(canvas)
     with mpl.rc_context({"font.size": TEXT}):
@@ -81,13 +75,9 @@ def figure(
         for each in axes:
             each.grid(alpha=0.25)
             each.spines[["top", "right"]].set_visible(False)
-        axes[0].set_title(title, loc="left", fontsize=13, fontweight="bold", pad=26 + room)
-        above: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 9 + room), "textcoords": "offset points"}
+        axes[0].set_title(title, loc="left", fontsize=13, fontweight="bold", pad=26)
+        above: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 9), "textcoords": "offset points"}
         axes[0].annotate(subtitle, (0, 1), color=GREY, **above)
-        if ticks:
-            second = axes[0].secondary_xaxis("top")
-            second.set_xticks(list(ticks), list(ticks.values()), color=GREY)
-            second.spines["top"].set_visible(False)
     return canvas, list(axes)
 
 

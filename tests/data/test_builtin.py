@@ -35,10 +35,14 @@ def test_digits_have_no_natural_partition():
         DigitsData(name="digits", partition={"scheme": "natural"}).count_clients(HERE)
 
 
-def test_validating_and_counting_import_nothing_heavy():
+def test_validating_counting_and_splitting_import_nothing_heavy():
     code = (
         "import sys; from pathlib import Path; from fedamp.federation.reader import load;"
+        "from fedamp.federation.submodels import DisjointSubmodels;"
+        "from fedamp.models.architectures import ARCHITECTURES; from fedamp.models.model import Model;"
         "assert load('scenarios/digits.yaml').data.count_clients(Path('.')) == 479;"
+        "[make(Model(name=name)).units() for name, make in ARCHITECTURES.items()];"
+        "DisjointSubmodels(scheme='disjoint', count=3).check(Model(name='mlp'));"
         "heavy = {'torch', 'sklearn', 'pyarrow', 'datasets', 'flwr'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

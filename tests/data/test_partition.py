@@ -108,12 +108,6 @@ def test_the_test_set_is_stratified(seed, labels, fraction):
     assert np.abs(np.bincount(labels[kept_out], minlength=len(expected)) - expected).max() < 1 + 1e-9
 
 
-def test_a_hundred_thousand_clients_need_no_loop_over_them():
-    labels = generator(0).integers(0, 10, 1_000_000)
-    owners = dirichlet(0.5).owners(generator(1), labels, 100_000)
-    assert np.bincount(owners, minlength=100_000).sum() == 1_000_000
-
-
 @settings(max_examples=20)
 @given(st.integers(1, 50), st.integers(1, 50))
 def test_too_few_records_are_refused(records, more):

@@ -64,7 +64,7 @@ def test_a_row_without_a_text_takes_its_own_author_away(tmp_path, label):
     assert dataset.cannot_train(np.arange(3)).tolist() == [False, True, False]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text(min_size=1, max_size=40), st.integers(1, 9))
 def test_no_text_is_lost(tmp_path_factory, text, length):
     folder = tmp_path_factory.mktemp("texts")

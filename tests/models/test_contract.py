@@ -1,8 +1,6 @@
 """What every built-in model keeps: a new one is tested by being registered."""
 
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -23,7 +21,7 @@ from tests.models.splitting import split
 SHAPES = [(8, 8), (3, 16, 16), (28, 28, 1)]
 CLASSES = 4
 SLOW = {"resnet18", "resnet101"}  # 11 and 45 million parameters, of the same code as resnet20
-OF_NUMBERS = sorted(set(ARCHITECTURES) - {"lstm"})  # of tokens: test_recurrent.py
+OF_NUMBERS = sorted(set(ARCHITECTURES) - {"lstm"})  # of tokens: test_networks.py
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in OF_NUMBERS]
 SPLIT = [name for name in OF_NUMBERS if name not in SLOW and most_submodels(architecture_of(Model(name=name)).units())]
 
@@ -150,14 +148,3 @@ def test_dropout_takes_every_layer_that_it_names_and_no_other(name):
     DropoutSubmodels(scheme="dropout", layers=tuple(layers)).check(config)
     with pytest.raises(ModelError, match=r"submodels\.layers: 'nowhere' is unknown"):
         DropoutSubmodels(scheme="dropout", layers=("nowhere",)).check(config)
-
-
-def test_what_can_be_split_is_known_without_torch():
-    code = (
-        "import sys; from fedamp.models.architectures import ARCHITECTURES;"
-        "from fedamp.federation.submodels import DisjointSubmodels; from fedamp.models.model import Model;"
-        "[make(Model(name=name)).units() for name, make in ARCHITECTURES.items()];"
-        "DisjointSubmodels(scheme='disjoint', count=3).check(Model(name='mlp'));"
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

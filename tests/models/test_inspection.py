@@ -152,27 +152,27 @@ class ChangesOutputs(CrossEntropy):
         return losses
 
 
-@pytest.mark.parametrize("model", ["ChangesInputs", "ChangesWeights", "Net"])
 @pytest.mark.parametrize("units", [1, 8], ids=["alone", "together"])
-def test_what_a_try_out_misses_changes_no_further_step_and_no_other_unit(model: str, units: int) -> None:
+def test_what_a_try_out_misses_changes_no_further_step_and_no_other_unit(units: int, subtests) -> None:
     generator, here = np.random.default_rng(3), "tests.models.test_inspection:"
     sizes = np.array([3, 7, 5])
     inputs, labels = generator.normal(size=(3, 7, 5)).astype(np.float32), generator.integers(0, 3, (3, 7))
-    sums = {}
-    for name, loss in (
-        ("Net", "cross-entropy"),
-        (model, "cross-entropy" if model != "Net" else f"{here}ChangesOutputs"),
-    ):
+
+    def sums(model: str, loss: str = "cross-entropy") -> dict[str, np.ndarray]:
         client = LocalTraining(steps=3, learning_rate=0.5, loss=loss)
-        task = task_of(model=Model(name=here + name), client=client, stack=StackSize(units=units))
+        task = task_of(model=Model(name=here + model), client=client, stack=StackSize(units=units))
         node = TrainingNode(task, Records(inputs.copy(), labels.copy(), sizes))
         start = {"output.weight": np.eye(3, 5, dtype=np.float32), "output.bias": np.zeros(3, np.float32)}
-        sums[name, loss], report = trained(node, start, order_of([0, 1, 2], task, clips=(10.0,)))
+        found, report = trained(node, start, order_of([0, 1, 2], task, clips=(10.0,)))
         assert report.failed == 0
         assert (start["output.weight"] == np.eye(3, 5)).all()
-    honest, other = sums.values()
-    for name, value in honest.items():
-        np.testing.assert_allclose(other[name], value, rtol=0, atol=1e-5)  # of numbers of size 1, in float32
+        return found
+
+    honest = sums("Net")
+    for model in (("ChangesInputs",), ("ChangesWeights",), ("Net", f"{here}ChangesOutputs")):
+        with subtests.test(model):
+            for name, value in sums(*model).items():
+                np.testing.assert_allclose(value, honest[name], rtol=0, atol=1e-5)  # of numbers of size 1, in float32
 
 
 def test_two_folders_have_a_module_and_a_helper_of_the_same_name(tmp_path: Path) -> None:

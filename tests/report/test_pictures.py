@@ -121,18 +121,6 @@ def test_quality_axes_fit_what_is_drawn_on_them(drawn):
         assert np.ptp(heights) >= 0.5 * (high - low) or high - low <= 10  # nothing is flat for want of room
 
 
-def test_above_the_rounds_stands_the_epsilon_that_pays_for_them(runs):
-    run = read_run(runs["hidden"])
-    (picture,) = run_pictures(run).values()
-    (second,) = picture.axes[0].child_axes
-    places = [round(place) for place in second.get_xticks()]
-    assert len(places) >= 2
-    for place, label in zip(places, second.get_xticklabels(), strict=True):
-        epsilon = float(label.get_text().removeprefix("ε "))
-        spent = [record.epsilon_upper for record in run.rounds]
-        assert spent[place - 1] <= epsilon < spent[place]  # one round more would cost more
-
-
 def test_colours_are_told_apart_in_grey_and_from_paper():
     """Lightness by CIE 1976: a difference of 10 in L* is seen at a glance; white paper has 100."""
     shares = [np.array(matplotlib.colors.to_rgb(each.color)) for each in style.LOOKS]

@@ -32,7 +32,6 @@ Weights = tuple[float, ...]
 Rank = Callable[[Weights], Any]  # to maximise: linear or lexicographic, so that a vertex attains the maximum
 
 RANDOM_SELECTION, _ = METHODS = ("random-selection", "linear-combination")
-LEAST_PRIVATE = "least-private"
 FIXED_WEIGHTS = "The weights (or the utility that they maximise) were given without looking at the trained models."
 INDEPENDENT_NOISE = "The inputs' noise and hidden assignments are independent of one another."
 ONE_DRAW = "The model was drawn once, and no draw was discarded."
@@ -54,8 +53,8 @@ class MergeRequest:
     Attributes:
         method: ``random-selection`` or ``linear-combination``.
         weights: given weights, made exact; None: chosen.
-        utility: for random selection, a number for each model; the weights maximise its expected value. None or
-            ``least-private``: the weights prefer models with less privacy.
+        utility: for random selection, a number for each model; the weights maximise its expected value. None: the
+            weights prefer models with less privacy.
         seed: of the draw; None: from the operating system.
 
     Raises:
@@ -67,7 +66,7 @@ class MergeRequest:
     epsilon: float
     delta: float
     weights: Weights | None = None
-    utility: str | tuple[float, ...] | None = None
+    utility: tuple[float, ...] | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -80,9 +79,9 @@ class MergeRequest:
         if self.weights is not None and self.utility is not None:
             raise MergeError("--weights and --utility: expected: one of them")
         for name, numbers in (("weights", self.weights), ("utility", self.utility)):
-            if isinstance(numbers, tuple) and len(numbers) != len(self.models):
+            if numbers is not None and len(numbers) != len(self.models):
                 raise MergeError(f"--{name}: {len(numbers)} numbers for {len(self.models)} models; expected: one each")
-            if isinstance(numbers, tuple) and not all(map(math.isfinite, numbers)):
+            if not all(map(math.isfinite, numbers or ())):
                 raise MergeError(f"--{name}: expected: finite numbers")
         if self.weights is not None:
             if min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-9:
@@ -123,23 +122,12 @@ def exact(weights: Sequence[float]) -> Weights:
     return tuple(share * 2.0**-53 for share in shares)
 
 
-def weights_of(text: str | None) -> Weights | None:
-    """Weights from the command line: ``0.3,0.7``; anything else is a MergeError."""
-    return None if text is None else _numbers("weights", text, "a number for each model such as 0.3,0.7")
-
-
-def utility_of(text: str | None) -> str | tuple[float, ...] | None:
-    """A utility from the command line: ``least-private``, or ``0.8,0.9``; anything else is a MergeError."""
-    if text in (None, LEAST_PRIVATE):
-        return text
-    return _numbers("utility", text, f"{LEAST_PRIVATE}, or a number for each model such as 0.8,0.9")
-
-
-def _numbers(option: str, text: str, expected: str) -> tuple[float, ...]:
+def numbers_of(option: str, text: str | None) -> tuple[float, ...] | None:
+    """Numbers of an option of the command line: ``0.3,0.7``; anything else is a MergeError."""
     try:
-        return tuple(float(number) for number in text.split(","))
+        return None if text is None else tuple(float(number) for number in text.split(","))
     except ValueError:
-        raise MergeError(f"--{option} {text}: expected: {expected}") from None
+        raise MergeError(f"--{option} {text}: expected: a number for each model such as 0.3,0.7") from None
 
 
 def select(request: MergeRequest, candidates: Candidates) -> Decision:
@@ -154,7 +142,7 @@ def select(request: MergeRequest, candidates: Candidates) -> Decision:
         weights, chosen_by = request.weights, "given"
     else:
         rank: Rank
-        if isinstance(utility, tuple):
+        if utility is not None:
             rank, chosen_by = partial(np.dot, utility), f"largest expected utility of {list(utility)}"
         else:
             rank, chosen_by = least_private_first(mechanisms, delta), "least private model first"

@@ -239,14 +239,14 @@ REFUSED = [
     (PAIR, SELECTION, 3, "--delta", 1, "--delta 1: expected"),
     (PAIR, ("--method", "average"), 3, "random-selection or linear-combination"),
     (PAIR, SELECTION, 0.5, "the most private model alone costs"),
-    (ONE, COMBINATION, 3, "--utility", "least-private", "only with --method random-selection"),
+    (ONE, COMBINATION, 3, "--utility", "1,2", "only with --method random-selection"),
     (PAIR, SELECTION, 3, "--weights", "0.5,0.6", "sum to 1"),
     (PAIR, SELECTION, 3, "--weights", "1.5,-0.5", "numbers >= 0"),
     (PAIR, SELECTION, 3, "--weights", "0.5", "1 numbers for 2 models"),
     (PAIR, SELECTION, 3, "--weights", "half,half", "--weights half,half: expected"),
-    (PAIR, SELECTION, 3, "--utility", "best", "--utility best: expected: least-private"),
+    (PAIR, SELECTION, 3, "--utility", "best", "--utility best: expected: a number for each model"),
     (PAIR, SELECTION, 3, "--utility", "nan,1", "finite numbers"),
-    (PAIR, SELECTION, 3, "--weights", "1,0", "--utility", "least-private", "expected: one of them"),
+    (PAIR, SELECTION, 3, "--weights", "1,0", "--utility", "1,2", "expected: one of them"),
 ]
 
 
