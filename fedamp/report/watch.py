@@ -35,8 +35,8 @@ HEADERS = {
 LATEST = 10  # rounds whose median time is that of the rounds to come
 
 
-def progress(folder: Path) -> dict[str, Any]:
-    """What the page says of a run, in words by key, and two lines of a picture; RunFolderError: there is no run.
+def progress(folder: Path) -> dict[str, str]:
+    """What the page says of a run, in words by key; RunFolderError: there is no run.
 
     ``reported`` follows from private data and is not protected.
     """
@@ -45,13 +45,13 @@ def progress(folder: Path) -> dict[str, Any]:
         raise RunFolderError(f"{folder}: not a run folder (no scenario.yaml)")
     said = dict.fromkeys(("round", "quality", "spent", "left", "reported", "time"), "")
     if not files.ledger.exists():
-        return said | {"state": "starting", "lines": ["", ""]}
+        return said | {"state": "starting"}
     ledger, rounds = LedgerRecord.read(files.ledger), files.read_rounds()
     planned, spent = ledger.rounds_planned, ledger.released_rounds_epsilon
     budget = ledger.whole_run_epsilon.upper if ledger.budget_epsilon is None else ledger.budget_epsilon
-    scores = [(record.round, record.score) for record in rounds if record.score is not None]
+    scores = [record.score for record in rounds if record.score is not None]
     missing = "not yet measured" if ledger.is_evaluated else words.NOT_MEASURED
-    said |= {"round": f"{len(rounds):,} of {planned:,}", "quality": words.score(scores[-1][1]) if scores else missing}
+    said |= {"round": f"{len(rounds):,} of {planned:,}", "quality": words.score(scores[-1]) if scores else missing}
     said |= {"spent": "no noise: no privacy", "left": "none"}
     if ledger.mechanism.is_private:
         said["spent"] = f"ε ≤ {at_most(spent)} of {at_most(budget)}"
@@ -68,21 +68,12 @@ def progress(folder: Path) -> dict[str, Any]:
             ago, each = time() - files.rounds.stat().st_mtime, median(record.seconds for record in rounds[-LATEST:])
             state += f"; the last round ended {_duration(ago)} ago"
             said["time"] = f"at most about {_duration(each * (planned - len(rounds)))}"
-    costs = [(record.round, record.epsilon_upper) for record in rounds]
-    lines = [_line([(at, found[1]) for at, found in scores], planned), _line(costs, planned, (0.0, budget))]
-    return said | {"state": state, "lines": lines}
+    return said | {"state": state}
 
 
 def _duration(seconds: float) -> str:
     """As ``1:02:03``."""
     return str(timedelta(seconds=max(round(seconds), 0)))
-
-
-def _line(points: list[tuple[int, float]], longest: int, ends: tuple[float, float] | None = None) -> str:
-    """Points of a line in a picture of 100 by 30, between the ends: default, the least and the largest value."""
-    low, high = ends or (min((value for _, value in points), default=0.0), max((y for _, y in points), default=1.0))
-    scale = 30 / (high - low) if 0 < high - low < float("inf") else 0.0
-    return " ".join(f"{100 * x / longest:.2f},{30 - scale * (y - low):.2f}" for x, y in points if y < float("inf"))
 
 
 class _Server(ThreadingTCPServer):

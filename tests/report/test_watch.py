@@ -55,7 +55,6 @@ def test_the_page_says_what_the_run_folder_says(stopped):
     scheduled, reported = (sum(record[key] for record in rounds) for key in ("scheduled", "reported"))
     assert said["reported"].endswith(f"{reported} of {scheduled} in all")
     assert said["state"].startswith("interrupted")
-    assert [len(line.split()) for line in said["lines"]] == [2, 2]
     assert all(said[key] in page for key in ("round", "quality", "spent", "left", "reported"))
     assert "Not protected" in page
     assert "src=" not in page  # nothing from elsewhere
@@ -161,4 +160,3 @@ def test_a_browser_shows_and_updates_it(stopped, tmp_path, monkeypatch):
     assert len(calls) > 3
     assert '<p id="round">2 of 8</p>' in page
     assert 'id="state">interrupted' in page
-    assert len(re.findall(r'points="[\d., -]+"', page)) == 2
