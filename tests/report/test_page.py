@@ -174,7 +174,7 @@ def test_the_page_of_a_comparison_holds_every_model(runs, merged, tmp_path):
     cautions = page.texts("p", "caution")
     assert any(caution.startswith("Caution: the runs have different deltas") for caution in cautions)
     assert any("selected holds only while nothing else of hidden" in caution for caution in cautions)
-    assert len(page.elements["img"]) == 3
+    assert len(page.elements["img"]) == 2
 
 
 def test_the_file_needs_no_other_and_is_always_the_same(runs, tmp_path):
