@@ -313,11 +313,12 @@ def on_made_up_records(task: str, scheme: str | None = None, seed: int = 1) -> R
 def put_tables(runs: list[Run]) -> None:
     """All tables, each in its place."""
     page = Path("docs/federations.md")
-    put_in(Path("README.md"), "iid, short", table(runs, "iid", SHORT, SHORT_BUDGETS))
+    put_in(Path("README.md"), "sections, short", table(runs, "sections", SHORT, README_BUDGETS))
+    put_in(Path("README.md"), "worth", worth(runs))
     for task in TASKS:
         if task != "frontier":
             budgets = SHORT_BUDGETS if TASKS[task].epsilons == BUDGETS else None  # the pictures show all
-            rows = [name for name in TASKS[task].schemes if task in ("iid", "students") or name in COMPARED]
+            rows = [name for name in TASKS[task].schemes if task in ("iid", "students", "sections") or name in COMPARED]
             put_in(page, task, table(runs, task, rows, budgets))
     put_in(page, "servers", servers())
 
@@ -354,6 +355,7 @@ def put_in(page: Path, name: str, found: str) -> None:
 
 SHOWN = ("everybody", "balanced", "split-2", "split-2-bare", "narrow", "unamplified")
 SHORT, SHORT_BUDGETS = ("none", "unamplified", "poisson", "balanced"), (0.1, 1.0, 4.0)
+README_BUDGETS = (0.5, 1.0, 4.0)
 COMPARED = ("none", "unamplified", "poisson", "everybody", "balanced", "split-2", "narrow")
 
 
@@ -384,12 +386,48 @@ def draw(runs: list[Run], file: Path) -> None:
     canvas.savefig(file, dpi=220)
 
 
+def worth(runs: list[Run], epsilon: float = 1.0) -> str:
+    """What hidden check-in is worth on the first page, in a sentence."""
+    found, people = tested(runs), TASKS["sections"].clients
+    hidden, known = (float(np.mean(found[Cell("sections", name, epsilon)])) for name in ("balanced", "unamplified"))
+    return f"{people:,} people, epsilon {epsilon:g}: **{hidden:.0f} % are right instead of {known:.0f} %**."
+
+
+def draw_worth(runs: list[Run], file: Path) -> None:
+    """The first picture: accuracy over epsilon with and without credit for hidden check-in, and the points between."""
+    found, task = tested(runs), TASKS["sections"]
+    title = "what hidden check-in is worth"
+    canvas, (axes,) = style.figure(title, f"{task.clients:,} people, 4 rounds of 40 each", (2.6,))
+    shown = {"balanced": "hidden rounds credited", "unamplified": "not credited"}
+    means = {}
+    for index, (name, words) in enumerate(shown.items()):
+        scores = [found[Cell("sections", name, epsilon)] for epsilon in task.epsilons]
+        means[name] = [float(np.mean(each)) for each in scores]
+        spread = [float(np.std(each)) for each in scores]
+        axes.errorbar(task.epsilons, means[name], spread, label=words, capsize=3, **style.look(index).options)
+    axes.fill_between(task.epsilons, means["unamplified"], means["balanced"], color=style.look(0).color, alpha=0.12)
+    for epsilon, high, low in zip(task.epsilons, means["balanced"], means["unamplified"], strict=True):
+        if high - low > 3:
+            place = (epsilon, (high + low) / 2)
+            style.label(axes, f"+{high - low:.0f}", place, (0, 0), ha="center", va="center", color=style.look(0).color)
+    bare = float(np.mean(found[Cell("sections", "none", None)]))
+    axes.axhline(bare, color=style.GREY, linestyle=":")
+    words, place = f"without noise: {bare:.0f} %", (task.epsilons[0], bare)
+    style.label(axes, words, place, (0, 3), ha="left", va="bottom", color=style.GREY)
+    style.logarithmic(axes)
+    limits = task.epsilons[0] / 1.2, task.epsilons[-1] * 1.2
+    axes.set(xlabel="privacy budget ε (less is better)", xticks=task.epsilons, xlim=limits, ylabel="test accuracy, %")
+    axes.set_ylim(15, bare + 8)  # always the commonest section: 18 %
+    axes.legend(loc="lower right", frameon=False, handlelength=3, fontsize=style.TEXT - 2)
+    canvas.savefig(file, dpi=220)
+
+
 PARTS = {  # words, with it, and without it
     "hidden check-in": ("balanced", "unamplified"),
     "correlated noise": ("banded", "balanced"),
     "credit for 2 submodels": ("split-2", "split-2-bare"),
 }
-SHOWN_TASKS = {"iid": "Fashion-MNIST", "students": "ratings"}
+SHOWN_TASKS = {"iid": "Fashion-MNIST", "sections": "sections"}
 
 
 def draw_parts(runs: list[Run], file: Path) -> None:
@@ -472,7 +510,8 @@ def main() -> None:
                 measure(bench, task)
         put_tables(bench.runs)
     draw(bench.runs, folder / IMAGES / "federations.png")
-    if any(run.task == "students" for run in bench.runs):
+    if any(run.task == "sections" for run in bench.runs):
+        draw_worth(bench.runs, folder / IMAGES / "worth.png")
         draw_parts(bench.runs, folder / IMAGES / "federations-parts.png")
     if any(run.task == "frontier" for run in bench.runs):
         draw_frontier(bench.runs, folder / IMAGES / "federations-frontier.png")

@@ -49,6 +49,7 @@ TASKS = {
     "fashion-mnist": Task("Fashion-MNIST, 6,000 people with ten images each", 6000, "accuracy"),
     "insteval": Task("ratings of lectures by 2,972 students", 2972, "mean_absolute_error", least=True),
     "descriptions": Task("next characters in descriptions by 1,906 people and teams", 1906, "accuracy"),
+    "sections": Task("sections of packages by 1,468 people and teams", 1468, "accuracy"),
 }
 
 
