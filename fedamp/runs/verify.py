@@ -3,7 +3,9 @@
 ``ledger.json`` is enough. Files beside it are checked against it; no training records are read.
 """
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import weakness
 from fedamp.federation.scenario import Scenario
+from fedamp.federation.submodels import Part
 from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, of_auto, plan_of
@@ -142,6 +145,10 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
         plan = plan_of(ledger, scenario)
         different = differences(ledger, plan, scenario, ledger.frozen_sha256)
         caution, wrong = of_auto(ledger, plan, scenario)
+        if "parts" in different and scenario.privacy.clip == "auto" and _but_for_clips(ledger.parts, plan.parts):
+            different.remove("parts")  # noise is relative to the clip, so no cost depends on which one is chosen
+            mine, now = (", ".join(f"{part.clip:g}" for part in parts) for parts in (ledger.parts, plan.parts))
+            caution = caution or f"clip: auto chose {mine}; this version chooses {now}, at the same cost"
     except (ScenarioError, ValueError) as error:
         missing = f"cannot be planned{' here' * is_public} ({error})"
         return Check("scenario", "caution" if is_public else "fail", f"{file.name} {missing}")
@@ -155,6 +162,16 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
         caution = caution or "its paths were left out, so its digest cannot be compared; what it charges is the same"
     wrong = f"{file.name} gives another {', '.join(different)}" if different else wrong
     return Check.of("scenario", passed, caution, wrong)
+
+
+def _but_for_clips(parts: Sequence[Part], others: Sequence[Part]) -> bool:
+    """Whether parts are the same, where every clip of one is the other's times one number."""
+    ratio = parts[0].clip / others[0].clip
+    scaled = [replace(part, clip=part.clip * ratio) for part in others]
+    return len(parts) == len(scaled) and all(
+        replace(part, clip=0.0) == replace(other, clip=0.0) and math.isclose(part.clip, other.clip, rel_tol=1e-9)
+        for part, other in zip(parts, scaled, strict=True)
+    )
 
 
 def _counted(scenario: Scenario) -> int | None:

@@ -235,6 +235,16 @@ def test_an_auto_by_a_looser_bound_of_another_version_is_told(tmp_path):
     assert with_ledger_of(auto, other, written_by="fedamp 0.0.1").startswith("fail: 1.")
 
 
+def test_a_clip_that_auto_of_another_version_chose_is_told_and_costs_the_same(tmp_path):
+    run = play(tmp_path / "run", "privacy={clip: auto, noise_multiplier: 2}")
+    change_ledger(run, of("parts", 0, "clip", to=lambda clip: 2 * clip))
+    [check] = [check for check in verify_ledger(run) if check.name == "scenario"]
+    assert (check.verdict, check.found.partition(" chose")[0]) == ("caution", "clip: auto")
+    fixed = play(tmp_path / "fixed", "privacy={clip: 0.5, noise_multiplier: 2}")
+    change_ledger(fixed, of("parts", 0, "clip", to=lambda clip: 2 * clip))
+    assert {check.verdict for check in verify_ledger(fixed) if check.name == "scenario"} == {"fail"}
+
+
 def test_bands_of_auto_that_cost_less_are_refused(tmp_path):
     """Smaller coefficients are charged less, at the noise multiplier that the scenario gives."""
     spaced = ("check_in={scheme: spaced, k: 2, gap: 3}", "rounds=8")
