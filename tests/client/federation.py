@@ -1,6 +1,8 @@
 """A small federation for the tests: a task with defaults, and records in memory."""
 
+import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
@@ -8,7 +10,8 @@ from flwr.app import Context, Message, RecordDict
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode, TrainReport
 from fedamp.data import PaddedRecords
-from fedamp.data.sections import DigitsData
+from fedamp.data.partition import NaturalPartition
+from fedamp.data.sections import DigitsData, NpzData
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DataError
@@ -99,3 +102,24 @@ def records(clients: int = 9) -> Records:
     generator = np.random.default_rng(3)
     inputs = generator.normal(size=(clients, 4, 5)).astype(np.float32)
     return Records(inputs, generator.integers(0, 3, size=(clients, 4)), generator.integers(1, 5, size=clients))
+
+
+LOGISTIC, UNITS = Model(name="logistic"), 6  # of a node that reads its records from a folder, five of each unit
+
+
+def records_in_a_folder() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(5)
+    owners = np.repeat(np.arange(UNITS), 5)
+    x = generator.normal(size=(len(owners), 5)).astype(np.float32)
+    return {"x": x, "y": generator.integers(0, 3, len(owners)), "client": owners}
+
+
+def write_folder(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+    folder.mkdir(exist_ok=True, parents=True)
+    np.savez(folder / "train.npz", **arrays)
+    (folder / "federation.json").write_text(json.dumps({"clients": UNITS, "hosted": list(range(UNITS)), "classes": 3}))
+
+
+def task_of_a_folder(**changes: object) -> ClientTask:
+    section = NpzData(name="npz", path="elsewhere", partition=NaturalPartition(scheme="natural"))
+    return task_of(model=LOGISTIC, client=LocalTraining(steps=1), data=section, **changes)

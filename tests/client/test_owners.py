@@ -1,6 +1,5 @@
 """A node that is started again in a run trains no records of other owners: a person has the rounds of one unit."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,38 +7,36 @@ import pytest
 
 from fedamp.client import configuration
 from fedamp.client.app import app, node_of
-from fedamp.data.partition import NaturalPartition
-from fedamp.data.sections import NpzData
 from fedamp.errors import DataError, FederationError
 from fedamp.federation import reader
-from fedamp.federation.training import LocalTraining
-from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from fedamp.server.setup import prepare
-from tests.client.federation import order_of, query_of, send, task_of
+from tests.client.federation import (
+    LOGISTIC,
+    UNITS,
+    order_of,
+    query_of,
+    records_in_a_folder,
+    send,
+    task_of_a_folder,
+    write_folder,
+)
 from tests.federations import SMALL
 from tests.strategies.consortium import PLAIN_NOISE, Consortium
 
-UNITS, RECORDS = 6, 5
-MODEL = Model(name="logistic")
-
 
 def write(folder: Path, swapped: bool = False, changed: bool = False) -> None:
-    generator = np.random.default_rng(5)
-    owners = np.repeat(np.arange(UNITS), RECORDS)
-    x = generator.normal(size=(len(owners), 5)).astype(np.float32) + changed
-    owners = np.where(owners < 2, 1 - owners, owners) if swapped else owners
-    folder.mkdir(exist_ok=True)
-    np.savez(folder / "train.npz", x=x, y=np.arange(len(owners)) % 3, client=owners)
-    (folder / "federation.json").write_text(json.dumps({"clients": UNITS, "hosted": list(range(UNITS)), "classes": 3}))
+    arrays = records_in_a_folder()
+    arrays["x"] += changed
+    arrays["client"] = np.where(swapped & (arrays["client"] < 2), 1 - arrays["client"], arrays["client"])
+    write_folder(folder, arrays)
     configuration.dataset.cache_clear()  # as in the process that Flower starts for the next message
     node_of.cache_clear()
 
 
 def ask(kind: str, folder: Path, run: str) -> None:
-    section = NpzData(name="npz", path="elsewhere", partition=NaturalPartition(scheme="natural"))
-    task = task_of(model=MODEL, client=LocalTraining(steps=1), data=section, run=run)
-    arrays = initial_parameters(MODEL, (5,), 3, seed=1)
+    task = task_of_a_folder(run=run)
+    arrays = initial_parameters(LOGISTIC, (5,), 3, seed=1)
     order = order_of(list(range(UNITS)), task, clips=(1.0,), arrays=arrays) if kind == "train" else query_of(task)
     send(app, order, data=str(folder))
 

@@ -218,24 +218,24 @@ def test_a_unit_whose_own_part_is_not_finite_has_failed_and_another_one_has_not(
     assert (report.failed, sorted(report.reported)) == (1, [0, 1, 2, 3])
 
 
-@pytest.mark.parametrize("client", ["{weight_decay: 0.1, momentum: 0.9}", "{weight_decay: 0.1, optimizer: adam}"])
+PLAIN_RUN, NO_BIAS = f"{{name: '{__name__}:Plain'}}", f"{{name: '{__name__}:Plain', options: {{bias: false}}}}"
+
+
 @pytest.mark.parametrize(
-    ("model", "submodels"),
+    ("model", "submodels", "client"),
     [
-        ("{name: mlp, hidden: [12]}", "{scheme: dropout, keep: 0.5}"),
-        (f"{{name: '{__name__}:Plain'}}", "{scheme: dropout, keep: 0.5}"),
-        (f"{{name: '{__name__}:Plain'}}", "{scheme: disjoint, count: 2}"),
-        (
-            f"{{name: '{__name__}:Plain', options: {{bias: false}}}}",
-            "{scheme: disjoint, count: 2, unowned: partitioned}",
-        ),
-        (f"{{name: '{__name__}:Plain', options: {{bias: false}}}}", "{scheme: disjoint, count: 2, unowned: frozen}"),
+        ("{name: mlp, hidden: [12]}", "{scheme: dropout, keep: 0.5}", "momentum: 0.9"),
+        (PLAIN_RUN, "{scheme: dropout, keep: 0.5}", "optimizer: adam"),
+        (PLAIN_RUN, "{scheme: disjoint, count: 2}", "momentum: 0.9"),
+        (NO_BIAS, "{scheme: disjoint, count: 2, unowned: partitioned}", "optimizer: adam"),
+        (NO_BIAS, "{scheme: disjoint, count: 2, unowned: frozen}", "optimizer: adam"),
     ],
 )
 def test_in_a_whole_run_nodes_that_were_left_out_stay_where_they_were(model, submodels, client, tmp_path):
     asked = small(
-        f"model={model}", f"submodels={submodels}", f"client={client}", "rounds=1", "check_in={scheme: all}",
-        "data.clients=1", "privacy={clip: 1.0, noise_multiplier: 0}", "server={learning_rate: 1.0}",
+        f"model={model}", f"submodels={submodels}", f"client={{weight_decay: 0.1, {client}}}", "rounds=1",
+        "check_in={scheme: all}", "data.clients=1", "privacy={clip: 1.0, noise_multiplier: 0}",
+        "server={learning_rate: 1.0}",
     )  # fmt: skip
     run = fedamp.run(asked, tmp_path / "run")
     start = initial_parameters(asked.model, (64,), 10, rng.public_seed(asked.seed, "model"))

@@ -72,9 +72,13 @@ def test_a_units_numbers_are_its_own(how):
     assert any((another[name] != update).any() for name, update in alone.items())
 
 
-@pytest.mark.parametrize("how", ["functional", "python"])
 @pytest.mark.parametrize(
-    "submodels", ["{scheme: none}", "{scheme: dropout, keep: 0.5}", "{scheme: disjoint, count: 2}"]
+    ("how", "submodels"),
+    [
+        ("functional", "{scheme: none}"),
+        ("python", "{scheme: dropout, keep: 0.5}"),
+        ("functional", "{scheme: disjoint, count: 2}"),
+    ],
 )
 def test_two_runs_with_a_known_seed_are_equal(how, submodels, tmp_path):
     asked = small(
