@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 import fedamp
 from fedamp.engines.engines import choose
-from fedamp.errors import Interrupted, RunFolderError, ScenarioError
+from fedamp.errors import InputError, Interrupted, RunFolderError, ScenarioError
 from fedamp.federation.check_in import PoissonCheckIn
 from tests.federations import SMALL
 from tests.tools import but_patience
@@ -135,7 +135,12 @@ def test_the_model_of_a_run_has_the_released_weights(whole):
     weights = {name: value.detach().numpy() for name, value in module.named_parameters()}
     assert weights.keys() == released.keys()
     assert all(np.array_equal(weights[name], released[name]) for name in released)
-    assert module(torch.zeros(2, 64)).shape == (2, 10)
+    inputs = np.random.default_rng(1).normal(size=(5, 64))
+    answers = run.predict(inputs, batch_size=2)
+    with torch.inference_mode():
+        assert np.allclose(answers, module(torch.tensor(inputs, dtype=torch.float32)), atol=1e-6)  # other batches
+    with pytest.raises(InputError, match=r"inputs of shape \[2, 63\]"):
+        run.predict(np.zeros((2, 63)))
 
 
 # --- round by round --------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ A command imports everything heavy (torch, Flower, Ray, plots) itself, so that `
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Exit, Option, Typer
 
@@ -170,6 +170,9 @@ def compare(
     out_folder: Annotated[Path, Option("--out", help="folder for the plots")] = Path("comparison"),
     format_: Format = "table",
     pictures: Pictures = "png",
+    style: Annotated[
+        Literal["screen", "paper"], Option(help="paper: as wide as a column, small text, and no title")
+    ] = "screen",
     as_json: AsJson = False,
 ) -> None:
     """A table and plots of several runs, or of a sweep."""
@@ -177,7 +180,7 @@ def compare(
 
     compared, plots = compare(runs), list[str]()
     try:
-        plots = compared.save_pictures(out_folder, pictures.split(","))
+        plots = compared.save_pictures(out_folder, pictures.split(","), style == "paper")
     finally:  # the table is all there is where no picture can be written
         print_published(compared, "json" if as_json else format_, plots)
 

@@ -60,8 +60,9 @@ class Published(ABC):
         return stream.getvalue()
 
     def latex(self) -> str:
-        """The printed table as a ``tabular`` with the rules of the package booktabs."""
-        return self.cells(self.to_json()).latex()
+        """The printed table with its notes, as a ``tabular`` with the rules of the package booktabs."""
+        answer = self.to_json()
+        return self.cells(answer).latex(self.notes(answer))
 
     def plot(self, name: str | None = None) -> Figure:
         """A picture by name, default: the first one. InputError if there is none of that name."""
@@ -70,9 +71,11 @@ class Published(ABC):
             raise InputError(f"no picture {name or 'yet'}; expected here: {', '.join(pictures) or 'none'}")
         return pictures[name] if name else next(iter(pictures.values()))
 
-    def save_pictures(self, folder: Path, formats: Sequence[str] = ("png",)) -> list[str]:
-        """Write all pictures into a folder; returns the files. RunFolderError if that fails."""
-        return [str(file) for file in style.save_all(self.pictures(), folder, formats)]
+    def save_pictures(self, folder: Path, formats: Sequence[str] = ("png",), paper: bool = False) -> list[str]:
+        """Write all pictures into a folder, ``paper``: for a column of one; returns the files, or RunFolderError."""
+        drawn = self.pictures()
+        drawn = {name: style.for_paper(each) for name, each in drawn.items()} if paper else drawn
+        return [str(file) for file in style.save_all(drawn, folder, formats)]
 
     def table(self) -> RenderableType:
         """For a terminal."""

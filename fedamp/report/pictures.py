@@ -73,7 +73,7 @@ def _by_round(models: Sequence[Model]) -> Figure:
                 highest = max(highest, costs[-1])
     if measured:
         _quality_axis(axes[0], models, np.concatenate([_quality(run) for run in runs.values()]))
-    axes[-1].set_xlabel("round")
+    _round_axis(axes[-1])
     if alone:
         highest = _add_cost_key(canvas, axes, alone)
     else:
@@ -149,6 +149,7 @@ def _scores_by_round(sweep: Sweep) -> Figure:
     """Mean over the seeds of each combination of settings, in a band of a deviation; at most the best ``LINES``."""
     canvas, axes, name, scale = _of_sweep(sweep)
     best = sorted(sweep.outcomes, key=lambda each: -each.score.mean if each.score else np.inf)[:LINES]
+    best.sort(key=sweep.outcomes.index)  # as the table has them
     shown, handles = [], []
     for index, outcome in enumerate(best):
         each = [{record.round: record.score[1] for record in run.evaluated if record.score} for run in outcome.runs]
@@ -161,9 +162,14 @@ def _scores_by_round(sweep: Sweep) -> Figure:
         shown += [*(means - spread), *(means + spread)]
         handles.append(Line2D([], [], label=style.shortened(words.settings(outcome.settings), 44), **looks))
     style.quality(axes, words.metric(name), scale == 100, shown)
-    axes.set_xlabel("round")
+    _round_axis(axes)
     style.key(canvas, handles)
     return canvas
+
+
+def _round_axis(axes: Axes) -> None:
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 def _final_scores(sweep: Sweep) -> Figure:
@@ -179,6 +185,7 @@ def _final_scores(sweep: Sweep) -> Figure:
     shown, handles = [], []
     for index, (line, outcomes) in enumerate(lines.items()):
         looks, scored = style.look(index).options, [each for each in outcomes if each.score is not None]
+        looks |= {} if numeric else {"linestyle": ""}  # a line between schemes would say that they have an order
         means = np.array([scale * each.score.mean for each in scored if each.score])
         deviations = np.array([scale * (each.score.deviation or 0.0) for each in scored if each.score])
         axes.errorbar([places[str(each.settings.get(first))] for each in scored], means, deviations, capsize=4, **looks)

@@ -19,6 +19,7 @@ from fedamp.errors import RunFolderError
 
 WIDTH = 4.8  # inches; 11 points of text at this width are 12 pixels on a phone that is 390 pixels wide
 TEXT = 11  # points
+PAPER_WIDTH, PAPER_TEXT = 3.3, 8  # inches and points in a column of a paper
 GREY = "#5f5f5f"
 UNDATED: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 VECTOR: Any = {"svg.hashsalt": "fedamp", "pdf.fonttype": 42}  # TrueType, as journals ask for
@@ -79,6 +80,17 @@ def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tu
         above: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 9), "textcoords": "offset points"}
         axes[0].annotate(subtitle, (0, 1), color=GREY, **above)
     return canvas, list(axes)
+
+
+def for_paper(canvas: Figure) -> Figure:
+    """The figure as a column of a paper shows it: 3.3 inches wide, text of 8 points, and no title."""
+    top = canvas.axes[0]
+    top.set_title("", loc="left")
+    top.texts[0].remove()  # the subtitle
+    for text in canvas.findobj(Text):
+        text.set_fontsize(min(text.get_fontsize(), PAPER_TEXT))
+    canvas.set_size_inches(PAPER_WIDTH, (canvas.get_figheight() - 0.6) * PAPER_WIDTH / WIDTH)
+    return canvas
 
 
 def save_all(pictures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:

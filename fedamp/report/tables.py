@@ -99,11 +99,13 @@ class Cells(NamedTuple):
             table.add_row(*row)
         return table
 
-    def latex(self) -> str:
-        """A ``tabular`` for the package booktabs."""
+    def latex(self, notes: Sequence[str] = ()) -> str:
+        """A ``tabular`` for the package booktabs, with notes below."""
         lines = [" & ".join(map(words.latex, row)) + r" \\" for row in (self.headings, *self.rows)]
         columns = "l" * len(self.left) + "r" * len(self.right)
-        body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
+        wide = f"\\multicolumn{{{len(columns)}}}{{p{{0.9\\linewidth}}}}"
+        below = [f"{wide}{{\\footnotesize {words.latex(note)}}} \\\\" for note in notes]
+        body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", *below])
         return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
 
 

@@ -7,9 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from fedamp import rng
 from fedamp.accounting.verify import Check
-from fedamp.errors import RunFolderError, ScenarioError, needs_extras
+from fedamp.errors import InputError, RunFolderError, ScenarioError, needs_extras, one_line
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
@@ -159,6 +162,21 @@ class Run:
         parameters = read_parameters(self.files.model, shapes)
         module.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()}, strict=False)
         return module.eval()
+
+    def predict(self, inputs: ArrayLike, batch_size: int = 256) -> NDArray[np.float32]:
+        """The last model's answers to inputs [records, *input_shape]: logits or numbers [records, outputs].
+
+        Inputs are as ``data.transform`` leaves them (tokens: whole numbers). Raises as :meth:`model`; InputError also
+        for inputs that the model cannot take.
+        """
+        import torch
+
+        module, given = self.model(), torch.as_tensor(np.asarray(inputs, np.float32))
+        try:
+            with torch.inference_mode():
+                return np.concatenate([module(block).numpy() for block in torch.split(given, batch_size)])
+        except Exception as error:  # torch has no narrower one for a wrong shape
+            raise InputError(f"inputs of shape {list(given.shape)}: {one_line(error)}") from None
 
     def verify(self, head: str | None = None) -> list[Check]:
         """Compute every number of the ledger again and look for changes, also of a ``head`` written down elsewhere."""

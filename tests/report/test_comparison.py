@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
+import matplotlib.image
 import numpy as np
 import pytest
 
@@ -100,7 +101,10 @@ def test_latex_has_the_cells_of_the_table_and_nothing_that_latex_would_read(runs
     lines = compared.latex().splitlines()
     (row,) = [line for line in lines if line.startswith(r"a\_b\&c & ")]
     assert re.search(r"& \d\d\.\d\\% & \d+\.\d+ & ", row)
-    assert {line.count(" & ") for line in lines if line.endswith(r" \\")} == {6}
+    assert {line.count(" & ") for line in lines if line.endswith(r" \\") and "multicolumn" not in line} == {6}
+    notes = [line for line in lines if "multicolumn" in line]
+    assert len(notes) == len(compared.to_json()["cautions"])
+    assert lines.index(r"\bottomrule") + len(notes) + 1 == len(lines) - 1
     assert lines[0] == r"\begin{tabular}{lrrrrrr}"
 
 
@@ -110,5 +114,9 @@ def test_pictures_are_written_in_the_formats_asked_for_the_same_each_time(runs, 
         files = compare([runs["hidden"], runs["plain"]]).save_pictures(tmp_path / name, tuple(starts))
         assert len(files) == 6
         assert all(Path(file).read_bytes().startswith(starts[file[-3:]]) for file in files)
+    assert matplotlib.image.imread(tmp_path / "a" / "rounds.png").shape[1] > 4.5 * 220
+    papers = compare([runs["hidden"], runs["plain"]]).save_pictures(tmp_path / "paper", ("png", "svg"), paper=True)
+    assert all(matplotlib.image.imread(file).shape[1] == int(3.3 * 220) for file in papers if file.endswith("png"))
+    assert not any("privacy cost by round" in Path(file).read_text() for file in papers if file.endswith("svg"))
     for file in ("rounds.svg", "rounds.pdf"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
