@@ -223,34 +223,29 @@ def test_calibrate_keeps_the_budget(fedamp, tmp_path):
 # --- looking at runs --------------------------------------------------------------------------------------------------
 
 
-def test_compare_prints_what_can_be_published(fedamp, finished, tmp_path):
+def test_compare_prints_what_can_be_published_and_report_writes_one_file(fedamp, finished, tmp_path):
     folder, _ = finished
 
     def shown(*options):
         return fedamp("compare", folder, "--out", tmp_path / "plots", *options)
 
-    assert shown("--format", "csv", "--pictures", "pdf,svg").out.startswith("name,folder,")
-    assert {file.suffix for file in (tmp_path / "plots").iterdir()} == {".pdf", ".svg"}
-    assert shown("--format", "latex").out.startswith("\\begin{tabular}{l")
-    assert shown("--format", "json").out == shown("--json").out
-    for options in (("--format", "html"), ("--pictures", "gif")):
-        refused = shown(*options)
-        assert (refused.status, len(refused.err.splitlines())) == (2, 1)
-
-
-def test_compare_prints_a_table_and_json_and_report_writes_one_file(fedamp, finished, tmp_path):
-    folder, _ = finished
-    table = fedamp("compare", folder, "--out", tmp_path / "plots")
-    assert table.status == 0
+    table = shown()
     pictures = [line for line in table.out.splitlines() if line.startswith("picture: ")]
     assert max(len(line) for line in table.out.splitlines() if line not in pictures) <= 80
-    answer = json.loads(fedamp("compare", folder, "--out", tmp_path / "plots", "--json").out)
+    printed = shown("--json")
+    answer = json.loads(printed.out)
     assert [run["name"] for run in answer["runs"]] == ["run"]
     assert [f"picture: {file}" for file in answer["plots"]] == pictures
     assert all(Path(file).is_file() for file in answer["plots"])
+    assert shown("--format", "json").out == printed.out
+    assert shown("--format", "csv", "--pictures", "pdf,svg").out.startswith("name,folder,")
+    assert {file.suffix for file in (tmp_path / "plots").iterdir()} == {".png", ".pdf", ".svg"}
+    assert shown("--format", "latex").out.startswith("\\begin{tabular}{l")
+    for options in (("--format", "html"), ("--pictures", "gif")):
+        refused = shown(*options)
+        assert (refused.status, len(refused.err.splitlines())) == (2, 1)
     answer = fedamp("report", folder, "--out", tmp_path / "a.html")
-    assert answer.status == 0
-    assert answer.out == f"report: {tmp_path / 'a.html'}\n"
+    assert (answer.status, answer.out) == (0, f"report: {tmp_path / 'a.html'}\n")
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
 
 
@@ -446,10 +441,8 @@ def test_a_warning_is_a_line_of_its_own(fedamp, tmp_path, monkeypatch):
     assert all(re.match(r"caution: \w+ took \d+ s, answered by: ", line) for line in lines)
 
 
-@pytest.mark.parametrize("command", ["privacy", "check"])
-def test_a_terminal_of_ascii_shows_a_question_mark_for_other_letters(tmp_path, command: str) -> None:
-    quick = "check_in={scheme: poisson, rate: 0.4}", "privacy.precision=0.05"
-    command = [command, write_small(tmp_path, *quick)]
+def test_a_terminal_of_ascii_shows_a_question_mark_for_other_letters(tmp_path) -> None:
+    command = ["privacy", write_small(tmp_path, "check_in={scheme: poisson, rate: 0.4}", "privacy.precision=0.05")]
     variables = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-m", "fedamp", *command], env=variables, capture_output=True, text=True)
     assert (done.returncode, "Unicode" in done.stderr) == (0, False), done.stderr
