@@ -6,9 +6,10 @@ in [0, 1] by each image's own type.
 
 import io
 import math
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -202,10 +203,10 @@ class HuggingFaceData(Columns):
         rows = splits[name].with_format(None)
 
         def column(name: str) -> NDArray[Any]:
-            require(name, rows.column_names, "data.partition.column", self.dataset)
             return spelled(rows.with_format("arrow")[:][name])
 
-        return _table(rows, self, f"{self.dataset} ({name})", public, column)
+        columns = {each: partial(column, each) for each in rows.column_names}
+        return _table(rows, self, f"{self.dataset} ({name})", public, columns)
 
     def _split(self, place: Path, name: str, is_local: bool, public: bool) -> Table:
         """Files of a split, in the folder or in ``data`` (of the hub: any one) below it, or its folder of images."""
@@ -234,17 +235,14 @@ class HuggingFaceData(Columns):
 
 
 def _of_files(files: Files, section: "TabularData | HuggingFaceData", public: bool) -> Table:
-    def column(name: str) -> NDArray[Any]:
-        require(name, files.names, "data.partition.column", files.source)
-        return files.spelled(name)
-
     features, label = _list(section.features), _list(section.label)
     for key, names in (("features", features), ("label", label)):
         for name in names:
             require(name, files.names, f"data.{key}", files.source)
     words = files.spelled(label[0]) if section.words and len(label) == 1 and files.kind != "parquet" else None
     rows = files.rows(list(dict.fromkeys(features + (label if words is None else []))))
-    return _table(rows, section, files.source, public, column, files.place, words)
+    columns = {name: partial(files.spelled, name) for name in files.names}
+    return _table(rows, section, files.source, public, columns, files.place, words)
 
 
 def _table(
@@ -252,7 +250,7 @@ def _table(
     section: "TabularData | HuggingFaceData",
     source: str,
     public: bool,
-    column: Callable[[str], NDArray[Any]] | None = None,
+    columns: Mapping[str, Callable[[], NDArray[Any]]] = MappingProxyType({}),
     place: Callable[[int], str] | None = None,
     words: NDArray[Any] | None = None,
 ) -> Table:
@@ -280,7 +278,7 @@ def _table(
         if are_images
         else _ColumnInputs(rows, features, source, shape, public),
         labels,
-        column,
+        columns,
         section.shape,
         scale=1.0 if are_images else section.scale or 1.0,
         classes=None if classes is None else tuple(classes),

@@ -43,20 +43,18 @@ class NpzData(ColumnsData):
             return None
         source = str(folder / (f"{split}.npz" if (folder / f"{split}.npz").exists() else f"{split}_*.npy"))
 
-        def read(name: str, key: str) -> NDArray[Any]:
-            require(name, files, key, source, "array")
-            return _read(files[name], name, self.max_bytes)
-
+        columns = {name: partial(_read, files[name], name, self.max_bytes) for name in files}
         keys = {}
         for key, names in {"features": self.features, "label": self.label}.items():
             if not isinstance(names, str) and len(names) > 1:
                 raise DataError(f"data.{key}: npz takes the name of one array, got {len(names)}")
             keys[key] = names if isinstance(names, str) else names[0]
-        inputs, labels = (read(name, f"data.{key}") for key, name in keys.items())
+            require(keys[key], files, f"data.{key}", source)
+        inputs, labels = (columns[name]() for name in keys.values())
         if inputs.dtype.kind not in "fiub" or not inputs.shape:
             found = f"array {keys['features']!r} is of type {inputs.dtype} and shape {list(inputs.shape)}"
             raise DataError(f"{source}: {found}; inputs must be numbers of shape [records, ...]")
-        return Table(source, inputs, labels, partial(read, key="data.partition.column"), self.shape, self.scale or 1.0)
+        return Table(source, inputs, labels, columns, self.shape, self.scale or 1.0)
 
 
 def arrays_of(folder: Path, split: str) -> dict[str, Path]:

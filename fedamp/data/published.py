@@ -153,8 +153,8 @@ class InstEvalData(BenchmarkData):
         held_out = place % 5 == 4
 
         def table(chosen: NDArray[np.bool_]) -> Table:
-            columns = {"student": students[chosen]}
-            return Table("insteval", lecturers[chosen, None], ratings[chosen], lambda name: _column(columns, name))
+            student = {"student": lambda: students[chosen]}
+            return Table("insteval", lecturers[chosen, None], ratings[chosen], student)
 
         return Tables(table(~held_out), table(held_out))
 
@@ -163,12 +163,6 @@ class InstEvalData(BenchmarkData):
             if all((place / name).is_file() for name in _FILES):
                 return place
         raise DataError(f"data.name insteval: no {' and '.join(_FILES)}; expected: make data, or data.path")
-
-
-def _column(columns: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    if name not in columns:
-        raise DataError(f"insteval: no column {name!r}; expected: {', '.join(columns)}")
-    return columns[name]
 
 
 def _read(folder: Path, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:

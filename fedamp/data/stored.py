@@ -398,7 +398,7 @@ class StoredData(DataSection):
     def _testers(self, tables: Tables, testing: Records) -> NDArray[np.int64] | None:
         """The clients of the records of a test table, where its column names known ones."""
         natural = isinstance(self.partition, NaturalPartition) and tables.federation is None
-        if not natural or tables.test is None or tables.test.read_column is None:
+        if not natural or tables.test is None or not tables.test.columns:
             return None
         assert isinstance(self.partition, NaturalPartition)
         try:

@@ -8,8 +8,8 @@ import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -123,7 +123,7 @@ class Table:
     source: str  # its name in errors, for example the file
     inputs: Any  # [records, ...]; an array, or an object with shape, dtype and inputs[record numbers]
     labels: NDArray[Any]  # [records] or [records, ...]
-    read_column: Callable[[str], NDArray[Any]] | None = None  # [records]; None: no column names the clients
+    columns: Mapping[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)  # [records] each; may name clients
     shape: tuple[int, ...] | None = None  # of one input as read() gives it; None: as stored (a single number: [1])
     scale: float = 1.0  # inputs are divided by it
     classes: tuple[str, ...] | None = None  # names of labels 0, 1, ...; None: they have none
@@ -181,9 +181,10 @@ class Table:
         Raises DataError for no such column, not a value for each record, or (``complete``) values that name nobody:
         nothing, an empty text, NaN, or a number that is not whole.
         """
-        if self.read_column is None:
+        if not self.columns:
             raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
-        values = self.read_column(name)
+        require(name, self.columns, "data.partition.column", self.source)
+        values = self.columns[name]()
         if values.shape != (len(self),) or values.dtype.kind not in "biufUSOMm":
             raise DataError(
                 f"{self.source}: column {name!r} must name a client (a number or a string) for each of the "
@@ -220,10 +221,10 @@ def distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return found, np.array([place[value] for value in values.tolist()], np.int64)
 
 
-def require(name: str, present: Collection[str], key: str, source: str, what: str = "column") -> None:
-    """Raises DataError if there is no column (or array) of the name that the scenario's key asks for."""
+def require(name: str, present: Collection[str], key: str, source: str) -> None:
+    """Raises DataError if there is no column, or array, of the name that the scenario's key asks for."""
     if name not in present:
-        raise DataError(f"{source}: no {what} {name!r}; {key} must be one of {', '.join(present)}")
+        raise DataError(f"{source}: no column {name!r}; {key} must be one of {', '.join(present)}")
 
 
 # Of this environment (make data), of the system's packages, and of npm.

@@ -1,7 +1,7 @@
 """Texts of people, as records of tokens."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,13 +68,13 @@ class Texts(FolderData):
         ends = np.cumsum(counts)
 
         def column(name: str) -> NDArray[Any]:
-            require(name, files.names, "data.partition.column", source)
             return np.repeat(files.spelled(name), counts)
 
         def place(record: int) -> str:
             return files.place(int(np.searchsorted(ends, record, "right")))
 
-        return Table(source, inputs, labels, column, place=place)
+        columns = {name: partial(column, name) for name in files.names}
+        return Table(source, inputs, labels, columns, place=place)
 
     def input_shape(self) -> tuple[int, ...] | None:
         return (self.length,)

@@ -367,10 +367,10 @@ def transformed(table: Table, steps: tuple[AnyTransform, ...]) -> Table:
             shape = step.output_shape(shape)
         except ValueError as error:
             raise DataError(f"data.transform.{number}: {error}; inputs have shape {list(shape)}") from None
-    column = partial(table.column, complete=False)
-    return (
-        Table(table.source, _Features(table, steps, shape), table.labels, column, place=table.place) if steps else table
-    )
+    if not steps:
+        return table
+    columns = {name: partial(table.column, name, complete=False) for name in table.columns}
+    return Table(table.source, _Features(table, steps, shape), table.labels, columns, place=table.place)
 
 
 class _Features:

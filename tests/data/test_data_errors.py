@@ -14,9 +14,9 @@ GOOD = {"x": np.eye(6, dtype=np.float32), "y": np.array([0, 1, 2] * 2), "client"
 
 
 CASES = {
-    "no inputs": ({"x": None}, {}, "no array 'x'; data.features must be one of y, client"),
-    "no labels": ({"y": None}, {}, "no array 'y'; data.label must be one of x, client"),
-    "no clients": ({"client": None}, {}, "no array 'client'; data.partition.column must be one of x, y"),
+    "no inputs": ({"x": None}, {}, "no column 'x'; data.features must be one of y, client"),
+    "no labels": ({"y": None}, {}, "no column 'y'; data.label must be one of x, client"),
+    "no clients": ({"client": None}, {}, "no column 'client'; data.partition.column must be one of x, y"),
     "wrong lengths": (
         {"y": np.zeros(5, int)},
         {},
