@@ -34,6 +34,7 @@ from fedamp.studies.audit.planted import PlantedFederation, records_of
 Vector = NDArray[np.float64]
 
 FEWEST, LONGEST = 20, 8
+CONFIDENCE = 0.99  # that no lower bound in an answer is too high
 _CHOOSING = 1 / 4  # share of the repetitions that choose the attack; the others are counted
 _PROFILE_POINTS = 24
 _SINGLE = 16  # submodels, and rounds, that have an attack of their own
@@ -70,7 +71,6 @@ class Audit:
     subject: Subject
     scenario_rounds: int
     findings: tuple[Finding, Finding]
-    confidence: float
     repetitions: int
     counted: int
     strength: float
@@ -88,7 +88,7 @@ class Audit:
             "verdict": "refuted" if self.refuted else "consistent",
             "epsilon": findings[0]["epsilon"],
             "delta": findings[0]["delta"],
-            "confidence": self.confidence,
+            "confidence": CONFIDENCE,
             "repetitions": self.repetitions,
             "counted": self.counted,
             "findings": findings,
@@ -107,7 +107,7 @@ class Audit:
         finding = max(self.findings, key=lambda found: found.lower - found.claim.epsilon)
         return (
             f"audit: epsilon {finding.claim.epsilon:.3g} at delta {finding.claim.delta:.3g} is charged, but at least "
-            f"{finding.lower:.3g} leaks ({self.confidence:.4g} confidence; attack: {finding.event.attack})"
+            f"{finding.lower:.3g} leaks ({CONFIDENCE:g} confidence; attack: {finding.event.attack})"
         )
 
     def _finding(self, finding: Finding) -> dict[str, Any]:
@@ -127,7 +127,6 @@ def audit(
     scenario: Scenario,
     repetitions: int = 500,
     rounds: int = LONGEST,
-    confidence: float = 0.99,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Audit:
     """Attack a scenario through the real server and client code.
@@ -136,7 +135,6 @@ def audit(
         scenario: validated, its paths absolute. Its seed decides everything.
         repetitions: trials of each world (canary present, canary absent); at least 20.
         rounds: maximum; a longer scenario is shortened, and its claim too.
-        confidence: probability that no lower bound in the answer is too high; in (0, 1).
         progress: called with the number of finished trials, and of all trials of both worlds.
 
     Raises:
@@ -146,8 +144,6 @@ def audit(
         raise ScenarioError(f"--repetitions {repetitions}: expected: at least {FEWEST}")
     if rounds < 1:
         raise ScenarioError(f"--rounds {rounds}: expected: at least 1")
-    if not 0 < confidence < 1:
-        raise ScenarioError(f"confidence {confidence:g}: expected: between 0 and 1")
     subject = subject_of(scenario, rounds)
     mechanism, delta = subject.claim.mechanism, scenario.privacy.delta
     # Events with a small delta are too rare to count. A claim that is false there is usually false near the middle too.
@@ -161,9 +157,9 @@ def audit(
         Worlds(*(attacks(world[chosen], subject.claim) for world in evidence))
         for chosen in (slice(choosing), slice(choosing, None))
     )
-    findings = examine(chosen_on, counted_on, claims, 1 - confidence)
+    findings = examine(chosen_on, counted_on, claims, 1 - CONFIDENCE)
     counted = repetitions - choosing
-    return Audit(subject, scenario.rounds, findings, confidence, repetitions, counted, federation.strength)
+    return Audit(subject, scenario.rounds, findings, repetitions, counted, federation.strength)
 
 
 def attacks(ratios: NDArray[np.float64], plan: Plan) -> Attacks:

@@ -91,7 +91,6 @@ NOT_AUDITED = [
     (audit, ["privacy.noise_multiplier=0"], {}, "nothing is claimed"),
     (audit, [], {"repetitions": 19}, "--repetitions 19: expected: at least 20"),
     (audit, [], {"rounds": 0}, "--rounds 0: expected: at least 1"),
-    (audit, [], {"confidence": 1.0}, "confidence 1: expected: between 0 and 1"),
     (sensitivity, [], {"repetitions": 0}, "expected: at least 1 each"),
 ]
 
