@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from typer import Argument, Exit, Option, Typer
+from typer import Argument, Context, Exit, Option, Typer
 
 from fedamp.base.text import printable
 from fedamp.base.version import version
@@ -344,6 +344,14 @@ def doctor(
     answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
     print_answer(answer, as_json, tables.doctor_table)
     terminal.judge(checks)
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def node(context: Context) -> None:
+    """Flower's SuperNode with a process that lasts: all arguments of flower-supernode, and seconds less a message."""
+    from fedamp.client.node import keep
+
+    raise Exit(keep(context.args))
 
 
 def main() -> None:

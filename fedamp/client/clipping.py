@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedamp.accounting.kernels import compiled
+from fedamp.base.later import compiled
+from fedamp.engines import flower
 from fedamp.models.embeddings import is_spare
 
 Floats = NDArray[np.float64]
@@ -121,8 +122,13 @@ def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
         return np.asarray(limits / (norms + STABILITY) if normalised else np.minimum(limits / norms, 1.0))
 
 
+def _is_compiled(stack: Tensor) -> bool:
+    """Not in a SuperNode's process for one message: to load the kernels would take longer than they save."""
+    return stack.device.type in _COMPILED and not flower.in_supernode()
+
+
 def _square_norms(stack: Tensor) -> Floats:
-    if stack.device.type in _COMPILED:
+    if _is_compiled(stack):
         squares = np.empty(len(stack))
         _add_squares(stack.numpy(), squares)
         return squares
@@ -134,7 +140,7 @@ def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, uni
 
     Scaled numbers are at most ``limit`` < 2**31. A unit whose scale is zero adds nothing.
     """
-    if stack.device.type in _COMPILED:
+    if _is_compiled(stack):
         total = np.zeros(stack.shape[1], np.int64)
         _add_quanta(stack.numpy(), scales, np.float32(limit), total)
         return torch.from_numpy(total * unit)

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from fedamp.accounting.kernels import compiled
+from fedamp.base.later import compiled
 from fedamp.base.devices import is_gpu
 from fedamp.client.stacks import Batch
 from fedamp.models.architectures import CNN, MLP, ResNet

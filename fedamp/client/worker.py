@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedamp import rng
 from fedamp.client.clipping import ClippedSum, Rows, clip_and_sum
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.personal import PersonalLayers, personal_layers
+from fedamp.client.proofs import Proof
 from fedamp.client.stacked_networks import layers_of
 from fedamp.client.stacks import Stack, aligned
 from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
@@ -28,6 +30,7 @@ from fedamp.models.model import WHOLE
 from fedamp.models.pieces import Piece
 
 _Shape = tuple[Any, ...]
+_DRAWN = np.float32(0.1)  # standard deviation of parameters that nobody has trained
 
 
 @dataclass
@@ -236,7 +239,7 @@ class TrainingNode:
                 continue
             try:
                 stack = Stack.of(clients[members], seeds[members], self._records(clients[members]), slots, places)
-                if slots > 1 and (shape, slots) not in self._apart and (why := trainer.why_alone(start, stack)):
+                if slots > 1 and (shape, slots) not in self._apart and (why := self._why_alone(trainer, start, stack)):
                     log.warning("clients train one by one, slower than together: %s", why)
                     self._slots[shape] = 1
                     waiting.append((places, members))
@@ -264,6 +267,26 @@ class TrainingNode:
                 waiting += [(places, half) for half in np.array_split(members, 2) if len(members) > 1]
             else:
                 yield sums
+
+    def _why_alone(self, trainer: _PieceTrainer, start: dict[str, Tensor], stack: Stack) -> str:
+        """As the trainer says; what a SuperNode's processes have found before is not checked again.
+
+        What is remembered is found on parameters of our own: from a server's, the check could pass once and hold no
+        more.
+        """
+        if not (trainer.piece.known and Proof.is_for(self.task, self.device)):
+            return trainer.why_alone(start, stack)
+        cohort, sizes = stack.cohort, {name: tuple(value.shape) for name, value in start.items()}
+        records = [(each.shape, str(each.dtype)) for each in (cohort.inputs, cohort.labels)]
+        proof = Proof(self.task, (sizes, records, trainer.rate, len(stack.seeds)))
+        if proof.holds:
+            return ""
+        generator = rng.public_stream(0, "parameters of a proof")
+        drawn = {name: _DRAWN * generator.standard_normal(shape, np.float32) for name, shape in sizes.items()}
+        if trainer.why_alone({name: aligned(value) for name, value in drawn.items()}, stack):
+            return trainer.why_alone(start, stack)
+        proof.keep()
+        return ""
 
     def _by_places(
         self, clients: NDArray[np.int64], trainer: _PieceTrainer, report: TrainReport

@@ -237,6 +237,11 @@ def places_of(name: str) -> list[Path]:
     return [place / name for place in (*of_user, *INSTALLED)]
 
 
+def cache_folder() -> Path:
+    """The cache of this user; RuntimeError: a user without a home."""
+    return Path(os.environ.get("FEDAMP_CACHE") or Path.home() / ".cache" / "fedamp")
+
+
 def kept(kind: str, name: str, write: Callable[[Path], None]) -> Path:
     """A copy of private records in the cache, readable by its owner alone; written first if no process has done so.
 
@@ -249,7 +254,7 @@ def kept(kind: str, name: str, write: Callable[[Path], None]) -> Path:
         DataError: it cannot be kept there.
     """
     try:
-        folder = Path(os.environ.get("FEDAMP_CACHE") or Path.home() / ".cache" / "fedamp") / kind
+        folder = cache_folder() / kind
         file = folder / name
         if file.exists():
             return file

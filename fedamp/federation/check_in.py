@@ -14,15 +14,21 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, repeat
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedamp import accounting, rng
-from fedamp.accounting import Allocation, Compose, Cyclic, Mechanism, Poisson, Repeat, Spaced
+from fedamp import rng
+from fedamp.base.later import Later
 from fedamp.base.section import Count, Probability, Section
+
+if TYPE_CHECKING:
+    from fedamp import accounting
+    from fedamp.accounting import Mechanism
+else:
+    accounting = Later("fedamp.accounting")  # a node charges nothing, and its processes start sooner
 
 UnitIds = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -61,7 +67,7 @@ class CheckIn(Section, ABC):
         """The cohort of every round in turn: sorted ids of the units that check in."""
 
     @abstractmethod
-    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         """The cost of all rounds for a unit, if ``one_round`` is the cost of taking part in one."""
 
     @abstractmethod
@@ -117,8 +123,8 @@ class AllCheckIn(_IndependentRounds):
         for _ in range(rounds):
             yield np.arange(units)
 
-    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
-        return Repeat(one_round, rounds)
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        return accounting.Repeat(one_round, rounds)
 
     def expected_cohort(self, rounds: int, units: int) -> float:
         return float(units)
@@ -141,8 +147,8 @@ class PoissonCheckIn(_IndependentRounds):
         for round_ in range(1, rounds + 1):
             yield np.flatnonzero(rng.happens(rng.stream(seed, "check-in", round_).words(units), self.rate))
 
-    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
-        return Repeat(Poisson(one_round, self.rate), rounds)
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        return accounting.Repeat(accounting.Poisson(one_round, self.rate), rounds)
 
     def expected_cohort(self, rounds: int, units: int) -> float:
         return self.rate * units
@@ -175,7 +181,7 @@ class CappedPoissonCheckIn(CheckIn):
             numbers += rng.happens(rng.stream(seed, "check-in coin", coin).words(units), self.rate)
         return _uniform_sets(seed, 1, rounds, np.minimum(numbers, self.at_most))
 
-    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         return accounting.CappedPoisson(one_round, self.rate, self.at_most, rounds)
 
     def most_check_ins(self, first: int, rounds: int) -> int:
@@ -238,8 +244,8 @@ class BalancedCheckIn(_KOfRounds):
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
         return _uniform_sets(seed, 1, rounds, np.full(units, self.k, dtype=np.uint32))
 
-    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
-        return Allocation(one_round, self.k, rounds)
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        return accounting.Allocation(one_round, self.k, rounds)
 
     def most_check_ins(self, first: int, rounds: int) -> int:
         return min(first, self.k)
@@ -269,9 +275,9 @@ class StratifiedCheckIn(_KOfRounds):
         shorter, longer = divmod(rounds, self.k)
         return [shorter + (block < longer) for block in range(self.k)]
 
-    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
-        blocks = [Allocation(one_round, 1, length) for length in self.block_lengths(rounds)]
-        return Repeat(blocks[0], self.k) if len(set(blocks)) == 1 else Compose(tuple(blocks))
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        blocks = [accounting.Allocation(one_round, 1, length) for length in self.block_lengths(rounds)]
+        return accounting.Repeat(blocks[0], self.k) if len(set(blocks)) == 1 else accounting.Compose(tuple(blocks))
 
     def most_check_ins(self, first: int, rounds: int) -> int:
         starts = np.cumsum([0, *self.block_lengths(rounds)[:-1]])
@@ -335,8 +341,8 @@ class ClassesCheckIn(MinSeparation):
             owed[ours][chosen] -= 1
             yield members[ours][chosen]
 
-    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
-        return Cyclic(one_round, self.k, rounds, self.count)
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        return accounting.Cyclic(one_round, self.k, rounds, self.count)
 
     def shortened(self, rounds: int, shorter: int) -> Self:
         if shorter < self.count:
@@ -391,10 +397,10 @@ class SpacedCheckIn(MinSeparation):
             done[cohort] += 1
             yield np.sort(np.concatenate(later[index]))
 
-    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         if self.count == 1:
-            return Allocation(one_round, self.k, rounds)
-        return Spaced(one_round, self.k, rounds, self.count, self._coefficients)
+            return accounting.Allocation(one_round, self.k, rounds)
+        return accounting.Spaced(one_round, self.k, rounds, self.count, self._coefficients)
 
     def shortened(self, rounds: int, shorter: int) -> Self:
         most = -(-shorter // self.count)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fedamp.base import given
 from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form, Labels
 from fedamp.errors import DataError, FederationError, InputError, ModelError, one_line
-from fedamp.federation.scenario import Scenario
 from fedamp.federation.training import LocalTraining
 from fedamp.models.custom import import_own, is_import_path, is_there
 from fedamp.models.model import OF_LIBRARY, Model
@@ -25,6 +24,8 @@ from fedamp.models.units import unknown
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fedamp.federation.scenario import Scenario
 
 Tally = dict[str, Any]
 """Sums over records, tensors or integers, by name."""
@@ -289,21 +290,21 @@ class Functions:
         return found
 
 
-def is_given(asked: Scenario) -> bool:
+def is_given(asked: "Scenario") -> bool:
     """Whether model, loss or records are objects of Python, which no other machine can get."""
     return asked.data.name == "given" or any(
         name.startswith(given.PREFIX) for name in (asked.model.name, asked.client.loss)
     )
 
 
-def brings_code(asked: Scenario) -> bool:
+def brings_code(asked: "Scenario") -> bool:
     """Whether the model or the loss is custom code, ``package.module:name``."""
     return any(
         is_import_path(name) and not name.startswith(OF_LIBRARY) for name in (asked.model.name, asked.client.loss)
     )
 
 
-def look_for_files(asked: Scenario) -> None:
+def look_for_files(asked: "Scenario") -> None:
     """Look for the files that a scenario names, without reading them or running code.
 
     Raises:

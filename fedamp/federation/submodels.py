@@ -19,16 +19,20 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, model_validator
 
 from fedamp import rng
-from fedamp.accounting import Dropout, Mechanism, Submodels
 from fedamp.base import ids
+from fedamp.base.later import Later
 from fedamp.base.section import NoiseMultiplier, Positive, Section, Share, renamed
 from fedamp.federation.check_in import UnitIds
 from fedamp.models.architectures import check_masked, check_split
 from fedamp.models.custom import is_import_path
 from fedamp.models.model import WHOLE, Model
 
-if TYPE_CHECKING:  # it needs torch, and plans are made without
+if TYPE_CHECKING:  # the pieces need torch, and plans are made without
+    from fedamp import accounting
+    from fedamp.accounting import Mechanism
     from fedamp.models.pieces import Piece, Pieces
+else:
+    accounting = Later("fedamp.accounting")  # as in fedamp.federation.check_in
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class SubmodelScheme(Section, ABC):
         """
 
     @abstractmethod
-    def charge(self, part: Part, release: Mechanism, capacity: str | None = None) -> Mechanism:
+    def charge(self, part: Part, release: "Mechanism", capacity: str | None = None) -> "Mechanism":
         """The cost of a part's release for a unit of a round; ``release``: its cost without amplification.
 
         ``capacity``: for a unit of this class; default: of the class that pays the most.
@@ -152,7 +156,7 @@ class NoSubmodels(SubmodelScheme):
     def parts(self, clip: float, noise_multiplier: float, expected_cohort: float, units: int) -> tuple[Part, ...]:
         return (Part("all", clip, noise_multiplier, expected_cohort),)
 
-    def charge(self, part: Part, release: Mechanism, capacity: str | None = None) -> Mechanism:
+    def charge(self, part: Part, release: "Mechanism", capacity: str | None = None) -> "Mechanism":
         return release
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
@@ -221,11 +225,11 @@ class _SplitModel(SubmodelScheme):
             return noise_multiplier * float((self.copies / share**2) ** 0.25)
         return float(self.shared_noise_multiplier)
 
-    def charge(self, part: Part, release: Mechanism, capacity: str | None = None) -> Mechanism:
+    def charge(self, part: Part, release: "Mechanism", capacity: str | None = None) -> "Mechanism":
         return self._hide(release, capacity) if part.name == "split" else release
 
     @abstractmethod
-    def _hide(self, release: Mechanism, capacity: str | None) -> Mechanism:
+    def _hide(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
         """The cost of the split part's release for a unit."""
 
 
@@ -292,9 +296,9 @@ class DisjointSubmodels(_SplitModel):
     def _has_shared_part(self) -> bool:
         return self.unowned == "shared" or bool(self.shared)
 
-    def _hide(self, release: Mechanism, capacity: str | None) -> Mechanism:
+    def _hide(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
         is_whole = self.whole is not None and capacity in (None, "whole")
-        return release if is_whole or self.assignment != "random" else Submodels(release, self.count)
+        return release if is_whole or self.assignment != "random" else accounting.Submodels(release, self.count)
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         drawn = rng.stream(seed, "submodels", round_).integers(self.count, len(cohort)).astype(np.int64)
@@ -356,8 +360,8 @@ class DropoutSubmodels(_SplitModel):
         """
         return self.keep if self.copies * Fraction(self.keep) <= 1 else math.nextafter(self.keep, 0.0)
 
-    def _hide(self, release: Mechanism, capacity: str | None) -> Mechanism:
-        return Dropout(release, self.keep)
+    def _hide(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
+        return accounting.Dropout(release, self.keep)
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return np.full(len(cohort), WHOLE)  # each client draws its mask from its own seed

@@ -24,7 +24,7 @@ def test_systemd_understands_the_unit_files(tmp_path):
     for file in UNITS:
         # What is started need not be here for the file to be right.
         text = (DOCUMENTS / "systemd" / file).read_text()
-        for program in ("/opt/fedamp/bin/flower-superlink", "/opt/fedamp/bin/flower-supernode", "/usr/sbin/nginx"):
+        for program in ("/opt/fedamp/bin/flower-superlink", "/opt/fedamp/bin/fedamp", "/usr/sbin/nginx"):
             text = text.replace(program, "/bin/true")
         (tmp_path / file).write_text(text.replace("/usr/sbin/nft", "/bin/true"))
     files = [str(tmp_path / file) for file in UNITS]
@@ -68,7 +68,7 @@ def test_in_the_compose_file_only_the_proxy_reaches_the_superlink():
     assert networks["inside"]["internal"] is True
     address = services["superlink"]["networks"]["inside"]["ipv4_address"]
     assert f"127.0.0.1:9090/{address}:9090/" in services["proxy"]["command"][-1]
-    assert "https://127.0.0.1:9090" in (DOCUMENTS / "nginx.conf").read_text()
+    assert "server 127.0.0.1:9090;" in (DOCUMENTS / "nginx.conf").read_text()
 
 
 @pytest.fixture

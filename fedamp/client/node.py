@@ -1,0 +1,290 @@
+"""A lasting node: Flower's SuperNode, and a parent process that has imported everything and forks for each message.
+
+Flower starts a new process for every message, which imports torch for seconds. The node puts a small program first on
+the PATH (:mod:`fedamp.client.program`). It asks the parent, over a socket in a folder of mode 0700, for a fork, and the
+fork reads the message and runs Flower's own code. The parent accepts and forks, and reads nothing, so that nothing of a
+message stays. A fork is safe only where no other thread runs, so the parent counts its threads before each one.
+
+    keep(arguments)   what ``fedamp node`` does: starts both processes, and starts them again when they end
+    python -m fedamp.client.node parent SOCKET          the parent
+    python -m fedamp.client.node supernode ARGUMENT...  Flower's SuperNode, which asks for messages sooner
+"""
+
+import ctypes
+import gc
+import importlib.metadata
+import json
+import os
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import NoReturn
+
+from fedamp.client import program
+from fedamp.errors import DeploymentError
+
+FLOWER = "1.41."  # whose processes are known; with others, messages have processes as Flower starts them
+PAUSE = 5.0  # seconds before a process is started again
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+# A pool of threads that is there when a process forks is broken in the fork.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+_WRONG_ARGUMENTS = 2  # exit status of the SuperNode, which would end so again
+
+
+def keep(arguments: Sequence[str]) -> int:
+    """Run a node until a signal comes; its exit status is the SuperNode's.
+
+    Args:
+        arguments: of ``flower-supernode``.
+
+    Raises:
+        DeploymentError: this system cannot fork safely.
+    """
+    if not sys.platform.startswith("linux"):
+        raise DeploymentError("fedamp node needs Linux; expected here: flower-supernode, with the same arguments")
+    if {"-h", "--help", "-V", "--version"}.intersection(arguments):
+        supernode(arguments)
+    with tempfile.TemporaryDirectory(prefix="fedamp-node-", dir=os.environ.get("RUNTIME_DIRECTORY")) as folder:
+        return _Node(Path(folder), list(arguments)).run()
+
+
+class _Node:
+    """The SuperNode and the parent; ``folder``, for this user alone, holds the socket and the program."""
+
+    def __init__(self, folder: Path, arguments: list[str]) -> None:
+        self._arguments, self._stopping, self._tried = arguments, False, _flower().startswith(FLOWER)
+        place, name = folder / "parent", folder / "flwr-clientapp"
+        command = shlex.join([sys.executable, "-IS", str(program.__file__), str(place)])
+        name.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        name.chmod(0o700)
+        self._environment = os.environ | {"PATH": os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])}
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(place))
+        self._listener.listen(64)  # it outlives a parent: who asks meanwhile waits for the next one
+        self._parent: subprocess.Popen[bytes] | None = None
+        self._supernode: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        if not self._tried:
+            _say(f"Flower {_flower()} has not been tried with lasting processes; expected: {FLOWER}x")
+            self._environment = dict(os.environ)
+        before = {number: signal.signal(number, self._forward) for number in _SIGNALS}
+        try:
+            return self._watch()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for process in (self._supernode, self._parent):
+                if process is not None and process.poll() is None:
+                    process.terminate()
+                    process.wait()
+            self._listener.close()
+
+    def _watch(self) -> int:
+        while True:
+            if self._tried and (self._parent is None or self._parent.poll() is not None):
+                self._parent = self._start("parent", str(self._listener.fileno()))
+            if self._supernode is None:
+                self._supernode = self._start("supernode", *self._arguments)
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            ended = "the parent of its messages"
+            if (code := self._supernode.poll()) is not None:
+                if self._stopping or code == _WRONG_ARGUMENTS:
+                    return code if code >= 0 else 128 - code
+                self._supernode, ended = None, f"the SuperNode ended with {code}"
+            _say(f"{ended}; started again in {PAUSE:g} s")
+            until = monotonic() + PAUSE
+            while not self._stopping and monotonic() < until:
+                time.sleep(0.1)
+            if self._stopping and self._supernode is None:
+                return 0
+
+    def _start(self, *what: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "fedamp.client.node", *what]
+        if what[0] == "supernode":
+            process = subprocess.Popen(command, env=self._environment)
+        else:
+            environment, kept = dict(os.environ) | _ONE_THREAD, [self._listener.fileno()]
+            process = subprocess.Popen(command, env=environment, pass_fds=kept, stdin=subprocess.DEVNULL)
+        if self._stopping:
+            process.terminate()
+        return process
+
+    def _forward(self, number: int, _: FrameType | None) -> None:
+        self._stopping = True
+        if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
+            return  # the terminal has sent it to all of them
+        if self._supernode is not None:
+            self._supernode.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _say(line: str) -> None:
+    print(f"fedamp node: {line}", file=sys.stderr, flush=True)
+
+
+def _flower() -> str:
+    return importlib.metadata.version("flwr")
+
+
+def _end_with_the_node() -> None:
+    """Have this process ended when the one that started it is gone, by whatever signal."""
+    parent_death_signal = 1  # of sys/prctl.h
+    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+
+
+def supernode(arguments: Sequence[str]) -> None:
+    """Flower's SuperNode in this process, whose waits are short at first."""
+    _end_with_the_node()
+    from flwr.supernode.cli import flower_supernode
+
+    if _flower().startswith(FLOWER):
+        sys.modules["flwr.supernode.start_client_internal"].time = Waits()  # type: ignore[attr-defined]
+    sys.argv = ["flower-supernode", *arguments]
+    flower_supernode()
+
+
+class Waits:
+    """In place of the module ``time`` in Flower's loop, which waits for 3 s between two looks for a message, and for
+    0.5 s between two looks for its reply: a fifth of how long it has waited so far, and never longer than Flower does.
+    """
+
+    LEAST = 0.1  # seconds
+
+    def __init__(self) -> None:
+        self._asked, self._began = 0.0, 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """One wait of a row of equal ones."""
+        if seconds != self._asked:
+            self._asked, self._began = seconds, monotonic()
+        time.sleep(min(seconds, max(self.LEAST, (monotonic() - self._began) / 5)))
+
+
+def parent(listener: socket.socket, prepare: Callable[[], Callable[[], None]]) -> NoReturn:
+    """Fork for everybody who connects, until this process is ended.
+
+    Args:
+        listener: the socket.
+        prepare: imports what a message needs; returns what a fork runs.
+    """
+    _end_with_the_node()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, which the SuperNode gets as well
+    run = prepare()
+    gc.collect()
+    gc.freeze()
+    forks: dict[int, tuple[int, socket.socket]] = {}  # by the descriptor of the fork
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == listener.fileno():
+                link, _ = listener.accept()
+                if (reason := _unsafe()) is not None:
+                    link.sendall(reason.encode())
+                    link.close()
+                    continue
+                process = os.fork()
+                if process == 0:
+                    for other in (listener, *(each for _, each in forks.values())):
+                        other.close()
+                    _handle(link, run)
+                fork = os.pidfd_open(process)
+                forks[fork] = process, link
+                poll.register(fork, select.POLLIN)
+                poll.register(link, select.POLLHUP)
+                _send(link, b"forked", [fork])
+            elif descriptor in forks:
+                process, link = forks.pop(descriptor)
+                poll.unregister(descriptor)
+                poll.unregister(link)
+                code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+                _send(link, code.to_bytes(4, "big", signed=True))
+                link.close()
+                os.close(descriptor)
+            else:  # the program was killed: so is its fork
+                poll.unregister(descriptor)
+                [fork] = [fork for fork, (_, link) in forks.items() if link.fileno() == descriptor]
+                signal.pidfd_send_signal(fork, signal.SIGKILL)
+
+
+def everything() -> Callable[[], None]:
+    """Import what a message needs, without starting a thread; returns Flower's client app program, for a fork."""
+    from flwr.supernode.cli import flwr_clientapp
+
+    import_module("fedamp.client.app")
+
+    def run() -> None:  # with the threads of a new process, and generators that do not start alike in all forks
+        asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+        threads = int(asked) if asked.isdecimal() and int(asked) else len(os.sched_getaffinity(0))
+        import_module("torch").set_num_threads(threads)
+        import_module("numpy.random").seed()
+        flwr_clientapp()
+
+    return run
+
+
+def _unsafe() -> str | None:
+    """Why this process must not fork."""
+    threads = len(os.listdir("/proc/self/task"))
+    return None if threads == 1 else f"the parent of its messages runs {threads} threads"
+
+
+def _send(link: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
+    with suppress(OSError):  # the program is gone
+        socket.send_fds(link, [data], descriptors)
+
+
+def _handle(link: socket.socket, run: Callable[[], None]) -> NoReturn:
+    """In a fork: become the process that the program at the other end stands for, and end as it would."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        size, streams, *_ = socket.recv_fds(link, 4, 3)
+        if len(streams) == 3:
+            with link.makefile("rb") as file:
+                arguments, environment, folder = json.loads(file.read(int.from_bytes(size, "big")))
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            link.close()
+            os.environ.clear()
+            os.environ.update(environment)
+            os.chdir(folder)
+            sys.argv = ["flwr-clientapp", *arguments]
+            run()
+            code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    role, *rest = sys.argv[1:]
+    if role == "parent":
+        parent(socket.socket(fileno=int(rest[0])), everything)
+    supernode(rest)

@@ -1,0 +1,62 @@
+"""What stands for ``flwr-clientapp`` on the PATH of a lasting node: its parent process handles the message in a fork.
+
+    python -IS program.py SOCKET ARGUMENT...
+
+Only Python's own modules, because a process of this file starts for each message. The fork gets the arguments, the
+environment, the working directory, and the standard streams; signals go to it, and its end is this program's. Where the
+parent does not answer, Flower's own program runs.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+PATIENCE = 60.0  # seconds for the parent, which may be starting
+
+
+def main(place: str, arguments: list[str]) -> int:
+    """The exit status of the fork; where there is none, this process becomes Flower's own program."""
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.settimeout(PATIENCE)
+        link.connect(place)
+        told, [fork], *_ = socket.recv_fds(link, 1000, 1)
+    except (OSError, ValueError) as error:  # the parent says why it has no fork, or nothing
+        reason = told.decode() if isinstance(error, ValueError) and told else str(error)
+        link.close()
+        _become_flowers(place, arguments, reason or "it ended")
+    link.settimeout(None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: signal.pidfd_send_signal(fork, number))
+    header = json.dumps([arguments, dict(os.environ), os.getcwd()]).encode()
+    status = b""
+    with suppress(OSError):
+        socket.send_fds(link, [len(header).to_bytes(4, "big")], [0, 1, 2])
+        link.sendall(header)
+        status = link.recv(4)
+    if not status:  # the parent is gone; its fork may still be at work
+        select.select([fork], [], [])
+        return 1
+    code = int.from_bytes(status, "big", signed=True)
+    if code < 0:
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _become_flowers(place: str, arguments: list[str], reason: str) -> None:
+    """Run the program of this name that is next on the PATH."""
+    print(f"fedamp node: a process of its own for this message, as Flower starts it ({reason})", file=sys.stderr)
+    own = os.path.dirname(place)
+    path = [folder for folder in os.environ["PATH"].split(os.pathsep) if folder != own]
+    os.environ["PATH"] = os.pathsep.join(path)
+    os.execvp("flwr-clientapp", ["flwr-clientapp", *arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

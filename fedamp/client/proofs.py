@@ -1,0 +1,111 @@
+"""What a node remembers between its processes: which stacks were found to keep their units apart.
+
+The check (:func:`fedamp.client.stacks.why_alone`) takes seconds, and Flower starts a process for each message. What is
+remembered is that it passed, never that it may be left out: a proof holds for one task, stack, program, library and
+processor, and whatever is missing, older, or not written with this user's key is checked again.
+"""
+
+import hashlib
+import hmac
+import importlib.metadata
+import os
+import platform
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedamp import rng
+from fedamp.base.files import lock, write_atomically
+from fedamp.client.task import ClientTask
+from fedamp.data.table import cache_folder
+from fedamp.engines import flower
+from fedamp.errors import UnwritableError
+from fedamp.federation.losses import LOSSES
+from fedamp.models.custom import is_import_path
+from fedamp.models.model import OF_LIBRARY
+
+# Of the environment, what may choose another kernel.
+_CHOOSE = ("ATEN", "CUDA", "DNNL", "FEDAMP", "GOMP", "KMP", "LD_", "MKL", "NUMBA", "OMP", "ONEDNN", "OPENBLAS", "TORCH")
+_KEY = "key"
+_UNREADABLE = OSError, ValueError, RuntimeError  # the last one: a user without a home
+
+
+class Proof:
+    """That the units of one kind of stack keep apart on this machine.
+
+    Args:
+        task: of the units.
+        stack: all that tells a stack from another one.
+    """
+
+    def __init__(self, task: ClientTask, stack: object) -> None:
+        self._told = "\n".join([task.digest, repr(stack), _machine()]).encode()
+
+    @property
+    def _folder(self) -> Path:
+        return cache_folder() / "apart"
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / hashlib.sha256(self._told).hexdigest()
+
+    @staticmethod
+    def is_for(task: ClientTask, device: str) -> bool:
+        """Whether such proofs are kept: in a SuperNode's processes, where all code that decides a kernel is known."""
+        model = task.model.name
+        own = is_import_path(model) or model.startswith(OF_LIBRARY) or task.client.loss not in LOSSES
+        return flower.in_supernode() and device == "cpu" and not own
+
+    @property
+    def holds(self) -> bool:
+        """Whether the check passed before."""
+        with suppress(*_UNREADABLE):
+            return hmac.compare_digest(self._file.read_text(), self._seal(self._key()))
+        return False
+
+    def keep(self) -> None:
+        """The check has passed; where that cannot be written, the next process checks again."""
+        with suppress(*_UNREADABLE, UnwritableError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = self._folder / _KEY
+            with lock(self._folder / ".lock"):
+                if not file.exists():
+                    write_atomically(file, str(rng.seed_from_system()).encode(), mode=0o600)
+            write_atomically(self._file, self._seal(self._key()).encode(), durable=False, mode=0o600)
+
+    def _seal(self, key: int) -> str:
+        return rng.keyed_digest(key, "units apart", [self._told])
+
+    def _key(self) -> int:
+        """OSError: others could have written it, or what is beside it."""
+        for path in (self._folder, self._folder / _KEY):
+            status = path.lstat()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise OSError(f"{path}: not this user's alone")
+        return int((self._folder / _KEY).read_text())
+
+
+@cache
+def _machine() -> str:
+    """Program, libraries, threads and processor; where the system does not tell its processor, nothing is the same."""
+    code = hashlib.sha256()
+    root = Path(__file__).parents[1]
+    for file in sorted(root.rglob("*.py")):
+        code.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    try:
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+        processor = [line for line in first if line.startswith(("vendor", "cpu family", "model", "stepping", "flags"))]
+    except OSError:
+        processor = [rng.fresh_bytes(16).hex()]
+    chosen = sorted(f"{key}={value}" for key, value in os.environ.items() if key.startswith(_CHOOSE))
+    libraries = [
+        platform.python_version(),
+        np.__version__,
+        importlib.metadata.version("numba"),
+        torch.__config__.show(),
+    ]
+    threads = [torch.__config__.parallel_info(), str(torch.get_num_threads()), torch.backends.cpu.get_cpu_capability()]
+    return "\n".join([code.hexdigest(), *processor, *chosen, *libraries, *threads])

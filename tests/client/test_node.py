@@ -1,0 +1,175 @@
+"""A lasting node's parent and the program that asks it, with a small task in place of Flower's program."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedamp.client import program
+from tests.tools import wait
+
+SECRET = "a-token-that-is-nowhere-else"
+# What a fork runs: it tells what it was given, and does what its first argument says.
+PARENT = """
+import json, os, signal, socket, sys, threading, time
+from fedamp.client import node
+
+def run():
+    print(json.dumps([sys.argv, os.environ.get("TOLD"), os.getcwd(), sys.stdin.read(3)]), flush=True)
+    match sys.argv[1]:
+        case "exit": sys.exit(int(sys.argv[2]))
+        case "raise": raise ValueError("as an app may")
+        case "die": os.kill(os.getpid(), signal.SIGKILL)
+        case "wait":
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+            print("waiting", flush=True)
+            time.sleep(300)
+            open("done", "w").close()
+        case "sleep":
+            print("sleeping", flush=True)
+            time.sleep(float(sys.argv[2]))
+            open("done", "w").close()
+
+def prepare():
+    if sys.argv[2] == "threads":
+        threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
+    return run
+
+node.parent(socket.socket(fileno=int(sys.argv[1])), prepare)
+"""
+
+
+class Parent:
+    """A parent, its socket, and programs that ask it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, folder / "parent"
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(self.place))
+        self.listener.listen()
+        own = folder / "flowers"  # stands for Flower's own program, which is next on the PATH
+        own.mkdir()
+        (own / "flwr-clientapp").write_text('#!/bin/sh\necho "by itself: $*"\n')
+        (own / "flwr-clientapp").chmod(0o700)
+        self.environment = os.environ | {"PATH": os.pathsep.join([str(folder), str(own), os.environ["PATH"]])}
+
+    def begin(self, how: str = "") -> None:
+        command = [sys.executable, "-c", PARENT, str(self.listener.fileno()), how]
+        with (self.folder / "parent.log").open("a") as log:
+            self.process = subprocess.Popen(command, stderr=log, pass_fds=[self.listener.fileno()])
+
+    def ask(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-IS", program.__file__, str(self.place), *arguments]
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment | environment, text=True, **streams)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def parent(tmp_path):
+    started = Parent(tmp_path)
+    started.begin()
+    yield started
+    started.end()
+    started.listener.close()
+
+
+def told(process: subprocess.Popen[str], given: str = "") -> tuple[int, str, str]:
+    out, err = process.communicate(given, timeout=300)
+    return process.returncode, out, err
+
+
+def test_a_fork_is_given_what_a_process_would_be_and_ends_for_it(parent):
+    code, out, _ = told(parent.ask("exit", "3", TOLD="here"), "in!")
+    assert (code, out) == (3, f'[["flwr-clientapp", "exit", "3"], "here", "{parent.folder}", "in!"]\n')
+    assert told(parent.ask("exit", "0"))[0] == 0
+    code, _, err = told(parent.ask("raise"))
+    assert code == 1
+    assert "ValueError: as an app may" in err
+    assert told(parent.ask("die"))[0] == -signal.SIGKILL
+    assert [told(parent.ask("exit", str(code)))[0] for code in (255, 1)] == [255, 1]
+
+
+def test_the_parent_keeps_nothing_of_a_message(parent):
+    assert told(parent.ask("exit", "0", SECRET, TOLD=SECRET[::-1]), "in!")[0] == 0
+    kept = b""
+    with open(f"/proc/{parent.process.pid}/mem", "rb") as memory:
+        for line in Path(f"/proc/{parent.process.pid}/maps").read_text().splitlines():
+            area, rights, *_, name = line.split(maxsplit=5) + [""] * (len(line.split(maxsplit=5)) < 6)
+            first, last = (int(number, 16) for number in area.split("-"))
+            if rights.startswith("rw") and "[v" not in name:
+                memory.seek(first)
+                kept += memory.read(last - first)
+    assert PARENT[:40].encode() in kept  # what it does have is found
+    assert SECRET.encode() not in kept
+    assert SECRET[::-1].encode() not in kept
+
+
+def test_signals_reach_the_fork_and_a_killed_program_takes_it_along(parent):
+    waiting = parent.ask("wait")
+    waiting.stdin.close()
+    assert "waiting" in [waiting.stdout.readline(), waiting.stdout.readline()][1]
+    waiting.terminate()
+    assert waiting.wait(300) == 7
+    killed = parent.ask("wait")
+    killed.stdin.close()
+    assert "waiting" in [killed.stdout.readline(), killed.stdout.readline()][1]
+    killed.kill()
+    assert killed.stdout.read() == ""  # until nobody has its standard output any more
+    assert not (parent.folder / "done").exists()
+
+
+def test_a_message_goes_on_where_the_parent_dies_and_the_next_one_waits_for_another_parent(parent):
+    sleeping = parent.ask("sleep", "1")
+    sleeping.stdin.close()
+    assert "sleeping" in [sleeping.stdout.readline(), sleeping.stdout.readline()][1]
+    parent.end()
+    following = parent.ask("exit", "5")
+    assert sleeping.wait(300) == 1  # how it ended, nobody knows
+    wait((parent.folder / "done").exists, what="the fork to end")
+    parent.begin()
+    assert told(following)[0] == 5
+
+
+def test_without_a_parent_that_can_fork_flowers_own_program_runs(parent):
+    parent.end()
+    parent.begin("threads")
+    code, out, err = told(parent.ask("exit", "3"))
+    assert (code, out) == (0, "by itself: exit 3\n")
+    assert err == (
+        "fedamp node: a process of its own for this message, as Flower starts it "
+        "(the parent of its messages runs 2 threads)\n"
+    )
+    parent.listener.close()
+    parent.end()
+    code, out, err = told(parent.ask("exit", "4"))
+    assert (code, out) == (0, "by itself: exit 4\n")
+    assert "Connection refused" in err
+    parent.begin = lambda: None
+
+
+def test_the_real_parent_has_one_thread_and_neither_the_accountant_nor_numba(tmp_path):
+    """It forks only where it counts a single thread; in a fork, all that it has imported is there."""
+    asked = "import sys; print(sorted({'fedamp.accounting', 'numba', 'torch', 'fedamp.client.app'} & set(sys.modules)))"
+    real = Parent(tmp_path)
+    code = (
+        f"import socket, sys; from fedamp.client import node; kept = node.everything(); run = lambda: exec({asked!r})"
+    )
+    code += "; node.parent(socket.socket(fileno=int(sys.argv[1])), lambda: run)"
+    one_thread = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    kept = [real.listener.fileno()]
+    real.process = subprocess.Popen([sys.executable, "-c", code, str(kept[0])], pass_fds=kept, env=one_thread)
+    try:
+        status, out, err = told(real.ask())
+        assert (status, err) == (0, "")
+        assert out == "['fedamp.client.app', 'torch']\n"
+    finally:
+        real.end()
+        real.listener.close()
