@@ -22,7 +22,7 @@ MINUTES = {
     "scale": 20,
     "zoo": 10,
     "simulation": 10,
-    "wire": 6,
+    "deployment": 5,
     "secure": 30,
     "norm_proofs": 1,
     "soak": 30,

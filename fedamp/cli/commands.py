@@ -12,7 +12,7 @@ from typer import Argument, Context, Exit, Option, Typer
 
 from fedamp.base.text import printable
 from fedamp.base.version import version
-from fedamp.cli import first, secure, terminal
+from fedamp.cli import first, membership, secure, terminal
 from fedamp.cli.terminal import (
     AsJson,
     Format,
@@ -35,7 +35,7 @@ app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_se
 app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
 shipped = Typer(help="The shipped scenarios, and the JSON schema for editors.", no_args_is_help=True)
 app.add_typer(shipped, name="scenarios")
-for command in (first.new, first.explain, first.check, secure.agreement, secure.join):
+for command in (first.new, first.explain, first.check, secure.agreement, secure.join, *membership.COMMANDS):
     app.command()(command)
 
 
@@ -333,14 +333,18 @@ def doctor(
         tuple[Path, Path, Path] | None,
         Option(help="a node's agreement, key and state, to check that it can take part in secure aggregation"),
     ] = None,
+    site: Annotated[str | None, Option(help="name of the node whose folder this is: what it lacks")] = None,
+    server: Annotated[Path | None, Option(help="folder of a deployment's server: what it lacks")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Versions, devices, Ray, and free memory; and whether a deployment can be reached and trusted."""
-    from fedamp.cli.doctor import examine_machine, examine_node, examine_superlink
+    """Versions, devices, Ray, and free memory; and what a deployment lacks, with the command that mends it."""
+    from fedamp.cli.doctor import examine_machine, examine_node, examine_server, examine_site, examine_superlink
     from fedamp.runs.verify import checks_json
 
     checks = examine_superlink(superlink, root_certificates) if superlink else []
     checks += examine_node(*node) if node else []
+    checks += examine_site(site) if site else []
+    checks += examine_server(server) if server else []
     answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
     print_answer(answer, as_json, tables.doctor_table)
     terminal.judge(checks)

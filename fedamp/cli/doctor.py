@@ -4,6 +4,7 @@ import http.client
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import socket
 import ssl
@@ -13,6 +14,8 @@ from email.utils import parsedate_to_datetime
 from math import inf
 from pathlib import Path
 from typing import Any
+
+from cryptography import x509
 
 from fedamp.accounting.verify import Check
 from fedamp.base import devices
@@ -111,6 +114,68 @@ def examine_node(agreement: Path, key: Path, state: Path) -> list[Check]:
         Check.of("task", found.agreement.task),
         Check.of("memory", f"of this agreement; round {found.memory.signed} was the last"),
     ]
+
+
+def examine_site(name: str) -> list[Check]:
+    """Check the folder of a node, where this process runs, and its way to the server; each failure names its cure."""
+    from fedamp.client.policy import Policy
+
+    follow, records = f"fedamp enroll {name} --admission {name}.admission", Path("data")
+    checks = [_private(Path(name), f"fedamp enroll {name}"), _there("authority", Path("ca.crt"), follow)]
+    known = re.fullmatch(r"SUPERLINK=(\S+)\s*", Path("node.conf").read_text()) if Path("node.conf").exists() else None
+    checks.append(_check("server", known is not None, known[1] if known else "node.conf names none", follow))
+    told = "docs/data.md tells the files of a machine with its own clients"
+    found = list(records.glob("train*")) and (records / "federation.json").exists()
+    checks.append(_check("records", bool(found), f"{records.absolute()}" if found else "data has no records", told))
+    if Path("policy.yaml").exists():
+        try:
+            policy = Policy.read(Path("policy.yaml"))
+            tasks = "every task" if policy.tasks is None else f"the tasks {', '.join(sorted(policy.tasks)) or 'none'}"
+            checks.append(Check.of("policy", f"{tasks}, with at least {policy.least_people} people here"))
+        except DeploymentError as error:
+            checks.append(_check("policy", False, str(error), "correct policy.yaml"))
+    else:
+        checks.append(Check("policy", "caution", "none: this node takes every task; write policy.yaml"))
+    if known and Path("ca.crt").exists():
+        checks += examine_superlink(known[1], Path("ca.crt"))
+    return checks
+
+
+def examine_server(folder: Path) -> list[Check]:
+    """Check the folder of a server; each failure names its cure."""
+    certify, keys = "fedamp certify HOST", folder / "keys"
+    checks = [_private(keys / f"{name}.key", certify) for name in ("superlink", "server")]
+    for name in ("ca", "superlink", "server"):
+        file = keys / f"{name}.crt"
+        checks.append(_there(f"{name}.crt", file, certify))
+        if file.exists():
+            until = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
+            left = (until - time.time()) / 86400
+            checks.append(_check(f"{name}.crt's validity", left >= LEAST_DAYS, f"{left:.0f} days left", certify))
+    offline = not (keys / "ca.key").exists()
+    found = "not on this machine" if offline else f"{keys / 'ca.key'}; move it to where no network is"
+    checks.append(Check("authority's key", "pass" if offline else "caution", found))
+    for name in ("ca.crt", "server.crt", "server.key"):
+        ours, other = keys / name, folder / "proxy" / name
+        same = ours.exists() and other.exists() and ours.read_bytes() == other.read_bytes()
+        checks.append(_check(f"proxy's {name}", same, "as in keys" if same else "not as in keys", f"cp {ours} {other}"))
+    for file in sorted(folder.glob("superlink.db*")):
+        checks.append(_private(file, "umask 077 before the SuperLink starts"))
+    listed = folder / "nodes.json"
+    checks.append(_there("nodes", listed, "fedamp admit site0.request --address HOST:PORT"))
+    return checks
+
+
+def _there(name: str, file: Path, cure: str) -> Check:
+    return _check(name, file.exists(), str(file) if file.exists() else f"there is no {file}", cure)
+
+
+def _private(file: Path, cure: str) -> Check:
+    """Whether a file is there, and its owner's alone."""
+    if not file.exists():
+        return _there(file.name, file, cure)
+    fine = file.stat().st_mode & 0o077 == 0
+    return _check(file.name, fine, "its owner's alone" if fine else "others may read it", f"chmod 600 {file}")
 
 
 def _over_tls(connection: http.client.HTTPSConnection) -> list[Check]:

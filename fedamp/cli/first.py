@@ -86,7 +86,10 @@ def check(
     from fedamp.server.setup import prepare
 
     sizes, untrainable = _sizes(asked) if private else (None, 0)
-    checks = preflight(plan, None if foreign else prepare(asked, planned=plan), thorough=True, sizes=sizes)
+    prepared = None if foreign else prepare(asked, planned=plan)
+    checks = preflight(plan, prepared, thorough=True, sizes=sizes)
+    if prepared is not None and asked.federation.hosted:
+        checks.append(Check.of("task", f"{prepared.task.without_places().digest}, for the policies of nodes"))
     if foreign:
         named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
         checks.append(Check("code", "caution", f"{named} was not tried, because that runs it; add --import to try it"))

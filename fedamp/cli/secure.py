@@ -6,13 +6,14 @@ from typing import Annotated
 from typer import Argument, Option
 
 from fedamp.base.files import write_atomically
+from fedamp.cli.membership import public_key
 from fedamp.cli.terminal import Overrides, ScenarioArgument, load_scenario, patiently, print_paths
 from fedamp.errors import ScenarioError
 
 
 def agreement(
     scenario: ScenarioArgument,
-    keys: Annotated[list[Path], Argument(help="the nodes' public keys, NAME.pub by the names in federation.hosts")],
+    keys: Annotated[list[Path], Argument(help="of each node of federation.hosts NAME.request, or NAME.pub")],
     run: Annotated[str, Option(help="a name that no other run of these nodes has")],
     overrides: Overrides,
     out: Annotated[Path, Option(help="file to write")] = Path("agreement.json"),
@@ -27,7 +28,7 @@ def agreement(
     found, named = {key.stem: key for key in keys}, set(asked.federation.hosted)
     if set(found) != named:
         raise ScenarioError(f"the keys are of {sorted(found)}; expected, as in federation.hosts: {sorted(named)}")
-    peers = {name: key.read_text().strip() for name, key in sorted(found.items())}
+    peers = {name: public_key(file) for name, file in sorted(found.items())}
     task = patiently(prepare, asked).task.without_places()
     assert task.terms is not None
     agreed = Agreement(run=run, peers=peers, task=task.digest, terms=task.terms)

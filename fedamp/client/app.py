@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays
-from fedamp.client import configuration, secure
+from fedamp.client import configuration, policy, secure
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.task import UNTRAINABLE, log
 from fedamp.client.worker import TrainingNode, TrainReport
@@ -115,9 +115,12 @@ class PrivateClientApp(ClientApp):
                     answer.text = secret
                 data = answer.sealed(order)
         except Exception as error:
-            log.exception("this node could not do what it was asked")
-            # Other errors may tell what is in the records.
-            why = one_line(error) if isinstance(error, DeploymentError | ModelError) else NODE_FAILED
+            if isinstance(error, DeploymentError | ModelError):
+                why = one_line(error)
+                log.warning("refused: %s", why)
+            else:  # it may tell what is in the records
+                why = NODE_FAILED
+                log.exception("this node could not do what it was asked")
             again = isinstance(error, configuration.StartedAgainError)
             data = RoundAnswer(text=why, status=Status.STARTED_AGAIN if again else Status.FAILED).sealed(order)
         time.sleep(max(0.0, began + seconds - time.monotonic()))
@@ -125,6 +128,7 @@ class PrivateClientApp(ClientApp):
 
     def _answer(self, order: RoundOrder, message: Message, context: Context) -> RoundAnswer:
         kind = message.metadata.message_type
+        policy.check(context, order.task, self._reads_records(order.task))
         if kind == "query":
             hosted = configuration.hosts(context, order.task, self._reads_records(order.task))
             return RoundAnswer(status=Status.ANY_UNIT) if hosted is None else RoundAnswer(reported=sorted(hosted))

@@ -31,8 +31,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from fedamp.base.later import compiled
 from fedamp.base.devices import is_gpu
+from fedamp.base.later import compiled
 from fedamp.client.stacks import Batch
 from fedamp.models.architectures import CNN, MLP, ResNet
 from fedamp.models.networks import Network

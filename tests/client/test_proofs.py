@@ -9,7 +9,7 @@ import pytest
 
 from fedamp.client import proofs, worker
 from fedamp.engines import flower
-from fedamp.federation.training import Client
+from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client.federation import order_of, records, task_of, trained
@@ -83,11 +83,11 @@ def test_what_was_changed_or_could_have_been_is_checked_again(checks, tmp_path, 
 
 def test_what_was_found_for_one_stack_proves_nothing_for_another(checks, tmp_path):
     for rate in (0.1, 0.2):
-        play(client=Client(steps=2, learning_rate=rate))
+        play(client=LocalTraining(steps=2, learning_rate=rate))
     count = len(checks)
     swap(tmp_path / "apart")
     for rate in (0.1, 0.2):
-        play(client=Client(steps=2, learning_rate=rate))
+        play(client=LocalTraining(steps=2, learning_rate=rate))
     assert len(checks) == 2 * count
 
 
@@ -105,7 +105,7 @@ def test_another_task_library_processor_or_setting_is_checked_again(checks, monk
         play()
         assert len(checks) - before == count
     before = len(checks)
-    play(client=Client(steps=3, learning_rate=0.5))
+    play(client=LocalTraining(steps=3, learning_rate=0.5))
     assert len(checks) > before
 
 

@@ -102,13 +102,9 @@ class Machines:
         self.processes: dict[str, subprocess.Popen] = {}
         for name in ("server", *names):
             (folder / name).mkdir()
-        shutil.copy(DOCUMENTS / "keys.sh", self.server)
         shutil.copytree(DOCUMENTS / "app", self.server / "app")
         (self.server / "nginx.conf").write_text(self.ported((DOCUMENTS / "nginx.conf").read_text()))
         self.shell("server: make the keys")
-        for name in names:
-            for file in ("ca.crt", name):
-                shutil.copy(self.server / "keys" / file, folder / name)
 
     @property
     def authority(self) -> bytes:
@@ -126,14 +122,30 @@ class Machines:
         self.start("proxy", "server: start the proxy", self.server)
         self.wait_for_superlink()
 
+    def admit_nodes(self) -> None:
+        """Each node makes its key, and the server registers it by name."""
+        self.shell("server: name the SuperLink")
+        for name in self.names:
+            self.shell("node: make the key", name, NODE=name)
+            shutil.copy(self.folder / name / f"{name}.request", self.server)
+        self.shell("server: admit the nodes")
+        self.hand_out(*self.names)
+
+    def hand_out(self, *names: str) -> None:
+        """The nodes follow their admissions."""
+        for name in names:
+            shutil.copy(self.server / f"{name}.admission", self.folder / name)
+            self.shell("node: follow the admission", name, NODE=name)
+
     def wait_for_superlink(self) -> None:
         probe = f"import socket; socket.create_connection(('127.0.0.1', {self.inner_port}))"
         command = [*self._inside("server"), sys.executable, "-c", probe]
         wait(lambda: subprocess.run(command, capture_output=True).returncode == 0, 60, "the SuperLink to listen")
 
-    def start_node(self, name: str) -> None:
+    def start_node(self, name: str, command: str = "fedamp node") -> None:
+        """``command``: the page's, or ``flower-supernode``."""
         settings = {"NODE": name, "RUNTIME_PORT": str(free_port())}
-        self.start(name, "node: start the SuperNode", self.folder / name, **settings)
+        self.start(name, "node: start the SuperNode", self.folder / name, command=command, **settings)
 
     def start_stranger(self, name: str) -> None:
         """A node whose key nobody has registered."""
@@ -147,23 +159,24 @@ class Machines:
         """Start a run of the app; :meth:`status` tells how it goes."""
         commands = shell(PAGE, "server: start the run").strip()
         added = "".join(f" {key.replace('_', '-')}={json.dumps(value)}" for key, value in config.items())
-        self._run(commands.removesuffix("'") + added + "'")
+        self.run(commands.removesuffix("'") + added + "'")
 
     def status(self) -> str:
         """Of the newest run."""
-        runs = json.loads(self._run("flwr list lan --format json"))["runs"]
+        runs = json.loads(self.run("flwr list lan --format json"))["runs"]
         return str(runs[0]["status"]) if runs else "none"
 
     def connected(self) -> int:
         """How many nodes are online."""
-        nodes = json.loads(self._run("flwr supernode list lan --format json"))["nodes"]
+        nodes = json.loads(self.run("flwr supernode list lan --format json"))["nodes"]
         return sum(node["status"] == "online" for node in nodes)
 
     def shell(self, title: str, where: str = "server", **settings: str) -> str:
         """Run commands of the page to their end."""
-        return self._run(shell(PAGE, title), self.folder / where, **settings)
+        return self.run(shell(PAGE, title), self.folder / where, **settings)
 
-    def _run(self, commands: str, folder: Path | None = None, **settings: str) -> str:
+    def run(self, commands: str, folder: Path | None = None, **settings: str) -> str:
+        """Run commands on the server, or in another folder; AssertionError with what they say where they fail."""
         done = subprocess.run(
             [*self._inside("server" if folder is None else folder.name), "sh", "-euc", self.ported(commands)],
             env=self.environment() | settings,
@@ -175,10 +188,13 @@ class Machines:
         assert done.returncode == 0, f"{commands}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def start(self, name: str, title: str, folder: Path, page: str = PAGE, **settings: str) -> None:
-        command = [*self._inside(folder.name), "sh", "-euc", self.ported(shell(page, title))]
+    def start(
+        self, name: str, title: str, folder: Path, page: str = PAGE, command: str = "fedamp node", **settings: str
+    ) -> None:
+        text = shell(page, title).replace("fedamp node", f"exec {command}")
+        words = [*self._inside(folder.name), "sh", "-euc", self.ported(text)]
         environment = self.environment() | {"FLWR_LOG_LEVEL": "INFO"} | settings
-        self.processes[name] = start(command, self.folder / f"{name}.log", folder, environment)
+        self.processes[name] = start(words, self.folder / f"{name}.log", folder, environment)
 
     def _inside(self, machine: str) -> list[str]:
         return [] if self.network is None else self.network.inside(machine)
@@ -238,7 +254,7 @@ def deployed(folder: Path, started: bool = True) -> Iterator[Machines]:
     try:
         if started:
             machines.start_server()
-            machines.shell("server: register the nodes")
+            machines.admit_nodes()
         yield machines
     finally:
         machines.stop()

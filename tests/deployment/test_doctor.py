@@ -6,13 +6,14 @@ import ssl
 import subprocess
 import threading
 import time
+from contextlib import chdir
 from email.utils import formatdate
 from pathlib import Path
 
 import pytest
 
-from fedamp.cli import doctor
-from tests.deployment.machines import DOCUMENTS, free_port
+from fedamp.cli import doctor, membership
+from tests.deployment.machines import free_port
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def keys(tmp_path_factory) -> Path:
     """Keys by the documented command, another authority, and certificates that are wrong."""
     folder = tmp_path_factory.mktemp("deployment")
     for name in ("keys", "foreign"):
-        subprocess.run(["sh", str(DOCUMENTS / "keys.sh"), str(folder / name), "127.0.0.1", "site0"], check=True)
+        membership.certify("127.0.0.1", folder / name)
 
     def openssl(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=folder / "keys", check=True, capture_output=True)
@@ -133,3 +134,61 @@ def test_the_command_prints_a_table_or_json_and_its_exit_status_tells(serve, key
     assert [check["name"] for check in found["checks"] if not check["fine"]] == ["clock"]
     assert answer.err.startswith("failed: clock: ")
     assert answer.err.count("\n") == 1
+
+
+def named(checks: list) -> dict[str, tuple[str, str]]:
+    return {check.name: (check.verdict, check.found) for check in checks}
+
+
+def test_each_thing_that_a_node_lacks_has_its_command(tmp_path, serve, keys):
+    """Each cure mends its line, and the next look says so."""
+    with chdir(tmp_path):
+        found = named(doctor.examine_site("site0"))
+        assert found["site0"] == ("fail", "there is no site0; fedamp enroll site0")
+        membership.enroll("site0", None, False)
+        Path("site0").chmod(0o640)
+        found = named(doctor.examine_site("site0"))
+        assert found["site0"] == ("fail", "others may read it; chmod 600 site0")
+        Path("site0").chmod(0o600)
+        follow = "fedamp enroll site0 --admission site0.admission"
+        assert found["authority"] == ("fail", f"there is no ca.crt; {follow}")
+        assert found["server"] == ("fail", f"node.conf names none; {follow}")
+        given = {"name": "site0", "key": membership.Request.read(Path("site0.request")).key, "address": serve()}
+        membership.Admission(**given, authority=(keys / "ca.crt").read_text()).write(Path("site0.admission"))
+        membership.enroll("site0", Path("site0.admission"), False)
+        assert found["records"][0] == "fail"
+        Path("data").mkdir()
+        for file in ("train.npz", "federation.json"):
+            (Path("data") / file).touch()
+        assert found["policy"][0] == "caution"
+        Path("policy.yaml").write_text("least_people: none")
+        assert named(doctor.examine_site("site0"))["policy"][1].endswith("correct policy.yaml")
+        Path("policy.yaml").write_text(f"{{least_people: 5, tasks: {{digits: {'a' * 64}}}}}")
+        found = named(doctor.examine_site("site0"))
+        assert found["policy"] == ("pass", "the tasks digits, with at least 5 people here")
+        assert {verdict for verdict, _ in found.values()} == {"pass"}
+        assert "closed" in found  # it has looked at the server as well
+
+
+def test_each_thing_that_a_server_lacks_has_its_command(tmp_path):
+    found = named(doctor.examine_server(tmp_path))
+    assert found["superlink.key"] == ("fail", f"there is no {tmp_path}/keys/superlink.key; fedamp certify HOST")
+    membership.certify("127.0.0.1", tmp_path / "keys")
+    (tmp_path / "keys" / "superlink.key").chmod(0o644)
+    found = named(doctor.examine_server(tmp_path))
+    assert found["superlink.key"][1] == f"others may read it; chmod 600 {tmp_path}/keys/superlink.key"
+    assert found["authority's key"][0] == "caution"
+    assert (
+        found["proxy's server.key"][1] == f"not as in keys; cp {tmp_path}/keys/server.key {tmp_path}/proxy/server.key"
+    )
+    (tmp_path / "keys" / "superlink.key").chmod(0o600)
+    (tmp_path / "keys" / "ca.key").unlink()
+    (tmp_path / "proxy").mkdir()
+    for file in ("ca.crt", "server.crt", "server.key"):
+        (tmp_path / "proxy" / file).write_bytes((tmp_path / "keys" / file).read_bytes())
+    (tmp_path / "superlink.db").touch(0o644)
+    assert named(doctor.examine_server(tmp_path))["superlink.db"][0] == "fail"
+    (tmp_path / "superlink.db").chmod(0o600)
+    assert named(doctor.examine_server(tmp_path))["nodes"][1].endswith("--address HOST:PORT")
+    membership.Nodes(numbers={"site0": "7"}).write(tmp_path / "nodes.json")
+    assert {verdict for verdict, _ in named(doctor.examine_server(tmp_path)).values()} == {"pass"}

@@ -30,7 +30,7 @@ TOLERANCE = 1e-5
 
 def write_scenario(machines: Machines, **changes) -> dict:
     """The page's scenario, and data for it."""
-    partition_digits(machines.folder, NODES, CLIENTS)
+    partition_digits(machines.folder, machines.names, CLIENTS)
     [block] = blocks(PAGE, "yaml")
     raw = yaml.safe_load(block.text) | {"seed": SEED} | changes
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
@@ -124,7 +124,7 @@ def test_the_simulation_on_three_machines_one_of_which_claims_all_clients(federa
 def start_to_first_round(machines: Machines) -> None:
     """Server, nodes and run, as the page says, up to the release of the first round."""
     machines.start_server()
-    machines.shell("server: register the nodes")
+    machines.admit_nodes()
     start_nodes(machines)
     machines.start_run(known_seed=True)
     wait_for_round(machines, 1, 240)
@@ -232,7 +232,7 @@ def test_machines_with_addresses_of_their_own(tmp_path, proxy):
             raw = write_scenario(machines)
             machines.start_server()
             machines.shell("node: check the way to the server", where="site1")
-            machines.shell("server: register the nodes")
+            machines.admit_nodes()
             start_nodes(machines)
             machines.start_run(known_seed=True)
             wait_for_end(machines, 200)

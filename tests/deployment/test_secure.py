@@ -24,12 +24,12 @@ def test_three_nodes_hide_their_sums_and_one_is_killed_in_mid_round(machines: Ma
     (machines.server / "data" / "test.npz").unlink()
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
     machines.start_server()
-    machines.shell("server: register the nodes")
-    machines._run(shell(PAGE, "server: write the agreement"))
+    machines.admit_nodes()
+    machines.run(shell(PAGE, "server: write the agreement"))
     for name in NODES:
         folder = machines.folder / name
         shutil.copy(machines.server / "agreement.json", folder)
-        told = machines._run(shell(PAGE, "node: join the run"), folder, NODE=name)
+        told = machines.run(shell(PAGE, "node: join the run"), folder, NODE=name)
         assert "drawn by the nodes" in told
         machines.start(
             name,
@@ -52,6 +52,6 @@ def test_three_nodes_hide_their_sums_and_one_is_killed_in_mid_round(machines: Ma
     assert (
         ledger["epsilon_server"] == ledger["whole_run_epsilon"]
     )  # nodes draw check-ins: amplified for the server, too
-    told = machines._run("fedamp verify run")
+    told = machines.run("fedamp verify run")
     assert "server" in told
     wait(lambda: machines.connected() == 2, 600, "the killed node to be missed", every=2)

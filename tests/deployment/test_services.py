@@ -93,7 +93,7 @@ def units(machines, request):
     start("superlink", "fedamp-superlink.service")
     start("proxy", "fedamp-proxy.service")
     machines.wait_for_superlink()
-    machines.shell("server: register the nodes")
+    machines.admit_nodes()
     for name in NODES:
         start(name, "fedamp-supernode@.service")
     yield running

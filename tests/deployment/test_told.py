@@ -249,7 +249,7 @@ def joined_by(machines: Machines, name: str) -> dict[str, str]:
     folder = machines.folder / name
     shutil.rmtree(folder / "state", ignore_errors=True)
     shutil.copy(machines.server / "agreement.json", folder)
-    machines._run(shell(SECURE, "node: join the run"), folder, NODE=name)
+    machines.run(shell(SECURE, "node: join the run"), folder, NODE=name)
     return {"agreement": str(folder / "agreement.json"), "key": str(folder / name), "state": str(folder / "state")}
 
 
@@ -275,7 +275,7 @@ def told_in(machines: Machines | Here, raw: dict[str, Any], joined: bool = False
     """
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
     if joined:
-        machines._run(shell(SECURE, "server: write the agreement"))
+        machines.run(shell(SECURE, "server: write the agreement"))
     run, sparse = machines.server / f"run{len(list(machines.server.glob('run*')))}", cohorts(raw)
     every = make_plan(reader.validate(raw, "hospitals"), CLIENTS).protection != "none"
 
@@ -288,7 +288,7 @@ def told_in(machines: Machines | Here, raw: dict[str, Any], joined: bool = False
         joining = {name: joined_by(machines, name) if joined else {} for name in NODES}
         nodes = {name: stack.enter_context(closing(Telling(machines, name, **joining[name]))) for name in NODES}
         if isinstance(machines, Machines):
-            machines._run(shell(PAGE, "server: start the run").replace('"run"', f'"{run.name}"'))
+            machines.run(shell(PAGE, "server: start the run").replace('"run"', f'"{run.name}"'))
             serve(nodes, asked, (run / "summary.json").exists)
         else:
             ended = threading.Event()

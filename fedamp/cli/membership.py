@@ -1,0 +1,285 @@
+"""Who belongs to a deployment: the server's certificates, a node's own key, and its admission by name.
+
+A private key is made where it is used, and stays there. A node's request holds the public half and a signature by the
+private one; the admission holds what the node must know of the server. Neither is secret, but both must come from whom
+they name: each side prints the fingerprints that its people compare over another way.
+"""
+
+import base64
+import datetime
+import hashlib
+import ipaddress
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from pydantic import Field
+from typer import Argument, Option
+
+from fedamp.base.files import FileRecord, write_atomically
+from fedamp.base.start import QUIET
+from fedamp.cli.terminal import print_paths
+from fedamp.errors import DeploymentError
+
+AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 365
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]  # of files, and of federation.hosts
+
+
+class Request(FileRecord):
+    """``NAME.request``: a node's name and public key (OpenSSH), signed by the private one."""
+
+    kind: ClassVar[str] = "request"
+    format: Literal["fedamp request 1"] = "fedamp request 1"
+    name: _Name
+    key: str
+    signature: str
+
+    @property
+    def signed(self) -> bytes:
+        return f"{self.format} {self.name} {self.key}".encode()
+
+    def check(self) -> None:
+        """DeploymentError: its key cannot be read, or has not signed it."""
+        try:
+            key = load_ssh_public_key(self.key.encode())
+            if not isinstance(key, ec.EllipticCurvePublicKey):
+                raise ValueError("another kind of key")
+            key.verify(base64.b64decode(self.signature), self.signed, ec.ECDSA(hashes.SHA384()))
+        except (ValueError, InvalidSignature, UnsupportedAlgorithm):
+            found = f"the request of {self.name} is not signed by its key; expected: as enroll wrote it"
+            raise DeploymentError(found) from None
+
+
+class Admission(FileRecord):
+    """``NAME.admission``: the key that was registered, and what its node must know of the server."""
+
+    kind: ClassVar[str] = "admission"
+    format: Literal["fedamp admission 1"] = "fedamp admission 1"
+    name: _Name
+    key: str
+    address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.\[\]:-]+:[0-9]{1,5}$")]  # HOST:PORT; it goes to systemd
+    authority: str  # certificate (PEM)
+    agreement: str | None = None  # of secure aggregation, as it stands in its file
+
+
+class Nodes(FileRecord):
+    """``nodes.json``: Flower's number of each node by its name, which Flower's list does not tell."""
+
+    kind: ClassVar[str] = "list of nodes"
+    format: Literal["fedamp nodes 1"] = "fedamp nodes 1"
+    numbers: dict[str, str] = Field(default_factory=dict)
+
+
+def certify(
+    host: Annotated[str, Argument(help="name or IP address by which the nodes reach the server")],
+    folder: Annotated[Path, Option(help="folder of the keys")] = Path("keys"),
+) -> None:
+    """On the server: make its authority and certificates; again, renew the certificates with the authority's key."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key, certificate = folder / "ca.key", folder / "ca.crt"
+    if not certificate.exists():
+        authority = ec.generate_private_key(ec.SECP384R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedamp deployment")])
+        usage = dict.fromkeys(
+            ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"), False
+        )
+        usage |= dict.fromkeys(("key_agreement", "encipher_only", "decipher_only"), False)
+        made = _certificate(name, name, authority.public_key(), AUTHORITY_DAYS)
+        made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        made = made.add_extension(x509.KeyUsage(**usage, key_cert_sign=True, crl_sign=True), critical=True)
+        _write_key(key, authority)
+        write_atomically(certificate, made.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM))
+    try:
+        issuer = x509.load_pem_x509_certificate(certificate.read_bytes())
+        signer = load_pem_private_key(key.read_bytes(), None)
+        if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
+            raise ValueError
+    except (OSError, ValueError):
+        raise DeploymentError(f"{key}: not the key of {certificate}; expected: it is put back to renew") from None
+    local = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    for file, subject, names in (("server", host, [_general_name(host)]), ("superlink", "localhost", local)):
+        own = ec.generate_private_key(ec.SECP384R1())
+        named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject[:64])])
+        made = _certificate(named, issuer.subject, own.public_key(), CERTIFICATE_DAYS)
+        made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+        made = made.add_extension(identifier, critical=False)
+        _write_key(folder / f"{file}.key", own)
+        write_atomically(folder / f"{file}.crt", made.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM))
+    print_paths("for the proxy", folder / "server.crt", folder / "server.key")
+    print_paths("for the SuperLink", folder / "superlink.crt", folder / "superlink.key")
+    print_paths("for all", f"{certificate} ({_fingerprint_of(certificate.read_text())})")
+    print_paths("keep offline: whoever has it can pretend to be the server", key)
+
+
+def enroll(
+    name: Annotated[str, Argument(help="of the node, as in federation.hosts")],
+    admission: Annotated[Path | None, Option(help="the server's answer, which this node now follows")] = None,
+    renew: Annotated[bool, Option("--renew", help="make another key; the old one serves until the admission")] = False,
+) -> None:
+    """On a node: make its key, which stays here, and a request; then, with the admission, what it needs to start."""
+    key, following = Path(name), Path(f"{name}.new")
+    if admission is not None:
+        _follow(Admission.read(admission), key, following)
+        return
+    if key.exists() and not renew:
+        raise DeploymentError(f"{key}: this node has a key; expected: --renew, or another name")
+    private, file = ec.generate_private_key(ec.SECP384R1()), following if key.exists() else key
+    request = Request.from_json(json.dumps({"name": name, "key": _written(private), "signature": ""}))
+    signature = private.sign(request.signed, ec.ECDSA(hashes.SHA384()))
+    request = request.model_copy(update={"signature": base64.b64encode(signature).decode()})
+    _write_key(file, private, PrivateFormat.OpenSSH)
+    request.write(Path(f"{name}.request"))
+    print_paths("stays here", file)
+    print_paths("for the server", f"{name}.request ({_fingerprint(request.key)})")
+
+
+def admit(
+    requests: Annotated[list[Path], Argument(help="of the nodes")] = [],  # noqa: B006
+    address: Annotated[str, Option(help="HOST:PORT of the proxy, as the nodes know it")] = "",
+    authority: Annotated[Path, Option(help="the authority's certificate")] = Path("keys/ca.crt"),
+    agreement: Annotated[Path | None, Option(help="of secure aggregation")] = None,
+    nodes: Annotated[Path, Option(help="what this command has registered")] = Path("nodes.json"),
+    superlink: Annotated[str, Option(help="name of the connection in Flower's config.toml")] = "lan",
+    renew: Annotated[bool, Option("--renew", help="revoke the key that a node has, and register the new one")] = False,
+    revoke: Annotated[list[str], Option(help="name of a node whose key is revoked")] = [],  # noqa: B006
+) -> None:
+    """On the server: register nodes by name, and write what each needs; or revoke their keys, also during a run."""
+    found = [Request.read(file) for file in requests]
+    for request in found:
+        request.check()
+    if len({request.name for request in found}) < len(found):
+        raise DeploymentError("two requests have one name; expected: a name for each node")
+    if found and ":" not in address:
+        raise DeploymentError(f"--address {address}: expected: HOST:PORT, e.g. fl.example.org:8000")
+    told = authority.read_text() if found else ""
+    agreed = None if agreement is None else agreement.read_text()
+    known = Nodes.read(nodes).numbers if nodes.exists() else {}
+    there = {each["node-id"] for each in _flower("list", superlink)["nodes"] if each["status"] != "unregistered"}
+    known = {name: number for name, number in known.items() if number in there}  # a database may have been deleted
+    if unknown := [name for name in revoke if name not in known]:
+        raise DeploymentError(f"--revoke {unknown[0]}: no such node; in {nodes}: {', '.join(sorted(known)) or 'none'}")
+    if not renew and (twice := [request.name for request in found if request.name in known]):
+        raise DeploymentError(f"{twice[0]} is registered already; expected: --renew, or another name")
+    for name in [*revoke, *(request.name for request in found if request.name in known)]:
+        _flower("unregister", known.pop(name), superlink)
+        Nodes(numbers=known).write(nodes)
+        print_paths("revoked", name)
+    for file, request in zip(requests, found, strict=True):
+        with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
+            public.write(request.key)
+            public.flush()
+            answer = _flower("register", public.name, superlink, "--name", request.name)
+        known[request.name] = str(answer["node-id"])
+        Nodes(numbers=known).write(nodes)
+        given = Admission(name=request.name, key=request.key, address=address, authority=told, agreement=agreed)
+        given.write(file.with_suffix(".admission"))
+        print_paths("for the node", f"{file.with_suffix('.admission')} ({_fingerprint(request.key)})")
+    if found:
+        print_paths("with the authority", _fingerprint_of(told))
+
+
+COMMANDS = (certify, enroll, admit)
+
+
+def public_key(file: Path) -> str:
+    """As OpenSSH writes it, from a node's request or a file of it alone; DeploymentError: a false request."""
+    if file.suffix != ".request":
+        return file.read_text().strip()
+    request = Request.read(file)
+    request.check()
+    return request.key
+
+
+def _follow(found: Admission, key: Path, following: Path) -> None:
+    """Write what an admission says; the key that it names becomes this node's."""
+    own = [file for file in (key, following) if file.exists() and _public(file) == found.key]
+    if found.name != str(key) or not own:
+        raise DeploymentError(f"the admission is of another key than {key}'s; expected: the answer to {key}.request")
+    fingerprint = _fingerprint_of(found.authority)
+    write_atomically(Path("ca.crt"), found.authority.encode())
+    write_atomically(Path("node.conf"), f"SUPERLINK={found.address}\n".encode())
+    if found.agreement is not None:
+        write_atomically(Path("agreement.json"), found.agreement.encode())
+    own[0].replace(key)
+    print_paths("admitted to", f"{found.address}, authority {fingerprint}")
+
+
+def _flower(command: str, *arguments: str) -> Any:
+    """What ``flwr supernode`` answers; DeploymentError: what it complains of."""
+    places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+    program = shutil.which("flwr", path=places) or "flwr"
+    words = [program, "supernode", command, *arguments, "--format", "json"]
+    done = subprocess.run(words, capture_output=True, text=True, env=QUIET | dict(os.environ), check=False)
+    try:
+        answer = json.loads(done.stdout[done.stdout.index("{") :])
+    except ValueError:
+        answer = {"error-message": done.stdout + done.stderr}
+    if done.returncode or not answer.get("success"):
+        said = " ".join(str(answer.get("error-message", "no reason")).split())
+        raise DeploymentError(f"flwr supernode {command}: {said}; is the SuperLink running, on this machine?")
+    return answer
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    made = made.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(minutes=5))
+    made = made.not_valid_after(now + datetime.timedelta(days=days))
+    return made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write_key(file: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat = PrivateFormat.PKCS8) -> None:
+    write_atomically(file, key.private_bytes(Encoding.PEM, form, NoEncryption()), mode=0o600)
+
+
+def _written(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def _public(file: Path) -> str:
+    key = load_ssh_private_key(file.read_bytes(), None)
+    return _written(key) if isinstance(key, ec.EllipticCurvePrivateKey) else ""
+
+
+def _fingerprint(key: str) -> str:
+    """As ``ssh-keygen -l`` prints it."""
+    digest = hashlib.sha256(base64.b64decode(key.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+def _fingerprint_of(certificate: str) -> str:
+    """As ``openssl x509 -fingerprint -sha256`` prints it, without colons; DeploymentError: it is none."""
+    try:
+        return f"SHA256:{x509.load_pem_x509_certificate(certificate.encode()).fingerprint(hashes.SHA256()).hex()}"
+    except ValueError:
+        raise DeploymentError("the authority's certificate cannot be read; expected: PEM, as ca.crt") from None

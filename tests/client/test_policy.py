@@ -1,0 +1,60 @@
+"""A node's own policy: what it refuses, in one line, in a query as in a round."""
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedamp.client.policy import Policy, check
+from fedamp.errors import DeploymentError
+from tests.client.federation import task_of
+
+TASK = task_of()
+OTHER = task_of(num_classes=4)
+
+
+def refused(folder, text: str, task=TASK, hosts: str = "0-9") -> str:
+    """Why; empty: it is allowed."""
+    file = folder / "policy.yaml"
+    file.write_text(text)
+    try:
+        check(Context(1, 2, {"policy": str(file), "hosts": hosts}, RecordDict(), {}), task.to_json(), False)
+    except DeploymentError as error:
+        return str(error)
+    return ""
+
+
+def test_only_the_tasks_of_the_policy_are_allowed(tmp_path):
+    text = f"tasks: {{digits: {TASK.digest}}}"
+    assert refused(tmp_path, text) == ""
+    expected = f"this node's policy does not allow the task {OTHER.digest}; expected: digits"
+    assert refused(tmp_path, text, OTHER) == expected
+    assert refused(tmp_path, "tasks: {}").endswith("expected: none")
+    assert refused(tmp_path, "") == refused(tmp_path, "least_people: 1") == ""
+
+
+def test_a_node_with_too_few_people_takes_no_part(tmp_path):
+    assert refused(tmp_path, "least_people: 10") == ""
+    expected = "this node's policy expects at least 11 people, and 10 live here"
+    assert refused(tmp_path, "least_people: 11") == expected
+    assert refused(tmp_path, "least_people: 11", hosts="") == expected.replace("10 live", "nothing says who lives")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tasks: [digits]", "tasks: Input should be a valid dictionary"),
+        ("tasks: {digits: 12}", "tasks.digits: Input should be a valid string"),
+        ("tasks: {digits: abc}", "tasks.digits: String should match pattern"),
+        ("least_people: 0", "least_people: Input should be greater than or equal to 1"),
+        ("least_person: 3", "least_person: no such key"),
+        ("tasks: {", "expected"),
+        ("- 1", "valid dictionary"),
+    ],
+)
+def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path, text, said):
+    assert said in refused(tmp_path, text)
+    assert "\n" not in refused(tmp_path, text)
+
+
+def test_a_policy_that_is_not_there_allows_nothing(tmp_path):
+    with pytest.raises(DeploymentError, match=r"policy\.yaml: No such file or directory; expected: tasks"):
+        Policy.read(tmp_path / "policy.yaml")
