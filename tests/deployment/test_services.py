@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 
+import jsonschema
 import pytest
 import yaml
 
@@ -47,22 +48,86 @@ def options(text: str) -> set[str]:
     return set(re.findall(r"(?<=\s)--[a-z-]+", text))
 
 
-def test_unit_files_and_compose_file_start_what_the_page_starts():
-    services = yaml.safe_load((DOCUMENTS / "compose.yaml").read_text())["services"]
-    assert set(services) == {"superlink", "proxy", *NODES}
+COMPOSE = {name: yaml.safe_load((DOCUMENTS / f"compose-{name}.yaml").read_text()) for name in ("server", "node")}
+SERVICES = {name: service for file in COMPOSE.values() for name, service in file["services"].items()}
+TEXT, TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}
+# What these files use of the Compose specification.
+SERVICE = {
+    "image": {"type": "string", "pattern": r"^(fedamp|[a-z/-]+:[0-9.]+[a-z0-9.-]*)$"},
+    "restart": {"const": "always"},
+    "read_only": {"const": True},
+    "init": {"type": "boolean"},
+    "cap_drop": {"const": ["ALL"]},
+    "security_opt": {"const": ["no-new-privileges:true"]},
+    "tmpfs": TEXTS,
+    "command": TEXTS,
+    "volumes": {"type": "array", "items": {"type": "string", "pattern": r"^\./[^:]*:/[^:]+(:ro)?$"}},
+    "ports": TEXTS,
+    "env_file": TEXTS,
+    "environment": {"type": "object", "additionalProperties": TEXT},
+    "networks": {"type": ["array", "object"]},
+    "depends_on": {"type": "object"},
+    "healthcheck": {
+        "type": "object",
+        "properties": {"test": TEXTS, "interval": TEXT, "start_period": TEXT},
+        "required": ["test", "interval"],
+        "additionalProperties": False,
+    },
+}
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "networks": {"type": "object"},
+        "services": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "properties": SERVICE,
+                "additionalProperties": False,
+                "required": ["image", "restart", "read_only", "cap_drop", "security_opt", "command", "healthcheck"],
+            },
+        },
+    },
+}
+
+
+def test_unit_files_and_compose_files_start_what_the_page_starts():
     superlink, node = (shell(PAGE, title) for title in ("server: start the SuperLink", "node: start the SuperNode"))
     for name, page in [("superlink", superlink), ("supernode@", node)]:
         assert options(settings(f"fedamp-{name}.service")["ExecStart"][0]) == options(page)
-    assert options("\n".join(["", *services["superlink"]["command"]])) == options(superlink)
-    for name in NODES:
-        assert options(services[name]["command"][0]) == options(node) - {"--port"}
+    assert options(SERVICES["superlink"]["command"][-1]) == options(superlink)
+    assert options(SERVICES["node"]["command"][-1]) == options(node)
+    assert "fedamp node" in SERVICES["node"]["command"][-1]
+
+
+@pytest.mark.parametrize("name", COMPOSE)
+def test_compose_files_are_valid_and_give_few_rights(name):
+    jsonschema.validate(COMPOSE[name], SCHEMA)
+    assert list(SERVICES) == ["superlink", "proxy", "node"]
+    for service in COMPOSE[name]["services"].values():
+        assert "umask 077" in service["command"][-1]
+    recipe = (DOCUMENTS / "Dockerfile").read_text()
+    assert re.search(r"^USER fedamp$", recipe, re.MULTILINE)
+    assert re.search(r"^FROM python:3\.\d+\.\d+-slim-\w+$", recipe, re.MULTILINE)
+    assert recipe.count("--constraint") == recipe.count("pip install") == 2
+
+
+def test_a_container_sees_the_files_that_it_needs_and_no_others():
+    seen = {name: {volume.split(":")[0] for volume in service["volumes"]} for name, service in SERVICES.items()}
+    keys = {f"./keys/{file}" for file in ("ca.crt", "superlink.crt", "superlink.key")}
+    assert seen["superlink"] == {"./app", "./data", "./hospitals.yaml", "./runs", "./state"} | keys
+    assert seen["proxy"] == {"./proxy"}
+    assert seen["node"] == {"./ca.crt", "./${NODE}", "./data", "./state"}
+    written = {
+        volume.split(":")[0] for service in SERVICES.values() for volume in service["volumes"] if ":ro" not in volume
+    }
+    assert written == {"./runs", "./state"}
 
 
 def test_in_the_compose_file_only_the_proxy_reaches_the_superlink():
-    compose = yaml.safe_load((DOCUMENTS / "compose.yaml").read_text())
-    services, networks = compose["services"], compose["networks"]
-    assert all(service["restart"] == "always" for service in services.values())
-    assert "ports" not in services["superlink"]
+    services, networks = COMPOSE["server"]["services"], COMPOSE["server"]["networks"]
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
     assert {name for name, service in services.items() if "inside" in service["networks"]} == {"superlink", "proxy"}
     assert list(services["superlink"]["networks"]) == ["inside"]
     assert networks["inside"]["internal"] is True
