@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import traceback
@@ -69,7 +70,8 @@ class _Node:
         command = shlex.join([sys.executable, "-IS", str(program.__file__), str(place)])
         name.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         name.chmod(0o700)
-        self._environment = os.environ | {"PATH": os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])}
+        path = [str(folder), os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")]
+        self._environment = os.environ | {"PATH": os.pathsep.join(path if self._tried else path[1:])}
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(place))
         self._listener.listen(64)  # it outlives a parent: who asks meanwhile waits for the next one
@@ -79,7 +81,6 @@ class _Node:
     def run(self) -> int:
         if not self._tried:
             _say(f"Flower {_flower()} has not been tried with lasting processes; expected: {FLOWER}x")
-            self._environment = dict(os.environ)
         before = {number: signal.signal(number, self._forward) for number in _SIGNALS}
         try:
             return self._watch()
@@ -99,7 +100,7 @@ class _Node:
             if self._supernode is None:
                 self._supernode = self._start("supernode", *self._arguments)
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            ended = "the parent of its messages"
+            ended = "the parent of its messages ended"
             if (code := self._supernode.poll()) is not None:
                 if self._stopping or code == _WRONG_ARGUMENTS:
                     return code if code >= 0 else 128 - code

@@ -84,6 +84,7 @@ class Roster:
     _lost: set[int] = field(default_factory=set)
     _missed: Counter[int] = field(default_factory=Counter)
     _names: dict[int, str] = field(default_factory=dict)
+    _since: dict[int, str] = field(default_factory=dict)  # when each node has connected
 
     def refresh(self, grid: Grid, timeout: float, task: str = "") -> None:
         """Forget the nodes that are gone, ask new ones which units they host, and ping the silent ones.
@@ -96,9 +97,15 @@ class Roster:
             task: the :class:`fedamp.client.task.ClientTask` as JSON; a node opens its data to name its clients.
         """
         permit = permits(self.federation, grid, self.units)
-        connected = set(names := {node.node_id: node.name for node in grid.get_nodes()})
-        self._names |= names
+        found = list(grid.get_nodes())
+        connected = {node.node_id for node in found}
+        self._names |= {node.node_id: node.name for node in found}
         self._note_connections(connected)
+        since = {node.node_id: node.last_activated_at for node in found}
+        if again := {node for node in self._asked & connected if since[node] != self._since[node]}:
+            log.warning("nodes %s were started again", ", ".join(map(self.name, sorted(again))))
+            self.forget(again)  # without this their next order would be lost: they have forgotten this server
+        self._since |= since
 
         asked = RoundOrder(task, below=self.units)
 

@@ -27,9 +27,13 @@ class Nodes:
     def __init__(self, hosts: dict, names: dict[int, str] | None = None) -> None:
         flower.identify()
         self.hosts, self.names, self.asked, self.numbers = hosts, names or {}, [], itertools.count()
+        self.since: dict[int, str] = {}
 
     def get_nodes(self):
-        return [NodeInfo(node_id=node, name=self.names.get(node, "")) for node in self.hosts]
+        return [
+            NodeInfo(node_id=node, name=self.names.get(node, ""), last_activated_at=self.since.get(node, ""))
+            for node in self.hosts
+        ]
 
     def send_and_receive(self, messages, *, timeout=None):
         for message in messages:
@@ -78,6 +82,20 @@ def test_hosted_units_go_to_their_node_and_units_without_a_host_are_dropped():
     roster = roster_of(Nodes({2: [0, 1], 3: [5]}))
     assert asked(roster, batch(0, 1, 5, 9)) == {2: [0, 1], 3: [5]}
     assert asked(roster_of(Nodes({})), batch(0, 1)) == {}
+
+
+def test_a_node_that_was_started_again_between_two_rounds_is_queried_before_the_next_one():
+    grid = Nodes({2: [0], 3: [1]})
+    roster = roster_of(grid)
+    grid.asked.clear()
+    roster.refresh(grid, timeout=1)
+    assert grid.asked == []
+    grid.since[3] = "later"
+    roster.refresh(grid, timeout=1)
+    assert grid.asked == [3]
+    assert asked(roster, batch(0, 1)) == {2: [0], 3: [1]}
+    roster.refresh(grid, timeout=1)
+    assert grid.asked == [3]
 
 
 def test_workers_that_host_everything_share_the_load_whatever_their_order():
