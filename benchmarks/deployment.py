@@ -94,6 +94,8 @@ def _measured(machines: Machines, command: str, rounds: int) -> dict[str, object
     wait(lambda: machines.connected() == len(machines.names), 300, "the nodes", every=1)
     began, run = time.monotonic(), machines.server / "run"
     machines.start_run(known_seed=True)
+    wait(lambda: "Receiving:" in machines.log(machines.names[0]), 300, "the first order")
+    ordered = time.monotonic() - began
     wait(lambda: len(lines(run)) >= 1, 300, "the first round")
     first, parts = time.monotonic() - began, (machines.names, ("superlink", "proxy"))
     before = [used(machines, *names) for names in parts]
@@ -109,6 +111,7 @@ def _measured(machines: Machines, command: str, rounds: int) -> dict[str, object
         "cpu_seconds_a_message": round(of_nodes / messages, 2),
         "server_cpu_seconds_a_round": round(of_server / (rounds - 1), 2),
         "server_share": round(of_server / (of_nodes + of_server), 2),
+        "seconds_to_the_first_order": round(ordered, 1),
         "seconds_to_the_first_release": round(first, 1),
         "own_megabytes_of_a_node": round(memory(machines, machines.names[0]) / 2**20),
     }

@@ -4,6 +4,7 @@ A command imports everything heavy (torch, Flower, Ray, plots) itself, so that `
 """
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -353,9 +354,10 @@ def doctor(
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def node(context: Context) -> None:
     """Flower's SuperNode with a process that lasts: all arguments of flower-supernode, and seconds less a message."""
-    from fedamp.client.node import keep
+    from fedamp.client.node import program_of
 
-    raise Exit(keep(context.args))
+    command = program_of("keep", *context.args)
+    os.execv(command[0], command)  # without what this process has imported
 
 
 def main() -> None:

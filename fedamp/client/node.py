@@ -5,7 +5,7 @@ the PATH (:mod:`fedamp.client.program`). It asks the parent, over a socket in a 
 fork reads the message and runs Flower's own code. The parent accepts and forks, and reads nothing, so that nothing of a
 message stays. A fork is safe only where no other thread runs, so the parent counts its threads before each one.
 
-    keep(arguments)   what ``fedamp node`` does: starts both processes, and starts them again when they end
+    python -m fedamp.client.node keep ARGUMENT...       starts both, again and again: what ``fedamp node`` becomes
     python -m fedamp.client.node parent SOCKET          the parent
     python -m fedamp.client.node supernode ARGUMENT...  Flower's SuperNode, which asks for messages sooner
 """
@@ -61,6 +61,11 @@ def keep(arguments: Sequence[str]) -> int:
         return _Node(Path(folder), list(arguments)).run()
 
 
+def program_of(role: str, *arguments: str) -> list[str]:
+    """A process of this module; what lies in the working directory is no module of it (``-P``)."""
+    return [sys.executable, "-P", "-m", "fedamp.client.node", role, *arguments]
+
+
 class _Node:
     """The SuperNode and the parent; ``folder``, for this user alone, holds the socket and the program."""
 
@@ -113,7 +118,7 @@ class _Node:
                 return 0
 
     def _start(self, *what: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "fedamp.client.node", *what]
+        command = program_of(*what)
         if what[0] == "supernode":
             process = subprocess.Popen(command, env=self._environment)
         else:
@@ -286,6 +291,12 @@ def _handle(link: socket.socket, run: Callable[[], None]) -> NoReturn:
 
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
+    if role == "keep":
+        try:
+            sys.exit(keep(rest))
+        except DeploymentError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
     if role == "parent":
         parent(socket.socket(fileno=int(rest[0])), everything)
     supernode(rest)

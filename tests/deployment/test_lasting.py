@@ -19,12 +19,11 @@ from tests.server.plays import rounds_of
 
 
 def part(machines: Machines, name: str, role: str) -> psutil.Process:
-    """Of a node: its ``parent``, its ``supernode``, or the ``node`` that keeps both."""
+    """Of a node: its ``parent``, its ``supernode``, or what keeps both."""
     process = psutil.Process(machines.processes[name].pid)
     for each in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            words = each.cmdline()
-            if role in words[-4:] if role == "parent" else role in words[:4] and words[0].endswith("python"):
+            if each.cmdline()[3:5] == ["fedamp.client.node", role]:
                 return each
     raise AssertionError(f"{name} has no {role}")
 
@@ -50,7 +49,7 @@ def test_the_parent_and_the_supernode_come_back_and_a_signal_ends_the_node(machi
     assert len(lines) == rounds
     away = {line["round"] for line in lines if line["reported"] < line["scheduled"]}
     assert_equals_simulation(machines, raw, away)
-    node = part(machines, "site1", "node")
+    node = part(machines, "site1", "keep")
     everybody = [node, *node.children(recursive=True)]
     place = Path(part(machines, "site1", "supernode").environ()["PATH"].partition(":")[0])
     assert place.stat().st_mode & 0o077 == 0
@@ -66,7 +65,7 @@ def test_when_the_node_is_killed_nothing_of_it_stays(machines):
     machines.admit_nodes()
     machines.start_node("site0")
     wait(lambda: machines.connected() == 1, 120, "the node", every=1)
-    node = part(machines, "site0", "node")
+    node = part(machines, "site0", "keep")
     family = node.children(recursive=True)
     node.kill()
     assert psutil.wait_procs(family, timeout=120)[1] == []

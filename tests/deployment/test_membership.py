@@ -139,6 +139,7 @@ def status(node: WireNode) -> int:
     return 200
 
 
+@pytest.mark.slow
 def test_a_key_is_renewed_and_revoked_by_name_on_a_real_superlink(federation):
     """``federation`` has admitted its nodes by the page's commands."""
     told = json.loads((federation.server / "nodes.json").read_text())["numbers"]
@@ -146,11 +147,12 @@ def test_a_key_is_renewed_and_revoked_by_name_on_a_real_superlink(federation):
     assert private(federation.folder / "site1") == ["site1"]
     name, folder = "site7", federation.folder / "site7"
     folder.mkdir()
-    federation.run(f"fedamp enroll {name}", folder)
+    federation.shell("node: make the key", name, NODE=name)
     shutil.copy(folder / f"{name}.request", federation.server)
     admit = f"fedamp admit {name}.request --address 127.0.0.1:{federation.port}"
     federation.run(admit)
-    federation.hand_out(name)
+    shutil.copy(federation.server / f"{name}.admission", folder)
+    federation.shell("node: follow the admission", name, NODE=name)
     with pytest.raises(AssertionError, match=f"{name} is registered already; expected: --renew, or another name"):
         federation.run(admit)
     with closing(WireNode(federation, name)) as old:
