@@ -100,11 +100,13 @@ def test_every_round_of_a_deployment_is_checkpointed(tmp_path):
 def test_a_run_is_resumed_only_with_its_own_seed(tmp_path, scenario):
     real, known = tmp_path / "real", tmp_path / "known"
     run_app(scenario, real)
-    with pytest.raises(RunFolderError, match="has a secret seed; expected: without --known-seed"):
+    with pytest.raises(RunFolderError, match="has a secret seed; expected: without known-seed=true"):
         run_app(scenario, real, resume=True, **KNOWN)
     run_app(scenario, known, **KNOWN)
-    with pytest.raises(RunFolderError, match="has a known seed; expected: with --known-seed"):
+    with pytest.raises(RunFolderError, match="has a known seed; expected: with known-seed=true"):
         run_app(scenario, known, resume=True)
+    with pytest.raises(RunFolderError, match="not an empty folder; expected: a new one with out=, or resume=true"):
+        run_app(scenario, real)
     for file in (real / "checkpoint").iterdir():
         file.unlink()
     change_ledger(real, lambda content: content.update(stopped_because="interrupted"))  # one that has ended needs none
