@@ -337,10 +337,10 @@ def servers(epsilon: float = 1.0) -> str:
         raw = {**TASKS["iid"].federation, **sections, "data": {"name": "synthetic", "clients": TASKS["iid"].clients}}
         raw["privacy"] = {"clip": 1.0, "delta": DELTA, "noise_multiplier": "auto", "epsilon": epsilon}
         plan = make_plan(reader.validate(raw, words), TASKS["iid"].clients)
-        server, terms = plan.server_epsilon, plan.terms
+        server, terms = plan.charge.server_epsilon, plan.terms
         more = 1.0 if terms is None else math.sqrt(terms.nodes / terms.honest)
         lines.append(
-            f"| {words} | {plan.noise_multiplier:.3f} | {at_most(plan.planned_epsilon.upper, 3)} | "
+            f"| {words} | {plan.noise_multiplier:.3f} | {at_most(plan.charge.planned_epsilon.upper, 3)} | "
             f"{'sees each node' if server is None else at_most(server.upper, 3)} | {more * plan.noise_multiplier:.3f} |"
         )
     return "\n".join(lines)

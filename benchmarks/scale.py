@@ -85,11 +85,11 @@ def accounting() -> dict[str, Any]:
     made = Workload.scenario(SMALL, "serial", 1, 1000, check_in={"scheme": "balanced", "k": 100})
     plan = make_plan(made, made.data.clients or 0)
     start = perf_counter()
-    curve = plan.epsilon_by_round
+    curve = plan.charge.epsilon_by_round
     once = perf_counter() - start
     start = perf_counter()
     for round_ in range(len(curve)):
-        float(plan.epsilon_by_round[round_])
+        float(plan.charge.epsilon_by_round[round_])
     return {"rounds": len(curve), "curve_seconds": once, "seconds_a_round": (perf_counter() - start) / len(curve)}
 
 

@@ -11,7 +11,8 @@ from scipy.stats import norm
 from fedamp import api
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.errors import ScenarioError
-from fedamp.federation.plan import CURVE, make_plan
+from fedamp.federation.charge import CURVE
+from fedamp.federation.plan import make_plan
 from fedamp.server.setup import prepare
 from tests.federations import small, write_small
 
@@ -62,8 +63,9 @@ def test_what_is_said_of_an_epsilon_is_said_of_that_number():
     plan = make_plan(small(), 60)
     said = []
     for rounds in (2, 7, 8):
-        spent, fresh = plan.spent(rounds), plan.mechanism.after(rounds).epsilon(delta_left(plan.scenario.privacy.delta))
-        assert spent.upper == plan.epsilon_by_round[rounds - 1]
+        spent, first = plan.charge.spent(rounds), plan.charge.mechanism.after(rounds)
+        fresh = first.epsilon(delta_left(plan.scenario.privacy.delta))
+        assert spent.upper == plan.charge.epsilon_by_round[rounds - 1]
         assert spent.lower <= spent.upper
         assert spent.method == (fresh.method if spent.upper == fresh.upper else CURVE)
         said.append(spent.method)
@@ -73,20 +75,20 @@ def test_what_is_said_of_an_epsilon_is_said_of_that_number():
 
 def test_a_plan_with_a_secret_seed_keeps_the_costs_that_were_computed():
     computed = make_plan(small(), 60)
-    computed.compute()
+    computed.charge.compute()
     here, fresh = computed.with_seed(2**200 + 1), make_plan(small(), 60)
     more = make_plan(small(), 61)  # of one unit more
     others = prepare(small(), planned=more).plan
-    assert here.planned_epsilon is computed.planned_epsilon
-    assert others.planned_epsilon is not more.planned_epsilon
+    assert here.charge.planned_epsilon is computed.charge.planned_epsilon
+    assert others.charge.planned_epsilon is not more.charge.planned_epsilon
     assert (here.seed, here.known_seed) == (2**200 + 1, False)
     assert others.units == 60
-    assert (here.noise_multiplier, here.planned_epsilon, here.spent(8)) == (
+    assert (here.noise_multiplier, here.charge.planned_epsilon, here.charge.spent(8)) == (
         fresh.noise_multiplier,
-        fresh.planned_epsilon,
-        fresh.spent(8),
+        fresh.charge.planned_epsilon,
+        fresh.charge.spent(8),
     )
-    assert here.epsilon_by_round.tolist() == fresh.epsilon_by_round.tolist()
+    assert here.charge.epsilon_by_round.tolist() == fresh.charge.epsilon_by_round.tolist()
     assert here.attendance.cohort(1).tolist() != computed.attendance.cohort(1).tolist()
 
 
@@ -122,8 +124,8 @@ def test_a_budget_for_no_round_is_refused_with_the_smallest_noise(fedamp, tmp_pa
     needed = least_noise_for_one_round(0.1, 0.5, small().privacy.delta)
     assert needed <= float(said[1]) <= needed * 1.003  # a calibration to 0.1 per cent, and a law of 300 points
     enough = make_plan(small(*POOR, f"privacy.noise_multiplier={said[1]}"), 60)
-    enough.check_budget()
-    assert enough.affordable_rounds >= 1
+    enough.charge.check_budget()
+    assert enough.charge.affordable_rounds >= 1
 
 
 @pytest.mark.parametrize(
@@ -139,15 +141,15 @@ def test_a_budget_for_no_round_is_refused_with_the_smallest_noise(fedamp, tmp_pa
 def test_the_least_noise_does_whatever_is_charged(change):
     asked = (*POOR, "server.momentum=0", change)
     with pytest.raises(ScenarioError, match="pays for no round") as refused:
-        make_plan(small(*asked), 60).check_budget()
+        make_plan(small(*asked), 60).charge.check_budget()
     noise = str(refused.value).split("at least ")[1].split()[0]
     enough = make_plan(small(*asked, f"privacy.noise_multiplier={noise}"), 60)
-    enough.check_budget()
-    assert enough.affordable_rounds >= 1
+    enough.charge.check_budget()
+    assert enough.charge.affordable_rounds >= 1
     less = make_plan(small(*asked, f"privacy.noise_multiplier={float(noise) * 0.98}"), 60)
-    assert less.affordable_rounds == 0
+    assert less.charge.affordable_rounds == 0
     with pytest.raises(ScenarioError, match="pays for no round"):
-        less.check_budget()
+        less.charge.check_budget()
 
 
 def test_python_refuses_it_too(tmp_path):
@@ -155,4 +157,4 @@ def test_python_refuses_it_too(tmp_path):
         with pytest.raises(ScenarioError, match="pays for no round"):
             refused(small(*POOR))
     assert not (tmp_path / "run").exists()
-    make_plan(small("privacy.noise_multiplier=auto", "privacy.epsilon=0.01"), 60).check_budget()
+    make_plan(small("privacy.noise_multiplier=auto", "privacy.epsilon=0.01"), 60).charge.check_budget()

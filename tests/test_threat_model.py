@@ -77,7 +77,7 @@ def test_stopping_by_looking_is_covered_by_the_cost_of_all_rounds_only():
 
     assert excess(exact) > 10 * delta
     # The grid moves a loss by half a step at most, and epsilon is an upper end.
-    assert excess(lambda round_: plan.guaranteed_epsilon.upper) <= delta * 1.01
+    assert excess(lambda round_: plan.charge.guaranteed_epsilon.upper) <= delta * 1.01
 
 
 def test_every_attack_in_the_table_has_a_test_and_every_test_that_it_names_exists():

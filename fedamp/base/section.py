@@ -1,6 +1,6 @@
 """The base of all sections of a scenario, and the numbers that stand in them."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AliasChoices,
@@ -67,8 +67,20 @@ Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Part = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+T = TypeVar("T")
 Steps = tuple[tuple[Count, Positive], ...]
 """A number that changes over the rounds: [first round, number], in order; the first one is for round 1."""
+
+
+def at(steps: tuple[tuple[int, T], ...], round_: int) -> T:
+    """The number of a round, from 1."""
+    return next(value for first, value in reversed(steps) if first <= round_)
+
+
+def lengths(steps: tuple[tuple[int, T], ...], rounds: int) -> list[int]:
+    """For how many rounds each number holds."""
+    ends = [first for first, _ in steps[1:]] + [rounds + 1]
+    return [end - first for (first, _), end in zip(steps, ends, strict=True)]
 
 
 def check_steps(key: str, steps: Steps) -> None:

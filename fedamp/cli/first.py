@@ -80,8 +80,8 @@ def check(
     look_for_files(asked)
     foreign = brings_code(asked) and not import_model
     plan = make_plan(asked, privacy_units(asked))
-    plan.check_budget()
-    patiently(plan.compute)
+    plan.charge.check_budget()
+    patiently(plan.charge.compute)
     from fedamp.server.preflight import preflight, refuse  # torch takes a while, and nothing above needs it
     from fedamp.server.setup import prepare
 

@@ -28,10 +28,11 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         ScenarioError: the budget pays for no round, or no noise multiplier keeps it.
     """
     plan = make_plan(scenario, privacy_units(scenario))
-    plan.check_budget()
+    charge = plan.charge
+    charge.check_budget()
     every = math.ceil(scenario.rounds / ROUNDS_LISTED)
-    by_round = zip(plan.epsilon_by_round, plan.unamplified_epsilon_by_round, strict=True)
-    plan.check_budget()  # exactly, now that the curve is known
+    by_round = zip(charge.epsilon_by_round, charge.unamplified_epsilon_by_round, strict=True)
+    charge.check_budget()  # exactly, now that the curve is known
     return {
         "scenario": scenario.name,
         "known_seed": scenario.known_seed,
@@ -42,19 +43,19 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "group_size": scenario.privacy.group_size,
         "noise_multiplier": plan.noise_multiplier,
         "expected_cohort": plan.expected_cohort,
-        "epsilon": plan.planned_epsilon.to_json(),
-        "epsilon_bound": plan.planned_epsilon.method,
-        "by_capacity": {name: epsilon.to_json() for name, epsilon in plan.epsilon_by_capacity.items()},
-        "unamplified_epsilon": plan.unamplified_epsilon.to_json(),
-        "epsilon_server": plan.server_epsilon and plan.server_epsilon.to_json(),
+        "epsilon": charge.planned_epsilon.to_json(),
+        "epsilon_bound": charge.planned_epsilon.method,
+        "by_capacity": {name: epsilon.to_json() for name, epsilon in charge.epsilon_by_capacity.items()},
+        "unamplified_epsilon": charge.unamplified_epsilon.to_json(),
+        "epsilon_server": charge.server_epsilon and charge.server_epsilon.to_json(),
         "protection": plan.protection,
-        "epsilon_nodes": plan.nodes_epsilon and plan.nodes_epsilon.to_json(),
-        "risk": risk(plan.mechanism, scenario.privacy.unit, scenario.privacy.group_size),
+        "epsilon_nodes": charge.nodes_epsilon and charge.nodes_epsilon.to_json(),
+        "risk": risk(charge.mechanism, scenario.privacy.unit, scenario.privacy.group_size),
         "poisson_epsilon": _by_poisson(plan),
         "budget": scenario.privacy.epsilon,
         "rounds": scenario.rounds,
-        "affordable_rounds": plan.affordable_rounds,
-        "mechanism": str(plan.mechanism),
+        "affordable_rounds": charge.affordable_rounds,
+        "mechanism": str(charge.mechanism),
         "per_round": [
             {"round": round_, "epsilon_upper": _finite(amplified), "unamplified_upper": _finite(plain)}
             for round_, (amplified, plain) in enumerate(by_round, 1)
@@ -99,11 +100,11 @@ def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) 
         "scenario": scenario.name,
         "known_seed": scenario.known_seed,
         "noise_multiplier": plan.noise_multiplier,
-        "epsilon": plan.planned_epsilon.to_json(),
-        "epsilon_bound": plan.planned_epsilon.method,
+        "epsilon": plan.charge.planned_epsilon.to_json(),
+        "epsilon_bound": plan.charge.planned_epsilon.method,
         "delta": scenario.privacy.delta,
         "budget": epsilon,
-        "mechanism": str(plan.mechanism),
+        "mechanism": str(plan.charge.mechanism),
     }
 
 
@@ -116,7 +117,7 @@ def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
     privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier, "noise": IndependentNoise()})
     return make_plan(
         asked.model_copy(update={"check_in": check_in, "privacy": privacy}), plan.units
-    ).planned_epsilon.to_json()
+    ).charge.planned_epsilon.to_json()
 
 
 def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
@@ -130,7 +131,11 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
     if isinstance(plan.check_in, MinSeparation):
         independent = {"scheme": "balanced", "k": plan.check_in.k}
         privacy = plan.scenario.privacy.model_copy(
-            update={"noise": IndependentNoise(), "noise_multiplier": "auto", "epsilon": plan.planned_epsilon.upper}
+            update={
+                "noise": IndependentNoise(),
+                "noise_multiplier": "auto",
+                "epsilon": plan.charge.planned_epsilon.upper,
+            }
         )
         update = {"check_in": BalancedCheckIn.model_validate(independent), "privacy": privacy}
         over = plan.noise_per_clip / make_plan(plan.scenario.model_copy(update=update), plan.units).noise_per_clip
@@ -139,9 +144,9 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
 
 def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
     """The cost for groups of units; quick only for groups with an exact privacy loss distribution."""
-    if plan.mechanism.contains((Cyclic, Spaced)):  # its members meet in a row of the noise
+    if plan.charge.mechanism.contains((Cyclic, Spaced)):  # its members meet in a row of the noise
         return None
-    mechanisms = {size: plan.mechanism_of_group(size) for size in GROUP_SIZES}
+    mechanisms = {size: plan.charge.of_group(size) for size in GROUP_SIZES}
     if not wanted and any(isinstance(mechanism, Group) for mechanism in mechanisms.values()):
         return None
     delta = delta_left(plan.scenario.privacy.delta)

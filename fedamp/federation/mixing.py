@@ -1,126 +1,30 @@
-"""Mixing rules: the server takes its step from the last model, or (ModelMix) from a random mixture of the last two.
+"""ModelMix: the server takes its step from a random mixture of the last two models (Xiao, Wan, Devadas 2022).
 
 A uniform point between two models is their midpoint, which is public, plus a uniform number about zero. That number is
 added together with the noise, so that the release is their exact sum, rounded once (:mod:`fedamp.noise.gaussian`).
 """
 
-from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedamp.accounting import Gaussian, Mechanism, ModelMix
+from fedamp.accounting import Mechanism, ModelMix
 from fedamp.base.arrays import Arrays, Sums
-from fedamp.base.section import Count, Positive, Section, Steps, check_steps
+from fedamp.base.section import Count, Positive, Section, Steps, at, check_steps, lengths
 from fedamp.federation.check_in import CheckIn
 
 
-@dataclass(frozen=True)
-class Start:
-    """The model from which the server takes a round's step; clients train the last model. All of it is public.
+class Mixing(Section):
+    """ModelMix: the server takes its step from a random mixture of the last two models; clients train the last one.
 
-    Attributes:
-        parameters: the model to which the round's step is added.
-        width: the charged width. The uniform number that hides the round beside its noise has a width in the model
-            that is a whole multiple of it. 0 without mixing.
-        multiples: the whole multiples, by name, in the model's shapes; empty without mixing.
-        remembered: the next round's ``previous``.
-    """
-
-    parameters: Arrays
-    width: float = 0.0
-    multiples: Sums = field(default_factory=dict)
-    remembered: Arrays | None = None
-
-
-@dataclass(frozen=True)
-class MixedRounds:
-    """Consecutive rounds with the same mixing.
-
-    Attributes:
-        first, rounds: number of the first one, and their count.
-        least: enforced distance of the two mixed models, in every coordinate; 0 without mixing.
-        charged: the charged width; the distances are whole multiples of it. None without mixing.
-    """
-
-    first: int
-    rounds: int
-    least: float
-    charged: float | None
-
-
-@dataclass(frozen=True)
-class MixingRule:
-    """ModelMix: a uniform point between the last two models, coordinate by coordinate (Xiao, Wan, Devadas 2022).
-
+    The mixture is a uniform point between the two, coordinate by coordinate; its hidden weights never leave the server.
     The models are first moved about their midpoint, apart or together, to a distance that is a whole multiple of the
     charged width: the largest multiple within their distance, and at least the enforced one. The paper's Algorithm 1
     only moves them apart if they are too close. It assumes that a wider uniform law hides a step at least as well, and
     does not prove it for any real width. For whole multiples it is clear: the wider law is a mixture of shifted copies
-    of the charged one. The weights are hidden: they never leave the server.
-
-    Attributes:
-        linf_coordinates: p; a unit's coordinates are truncated at clip / sqrt(p). 0: they are not.
-        stretches: all rounds in order, with the enforced and charged widths.
+    of the charged one.
     """
-
-    linf_coordinates: int
-    stretches: tuple[MixedRounds, ...]
-
-    @property
-    def smallest_width(self) -> float | None:
-        """The smallest charged width of all rounds; None without mixing."""
-        return min((each.charged for each in self.stretches if each.charged is not None), default=None)
-
-    @property
-    def charged_rounds(self) -> tuple[tuple[int, float | None], ...]:
-        """All rounds in order: how many consecutive ones are charged at which width (as :meth:`hide` takes it)."""
-        if len({each.charged for each in self.stretches}) == 1:
-            return ((sum(each.rounds for each in self.stretches), self.smallest_width),)
-        return tuple((each.rounds, each.charged) for each in self.stretches)
-
-    def hide(self, noise_multiplier: float, step: float, width: float | None) -> Mechanism:
-        """The cost of a round's release of a part for a unit.
-
-        Args:
-            noise_multiplier: of the part.
-            step: the largest distance by which one unit moves the model.
-            width: the charged width of the round; None without mixing.
-        """
-        if width is None:
-            return Gaussian(noise_multiplier)
-        # Only the ratio to a unit's largest step matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
-        return ModelMix(noise_multiplier, relative_width(width, step), self.linf_coordinates)
-
-    def start(self, current: Arrays, previous: Arrays | None, round_: int) -> Start:
-        """The start of a round's step; ``previous`` is the model before ``current``, None in round 1."""
-        rounds, before = self._at(round_), previous or current
-        if rounds.charged is None:
-            return Start(current)
-        middle, multiples = {}, {}
-        for name, now in current.items():
-            one, other = now.astype(np.float64), before[name].astype(np.float64)
-            middle[name] = ((one + other) / 2).astype(np.float32)
-            widths = np.floor(np.abs(one - other) / rounds.charged)
-            multiples[name] = np.maximum(widths, np.ceil(rounds.least / rounds.charged))
-        return Start(middle, rounds.charged, multiples, remembered=current)
-
-    def variance(self, round_: int) -> float:
-        """The smallest variance of a round's offset in any coordinate, in squared units of the model."""
-        return self._at(round_).least ** 2 / 12
-
-    def _at(self, round_: int) -> MixedRounds:
-        return next(rounds for rounds in reversed(self.stretches) if rounds.first <= round_)
-
-
-def relative_width(width: float, step: float) -> float:
-    """A width of the model in clipping norms of the sum; ``step``: the most by which one unit moves the model."""
-    return width / step
-
-
-class Mixing(Section):
-    """ModelMix: the server takes its step from a random mixture of the last two models; clients train the last one."""
 
     width: Positive | Annotated[Steps, Field(min_length=1)] = Field(
         description="enforced distance tau of the two models in every coordinate; or a list of [first round, tau], "
@@ -138,25 +42,37 @@ class Mixing(Section):
         """The first round and the enforced distance of every step of the schedule."""
         return self.width if isinstance(self.width, tuple) else ((1, self.width),)
 
-    def rule(self, check_in: CheckIn, rounds: int) -> MixingRule:
-        """The rule for a run.
+    def charged(self, check_in: CheckIn, rounds: int) -> Steps:
+        """The charged width of every round.
 
         If a unit's rounds depend on each other, all rounds must cost the same, so all are charged at the smallest
-        width; so are two rounds or more that have a width each.
+        width; so are rounds that have a width each.
         """
-        ends = [first for first, _ in self.steps[1:]] + [rounds + 1]
-        lengths = [end - first for (first, _), end in zip(self.steps, ends, strict=True)]
-        same = not check_in.rounds_are_independent or max(lengths) == 1
-        smallest = min(width for _, width in self.steps)
-        return MixingRule(
-            self.linf_coordinates,
-            tuple(
-                MixedRounds(first, length, width, smallest if same else width)
-                for (first, width), length in zip(self.steps, lengths, strict=True)
-            ),
-        )
+        widths = [width for _, width in self.steps]
+        if not check_in.rounds_are_independent or max(lengths(self.steps, rounds)) == 1 or len(set(widths)) == 1:
+            return ((1, min(widths)),)
+        return self.steps
 
+    def charge(self, noise_multiplier: float, width: float, step: float) -> Mechanism:
+        """The cost for a unit of a round's release of a part, charged at a width.
 
-def mixing_of(section: Mixing | None, check_in: CheckIn, rounds: int) -> MixingRule:
-    """The rule of a scenario's ``mixing`` section; None: no mixing."""
-    return section.rule(check_in, rounds) if section else MixingRule(0, (MixedRounds(1, rounds, 0.0, None),))
+        Args:
+            noise_multiplier: of the part.
+            step: the largest distance by which one unit moves the model. Only the ratio to it matters (Xiao, Wan,
+                Devadas 2022, Corollary 4.1).
+        """
+        return ModelMix(noise_multiplier, width / step, self.linf_coordinates)
+
+    def start(self, current: Arrays, previous: Arrays | None, round_: int, charged: float) -> tuple[Arrays, Sums]:
+        """The midpoint from which a round's step is taken, and the uniform numbers' widths, in charged widths.
+
+        Args:
+            previous: the model before ``current``, None in round 1.
+            charged: the charged width of the round.
+        """
+        middle, multiples, least = {}, {}, np.ceil(at(self.steps, round_) / charged)
+        for name, now in current.items():
+            one, other = now.astype(np.float64), (previous or current)[name].astype(np.float64)
+            middle[name] = ((one + other) / 2).astype(np.float32)
+            multiples[name] = np.maximum(np.floor(np.abs(one - other) / charged), least)
+        return middle, multiples

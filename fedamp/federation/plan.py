@@ -1,7 +1,6 @@
-"""From a scenario to a frozen plan and its cost: the only place where a number is derived from two others.
+"""From a scenario to a frozen plan: what happens, and the only place where a number is derived from two others.
 
-From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and denominator of each part), then
-:meth:`Plan.one_round` (the cost of taking part in a round), then :meth:`Plan.mechanism_at` (the cost of all rounds).
+What it costs is in :mod:`fedamp.federation.charge`, and what is refused in :mod:`fedamp.federation.refusals`.
 """
 
 from collections.abc import Mapping
@@ -10,17 +9,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedamp.accounting import Bounds, Compose, Mechanism, NotPrivate, Repeat, calibrate, epsilon_over_rounds, group
+from fedamp.accounting import calibrate
 from fedamp.accounting.arithmetic import delta_left
-from fedamp.base.numbers import at_most
+from fedamp.base.section import Steps
 from fedamp.errors import ScenarioError
 from fedamp.federation.aggregation import SecureAggregation, Terms
+from fedamp.federation.charge import Charge
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.clipping import ClippingRule, clipping_of
-from fedamp.federation.mixing import MixingRule, mixing_of
+from fedamp.federation.mixing import Mixing
 from fedamp.federation.noise import drawn_by
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.federation.scenario import Scenario
@@ -29,7 +26,6 @@ from fedamp.noise.banded import path_noise
 from fedamp.noise.independent import Noise
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
-CURVE = "the curve over rounds: the smallest upper end of this round and all later ones"
 DUMMY_WORK = 10.0  # all units over the expected cohort, up to which dummies train by default
 ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
 
@@ -42,22 +38,12 @@ PROTECTIONS: Mapping[str, str] = {
 }
 """What hides the check-ins of others from a registered node, in words."""
 
-_COSTS = (
-    "bands",
-    "noise_multiplier",
-    "planned_epsilon",
-    "unamplified_epsilon",
-    "epsilon_by_round",
-    "guaranteed_epsilon",
-    "server_epsilon",
-    "nodes_epsilon",
-)
-"""What takes long to compute; it depends on no seed."""
+_WITHOUT_SEED = ("bands", "noise_multiplier", "charge")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do, and its cost.
+    """What a run will do.
 
     Attributes:
         scenario: as read.
@@ -148,10 +134,20 @@ class Plan:
         given = (asked.server, asked.rounds, self.expected_cohort, share, asked.client.drift)
         return clipping_of(asked.privacy.clip, *given)
 
+    @property
+    def mixing(self) -> Mixing | None:
+        """ModelMix; None: the server takes each step from the last model."""
+        return self.scenario.mixing
+
     @cached_property
-    def mixing(self) -> MixingRule:
-        """The model from which a round starts."""
-        return mixing_of(self.scenario.mixing, self.check_in, self.scenario.rounds)
+    def charged_widths(self) -> Steps:
+        """The width at which ModelMix is charged, by round; empty without it."""
+        return self.mixing.charged(self.check_in, self.scenario.rounds) if self.mixing else ()
+
+    @property
+    def linf_coordinates(self) -> int:
+        """p, where a unit's coordinates are truncated at clip / sqrt(p) (ModelMix); 0: they are not."""
+        return self.mixing.linf_coordinates if self.mixing else 0
 
     @cached_property
     def optimizer(self) -> ServerOptimizer:
@@ -177,8 +173,8 @@ class Plan:
             return float(privacy.noise_multiplier)
         assert privacy.epsilon is not None, "validated with the scenario"
         try:
-            build = partial(self.mechanism_at, group_size=privacy.group_size)
-            return calibrate(build, privacy.epsilon, self._delta, precision=privacy.precision)
+            build = partial(self.charge.at, group_size=privacy.group_size)
+            return calibrate(build, privacy.epsilon, delta_left(privacy.delta), precision=privacy.precision)
         except ValueError as error:
             raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
 
@@ -195,93 +191,6 @@ class Plan:
     def largest_step(self, part: Part) -> float:
         """The largest distance by which one unit moves a part of the model in a round."""
         return self.optimizer.learning_rate * part.clip / part.denominator
-
-    # --- the cost for a unit, or for a group of units, as the scenario asks to charge it ------------------------------
-
-    @cached_property
-    def mechanism(self) -> Mechanism:
-        """The accounting expression of the whole run, which the ledger charges."""
-        return self.mechanism_of_group(self.scenario.privacy.group_size)
-
-    def mechanism_of_group(self, size: int) -> Mechanism:
-        """The same for ``size`` units together, whatever group size the scenario protects."""
-        return self.mechanism_at(self.noise_multiplier, size) if self.is_private else NotPrivate()
-
-    def mechanism_at(self, noise_multiplier: float, group_size: int, capacity: str | None = None) -> Mechanism:
-        """The same for another noise multiplier; for a unit of a class of devices, default: that pays the most."""
-        charged = tuple(
-            self.check_in.charge(self.one_round(noise_multiplier, width, capacity), rounds)
-            for rounds, width in self.mixing.charged_rounds
-        )
-        amplified = group(charged[0] if len(charged) == 1 else Compose(charged), group_size)
-        return amplified if self.scenario.privacy.amplification else amplified.unamplified()
-
-    def one_round(self, noise_multiplier: float, width: float | None, capacity: str | None = None) -> Mechanism:
-        """The cost of taking part in a round; ``width`` as in :class:`fedamp.federation.mixing.MixingRule`."""
-        released = []
-        for part in self.parts_at(noise_multiplier):
-            hidden = self.mixing.hide(part.noise_multiplier, self.largest_step(part), width)
-            released.append(self.submodels.charge(part, hidden, capacity))
-        released += self.clipping.charges()
-        return released[0] if len(released) == 1 else Compose(tuple(released))
-
-    def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
-        """The first rounds without amplification: a unit pays for every round that it can have taken part in."""
-        once = self.one_round(noise_multiplier, self.mixing.smallest_width).unamplified()
-        check_ins = self.check_in.most_check_ins(rounds, self.scenario.rounds)
-        return group(Repeat(once, check_ins), self.scenario.privacy.group_size)
-
-    def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
-        """The first rounds, as they are charged."""
-        if not self.scenario.privacy.amplification:
-            return self._unamplified(rounds, noise_multiplier)
-        return self.mechanism_at(noise_multiplier, self.scenario.privacy.group_size).after(rounds)
-
-    # --- in numbers ---------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def planned_epsilon(self) -> Bounds:
-        """Of all rounds of the scenario; the guarantee of a run is :attr:`guaranteed_epsilon`."""
-        return self._epsilon(self.mechanism)
-
-    @cached_property
-    def epsilon_by_capacity(self) -> dict[str, Bounds]:
-        """The same for a unit of each public class of devices, the most first; empty where all pay alike."""
-        size = self.scenario.privacy.group_size
-        names = self.submodels.capacities if self.is_private else ()
-        return {name: self._epsilon(self.mechanism_at(self.noise_multiplier, size, name)) for name in names}
-
-    @cached_property
-    def unamplified_epsilon(self) -> Bounds:
-        """Of the whole run, without amplification."""
-        return self._epsilon(self.mechanism.unamplified())
-
-    @cached_property
-    def epsilon_by_round(self) -> NDArray[np.float64]:
-        """Upper end of epsilon after each round; entry r - 1 is after round r."""
-        if not self.is_private or not self.scenario.privacy.amplification:
-            return self.unamplified_epsilon_by_round
-        return epsilon_over_rounds(self.mechanism, self._delta, precision=self.scenario.privacy.precision)
-
-    @cached_property
-    def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
-        """Like ``epsilon_by_round``, without amplification."""
-        rounds = self.scenario.rounds
-        if not self.is_private:
-            return np.full(rounds, np.inf)
-        spent = epsilon_over_rounds(self._unamplified(rounds, self.noise_multiplier), self._delta)
-        check_ins = [self.check_in.most_check_ins(round_, rounds) for round_ in range(1, rounds + 1)]
-        return np.asarray(spent[np.array(check_ins) - 1])
-
-    @cached_property
-    def server_mechanism(self) -> Mechanism | None:
-        """The cost for who runs the server, together with the colluding nodes; None: the server sees everything.
-
-        The server sees the noisy sums, as everybody does, and who is asked, unless the nodes draw that themselves.
-        """
-        if self.terms is None:
-            return None
-        return self._charged_to(self.terms.check_in is not None)
 
     @cached_property
     def dummies(self) -> bool:
@@ -309,111 +218,20 @@ class Plan:
         return "dummies" if federation.answer_after is None else "answer_after"
 
     @cached_property
-    def nodes_mechanism(self) -> Mechanism | None:
-        """The cost for a registered node, of units of other nodes; None: ``federation.hosts`` names no nodes.
-
-        Flower tells every registered node the traffic of all nodes (``GetRun``), and so who is asked, and when.
-        """
-        return None if self.protection is None else self._charged_to(self.protection != "none")
-
-    def _charged_to(self, hidden: bool) -> Mechanism:
-        """The cost for somebody from whom the check-ins are hidden, or who sees them."""
-        if hidden or not self.is_private:
-            return self.mechanism
-        return self._unamplified(self.scenario.rounds, self.noise_multiplier)
-
-    @cached_property
-    def server_epsilon(self) -> Bounds | None:
-        """Of :attr:`server_mechanism`, for all rounds of the scenario."""
-        return self._of(self.server_mechanism)
-
-    @cached_property
-    def nodes_epsilon(self) -> Bounds | None:
-        """Of :attr:`nodes_mechanism`, for all rounds of the scenario."""
-        return self._of(self.nodes_mechanism)
-
-    def _of(self, mechanism: Mechanism | None) -> Bounds | None:
-        if mechanism is None:
-            return None
-        return self.planned_epsilon if mechanism is self.mechanism else self._epsilon(mechanism)
-
-    @cached_property
-    def affordable_rounds(self) -> int:
-        """Number of rounds that the budget pays for; all of them without a budget."""
-        budget = self.scenario.privacy.epsilon
-        return self.scenario.rounds if budget is None else int(np.searchsorted(self.epsilon_by_round, budget, "right"))
-
-    def check_budget(self) -> None:
-        """Refuse (ScenarioError) a budget that pays for no round, with the smallest noise multiplier that suffices.
-
-        The cost of the first round often decides, and it is quicker to compute than the curve over the rounds.
-        """
-        privacy = self.scenario.privacy
-        budget, noise = privacy.epsilon, privacy.noise_multiplier
-        if budget is None or noise == "auto":
-            return
-
-        def once(tried: float) -> Bounds:
-            return self._first(1, tried).epsilon(self._delta, points=300)
-
-        quick = "epsilon_by_round" not in vars(self)
-        cost = once(noise)
-        if (quick and cost.upper <= budget) or (cost.lower <= budget and self.affordable_rounds):
-            return
-        least = calibrate(lambda tried: self._first(1, tried), budget, self._delta, tolerance=1e-3)
-        while once(least).upper > budget:  # calibrated with more points
-            least *= 1.001
-        raise ScenarioError(
-            f"privacy.epsilon: {budget:g} pays for no round with noise_multiplier {noise:g}: one round costs "
-            f"{at_most(cost.upper)}; expected: noise_multiplier at least {at_most(least, 4)} for one round, or auto "
-            f"for all {self.scenario.rounds}"
-        )
-
-    def compute(self) -> None:
-        """Compute now what takes long."""
-        for name in _COSTS:
-            getattr(self, name)
+    def charge(self) -> Charge:
+        """What it costs."""
+        return Charge(self)
 
     def with_seed(self, seed: int) -> "Plan":
-        """The same plan with a secret seed; what took long is not computed again."""
+        """The same plan with a secret seed; what took long, and depends on no seed, is not computed again."""
         other = replace(self, seed=seed, known_seed=False)
-        vars(other).update({name: value for name, value in vars(self).items() if name in _COSTS})
+        vars(other).update({name: value for name, value in vars(self).items() if name in _WITHOUT_SEED})
         return other
 
     @property
     def last_round(self) -> int:
         """The last round of the run: the scenario's, or the last one that the budget pays for."""
-        return min(self.scenario.rounds, self.affordable_rounds)
-
-    @cached_property
-    def guaranteed_epsilon(self) -> Bounds:
-        """The cost of all rounds up to the last one. It covers a run whose stop depends on its releases.
-
-        Such a run is a post-processing of the run that continues to its last round (Dwork, Roth 2014, Proposition 2.1).
-        The cost of the released rounds alone (:meth:`spent`) covers a stop that is independent of the data.
-        """
-        return self._spent(self.last_round)
-
-    def spent(self, rounds: int) -> Bounds:
-        """The cost of a number of rounds that was fixed beforehand; the ledger charges the upper end."""
-        return self.guaranteed_epsilon if rounds == self.last_round else self._spent(rounds)
-
-    def _spent(self, rounds: int) -> Bounds:
-        if rounds == 0:
-            return Bounds(0.0, 0.0, "nothing released")
-        if not self.is_private:
-            return self.planned_epsilon
-        bounds = self._epsilon(self._first(rounds, self.noise_multiplier))
-        upper = float(self.epsilon_by_round[rounds - 1])
-        return Bounds(min(bounds.lower, upper), upper, bounds.method if upper == bounds.upper else CURVE)
-
-    def _epsilon(self, mechanism: Mechanism) -> Bounds:
-        return mechanism.epsilon(self._delta, precision=self.scenario.privacy.precision)
-
-    @property
-    def _delta(self) -> float:
-        """The part of the scenario's delta for the mechanism: the sampler of the noise takes the rest."""
-        return delta_left(self.scenario.privacy.delta)
+        return min(self.scenario.rounds, self.charge.affordable_rounds)
 
 
 def weakness(delta: float, units: int) -> str | None:

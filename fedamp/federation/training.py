@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedamp.base.section import Count, NotNegative, Positive, Section, Steps, check_steps
+from fedamp.base.section import Count, NotNegative, Positive, Section, Steps, at, check_steps
 
 DEPLOYED_RECORDS = 10_000  # of a client on a deployment's node; nobody else's records or clock follow from more
 
@@ -56,7 +56,7 @@ class LocalTraining(Section):
 
     def learning_rate_in(self, round_: int) -> float:
         """The learning rate of a round, from 1."""
-        return next(rate for first, rate in reversed(self.learning_rates) if first <= round_)
+        return at(self.learning_rates, round_)
 
     @property
     def drift(self) -> float:

@@ -257,7 +257,7 @@ def _curves(run: Run, records: Sequence[RoundRecord], place: int = 0) -> dict[in
         return {}
     curves = {place: np.array([record.epsilon_upper for record in records], dtype=float)}
     if run.is_amplified:
-        curves[place + 1] = run.plan.unamplified_epsilon_by_round[_rounds(records) - 1]
+        curves[place + 1] = run.plan.charge.unamplified_epsilon_by_round[_rounds(records) - 1]
     return curves
 
 

@@ -155,7 +155,7 @@ class RunProgress(Silence):
                 self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
         self._bar.heading = f"engine {prepared.engine}" if prepared.engine else ""
         self._bar.facts = "starting"
-        rounds = min(plan.scenario.rounds, plan.affordable_rounds)
+        rounds = min(plan.scenario.rounds, plan.charge.affordable_rounds)
         self._bar.update(self._bar.task, total=rounds, completed=len(finished))
         self._bar.start()
         self._since = monotonic()
@@ -220,17 +220,17 @@ def guarantee(plan: "Plan") -> list[str]:
     """The guarantee and its assumptions, in lines."""
     if not plan.is_private:
         return ["[yellow]without privacy[/]: no noise is added, epsilon is infinite"]
-    privacy = plan.scenario.privacy
-    charged, unamplified = (at_most(each.upper, 3) for each in (plan.planned_epsilon, plan.unamplified_epsilon))
+    privacy, cost = plan.scenario.privacy, plan.charge
+    charged, unamplified = (at_most(each.upper, 3) for each in (cost.planned_epsilon, cost.unamplified_epsilon))
     nodes = []
-    if plan.nodes_epsilon and plan.protection:
-        seen = for_nodes(plan.nodes_epsilon.upper, plan.unamplified_epsilon.upper, plan.protection)
+    if cost.nodes_epsilon and plan.protection:
+        seen = for_nodes(cost.nodes_epsilon.upper, cost.unamplified_epsilon.upper, plan.protection)
         nodes = [f"for registered nodes: {seen}"]
     return [
         f"{protected(privacy.unit, privacy.group_size)} of {plan.units:,}: "
         f"epsilon <= {charged} at delta = {privacy.delta:g} (unamplified {unamplified})",
-        f"noise multiplier {plan.noise_multiplier:.4g}; {plan.mechanism}",
-        f"for who runs the server: {for_server(None if plan.server_epsilon is None else plan.server_epsilon.upper)}; "
+        f"noise multiplier {plan.noise_multiplier:.4g}; {cost.mechanism}",
+        f"for who runs the server: {for_server(None if cost.server_epsilon is None else cost.server_epsilon.upper)}; "
         f"assumptions: {GUARANTEES}",
         *nodes,
         *([f"[yellow]known seed[/]: {KNOWN_SEED}"] if plan.known_seed else []),

@@ -64,19 +64,19 @@ class Ledger:
     def __init__(
         self, file: Path, plan: Plan, frozen_sha256: str | None = None, evaluation: str = NOT_EVALUATED
     ) -> None:
-        self.file, self.folder, self.plan = file, RunFolder(file.parent), plan
+        self.file, self.folder, self.plan, charge = file, RunFolder(file.parent), plan, plan.charge
         self.releases: list[LedgerEntry] = []
         self._lines: list[str] = []
         planned = LedgerRecord(
             format="fedamp ledger 4",
             written_by=WRITTEN_BY,
             **_of_the_plan(plan, plan.scenario, frozen_sha256),
-            mechanism_in_words=str(plan.mechanism),
-            whole_run_epsilon=Bracket.of(plan.planned_epsilon),
-            epsilon_bound=plan.planned_epsilon.method,
-            guaranteed_epsilon=plan.guaranteed_epsilon.upper if plan.is_private else None,
-            epsilon_server=plan.server_epsilon and Bracket.of(plan.server_epsilon),
-            epsilon_nodes=plan.nodes_epsilon and Bracket.of(plan.nodes_epsilon),
+            mechanism_in_words=str(charge.mechanism),
+            whole_run_epsilon=Bracket.of(charge.planned_epsilon),
+            epsilon_bound=charge.planned_epsilon.method,
+            guaranteed_epsilon=charge.guaranteed_epsilon.upper if plan.is_private else None,
+            epsilon_server=charge.server_epsilon and Bracket.of(charge.server_epsilon),
+            epsilon_nodes=charge.nodes_epsilon and Bracket.of(charge.nodes_epsilon),
             assumptions=(SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED, *ASSUMPTIONS, evaluation),
             stopped_because=None,
             files=None,
@@ -102,10 +102,10 @@ class Ledger:
             where = f"{', '.join(different)}{self._where()}"
             raise RunFolderError(f"{file}: the ledger of another run; it differs in {where}")
         try:
-            found.check_rounds(plan.affordable_rounds)
+            found.check_rounds(plan.charge.affordable_rounds)
         except ValueError as error:
             raise RunFolderError(f"{file}: damaged ledger: {error}") from None
-        for entry, spent in zip(found.releases, plan.epsilon_by_round, strict=False):
+        for entry, spent in zip(found.releases, plan.charge.epsilon_by_round, strict=False):
             # As exact as the text of a number is, and the same sums on another machine. The bounds of another version
             # may be looser, never lower.
             looser = found.written_by != WRITTEN_BY and entry.epsilon_upper >= spent
@@ -177,7 +177,7 @@ class Ledger:
         Raises:
             FederationError: the round was released before with another model, or is out of turn.
         """
-        spent = float(self.plan.epsilon_by_round[round_ - 1])
+        spent = float(self.plan.charge.epsilon_by_round[round_ - 1])
         line = None if record is None else chain.salted(self._salt, record.to_json().encode())
         entry = LedgerEntry(round=round_, epsilon_upper=spent, digest=digest(parameters), record=line, link="")
         later: list[LedgerEntry] = []
@@ -265,9 +265,9 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "parts": plan.parts,
         "noise_coefficients": plan.coefficients,
         "rounds_planned": plan.scenario.rounds,
-        "mechanism": plan.mechanism,
-        "server_mechanism": plan.server_mechanism,
-        "nodes_mechanism": plan.nodes_mechanism,
+        "mechanism": plan.charge.mechanism,
+        "server_mechanism": plan.charge.server_mechanism,
+        "nodes_mechanism": plan.charge.nodes_mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
     }
 
@@ -288,14 +288,14 @@ def of_auto(ledger: LedgerRecord, plan: Plan, asked: Scenario) -> tuple[str | No
     spends the budget, up to the precision of the accounting, in every version: so nothing is calibrated again.
     """
     privacy, fresh = asked.privacy, make_plan(asked, ledger.units)
-    stated, recomputed = ledger.whole_run_epsilon.upper, plan.planned_epsilon.upper
+    stated, recomputed = ledger.whole_run_epsilon.upper, plan.charge.planned_epsilon.upper
     lowest, full = min(stated, recomputed), privacy.epsilon
     if privacy.noise_multiplier != "auto":
         if plan.coefficients == fresh.coefficients:
             return None, None
-        full = fresh.planned_epsilon.upper
+        full = fresh.charge.planned_epsilon.upper
     elif full is not None and lowest < full * (1 - privacy.precision):  # perhaps no noise spends so large a budget
-        full = min(full, fresh.planned_epsilon.upper)
+        full = min(full, fresh.charge.planned_epsilon.upper)
     if full is None or lowest >= full * (1 - privacy.precision):
         return None, None
     found = f"{stated:.6g}, for noise that costs {recomputed:.6g} by this version; what auto chooses costs {full:.6g}"

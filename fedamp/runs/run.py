@@ -106,7 +106,7 @@ class Run:
         if not self.is_private:
             return None
         last = self.plan.last_round if self.was_stopped_early else self.rounds[-1].round
-        return float(self.plan.unamplified_epsilon_by_round[last - 1])
+        return float(self.plan.charge.unamplified_epsilon_by_round[last - 1])
 
     @property
     def is_amplified(self) -> bool:

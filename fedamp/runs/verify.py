@@ -132,7 +132,7 @@ def _by_round(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64] | N
     """The cost after each round by the scenario's plan, where the mechanism alone does not say it."""
     if ledger.epsilon_follows or not files.scenario.is_file():
         return None
-    return plan_of(ledger, reader.load(files.scenario)).epsilon_by_round
+    return plan_of(ledger, reader.load(files.scenario)).charge.epsilon_by_round
 
 
 def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) -> Check:

@@ -67,7 +67,7 @@ def main(grid: Grid, context: Context) -> None:
     trackers = trackers_of(scenario.trackers)
     with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):
         prepared = replace(prepare(scenario, seed), began=began)
-        prepared.plan.check_budget()
+        prepared.plan.charge.check_budget()
         if not is_simulated(grid):
             prepared = replace(prepared, task=prepared.task.without_places())
         wait_for_nodes(grid, scenario)

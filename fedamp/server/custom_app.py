@@ -59,7 +59,7 @@ class AppStrategy(PrivateStrategy):
             raise ScenarioError(f"data.name is {scenario.data.name}; expected in a custom app: external")
         parameters = _parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
-        plan.check_budget()
+        plan.charge.check_budget()
         pipeline, out, made = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces, plan.noise), Path(out), False
         if not out.exists():
             self.folder, made = new_folder(out, scenario.name, private=not scenario.known_seed)
@@ -71,7 +71,7 @@ class AppStrategy(PrivateStrategy):
             self.ledger.begin()
         unknown: dict[str, Any] = {"input_shape": (), "num_classes": 0, "split_seed": 0, "data_seed": 0}
         known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}
-        told = {"linf_coordinates": plan.mixing.linf_coordinates, "answer_after": scenario.federation.answer_after}
+        told = {"linf_coordinates": plan.linf_coordinates, "answer_after": scenario.federation.answer_after}
         task = ClientTask(unit="client", **told, **known, **unknown)
         super().__init__(pipeline, task, pipeline.start(parameters), self._enter)
 
@@ -104,7 +104,7 @@ class AppStrategy(PrivateStrategy):
         Raises:
             FederationError: a round could not be released. The reason names nodes, so it is in ``server.log``.
         """
-        affordable, federation, grid = self.plan.affordable_rounds, self.plan.scenario.federation, guarded(grid)
+        affordable, federation, grid = self.plan.charge.affordable_rounds, self.plan.scenario.federation, guarded(grid)
         if num_rounds is not None and num_rounds > affordable:
             raise ScenarioError(f"num_rounds must be at most {affordable}, the scenario's rounds, got {num_rounds}")
         given, ours = _parameters(initial_arrays), self.state.parameters

@@ -71,7 +71,7 @@ def rounds(
         scenario = scenario.model_copy(update={"federation": scenario.federation.model_copy(update={"quorum": 1.0})})
     # Errors that can be found without torch are found before a folder is made.
     plan = make_plan(scenario, privacy_units(scenario))
-    plan.check_budget()
+    plan.charge.check_budget()
     from fedamp.runs.folder import opened
     from fedamp.server.trackers import trackers_of
 
@@ -143,6 +143,6 @@ def _prepared(plan: Plan, seed: int | None, observer: Observer) -> "RunInputs":
     from fedamp.server.setup import prepare
 
     observer.computing(True)
-    plan.compute()
+    plan.charge.compute()
     observer.computing(False)
     return prepare(plan.scenario, seed, plan)

@@ -203,20 +203,20 @@ class _Run:
 
     def summary(self, stopped_because: Ending, error: str | None = None) -> Summary:
         """The summary of the releases; observers get it before it is written, in case the disk is full."""
-        plan, done = self.plan, self.finished
+        plan, charge, done = self.plan, self.plan.charge, self.finished
         quality = [record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None]
         released = self.ledger.releases
-        spent = Bracket(lower=plan.spent(len(released)).lower, upper=released[-1].epsilon_upper if released else 0.0)
+        spent = Bracket(lower=charge.spent(len(released)).lower, upper=released[-1].epsilon_upper if released else 0.0)
         scheduled, reported, failed = reports(done)
         summary = Summary(
             name=plan.scenario.name,
             final=Quality(**quality[-1]) if quality else Quality(accuracy=None, loss=None),
             # Before the first release nothing can decide the stop.
-            epsilon=Bracket.of(plan.guaranteed_epsilon) if released else spent,
+            epsilon=Bracket.of(charge.guaranteed_epsilon) if released else spent,
             released_rounds_epsilon=spent,
-            unamplified_epsilon=Bracket.of(plan.unamplified_epsilon),
-            epsilon_server=plan.server_epsilon and Bracket.of(plan.server_epsilon),
-            epsilon_nodes=plan.nodes_epsilon and Bracket.of(plan.nodes_epsilon),
+            unamplified_epsilon=Bracket.of(charge.unamplified_epsilon),
+            epsilon_server=charge.server_epsilon and Bracket.of(charge.server_epsilon),
+            epsilon_nodes=charge.nodes_epsilon and Bracket.of(charge.nodes_epsilon),
             has_known_seed=plan.known_seed,
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
@@ -254,7 +254,7 @@ class _Run:
             round=round_,
             **measured(loss, metrics),
             validation_score=validation_score,
-            epsilon_upper=float(self.plan.epsilon_by_round[round_ - 1]),
+            epsilon_upper=float(self.plan.charge.epsilon_by_round[round_ - 1]),
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=collected.reported,
             seconds=perf_counter() - self.round_began,

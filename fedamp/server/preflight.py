@@ -102,7 +102,7 @@ def _of_plan(plan: Plan) -> Iterator[Check]:
     if plan.is_private:
         weak = weakness(delta, plan.units)
         yield Check.of("delta", f"{power(delta)} for {plan.units:,} {asked.privacy.unit}s", caution=weak)
-    paid = plan.affordable_rounds
+    paid = plan.charge.affordable_rounds
     words = f"privacy.epsilon pays for {paid:,} of {rounds:,} rounds"
     yield Check.of("budget", words, caution=f"{words}; expected: all of them" if paid < rounds else None)
     several = client.steps != 1 and asked.privacy.unit == "client"
@@ -113,8 +113,8 @@ def _of_plan(plan: Plan) -> Iterator[Check]:
         yield Check("records", "pass", f"{most} (client.max_records)")
     steps = client.steps or client.epochs or 1
     yield _judged("local steps", steps, f"{steps:,} {'epochs' if client.epochs else 'steps'} of a client in a round")
-    if plan.is_private and plan.protection and plan.nodes_epsilon:
-        yield _nodes(plan, plan.protection, plan.nodes_epsilon.upper)
+    if plan.is_private and plan.protection and plan.charge.nodes_epsilon:
+        yield _nodes(plan, plan.protection, plan.charge.nodes_epsilon.upper)
 
 
 def _nodes(plan: Plan, protection: Protection, epsilon: float) -> Check:
@@ -127,7 +127,7 @@ def _nodes(plan: Plan, protection: Protection, epsilon: float) -> Check:
     elif protection != "answer_after":
         found += f", {work:.3g} times the work of the cohort"
     dear = protection == "dummies" and work > DUMMY_WORK
-    seen = epsilon > 1.001 * plan.planned_epsilon.upper
+    seen = epsilon > 1.001 * plan.charge.planned_epsilon.upper
     return Check("registered nodes", "caution" if seen or dear else "pass", found)
 
 
@@ -170,7 +170,7 @@ def _of_sizes(sizes: NDArray[np.int64]) -> Iterator[Check]:
 def _enough(plan: Plan, factor: float) -> str:
     """What multiplies the signal by 1 / ``factor``."""
     noise = plan.noise_multiplier * factor
-    cost = plan.mechanism_at(noise, plan.scenario.privacy.group_size).epsilon(plan.scenario.privacy.delta, points=300)
+    cost = plan.charge.at(noise, plan.scenario.privacy.group_size).epsilon(plan.scenario.privacy.delta, points=300)
     costs = f"privacy.noise_multiplier {noise:.2g} (epsilon {at_most(cost.upper)})"
     return f"{costs}, or {1 / factor:,.3g} times as many {plan.scenario.privacy.unit}s"
 
@@ -189,7 +189,7 @@ def _in_numbers(plan: Plan, prepared: RunInputs, sizes: Mapping[str, int]) -> It
             yield Check("together", "pass", f"{prepared.how_clients_train}: {amount_of_time(seconds)} each, {alone}")
     began, found = perf_counter(), []
     for check_in in _others(plan) if plan.is_private else ():
-        privacy = {"noise_multiplier": "auto", "epsilon": plan.planned_epsilon.upper, "precision": 0.05}
+        privacy = {"noise_multiplier": "auto", "epsilon": plan.charge.planned_epsilon.upper, "precision": 0.05}
         changes = {"check_in": check_in, "privacy": plan.scenario.privacy.model_copy(update=privacy)}
         if perf_counter() - began < _PATIENCE:
             with fails_alone("advice"):

@@ -299,7 +299,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         unit=scenario.privacy.unit,
         submodels=scenario.submodels,
         split_seed=split_seed,
-        linf_coordinates=plan.mixing.linf_coordinates,
+        linf_coordinates=plan.linf_coordinates,
         normalised=plan.clipping.normalises,
         terms=plan.terms,
         answer_after=scenario.federation.answer_after,

@@ -15,11 +15,11 @@ from flwr.app import Message
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums, is_finite
+from fedamp.base.section import at
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DivergedError, FederationError, tell
 from fedamp.federation.clipping import NormCounts
-from fedamp.federation.mixing import Start, relative_width
 from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.plan import Plan
 from fedamp.models.pieces import Pieces
@@ -96,8 +96,8 @@ class ReleasePipeline:
         names: Mapping[int, str],
     ) -> Aggregate:
         """The sum of a round's clipped updates: private. ``names`` are of the nodes, for the log."""
-        clips, linf_coordinates = self.clips(state), self.plan.mixing.linf_coordinates
-        asked = Asked(orders, self.model, clips, names, lambda each: self.pieces(each, round_), linf_coordinates)
+        clips, coordinates = self.clips(state), self.plan.linf_coordinates
+        asked = Asked(orders, self.model, clips, names, lambda each: self.pieces(each, round_), coordinates)
         return self.aggregator.aggregate(replies, asked)
 
     def release(
@@ -129,16 +129,16 @@ class ReleasePipeline:
         # A round that is tried again may have other replies. With the same noise the difference of the two releases
         # would be the difference of the replies. So the noise is drawn anew for every attempt, and stored nowhere.
         seed = plan.seed if plan.known_seed else rng.seed_from_system()
-        noise, start = state.noise, plan.mixing.start(state.parameters, state.previous, round_)
+        noise, (start, hidden) = state.noise, self._start(state, round_)
         surplus = math.sqrt(1 + (aggregate.noise_surplus(plan.terms) or 0))
-        if aggregate.noisy_nodes is None and (plan.is_private or start.multiples):
+        if aggregate.noisy_nodes is None and (plan.is_private or hidden):
             deviation = [part.noise_deviation * state.clip_scale * surplus for part in plan.parts]
             deviations = {name: deviation[part] for name, part in self.model.part_of.items()}
-            noise = self.noise.update(sums, deviations, self._hidden(start), noise, seed, round_)
+            noise = self.noise.update(sums, deviations, hidden, noise, seed, round_)
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
         frozen = {name: array for name, array in state.parameters.items() if name not in self.model.shapes}
         with np.errstate(all="ignore"):  # checked below
-            parameters, moments = plan.optimizer.apply(start.parameters, sums, denominators, state.moments, round_)
+            parameters, moments = plan.optimizer.apply(start, sums, denominators, state.moments, round_)
         # Arrays without axes become numbers in NumPy's arithmetic. Frozen ones stay the same to the bit.
         parameters = {name: np.asarray(array) for name, array in parameters.items()} | frozen
         if not is_finite(parameters):
@@ -147,7 +147,8 @@ class ReleasePipeline:
             aggregate.below_clip, aggregate.reported, plan.expected_cohort, aggregate.noisy_count, surplus
         )
         scale = plan.clipping.next_scale(state.clip_scale, counts, seed, round_, plan.is_private)
-        following = ServerState(parameters, round_, moments, start.remembered, scale, noise)
+        previous = state.parameters if plan.mixing else None
+        following = ServerState(parameters, round_, moments, previous, scale, noise)
         return following, Release(round_, following.model, sums, state.clip_scale)
 
     def _check_reported(self, round_: int, scheduled: int, aggregate: Aggregate) -> None:
@@ -168,13 +169,16 @@ class ReleasePipeline:
 
     def check_budget(self, round_: int) -> None:
         """Raise FederationError if a round would exceed the budget."""
-        if round_ > self.plan.affordable_rounds:
+        if round_ > self.plan.charge.affordable_rounds:
             raise FederationError(f"round {round_} would exceed the budget of epsilon")
 
-    def _hidden(self, start: Start) -> dict[str, Uniform]:
-        """The uniform noise of every array of the sum (ModelMix): exactly the charged one."""
-        if not start.multiples:
-            return {}
-        steps = [relative_width(start.width, self.plan.largest_step(part)) for part in self.plan.parts]
-        widths = [Fraction(step) * Fraction(part.clip) for step, part in zip(steps, self.plan.parts, strict=True)]
-        return {name: Uniform(widths[part], start.multiples[name]) for name, part in self.model.part_of.items()}
+    def _start(self, state: ServerState, round_: int) -> tuple[Arrays, dict[str, Uniform]]:
+        """The model from which the step is taken, and the uniform noise of every array of the sum (ModelMix)."""
+        plan = self.plan
+        if plan.mixing is None:
+            return state.parameters, {}
+        charged = at(plan.charged_widths, round_)
+        start, multiples = plan.mixing.start(state.parameters, state.previous, round_, charged)
+        # Exactly the charged width, in the units of the sum: the expression holds the same quotient.
+        widths = [Fraction(charged / plan.largest_step(part)) * Fraction(part.clip) for part in plan.parts]
+        return start, {name: Uniform(widths[part], multiples[name]) for name, part in self.model.part_of.items()}

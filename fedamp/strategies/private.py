@@ -195,4 +195,4 @@ class PrivateStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the mechanism and its cost."""
-        log.info("%s: %s", self.plan.mechanism, self.plan.planned_epsilon)
+        log.info("%s: %s", self.plan.charge.mechanism, self.plan.charge.planned_epsilon)

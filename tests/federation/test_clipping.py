@@ -131,6 +131,6 @@ def test_the_norm_stays_within_what_float32_can_clip():
 
 
 def test_its_own_noise_is_charged_within_the_round():
-    tree = make_plan(small("privacy.clip={initial: 0.1, noise_multiplier: 3.0}"), 60).mechanism.to_json()
+    tree = make_plan(small("privacy.clip={initial: 0.1, noise_multiplier: 3.0}"), 60).charge.mechanism.to_json()
     assert tree["kind"] == "Allocation"
     assert [part["noise_multiplier"] for part in tree["mechanism"]["mechanisms"]] == [1.0, 6.0]

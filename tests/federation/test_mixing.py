@@ -8,69 +8,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedamp.accounting import Compose, Gaussian
 from fedamp.errors import ScenarioError
-from fedamp.federation.check_in import AllCheckIn, BalancedCheckIn
-from fedamp.federation.mixing import MixedRounds, Mixing, MixingRule, mixing_of
+from fedamp.federation.mixing import Mixing
 from fedamp.federation.plan import make_plan
 from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import Aggregate, ModelParts
 from fedamp.strategies.pipeline import ServerState
 from tests.federations import small
 
-BALANCED = BalancedCheckIn(scheme="balanced", k=2)
-CONSTANT = MixedRounds(first=1, rounds=10, least=0.1, charged=0.1)
+CONSTANT = Mixing(width=0.1)
 
-RULES = {"none": None, "constant": Mixing(width=0.2), "steps": Mixing(width=((1, 0.2), (3, 0.1)))}
+MIXINGS = {"constant": Mixing(width=0.2), "steps": Mixing(width=((1, 0.2), (3, 0.1)))}
 
 
-@pytest.fixture(params=RULES)
-def rule(request) -> MixingRule:
-    return mixing_of(RULES[request.param], BALANCED, 5)
+@pytest.fixture(params=MIXINGS)
+def mixing(request) -> Mixing:
+    return MIXINGS[request.param]
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
-def test_a_start_is_hidden_at_least_as_much_as_is_said(rule):
+def test_a_start_is_hidden_at_least_as_much_as_is_said(mixing):
     now, before = np.full(3, 0.07, np.float32), np.zeros(3, np.float32)
-    for round_ in (1, 2, 3, 5):
-        start = rule.start({"w": now}, {"w": before}, round_)
-        if rule.variance(round_) == 0:
-            assert start.parameters["w"] is now
-            assert start.multiples == {}
-            continue
-        # The variance of a uniform number is its width squared over twelve; a few roundings of float64.
-        assert ((start.width * start.multiples["w"]) ** 2 / 12 >= rule.variance(round_) * (1 - 1e-12)).all()
-        np.testing.assert_allclose(start.parameters["w"], 0.035, atol=1e-8)  # float32 of size 0.1
-        assert start.remembered["w"] is now
+    for round_, enforced in ((1, 0.2), (2, 0.2), (3, mixing.steps[-1][1]), (5, mixing.steps[-1][1])):
+        start, multiples = mixing.start({"w": now}, {"w": before}, round_, charged=0.1)
+        assert (0.1 * multiples["w"] >= enforced * (1 - 1e-12)).all()  # a few roundings of float64
+        np.testing.assert_allclose(start["w"], 0.035, atol=1e-8)  # float32 of size 0.1
 
 
-def test_the_first_round_starts_at_the_first_model(rule):
+def test_the_first_round_starts_at_the_first_model(mixing):
     first = {"w": np.ones(3, np.float32)}
-    assert rule.start(first, None, round_=1).parameters["w"].tolist() == [1, 1, 1]
+    assert mixing.start(first, None, round_=1, charged=0.1)[0]["w"].tolist() == [1, 1, 1]
 
 
-def test_all_rounds_are_charged_once_and_hiding_costs_no_more(rule):
-    def of_round(width):
-        return rule.hide(1.0, 0.05, width)
-
-    for check_in in (BALANCED, AllCheckIn()):
-        other = check_in.charge(Gaussian(1.0), 5)
-        charged = Compose(tuple(check_in.charge(of_round(width), rounds) for rounds, width in rule.charged_rounds))
-        assert charged.span == 5
-        # Rényi orders from 2 up, where one coordinate is the worst case.
-        assert (charged.rdp([2, 4, 8]) <= other.rdp([2, 4, 8]) * (1 + 1e-9)).all()
+@pytest.mark.parametrize("check_in", ["{scheme: balanced, k: 2}", "{scheme: all}"])
+@pytest.mark.parametrize("width", ["0.2", "[[1, 0.2], [3, 0.1]]"])
+def test_all_rounds_are_charged_once_and_hiding_costs_no_more(width, check_in):
+    mixed = plan("rounds=5", f"check_in={check_in}", f"mixing.width={width}").charge.mechanism
+    other = plan("rounds=5", f"check_in={check_in}").charge.mechanism
+    assert mixed.span == other.span == 5
+    # Rényi orders from 2 up, where one coordinate is the worst case.
+    assert (mixed.rdp([2, 4, 8]) <= other.rdp([2, 4, 8]) * (1 + 1e-9)).all()
 
 
 # --- ModelMix ---------------------------------------------------------------------------------------------------------
 
 
-def mix(current, previous, rounds, seed, round_):
+def mix(current, previous, mixing, seed, round_):
     """The mixed model, as a round of no updates and no noise releases it."""
-    prepared = prepare(small("server={learning_rate: 1.0}", "mixing={width: 0.1}", "privacy.noise_multiplier=0"))
-    plan = prepared.plan
-    vars(plan).update(mixing=MixingRule(1, (rounds,)), seed=seed)
+    width = f"mixing={{width: {mixing.width}}}"
+    prepared = prepare(small("server={learning_rate: 1.0}", width, "privacy.noise_multiplier=0"))
+    vars(prepared.plan).update(seed=seed)
     shapes = {name: array.shape for name, array in current.items()}
     model = ModelParts(shapes, dict.fromkeys(shapes, 0))
     pipeline = replace(prepared.pipeline, model=model)
@@ -79,9 +68,9 @@ def mix(current, previous, rounds, seed, round_):
     return following.parameters
 
 
-def mixtures(now: float, before: float, rounds: MixedRounds, size: int = 20_000, seed: int = 1) -> np.ndarray:
+def mixtures(now: float, before: float, mixing: Mixing, size: int = 20_000, seed: int = 1) -> np.ndarray:
     current, previous = {"w": np.full(size, now, np.float32)}, {"w": np.full(size, before, np.float32)}
-    return mix(current, previous, rounds, seed, round_=3)["w"].astype(np.float64)
+    return mix(current, previous, mixing, seed, round_=3)["w"].astype(np.float64)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +110,9 @@ def test_neither_model_is_changed():
     factor=st.floats(1, 5),
 )
 def test_the_width_is_a_multiple_of_the_charged_one_and_at_least_enforced(distance, charged, factor):
-    rounds = MixedRounds(1, 1, least=charged * factor, charged=charged)
     now, before = {"w": np.full(1, distance, np.float32)}, {"w": np.zeros(1, np.float32)}
-    start = MixingRule(1, (rounds,)).start(now, before, round_=1)
-    (multiple,) = start.multiples["w"]
-    assert start.width == charged
+    _, multiples = Mixing(width=charged * factor).start(now, before, round_=1, charged=charged)
+    (multiple,) = multiples["w"]
     assert multiple == int(multiple)
     apart = abs(float(np.float32(distance)))
     # A quotient that float64 rounds to a whole number may count as that number.
@@ -137,14 +124,10 @@ def plan(*overrides):
     return make_plan(small("server.momentum=0", "rounds=8", *overrides), 60)
 
 
-def enforced_and_charged(plans) -> list[tuple[int, float, float]]:
-    return [(rounds.first, rounds.least, rounds.charged) for rounds in plans.mixing.stretches]
-
-
 def test_a_schedule_is_charged_round_by_round_where_rounds_are_drawn_apart():
     plans = plan("mixing.width=[[1, 0.2], [4, 0.05]]", "check_in={scheme: poisson, rate: 0.5}")
-    assert enforced_and_charged(plans) == [(1, 0.2, 0.2), (4, 0.05, 0.05)]
-    tree = plans.mechanism.to_json()
+    assert plans.charged_widths == plans.mixing.steps == ((1, 0.2), (4, 0.05))
+    tree = plans.charge.mechanism.to_json()
     assert [part["times"] for part in tree["mechanisms"]] == [3, 5]
     widths = [part["mechanism"]["mechanism"]["width"] for part in tree["mechanisms"]]
     step = 0.5 * 0.5 / 30  # server.learning_rate * clip / expected cohort
@@ -155,14 +138,14 @@ def test_a_schedule_is_charged_round_by_round_where_rounds_are_drawn_apart():
 def test_a_schedule_is_charged_at_its_smallest_width_where_rounds_are_drawn_together(scheme):
     plans = plan("mixing.width=[[1, 0.2], [4, 0.05]]", f"check_in={{scheme: {scheme}, k: 2}}")
     constant = plan("mixing.width=0.05", f"check_in={{scheme: {scheme}, k: 2}}")
-    assert plans.mechanism == constant.mechanism
-    assert enforced_and_charged(plans) == [(1, 0.2, 0.05), (4, 0.05, 0.05)]
+    assert plans.charge.mechanism == constant.charge.mechanism
+    assert plans.charged_widths == ((1, 0.05),)
 
 
 def test_a_width_for_each_round_is_charged_over_all_rounds():
     plans = plan("rounds=2", "mixing.width=[[1, 0.2], [2, 0.05]]", "check_in={scheme: all}")
-    assert plans.mechanism.span == 2
-    assert enforced_and_charged(plans) == [(1, 0.2, 0.05), (2, 0.05, 0.05)]
+    assert plans.charge.mechanism.span == 2
+    assert plans.charged_widths == ((1, 0.05),)
 
 
 NO_SENSE = [

@@ -58,7 +58,7 @@ def test_the_plan_takes_the_bands_with_the_least_noise_in_the_model():
     noise = {b: other.path_noise for b, other in each.items()}
     assert plan.bands == min(noise, key=noise.get) > 1
     assert plan.check_in.classes == plan.bands == len(plan.coefficients) + 1
-    assert plan.mechanism == Cyclic(Gaussian(plan.noise_multiplier), 2, 24, plan.bands)
+    assert plan.charge.mechanism == Cyclic(Gaussian(plan.noise_multiplier), 2, 24, plan.bands)
     # A user who is in all rounds of a class is hidden by nothing: no bands are the best at a small budget.
     often = small(
         "rounds=8", "check_in={scheme: classes, k: 8}", "privacy={clip: 0.5, epsilon: 1, noise: {scheme: banded}}"

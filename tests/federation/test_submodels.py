@@ -126,7 +126,7 @@ def test_a_model_whose_nodes_own_all_of_it_is_dealt_in_one_part():
     for rest in ("partitioned", "frozen"):
         split = plan(f"{{scheme: disjoint, count: 3, unowned: {rest}}}", "check_in={scheme: balanced, k: 3}")
         assert [part.name for part in split.parts] == ["split"]
-        assert split.mechanism == Allocation(Submodels(Gaussian(1.0), 3), k=3, rounds=8)
+        assert split.charge.mechanism == Allocation(Submodels(Gaussian(1.0), 3), k=3, rounds=8)
 
 
 # --- classes of devices, and submodels that are known -----------------------------------------------------------------
@@ -156,14 +156,14 @@ def test_each_class_pays_for_what_is_hidden_about_it():
     private = plan(
         "{scheme: disjoint, count: 3, unowned: partitioned, whole: 0.5}", "check_in={scheme: balanced, k: 3}"
     )
-    assert private.mechanism == Allocation(Gaussian(1.0), k=3, rounds=8), "the run's charge is the largest"
+    assert private.charge.mechanism == Allocation(Gaussian(1.0), k=3, rounds=8), "the run's charge is the largest"
     hidden = plan("{scheme: disjoint, count: 3, unowned: partitioned}", "check_in={scheme: balanced, k: 3}")
-    found = private.epsilon_by_capacity
+    found = private.charge.epsilon_by_capacity
     assert list(found) == ["whole", "1/3"]
-    assert found["whole"] == private.planned_epsilon
-    assert found["1/3"] == hidden.planned_epsilon
+    assert found["whole"] == private.charge.planned_epsilon
+    assert found["1/3"] == hidden.charge.planned_epsilon
     assert found["1/3"].upper < 0.9 * found["whole"].lower
-    assert hidden.epsilon_by_capacity == {}
+    assert hidden.charge.epsilon_by_capacity == {}
 
 
 @pytest.mark.parametrize(("assignment", "expected"), [("rolling", [0, 1, 2, 3, 0]), ("static", [0] * 5)])
@@ -215,7 +215,7 @@ def test_without_noise_no_part_has_any():
         submodels = f"{{scheme: disjoint, count: 3, shared_noise_multiplier: {noise}}}"
         silent = plan(submodels, "privacy.noise_multiplier=0")
         assert [part.noise_multiplier for part in silent.parts] == [0, 0]
-        assert silent.planned_epsilon.upper == np.inf
+        assert silent.charge.planned_epsilon.upper == np.inf
 
 
 def test_as_many_disjoint_masks_fit_as_are_charged():

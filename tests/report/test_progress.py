@@ -86,8 +86,8 @@ def test_the_display_never_wraps(width):
 
 def test_the_bar_ends_at_the_budget():
     plan = make_plan(small("privacy.epsilon=3.2"), 60)
-    assert 0 < plan.affordable_rounds < 8
-    assert f"3/{plan.affordable_rounds}" in " ".join(shown(RECORD, "privacy.epsilon=3.2"))
+    assert 0 < plan.charge.affordable_rounds < 8
+    assert f"3/{plan.charge.affordable_rounds}" in " ".join(shown(RECORD, "privacy.epsilon=3.2"))
 
 
 def test_the_guarantee_names_unit_delta_and_assumptions():

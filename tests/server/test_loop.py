@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_model_and_another_seed_another(tmp_path):
 
 
 def test_the_run_stops_before_the_round_that_would_exceed_the_budget(tmp_path):
-    spent = prepare(small()).plan.epsilon_by_round
+    spent = prepare(small()).plan.charge.epsilon_by_round
     rounds = int(np.flatnonzero(np.diff(spent) > 0)[-1]) + 1  # the last round after which more is spent
     budget = float(spent[rounds - 1] + spent[rounds]) / 2
     folder, summary = run(tmp_path, f"privacy.epsilon={budget}")

@@ -163,7 +163,7 @@ def test_what_the_advice_promises_is_so(fedamp, tmp_path):
     ).groups()
     plan = make_plan(small(POISSON, f"privacy.noise_multiplier={noise}"), 60)
     assert signal_to_noise(plan, {"all": 650}) == pytest.approx(1, rel=0.05)  # two digits of noise are shown
-    assert plan.planned_epsilon.upper <= float(epsilon) * 1.05
+    assert plan.charge.planned_epsilon.upper <= float(epsilon) * 1.05
     larger = make_plan(small(POISSON, "privacy.noise_multiplier=100"), round(60 * float(units)))
     assert signal_to_noise(larger, {"all": 650}) == pytest.approx(1, rel=0.02)  # three digits
 

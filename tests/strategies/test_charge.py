@@ -180,7 +180,7 @@ class Run:
 def play(scenario, silent_scenario, grid: SerialGrid) -> Run:
     prepared = prepare(scenario)
     silent = make_plan(silent_scenario, prepared.plan.units)
-    run = Run(prepared, prepared.plan.mechanism.to_json())
+    run = Run(prepared, prepared.plan.charge.mechanism.to_json())
     strategy = prepared.strategy(prepared.state)
     for round_ in range(1, ROUNDS + 1):
         state = strategy.state

@@ -147,8 +147,8 @@ def test_when_there_are_dummies_and_what_a_node_sends_and_receives(dummies, host
 def test_a_node_that_may_claim_units_of_others_is_charged_unamplified():
     plan = make_plan(small("federation.hosts=trusted", "federation.dummies=true"), 60)
     assert plan.protection == "none"
-    assert plan.nodes_epsilon.lower > 1.2 * plan.planned_epsilon.upper
-    assert make_plan(small(), 60).nodes_epsilon is None
+    assert plan.charge.nodes_epsilon.lower > 1.2 * plan.charge.planned_epsilon.upper
+    assert make_plan(small(), 60).charge.nodes_epsilon is None
 
 
 def test_with_a_fixed_time_all_nodes_are_asked_and_only_the_cohort_trains():

@@ -462,7 +462,7 @@ def test_an_impossible_sum_is_charged_and_the_run_goes_on_without_the_suspect(tm
     with pytest.raises(FederationError, match=r"round 1: the sum has a norm of .* faulty or malicious"):
         play(prepared, consortium, folder, Silent())
     [entry] = ledger_of(folder.path)["releases"]
-    assert entry["epsilon_upper"] == prepared.plan.epsilon_by_round[0]
+    assert entry["epsilon_upper"] == prepared.plan.charge.epsilon_by_round[0]
     [line] = rounds_of(folder.path)
     assert line["impossible_sum"]
     scenario = prepared.plan.scenario
@@ -531,10 +531,10 @@ def test_the_servers_epsilon_is_without_amplification_unless_nodes_draw():
     for_server = prepare(small(*asked, SECURE)).plan
     for_nobody = prepare(small(*asked)).plan
     hidden = prepare(small(*asked[:2], NODE, SECURE)).plan
-    assert for_nobody.server_epsilon is None
-    assert for_server.server_epsilon.upper == pytest.approx(for_server.unamplified_epsilon.upper)
-    assert for_server.server_epsilon.lower > 1.2 * for_server.planned_epsilon.upper
-    assert hidden.server_epsilon == hidden.planned_epsilon
+    assert for_nobody.charge.server_epsilon is None
+    assert for_server.charge.server_epsilon.upper == pytest.approx(for_server.charge.unamplified_epsilon.upper)
+    assert for_server.charge.server_epsilon.lower > 1.2 * for_server.charge.planned_epsilon.upper
+    assert hidden.charge.server_epsilon == hidden.charge.planned_epsilon
     assert isinstance(hidden.check_in, BalancedCheckIn)
 
 
@@ -590,7 +590,7 @@ def test_the_server_guesses_a_canary_no_better_than_its_epsilon(tmp_path):
     least_true = beta.ppf(1e-6, true * games, games - true * games + 1)
     most_false = beta.ppf(1 - 1e-6, false * games + 1, games - false * games)
     epsilon = math.log(max(least_true - 0.01, 1e-9) / most_false)
-    assert 0.2 < epsilon < plan.server_epsilon.upper  # the attack works, and stays below
+    assert 0.2 < epsilon < plan.charge.server_epsilon.upper  # the attack works, and stays below
     # With plain aggregation the same test of what the server gets from the node is right in every game.
     [alone] = [np.concatenate([array.ravel() for array in present.values()])]
     assert alone @ canary > middle > np.zeros_like(alone) @ canary

@@ -32,6 +32,6 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"loss": found.loss, **found.metrics, "epsilon": spent})
 
     wait_for_nodes(grid, scenario)
-    rounds = prepared.plan.affordable_rounds
+    rounds = prepared.plan.charge.affordable_rounds
     strategy.start(grid, strategy.arrays(), rounds, scenario.federation.round_deadline, evaluate_fn=release)
     save_file(strategy.state.parameters, out / "model.safetensors")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedamp import rng
 from fedamp.accounting.bounds import finite
+from fedamp.base.section import at
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError
@@ -96,7 +97,7 @@ class Audit:
             "group_size": claim.scenario.privacy.group_size,
             "adjacency": ADJACENCY,
             "noise_multiplier": claim.noise_multiplier,
-            "mechanism": str(claim.mechanism),
+            "mechanism": str(claim.charge.mechanism),
             "rounds": claim.scenario.rounds,
             "scenario_rounds": self.scenario_rounds,
             "canary_strength": self.strength,
@@ -145,7 +146,7 @@ def audit(
     if rounds < 1:
         raise ScenarioError(f"--rounds {rounds}: expected: at least 1")
     subject = subject_of(scenario, rounds)
-    mechanism, delta = subject.claim.mechanism, scenario.privacy.delta
+    mechanism, delta = subject.claim.charge.mechanism, scenario.privacy.delta
     # Events with a small delta are too rare to count. A claim that is false there is usually false near the middle too.
     grid = np.linspace(0.0, mechanism.epsilon(max(delta, 1e-3)).upper, _PROFILE_POINTS).tolist()
     claims = [Claim(mechanism.epsilon(delta).upper, delta)]
@@ -316,7 +317,8 @@ class CanaryFederation:
 
     def _updates_in(self, round_: int) -> _Updates:
         """The possible updates in a round at the initial model, by the client's own code."""
-        plan, mixing = self._plan, self._plan.mixing.variance(round_)
+        plan, asked = self._plan, self._plan.mixing
+        mixing = at(asked.steps, round_) ** 2 / 12 if asked else 0.0  # least variance of a coordinate's offset
         choices = plan.submodels.choices(_MASKS, round_)
         key = plan.submodels.cut_index(round_), mixing, tuple(submodel for _, submodel in choices)
         if key in self._updates:

@@ -276,7 +276,7 @@ class _Search:
         plan, strategy, distances = self._plan, self._federation.strategy, dict[str, float]()
         pipeline = strategy.pipeline
         differences = {name: array - other.sums[name] for name, array in one.sums.items()}
-        clips, coordinates = pipeline.clips(strategy.state), plan.mixing.linf_coordinates
+        clips, coordinates = pipeline.clips(strategy.state), plan.linf_coordinates
         for part, norm, clip in zip(plan.parts, pipeline.model.norms(differences), clips, strict=True):
             distances[part.name] = norm / clip
         for name, array in differences.items() if coordinates else ():

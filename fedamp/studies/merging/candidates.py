@@ -129,7 +129,7 @@ def _check(first: Run, other: Run) -> None:
     scenario, ledger = other.scenario, other.ledger
     same_noise = scenario.privacy.noise_multiplier in ("auto", ledger.noise_multiplier)
     same_rounds = (ledger.unit, ledger.rounds_planned) == (scenario.privacy.unit, scenario.rounds)
-    if not (same_noise and same_rounds and ledger.mechanism == other.plan.mechanism):
+    if not (same_noise and same_rounds and ledger.mechanism == other.plan.charge.mechanism):
         raise RunFolderError(f"{other.files.ledger}: not the ledger of the scenario.yaml beside it")
     compared = {key: (getattr(first.ledger, key), getattr(ledger, key)) for key in ("unit", "adjacency", "group_size")}
     compared["number of units"] = first.ledger.units, ledger.units

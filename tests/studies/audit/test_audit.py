@@ -36,10 +36,10 @@ def test_what_is_played_costs_what_is_claimed(name):
     audited = subject_of(scenario, 5)
     played = Plan(audited.played, audited.units, 0)
     # The width of mixing is carried over by two multiplications and a division.
-    assert played.planned_epsilon.upper == pytest.approx(audited.claim.planned_epsilon.upper, rel=1e-9)
+    assert played.charge.planned_epsilon.upper == pytest.approx(audited.claim.charge.planned_epsilon.upper, rel=1e-9)
     if scenario.rounds <= 5:
         whole = Plan(scenario, audited.claim.units, scenario.seed)
-        assert audited.claim.mechanism == whole.mechanism
+        assert audited.claim.charge.mechanism == whole.charge.mechanism
 
 
 def test_a_long_scenario_is_shortened_with_the_noise_of_the_whole():
@@ -47,7 +47,7 @@ def test_a_long_scenario_is_shortened_with_the_noise_of_the_whole():
     claim = subject_of(whole, 5).claim
     assert (claim.scenario.rounds, claim.scenario.check_in.k) == (5, 2)
     assert claim.noise_multiplier == Plan(whole, 60, 3).noise_multiplier
-    assert claim.planned_epsilon.upper < 3
+    assert claim.charge.planned_epsilon.upper < 3
 
 
 def test_with_nothing_hidden_the_adversary_reads_gaussians():
