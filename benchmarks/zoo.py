@@ -26,6 +26,7 @@ from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import FedampError, one_line
 from fedamp.federation.losses import form_of
+from fedamp.server.rehearsal import how_clients_train
 from fedamp.server.setup import prepare
 
 RESULTS, PAGE = Path(__file__).parent / "results" / "zoo.json", Path(__file__).parents[1] / "docs" / "zoo.md"
@@ -214,7 +215,7 @@ def play(animal: Animal) -> tuple[Callable[[], Any], Callable[[], Any], Callable
             for name, each in clipped(updates).items():  # type: ignore[attr-defined]
                 total[name] += each
 
-    facts = {"how": prepared.how_clients_train, "parameters": sum(value.numel() for value in start.values())}
+    facts = {"how": how_clients_train(prepared), "parameters": sum(value.numel() for value in start.values())}
     return lambda: node.train(order), stacked, one_by_one, facts
 
 

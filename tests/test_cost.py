@@ -11,8 +11,7 @@ from scipy.stats import norm
 from fedamp import api
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.errors import ScenarioError
-from fedamp.federation.charge import CURVE
-from fedamp.federation.plan import make_plan
+from fedamp.federation.plan import CURVE, make_plan
 from fedamp.server.setup import prepare
 from tests.federations import small, write_small
 

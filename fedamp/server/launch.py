@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fedamp.base.start import collect_again
+from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.errors import (
     DivergedError,
     FedampError,
@@ -20,6 +21,7 @@ from fedamp.errors import (
     ScenarioError,
     UnwritableError,
     one_line,
+    tell,
 )
 from fedamp.federation.losses import is_given
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -128,12 +130,15 @@ def _play(
     # Ray starts in another process while torch, data and model are loaded here.
     with open_grid(engine, folder.log) as grid:
         from fedamp.server.loop import rounds
+        from fedamp.server.rehearsal import how_clients_train
 
         prepared = prepared or _prepared(plan, seed, observer)
-        log.info(how := prepared.how_clients_train)
+        log.info(how := how_clients_train(prepared))
         prepared = replace(prepared, engine=f"{why}; {how}", began=began)
         observer.prepared(prepared)
-        prepared.tell_untrainable()
+        if prepared.untrainable:
+            them = f"{prepared.untrainable} of {prepared.plan.units} {scenario.privacy.unit}s"
+            tell(f"{them} cannot train, and count as zero: {WRONG_RECORDS}")
         grid.demand = prepared.demand
         grid = with_all_nodes(grid, prepared.plan)
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)

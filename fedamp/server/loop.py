@@ -45,6 +45,7 @@ from fedamp.runs.records import (
     measured,
     reports,
 )
+from fedamp.server import rehearsal
 from fedamp.server.observers import Observer
 from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import Aggregate
@@ -84,7 +85,7 @@ def rounds(
         for round_ in range(run.state.round + 1, prepared.plan.last_round + 1):
             try:
                 if round_ == 1:
-                    prepared.check_training()
+                    rehearsal.check_training(prepared)
                 record = run.play_round(round_, meanwhile)
             except (FederationError, UnwritableError, KeyboardInterrupt) as error:
                 # The ledger may be a round ahead of the state, so the file of the model stays the same.

@@ -6,20 +6,22 @@ All from public numbers, except for what is asked about the sizes of people's da
 import math
 from collections.abc import Iterator, Mapping
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting.verify import Check, Verdict
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
+from fedamp.data.dataset import TO_TEST
 from fedamp.errors import ScenarioError, fails_alone
 from fedamp.federation.plan import DUMMY_WORK, PROTECTIONS, Plan, Protection, make_plan, weakness
 from fedamp.federation.training import DEPLOYED_RECORDS
 from fedamp.models.custom import is_import_path
 from fedamp.noise.banded import path_noise
 from fedamp.runs.verify import complaint
+from fedamp.server.rehearsal import how_clients_train, seconds_of_a_unit
 from fedamp.server.setup import RunInputs
-from fedamp.server.timing import seconds_of_a_unit
 from fedamp.server.traffic import in_words, traffic_of
 
 LIMITS: Mapping[str, tuple[float, float]] = {
@@ -34,6 +36,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 }
 """Beyond the first number a check says caution, beyond the second one it fails: both are least, or largest, values."""
 
+LARGE_INPUTS = 30.0  # root mean square
 _TIMED_STEPS, _PATIENCE = 4, 3.0  # of the timed training; seconds after which no further advice is computed
 
 
@@ -152,13 +155,31 @@ def _of_model(plan: Plan, prepared: RunInputs, thorough: bool) -> Iterator[Check
     yield _judged("longest reach", far, found if far else "no update is lengthened")
     drift = reach / signal
     yield _judged("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
-    yield Check.of("evaluation", *prepared.evaluation)
+    yield _evaluation(prepared)
     if plan.protection not in (None, "drawn_by_nodes") and plan.scenario.federation.hosted and not plan.terms:
         yield Check("a node's round", "pass", in_words(traffic_of(prepared)["each_round"]))
-    if prepared.hint:
-        yield Check("inputs", "caution", prepared.hint)
+    yield from _of_inputs(prepared.test[0])
     if thorough:
         yield from _in_numbers(plan, prepared, sizes)
+
+
+def _evaluation(prepared: RunInputs) -> Check:
+    """What models are evaluated on; a caution where nothing says that they are not to be."""
+    asked, public = prepared.plan.scenario.federation.evaluate_every, len(prepared.test[1])
+    if public and asked:
+        return Check("evaluation", "pass", f"on {public:,} public test records")
+    caution = None if asked == 0 else f"none; expected: {TO_TEST}, or federation.evaluate_every: 0"
+    return Check.of("evaluation", "none, as federation.evaluate_every says", caution)
+
+
+def _of_inputs(inputs: NDArray[Any]) -> Iterator[Check]:
+    """A caution about inputs of the public test set that are much larger than learning rates are meant for."""
+    is_measured = np.issubdtype(inputs.dtype, np.floating) and inputs.size > 0
+    size = math.sqrt(float(np.square(inputs, dtype=np.float64).mean())) if is_measured else 0.0
+    if size >= LARGE_INPUTS:
+        found = f"their size is {size:.3g} (root mean square of the public test set), so a step moves the model far, "
+        advice = "and noise on it counts much; better divided by data.scale or data.transform standardise"
+        yield Check("inputs", "caution", found + advice)
 
 
 def _of_sizes(sizes: NDArray[np.int64]) -> Iterator[Check]:
@@ -186,7 +207,7 @@ def _in_numbers(plan: Plan, prepared: RunInputs, sizes: Mapping[str, int]) -> It
         yield _judged("hours", hours, f"{amount_of_time(seconds)} a check-in, {hours:.2g} hours in all, in one process")
         if is_import_path(plan.scenario.model.name) and prepared.task.stack.units > 1:
             alone = f"{amount_of_time(seconds_of_a_unit(prepared, 1, 1))} with engine.clients_per_batch 1"
-            yield Check("together", "pass", f"{prepared.how_clients_train}: {amount_of_time(seconds)} each, {alone}")
+            yield Check("together", "pass", f"{how_clients_train(prepared)}: {amount_of_time(seconds)} each, {alone}")
     began, found = perf_counter(), []
     for check_in in _others(plan) if plan.is_private else ():
         privacy = {"noise_multiplier": "auto", "epsilon": plan.charge.planned_epsilon.upper, "precision": 0.05}

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -10,25 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.stacked_networks import layers_of
-from fedamp.client.stacks import aligned
 from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, power_above, stack_size
-from fedamp.client.training import Trainer
-from fedamp.data import PaddedRecords
-from fedamp.data.dataset import TO_TEST, WRONG_RECORDS
+from fedamp.data.dataset import TO_TEST
+from fedamp.data.sections import Data
 from fedamp.engines.simulation import Demand
-from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line, tell
+from fedamp.errors import ScenarioError, fails_alone
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.losses import Loss, form_of, loss_of
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
-from fedamp.models.custom import is_import_path
 from fedamp.models.inspection import cost, kept_per_record
 from fedamp.models.layers import LSTM
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
@@ -48,8 +45,6 @@ EVALUATED = 1 << 28  # float32 numbers that a pass over test records may keep
 # More records at once leave a CPU's caches: at every place of a sequence (twice the time a client); and in stacked
 # perceptrons, whose fine steps of places fill large stacks badly.
 RECURRENT_RECORDS, PERCEPTRON_RECORDS = 512, 1024
-LARGE_INPUTS = 30.0
-_TRIED = 8  # public records that are trained on before the first round
 
 Records = tuple[NDArray[Any], NDArray[Any]]
 """Inputs and labels."""
@@ -84,32 +79,13 @@ class RunInputs:
     def strategy(self, state: ServerState, write_down: WriteDown | None = None) -> PrivateStrategy:
         return PrivateStrategy(self.pipeline, self.task, state, write_down)
 
-    def tell_untrainable(self) -> None:
-        """Say on the terminal how many units of a simulation cannot train, if any."""
-        if self.untrainable:
-            unit = self.plan.scenario.privacy.unit
-            tell(f"{self.untrainable} of {self.plan.units} {unit}s cannot train, and count as zero: {WRONG_RECORDS}")
-
-    @property
-    def hint(self) -> str | None:
-        """Advice for inputs that are much larger than learning rates are meant for; from the public test set."""
-        inputs = self.test[0]
-        is_measured = np.issubdtype(inputs.dtype, np.floating) and inputs.size > 0
-        size = math.sqrt(float(np.square(inputs, dtype=np.float64).mean())) if is_measured else 0.0
-        if size < LARGE_INPUTS:
-            return None
-        return (
-            f"their size is {size:.3g} (root mean square of the public test set), so a step moves the model "
-            "far, and noise on it counts much; better divided by data.scale or data.transform standardise"
-        )
-
     @cached_property
     def pipeline(self) -> ReleasePipeline:
         return _pipeline(self.plan, self.state.parameters, self.pieces)
 
     def evaluate(self, parameters: Arrays, records: Records | None = None) -> Evaluation:
         """Loss and metrics of a model on public records; default: the test set."""
-        device = devices.here(self.device)
+        device = devices.here(self.plan.scenario.engine.device)
         return evaluate(self.module, parameters, *(records or self.test), device, self._tested_at_once, self.loss)
 
     @cached_property
@@ -118,48 +94,18 @@ class RunInputs:
         kept = kept_per_record(self.module.cpu(), self.task.input_shape, input_type(self.task.model))
         return max(1, min(1024, power_above(EVALUATED // max(kept, 1)) // 2))
 
-    @property
-    def records_and_steps(self) -> tuple[int, int]:
-        """Records of a unit as the scenario tells them, and its gradient steps in a round: no record is counted."""
-        client, by_client = self.task.client, self.task.unit == "client"
-        records = getattr(self.plan.scenario.data, "records_per_client", 1) if by_client else 1
-        batches = 1 if client.batch_size == "full" else math.ceil(records / client.batch_size)
-        return records, client.steps or (client.epochs or 1) * batches
-
-    @property
-    def records_a_step(self) -> int:
-        """Of such a unit."""
-        records, batch = self.records_and_steps[0], self.task.client.batch_size
-        return records if batch == "full" else min(records, batch)
-
-    @property
-    def has_test_set(self) -> bool:
-        """Whether there are records that the scenario declares public."""
-        return len(self.test[1]) > 0
-
     @cached_property
     def evaluate_every(self) -> int:
         """Rounds between evaluations on the public test set; 0: no model is evaluated."""
         asked = self.plan.scenario.federation.evaluate_every
-        if not (self.has_test_set and asked):
+        if not (len(self.test[1]) and asked):
             return 0
         if asked != "auto":
             return asked
         # A gradient takes twice a forward pass, and needs one.
-        trained = 3 * self.plan.expected_cohort * self.records_and_steps[1] * self.records_a_step
+        trained = 3 * self.plan.expected_cohort * math.prod(steps_and_records(self.task, self.plan.scenario.data)[:2])
         share = self.cost.flops_share or 1.0
         return max(1, min(math.ceil(len(self.test[1]) / (trained * share)), self.plan.last_round // 10))
-
-    @property
-    def evaluation(self) -> tuple[str, str | None]:
-        """What models are evaluated on; and a caution where nothing says that they are not to be."""
-        if self.has_test_set and self.plan.scenario.federation.evaluate_every:
-            return f"on {len(self.test[1]):,} public test records", None
-        asked = self.plan.scenario.federation.evaluate_every == 0
-        return (
-            "none, as federation.evaluate_every says",
-            None if asked else f"none; expected: {TO_TEST}, or federation.evaluate_every: 0",
-        )
 
     def validate(self, parameters: Arrays) -> float | None:
         """The leading metric on the validation records; None without such records."""
@@ -168,16 +114,11 @@ class RunInputs:
     @property
     def demand(self) -> Demand | None:
         """The GPU memory that the run needs; None if it does not train on this machine's GPUs."""
-        device = devices.here(self.device)
+        device = devices.here(self.plan.scenario.engine.device)
         if not devices.is_gpu(device):
             return None
         batches = math.ceil(self.plan.expected_cohort / self.task.stack.units)
         return Demand(self.worker_bytes, devices.free_memory(device), batches)
-
-    @property
-    def device(self) -> str:
-        """Of this machine, as the scenario names it."""
-        return self.plan.scenario.engine.device
 
     @cached_property
     def loss(self) -> Loss:
@@ -211,66 +152,9 @@ class RunInputs:
         )
 
     @property
-    def how_clients_train(self) -> str:
-        """Together or one by one, in words: it follows from the scenario and the model alone."""
-        if alone := self._why_one_by_one:
-            return f"clients train one by one, slower than together: {alone}"
-        most = self.task.stack.units
-        return f"up to {most} clients train together" if most > 1 else "clients train one by one"
-
-    @property
-    def _why_one_by_one(self) -> str:
-        """Why clients cannot train stacked; empty if they can, as with every built-in model."""
-        if not is_import_path(self.task.model.name):
-            return ""
-        if self._piece.random:
-            return "the model draws random numbers, for each client from its own stream"
-        slots = self.task.stack.slots(2, self.plan.units)
-        like = PaddedRecords(*self.made_up(slots, 2), np.zeros(slots, np.int64))
-        trainer, start = self._training()
-        row_inputs = partial(self._piece.row_inputs, start, decays=bool(self.task.client.weight_decay))
-        return trainer.why_alone(start, like, row_inputs, self.task.model.vocabulary)
-
-    @cached_property
-    def _piece(self) -> Piece:
-        return self.plan.submodels.a_piece(self.pieces)
-
-    def made_up(self, units: int, records: int) -> Records:
-        """Inputs drawn between 0 and 1 (tokens: 0), with labels of zeros: [units, records, ...]."""
-        inputs, labels = (np.zeros((units, records, *of.shape[1:]), of.dtype) for of in self.test)
-        if np.issubdtype(inputs.dtype, np.floating):
-            inputs[:] = rng.public_stream(0, "made-up").random(inputs.shape[1:], np.float32)
-        return inputs, labels
-
-    def _training(self) -> tuple[Trainer, dict[str, Tensor]]:
-        start = {name: aligned(array) for name, array in self._piece.extract(self.state.parameters).items()}
-        return Trainer(self._piece.forward, self.task.client, loss=self.loss), start
-
-    def check_training(self) -> None:
-        """Train the first model on public records, to find before the first round what fails for every unit.
-
-        They are of the test set, else made up. FederationError: training raises. DivergedError: the update is not
-        finite. Later failures depend on the units' data, so they do not stop the run.
-        """
-        seeds = np.zeros(1, dtype=f"V{rng.SEED_BYTES}")
-        inputs, labels = (part[None, :_TRIED] for part in self.test) if self.has_test_set else self.made_up(1, _TRIED)
-        kind = "public test" if self.has_test_set else "synthetic"
-        records = PaddedRecords(inputs, labels, np.array([inputs.shape[1]]))
-        trainer, start = self._training()
-        try:
-            trained = trainer.train(start, records, seeds, self._piece.arguments(seeds))
-        except Exception as error:  # a custom model may raise anything
-            raise FederationError(
-                f"round 1: no client can train: training on {kind} records fails ({one_line(error)})"
-            ) from error
-        if not all(bool(update.isfinite().all()) for update in trained.updates.values()):
-            raise DivergedError(1, f"an update of {kind} records")
-
-    @property
     def work(self) -> float:
         """Expected floating-point operations of the whole run, with one record in every gradient step."""
-        trainings = self.plan.expected_cohort * self.plan.last_round
-        client = self.plan.scenario.client
+        trainings, client = self.plan.expected_cohort * self.plan.last_round, self.task.client
         return trainings * (client.steps or client.epochs or 1) * self.cost.flops_per_record
 
 
@@ -322,8 +206,24 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
     module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():
         outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
-        prepared.loss.check_outputs(outputs, torch.from_numpy(prepared.made_up(1, 2)[1][0]), task.model.name)
+        prepared.loss.check_outputs(outputs, torch.from_numpy(made_up(tested[0], 1, 2)[1][0]), task.model.name)
     return prepared
+
+
+def steps_and_records(task: ClientTask, data: Data) -> tuple[int, int, int]:
+    """Gradient steps of a unit in a round, records in each, and of the unit, as the scenario says: none is counted."""
+    client, records = task.client, getattr(data, "records_per_client", 1) if task.unit == "client" else 1
+    each = records if client.batch_size == "full" else min(records, client.batch_size)
+    batches = 1 if client.batch_size == "full" else math.ceil(records / client.batch_size)
+    return client.steps or (client.epochs or 1) * batches, each, records
+
+
+def made_up(like: Records, units: int, records: int) -> Records:
+    """Inputs drawn between 0 and 1 (tokens: 0), with labels of zeros: [units, records, ...]."""
+    inputs, labels = (np.zeros((units, records, *of.shape[1:]), of.dtype) for of in like)
+    if np.issubdtype(inputs.dtype, np.floating):
+        inputs[:] = rng.public_stream(0, "made-up").random(inputs.shape[1:], np.float32)
+    return inputs, labels
 
 
 def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:

@@ -13,6 +13,7 @@ from fedamp.client.worker import TrainingNode
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from fedamp.models.units import Units
+from fedamp.server.rehearsal import how_clients_train
 from fedamp.server.setup import prepare
 from tests.client.federation import order_of, records, task_of, trained
 from tests.federations import small
@@ -87,7 +88,7 @@ def test_two_runs_with_a_known_seed_are_equal(how, submodels, tmp_path):
         "rounds=2",
         "check_in.k=1",
     )
-    assert prepare(asked).how_clients_train.endswith(
+    assert how_clients_train(prepare(asked)).endswith(
         "the model draws random numbers, for each client from its own stream"
     )
     runs = []

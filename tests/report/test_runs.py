@@ -15,7 +15,7 @@ def test_a_run_is_read_as_it_was_played(runs):
     run = read_run(runs["hidden"])
     assert [record.round for record in run.rounds] == list(range(1, 9))
     assert run.plan.noise_multiplier == run.ledger.parts[0].noise_multiplier
-    assert list(run.plan.epsilon_by_round) == [release.epsilon_upper for release in run.ledger.releases]
+    assert list(run.plan.charge.epsilon_by_round) == [release.epsilon_upper for release in run.ledger.releases]
     assert run.is_amplified
     assert run.unamplified_epsilon == run.summary.unamplified_epsilon.upper
 
@@ -40,7 +40,7 @@ def test_costs_with_and_without_privacy_and_amplification(runs):
     released = len(run.rounds)
     assert 0 < released < 8
     assert run.epsilon <= 3.2
-    assert run.unamplified_epsilon == run.plan.unamplified_epsilon_by_round[released - 1]
+    assert run.unamplified_epsilon == run.plan.charge.unamplified_epsilon_by_round[released - 1]
 
 
 def test_a_check_in_counts_parameters_down_and_up_and_public_seconds(runs):

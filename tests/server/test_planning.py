@@ -14,6 +14,7 @@ from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation import reader
 from fedamp.server.preflight import preflight
+from fedamp.server.rehearsal import how_clients_train
 from fedamp.server.setup import prepare
 
 UNITS, RECORDS, SOMEBODY = 40, 20, 7
@@ -59,7 +60,7 @@ def planned(prepared):
     task = json.loads(prepared.task.without_places().model_dump_json(exclude={"data"}))
     model = {name: array.tolist() for name, array in prepared.state.parameters.items()}
     said = [check.found for check in preflight(prepared.plan, prepared)]
-    return task, model, prepared.evaluate_every, prepared.how_clients_train, prepared.worker_bytes, said
+    return task, model, prepared.evaluate_every, how_clients_train(prepared), prepared.worker_bytes, said
 
 
 def updates_of_others(prepared):

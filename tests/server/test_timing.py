@@ -9,6 +9,7 @@ from torch import nn
 
 from fedamp.federation import reader
 from fedamp.server.launch import launch
+from fedamp.server.rehearsal import how_clients_train
 from fedamp.server.setup import prepare
 from tests.federations import Silent, small, write_small
 from tests.server.plays import model_of
@@ -49,7 +50,7 @@ def test_a_model_that_is_slow_in_a_stack_trains_in_one_all_the_same(tmp_path, fe
     asked = own("Sluggish", "client.steps=1")
     prepared = prepare(asked)
     assert prepared.task.stack.units == 32
-    assert prepared.how_clients_train == "up to 32 clients train together"
+    assert how_clients_train(prepared) == "up to 32 clients train together"
     run = launch(asked, Silent(), tmp_path / "run")
     assert reader.load(run / "scenario.yaml").engine.clients_per_batch == "auto"
     assert "up to 32 clients train together" in (run / "log.txt").read_text()
@@ -61,7 +62,7 @@ def test_a_model_that_is_slow_in_a_stack_trains_in_one_all_the_same(tmp_path, fe
 @pytest.mark.parametrize(("asked", "words"), [(4, "up to 4 clients train together"), (1, "clients train one by one")])
 def test_what_the_scenario_says_is_done(asked, words):
     prepared = prepare(own("Normalised", f"engine.clients_per_batch={asked}"))
-    assert (prepared.task.stack.units, prepared.how_clients_train) == (asked, words)
+    assert (prepared.task.stack.units, how_clients_train(prepared)) == (asked, words)
 
 
 @pytest.mark.parametrize("units", ["auto", pytest.param(2, marks=pytest.mark.slow)])
