@@ -1,4 +1,8 @@
-"""How workers share cores and GPUs; no GPU is needed to know."""
+"""How workers share cores and GPUs, which no GPU is needed to know; and a node's memory."""
+
+import platform
+import subprocess
+import sys
 
 import pytest
 
@@ -6,6 +10,7 @@ from fedamp.base import devices
 from fedamp.engines.simulation import Demand, WorkerResources, worker_resources
 from fedamp.errors import InputError
 from fedamp.federation.running import Engine
+from tests.documentation import ROOT
 
 SHARES = [
     ({}, 8, 0, (8, "cpu", 1, 0)),
@@ -67,3 +72,35 @@ def test_ray_is_shown_no_other_gpu_than_the_one_that_is_named(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert devices.environment_of("cuda:1") == {"CUDA_VISIBLE_DEVICES": "1"}
     assert devices.environment_of("cuda") == devices.environment_of("cpu") == {}
+
+
+MEMORY = """
+import resource, sys
+sys.modules["ray"] = None
+sys.path.insert(0, sys.argv[1])
+import torch
+from fedamp.engines.simulation import Node
+
+def faults(times):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(times):
+        [torch.ones(3 << 20) for _ in range(4)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults(5)
+nobody = faults(20)
+Node("fedamp.client.app:app", 0, 1, "cpu")
+faults(5)
+print(nobody, faults(20))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about the allocator of glibc")
+def test_a_node_needs_no_ray_and_keeps_the_memory_that_every_step_asks_for_again():
+    """Four blocks of 12 MB, 20 times: 245,760 pages, cleared by the system each time or once."""
+    command = [sys.executable, "-c", MEMORY, ROOT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    nobody, node = map(int, done.stdout.split())
+    if nobody < 1000:
+        pytest.skip("this system does not count the pages that it clears, or clears 512 of them at once")
+    assert node <= nobody / 10

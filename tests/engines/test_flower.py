@@ -1,10 +1,8 @@
-"""Records that hold arrays without copies, where the lines of Flower's logger go, and a node's memory."""
+"""Records that hold arrays without copies, and where the lines of Flower's logger go."""
 
 import logging
-import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +10,6 @@ from flwr.app import Array, ArrayRecord
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from fedamp.engines import flower
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
@@ -63,35 +59,3 @@ def test_a_line_of_the_log_cannot_be_forged(tmp_path):
     assert [line.split(": ", 1)[1][:12] for line in records] == ["reply refuse", "the run fail"] * 2
     assert len(text) < 500_000  # instead of 40 MB
     assert set(text) - {"\n"} == {letter for letter in text if letter.isprintable()}
-
-
-MEMORY = """
-import resource, sys
-sys.modules["ray"] = None
-sys.path.insert(0, sys.argv[1])
-import torch
-from fedamp.engines.simulation import Node
-
-def faults(times):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(times):
-        [torch.ones(3 << 20) for _ in range(4)]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-faults(5)
-nobody = faults(20)
-Node("fedamp.client.app:app", 0, 1, "cpu")
-faults(5)
-print(nobody, faults(20))
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about the allocator of glibc")
-def test_a_node_needs_no_ray_and_keeps_the_memory_that_every_step_asks_for_again():
-    """Four blocks of 12 MB, 20 times: 245,760 pages, cleared by the system each time or once."""
-    command = [sys.executable, "-c", MEMORY, ROOT]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
-    nobody, node = map(int, done.stdout.split())
-    if nobody < 1000:
-        pytest.skip("this system does not count the pages that it clears, or clears 512 of them at once")
-    assert node <= nobody / 10
