@@ -21,7 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import accountants, k_of_t
+from benchmarks import accountants, k_of_t, questions
 from benchmarks.limited import Contender, Stopwatch, Timed
 
 RESULTS = Path(__file__).parent / "results" / "accounting.json"
@@ -71,7 +71,7 @@ COMPOSITIONS = (
 INTERVALS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
 QUICK = 3
 HIGHEST_ORDER = 256
-PARTS = ("allocation", "hidden_rounds", "composition", "orders", "table_1_noise")
+PARTS = ("questions", "allocation", "hidden_rounds", "composition", "orders", "table_1_noise")
 HIDDEN_ROUNDS_LIMIT = 600.0  # plain Monte Carlo takes half a minute of two cores
 TABLE_1 = {1: 3.31, 3: 2.72, 8: 2.49}
 PACKAGES = ("fedamp", "numpy", "scipy", "numba", "dp-accounting", "PLD_accounting", "random-allocation")
@@ -87,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     some = QUICK if options.quick else None
     limit = 8.0 if options.quick else 45.0
     parts: dict[str, Callable[[], Any]] = {
+        "questions": questions.measure,
         "allocation": lambda: compare_allocations(ALLOCATIONS[:some], limit),
         "hidden_rounds": lambda: k_of_t.compare(HIDDEN_ROUNDS_LIMIT),
         "composition": lambda: compare_compositions(COMPOSITIONS[:some], limit),
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "table_1_noise": table_1_noise,
     }
     if options.quick and options.only is None:
-        del parts["hidden_rounds"]  # plain Monte Carlo has no quick answer
+        del parts["hidden_rounds"], parts["questions"]  # plain Monte Carlo has no quick answer
     known = json.loads(options.out.read_text()) if options.only else {}
     figures = known | {"versions": versions(), "limit_seconds": limit}
     figures |= {name: measure() for name, measure in parts.items() if options.only in (None, name)}

@@ -11,7 +11,7 @@ from operator import attrgetter
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.arithmetic import crossing, log_sum
+from fedamp.accounting.arithmetic import UNIT, crossing, log_sum
 from fedamp.accounting.bounds import (
     Bounds,
     ByOrder,
@@ -31,7 +31,6 @@ from fedamp.accounting.events import (
     Compose,
     Gaussian,
     Group,
-    LinearCombination,
     Mechanism,
     ModelMix,
     NotPrivate,
@@ -39,20 +38,20 @@ from fedamp.accounting.events import (
     Relation,
     Repeat,
     Spaced,
+    Submodels,
     WithoutReplacement,
 )
-from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, Round, Run
+from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, PairOfPeople, Round, Run
 from fedamp.accounting.law import DEFAULT_DETAIL, Detail, numerical_law
-from fedamp.accounting.renyi import (
-    HIGHEST_ORDER,
-    rdp,
-)
+from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.sampling import PRECISION, SampledProfile
 from fedamp.accounting.spaced import SpacedRemove, SpacedRun
 from fedamp.accounting.theorems import (
     Participation,
     as_one_coin,
     attained,
+    attained_in_draws,
+    blocks_met,
     epsilon_of_losses,
     factors,
     group,
@@ -74,12 +73,13 @@ def answer_by_law(event: Mechanism, question: Question, points: int | None = Non
     point holds.
     """
     first = DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000)
-    best = question.ask(numerical_law(event, Detail(first, with_lower)))
+    reach = question.reach
+    best = question.ask(numerical_law(event, Detail(first, with_lower, reach)))
     low, high = question.fine
     for more in (2400, 4800) if points is None else ():
         if not low <= best.upper <= high or best.width <= 1e-3 * best.upper:
             break
-        finer = question.ask(numerical_law(event, Detail(more, with_lower)))
+        finer = question.ask(numerical_law(event, Detail(more, with_lower, reach)))
         helps = finer.width < 0.7 * best.width
         method = finer.method if finer.upper < best.upper else best.method
         best = Bounds(max(best.lower, finer.lower), min(best.upper, finer.upper), method)
@@ -180,6 +180,10 @@ CHECKED = "; the worst case of ModelMix is checked, not proved"
 _LARGEST_SAMPLED = 450.0
 """Epsilon above which sampling is not tried: likelihood ratios leave the range of floating point."""
 
+_LONG, _BLOCKS, _CLOSE = 1e5, 300, 0.97
+"""Steps of a draw from which a run is long, the blocks of rounds that it has for its lower end, and the bracket that is
+narrow enough there."""
+
 _PATIENCE = 5.0  # seconds, of the clock and of the processor, after which an answer warns and names its bound
 
 
@@ -201,10 +205,11 @@ def delta(event: Mechanism, epsilon: float, points: int | None = None, precision
     checks.epsilon(epsilon)
     start, event = (time.perf_counter(), time.process_time()), normal(event)
     found = _without_sampling(event, DeltaAt(epsilon), points)
-    if precision is not None and is_sampled(event):
+    if precision is not None and (is_sampled(event) or _is_pair(event)):
         try:
             with in_floating_point():
-                found = _narrower(event, found, sampled_profile(event).delta(epsilon, precision=precision))
+                sampled = _in_draws(event, lambda part: sampled_profile(part).delta(epsilon, precision=precision))
+                found = _narrower(event, found, sampled)
         except NotEvaluable:
             pass
     _warn_if_slow("delta", start, found)
@@ -293,32 +298,68 @@ def _by_renyi(event: Mechanism, question: Question, more: bool) -> ByOrder:
 def _narrowed_by_sampling(event: Mechanism, found: Bounds, delta: float, precision: float) -> Bounds:
     """The answer for epsilon, narrowed by sampling where a person takes part in several hidden rounds."""
     part, size = (event.mechanism, event.size) if isinstance(event, Group) else (event, 1)
-    if not is_sampled(part) or found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED * size:
+    if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED * size:
         return found
-    try:
-        if size == 1:
+    coarser = min(2 * precision, 0.1)
+    with suppress(NotEvaluable):
+        if _is_pair(event):
+            return _narrower(event, found, _sampled_epsilon(event, delta, coarser))
+    with suppress(NotEvaluable):
+        if is_sampled(part) and size > 1:
+            sampled = epsilon_below(found.upper, delta, size, lambda spent: _sampled_epsilon(part, spent, coarser))
+            return _narrower(event, found, sampled)
+        if _is_long(event) and found.lower < _CLOSE * found.upper:
+            lower = min(max(found.lower, _lower_by_blocks(event, delta, precision)), found.upper)
+            found = Bounds(lower, found.upper, found.method)
+        if _is_long(event) and found.lower >= _CLOSE * found.upper:
+            return found
+        if is_sampled(part):
             return _narrower(event, found, _sampled_epsilon(part, delta, precision))
-        coarser = min(2 * precision, 0.1)
-        sampled = epsilon_below(found.upper, delta, size, lambda spent: _sampled_epsilon(part, spent, coarser))
-        return _narrower(event, found, sampled)
-    except NotEvaluable:
-        return found
+    return found
 
 
 @lru_cache(maxsize=256)
 def _sampled_epsilon(event: Mechanism, delta: float, precision: float) -> Bounds:
     with in_floating_point():
-        return sampled_profile(event).epsilon(delta, precision=precision)
+        return _in_draws(event, lambda part: sampled_profile(part).epsilon(delta, precision=precision))
+
+
+def _is_long(event: Mechanism) -> bool:
+    """Whether few of very many rounds are hidden: the law is a close upper end, and a draw takes long."""
+    found = participation(event)
+    most = len(found.chances) - 1
+    return is_sampled(event) and found.rounds > max(_LONG / (most + 8), 50 * most**2)
+
+
+@lru_cache(maxsize=256)
+def _lower_by_blocks(event: Mechanism, delta: float, precision: float) -> float:
+    """docs/k-of-t.md, Proposition 8: of the rounds that a person has in a block of them, one."""
+    found = participation(attained_in_draws(event))
+    size = -(-found.rounds // _BLOCKS)
+    law = numerical_law(attained(Submodels(found.mechanism, size)))
+    chances = blocks_met(found.chances, _BLOCKS, size)
+    off = found.rounding + 16 * len(chances) * UNIT
+    run = Run((HiddenRounds(FiniteRound(law.lower, law.rounding), chances, _BLOCKS, 1, off),))
+    with suppress(NotEvaluable), in_floating_point():
+        return SampledProfile(run, run, add=None).epsilon(delta, precision=precision).lower
+    return 0.0
+
+
+def _in_draws(event: Mechanism, ask: Callable[[Mechanism], Bounds]) -> Bounds:
+    """The answer by sampling, with the lower end of what is attained."""
+    found, lower = ask(event), 0.0
+    if (below := attained_in_draws(event)) is event:
+        return found
+    with suppress(NotEvaluable):
+        lower = ask(below).lower if is_sampled(below) else 0.0
+    return Bounds(min(lower, found.upper), found.upper, found.method)
 
 
 def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
-    """The intersection of both brackets. The lower end is kept for merged models: what they are charged as may not be
-    attained.
-    """
+    """The intersection of both brackets."""
     method = f"{sampled.method}, without mixing" if event.contains(ModelMix) else sampled.method
     upper, method = min((found.upper, found.method), (sampled.upper, method))
-    lower = found.lower if event.contains(LinearCombination) else max(found.lower, sampled.lower)
-    return Bounds(min(lower, upper), upper, method)
+    return Bounds(min(max(found.lower, sampled.lower), upper), upper, method)
 
 
 def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:
@@ -370,6 +411,8 @@ def sampled_profile(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Sample
     if isinstance(event, Spaced):
         spaced = SpacedRun((), event, factors(event.mechanism)[0] ** -0.5)
         return SampledProfile(spaced, spaced, (), SpacedRemove, None)
+    if isinstance(event, Group):
+        return _sampled_pair(event)
     precision, others = factors(event)
     hidden = [(participation(other), times) for other, times in others.items() if _is_hidden(other)]
     rest: list[Mechanism] = [Repeat(other, times) for other, times in others.items() if not _is_hidden(other)]
@@ -390,8 +433,32 @@ def sampled_profile(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Sample
     bounds = tuple(partial(numerical_law, each, detail) for each in costlier)
     if all(above is below for above, below in rounds):
         return SampledProfile(run, run, bounds)
-    nothing = all(isinstance(below, FiniteRound) and len(below.points) == 1 for _, below in rounds)
-    return SampledProfile(run, None if nothing else Run(lower), bounds)
+    return SampledProfile(run, Run(lower) if attained_in_draws(event) is event else None, bounds)
+
+
+def _sampled_pair(event: Group) -> SampledProfile:
+    """Of two people in hidden rounds of Gaussian releases: the worst is that both contribute the same, in every round
+    (docs/k-of-t.md, Proposition 7). NotEvaluable: other releases.
+    """
+    precision, others = factors(event.mechanism)
+    parts: list[HiddenRounds] = []
+    for other, times in others.items():
+        found = participation(other)
+        signal, rest = factors(found.mechanism)
+        if event.size != 2 or rest or not signal:
+            raise NotEvaluable("only two people in rounds of Gaussian noise are sampled together")
+        parts.append(PairOfPeople(GaussianRound(signal**-0.5), found.chances, found.rounds, times, found.rounding))
+    if precision:
+        parts.append(HiddenRounds(GaussianRound(precision**-0.5 / 2), (0.0, 1.0), 1))
+    run = Run(tuple(parts))
+    return SampledProfile(run, run, add=None)
+
+
+def _is_pair(event: Mechanism) -> bool:
+    """Whether it is of two people in hidden rounds."""
+    if not isinstance(event, Group) or event.size != 2 or not event.is_private:
+        return False
+    return any(participation(other).rounds > 1 for other in factors(event.mechanism)[1])
 
 
 def _is_hidden(event: Mechanism) -> bool:
@@ -405,7 +472,5 @@ def _rounds(mechanism: Mechanism) -> tuple[Round, Round]:
         one = GaussianRound(precision**-0.5)
         return one, one
     law = numerical_law(mechanism)
-    if attained(mechanism) is not mechanism:
-        law = law.upper_only()
     upper = FiniteRound(law.upper, law.rounding)
     return upper, upper if law.lower is law.upper else FiniteRound(law.lower, law.rounding)

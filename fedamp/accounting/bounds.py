@@ -114,6 +114,11 @@ class EpsilonAt:
     unknown: ClassVar[float] = math.inf
     fine: ClassVar[tuple[float, float]] = 0.01, 20.0  # the answers that are worth a finer grid
 
+    @property
+    def reach(self) -> float:
+        """How many standard deviations of normal tails matter."""
+        return min(math.sqrt(-2 * math.log(self.delta)) + 2, 36.0) if self.delta < 1e-18 else 9.5
+
     def of_losses(self, largest: float, chance: float = 0.0) -> float:
         """The answer where no loss is above ``largest``, but for a ``chance`` in [0, 1) (Kairouz, Oh, Viswanath 2015,
         Theorem 3.4; Murtagh, Vadhan 2016).
@@ -142,6 +147,7 @@ class DeltaAt:
     epsilon: float
     unknown: ClassVar[float] = 1.0
     fine: ClassVar[tuple[float, float]] = 1e-10, 1.0  # the answers that are worth a finer grid
+    reach: ClassVar[float] = 9.5
 
     def of_losses(self, largest: float, chance: float = 0.0) -> float:
         """The answer where no loss is above ``largest``, but for a ``chance`` in [0, 1)."""

@@ -1,13 +1,9 @@
 """Both ends of the cost of Gaussian releases by revealing their hidden choices: closed forms, close at little noise.
 
-**Proposition** (ours). Let A be all hidden choices, w_A their probabilities, independent of the data, and delta_A the
-profile of the release given A. Then
+With A all hidden choices, w_A their probabilities, and delta_A the profile of the release given A (ours;
+docs/accounting.md, "Little noise", has the proof):
 
     sum_A w_A delta_A(epsilon - log w_A)  <=  delta(epsilon)  <=  sum_A w_A delta_A(epsilon).
-
-*Proof.* X = sum_A w_A L_A. The hockey-stick divergence is jointly convex, in both directions: the upper end. It never
-exceeds the cost without amplification. With the person in, A has the law w_A, and X >= w_A L_A for the A that is drawn:
-H(P, Q) = E_P[(1 - e^epsilon / X)+] >= sum_A w_A E_(P_A)[(1 - e^epsilon / (w_A L_A))+], the lower end.
 
 So the ends are apart by at most the largest -log w_A, however much is lost: log C(T, k) for k of T rounds.
 """
@@ -21,11 +17,7 @@ from functools import lru_cache, partial, reduce
 import numpy as np
 
 from fedamp.accounting.arithmetic import UNIT, Array, crossing, gaussian_delta, log_choose, repeated
-from fedamp.accounting.bounds import (
-    Bounds,
-    NotEvaluable,
-    in_floating_point,
-)
+from fedamp.accounting.bounds import Bounds, NotEvaluable, in_floating_point
 from fedamp.accounting.events import (
     Allocation,
     AllocationPrefix,

@@ -16,15 +16,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from itertools import product
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting.arithmetic import EXPONENT, UNIT, Array, log_choose, rounding_of_overlaps
+from fedamp.accounting.arithmetic import EXPONENT, UNIT, Array, log_choose, log_factorials, rounding_of_overlaps
 from fedamp.accounting.bounds import NotEvaluable
 from fedamp.accounting.convolve import Points
-from fedamp.accounting.kernels import invert, scale_and_shift, symmetric_means
+from fedamp.accounting.kernels import invert, paired_means, scale_and_shift, symmetric_means
 
 _PARTS = 2**14  # a power of two, so that the part a uniform number falls in is found without rounding
 
@@ -126,6 +127,18 @@ class FiniteRound:
 Round = GaussianRound | FiniteRound
 
 
+class Tilts(NamedTuple):
+    """How rounds are held under a tilt of X. ``exponents``: shape (n,), of the ratio of a round in each class.
+    ``log_mu``: shape (n,), log mean of what such a round weighs. ``counts``: shape (S, n), how many rounds of each
+    class. ``log_chance``: shape (S,), of each row.
+    """
+
+    exponents: Array
+    log_mu: Array
+    counts: NDArray[np.int32]
+    log_chance: Array
+
+
 @dataclass(frozen=True, eq=False)
 class HiddenRounds:
     """One factor of X: a person takes part in H of ``rounds`` released rounds, a uniform set of a random size.
@@ -139,6 +152,7 @@ class HiddenRounds:
     rounds: int
     copies: int = 1
     chance_rounding: float = 0.0
+    people: ClassVar[int] = 1
 
     @property
     def share(self) -> float:
@@ -176,6 +190,19 @@ class HiddenRounds:
             weights[taken] = np.exp(logs)
         return weights
 
+    def tilts(self, order: float) -> Tilts:
+        """Of X^order at whole orders; below 2 of X times Y of docs/k-of-t.md, Proposition 5."""
+        exponents = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
+        log_mu = np.array([self.round.log_moment(exponent) for exponent in exponents])
+        if order >= 2:
+            return Tilts(exponents, log_mu, *occupancies(self.chances, self.rounds, int(order)))
+        return Tilts(exponents, log_mu, *pairs(self.chances, self.rounds, order - 1))
+
+    @property
+    def work(self) -> int:
+        """Steps of the recursion a draw."""
+        return self.rounds * (self.most + 8) + 100
+
     @property
     def ratio_rounding(self) -> float:
         """Bound on the relative error of X: a sum of products of h ratios (each off by a few units of its logarithm),
@@ -187,6 +214,42 @@ class HiddenRounds:
         outside -= 8 * self.rounds * math.log1p(-rate) if rate < 1 else 0.0
         units = 3 * self.rounds + (4 * EXPONENT + 4) * self.most + outside
         return units * UNIT + 2 * self.most * self.round.law_rounding + self.chance_rounding
+
+
+@dataclass(frozen=True, eq=False)
+class PairOfPeople(HiddenRounds):
+    """Two people who choose independently and contribute the same. A round with c of them has the ratio
+    exp(c z / s - c^2 / (2 s^2)), s the noise of one of them.
+    """
+
+    people = 2
+
+    @property
+    def work(self) -> int:
+        return self.rounds * ((self.most + 1) * (self.most + 2) + 16) + 100
+
+    @property
+    def ratio_rounding(self) -> float:
+        return 2 * super().ratio_rounding + 8 * self.rounds * UNIT
+
+    def log_ratios(self, ratios: Array) -> Array:
+        rate = min(self.share, 1.0)
+        damp, weights = math.exp(-self.round.log_moment(2.0)), self.weights(rate)
+        means, largest = paired_means(ratios, rate, weights, damp)
+        if not largest * max(weights.max(), 1.0) < 1e100:
+            raise NotEvaluable("likelihood ratios leave the range of floating point")
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(means))
+
+    def tilts(self, order: float) -> Tilts:
+        """X^2 is a mean over two pairs of sets. Rounds held a times by the first pair and b times by the second are of
+        the classes (a + b, a b) = (0, 0), (1, 0), (2, 0), (2, 1), (3, 2), (4, 4), and weigh exp(a b / s^2).
+        """
+        if order != 2 or self.round.log_moment(2.0) > 600:
+            raise NotEvaluable("two people are sampled at order 2 only, and not at little noise")
+        counts, log_chance = _pairs_of_pairs(self.chances, self.rounds)
+        both = np.array([0.0, 0.0, 0.0, 1.0, 2.0, 4.0]) * self.round.log_moment(2.0)
+        return Tilts(np.array([0.0, 1.0, 2.0, 2.0, 3.0, 4.0]), both, counts, log_chance)
 
 
 class Beginnings(NamedTuple):
@@ -242,12 +305,14 @@ class Run:
     @property
     def work(self) -> int:
         """Steps of the recursion a draw."""
-        return sum(each.copies * (each.rounds * (each.most + 8) + 100) for each in self.factors)
+        return sum(each.copies * each.work for each in self.factors)
 
     def fingerprint(self) -> bytes:
         """Tells runs apart, so that each has its own random numbers."""
         texts = (
-            f"{each.chances} {each.rounds} {each.copies}".encode() + each.round.fingerprint() for each in self.factors
+            f"{each.chances} {each.rounds} {each.copies}{'' if each.people == 1 else ' pairs'}".encode()
+            + each.round.fingerprint()
+            for each in self.factors
         )
         return b"|".join(texts)
 
@@ -309,6 +374,31 @@ def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupan
         counts[:, -1] -= taken
         counts, log_chance = _merged(counts, log_chance)
     return Occupancies(np.ascontiguousarray(counts[:, :-1]), log_chance)
+
+
+@lru_cache(maxsize=16)
+def _pairs_of_pairs(chances: tuple[float, ...], rounds: int) -> Occupancies:
+    """Of two pairs of sets the classes of ``PairOfPeople.tilts``. Given how many rounds either pair holds 0, 1 and 2
+    times, the numbers n_ab of those held a times by one and b times by the other are those of a contingency table with
+    these margins: their chance is a multivariate hypergeometric one.
+    """
+    pair = occupancies(chances, rounds, 2)
+    largest = pair.counts[:, 1:].max(axis=0)
+    if len(pair.counts) ** 2 * int(largest[0] + 1) * int(largest[1] + 1) ** 2 > 40 * _MOST_ROWS:
+        raise NotEvaluable("the choices of two people overlap in too many ways")
+    logs, found = log_factorials(rounds), []
+    for (n, one), (m, other) in product(zip(*pair, strict=True), repeat=2):
+        grid = np.indices((min(n[1], m[1]) + 1, min(n[1], m[2]) + 1, min(n[2], m[1]) + 1, min(n[2], m[2]) + 1))
+        n11, n12, n21, n22 = (each.ravel() for each in grid)
+        n10, n20, n01, n02 = n[1] - n11 - n12, n[2] - n21 - n22, m[1] - n11 - n21, m[2] - n12 - n22
+        table = np.stack([n[0] - n01 - n02, n01, n02, n10, n11, n12, n20, n21, n22])
+        table = table[:, (table >= 0).all(axis=0)]
+        log_chance = one + other + logs[n].sum() + logs[m].sum() - logs[rounds] - logs[table].sum(axis=0)
+        n00, n01, n02, n10, n11, n12, n20, n21, n22 = table
+        counts = np.stack([n00, n01 + n10, n02 + n20, n11, n12 + n21, n22], axis=1)
+        found.append(_merged(counts.astype(np.int32), log_chance))
+    counts, log_chance = (np.concatenate(each) for each in zip(*found, strict=True))
+    return Occupancies(*_merged(counts, log_chance))
 
 
 def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: int, off: float = 0.0) -> Array:

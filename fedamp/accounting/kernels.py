@@ -206,6 +206,45 @@ def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no
 
 
 @compiled(nogil=True)
+def paired_means(ratios, rate, tails, damp):  # type: ignore[no-untyped-def]
+    """As ``symmetric_means`` after all rounds, for two people: a round that both take part in has the ratio
+    x^2 ``damp``. Both numbers of successes are exchangeable, so only those in descending order are kept.
+    """
+    draws, rounds = ratios.shape
+    k, side = len(tails) - 1, 16
+    means, largest = np.empty(draws), 0.0
+    one, two, growth, p = np.zeros(side), np.zeros(side), np.empty(side), np.empty((k + 1, k + 1, side))
+    none = (1.0 - rate) ** 2
+    for first in range(0, draws, side):
+        here = min(side, draws - first)
+        p[:], p[0, 0], growth[:] = 0.0, 1.0, 1.0
+        for i in range(rounds):
+            for d in range(here):
+                weight = rate * ratios[first + d, i]
+                one[d], two[d] = (1.0 - rate) * weight, damp * weight * weight
+                growth[d] *= max(1.0, 1.0 - rate + weight)
+            for a in range(min(i + 1, k), -1, -1):
+                for b in range(a, -1, -1):
+                    for d in range(side):
+                        p[a, b, d] *= none
+                    if a > b:
+                        for d in range(side):
+                            p[a, b, d] += one[d] * p[a - 1, b, d]
+                    if b:
+                        twice = 2.0 if a == b else 1.0  # p[a - 1, a] is p[a, a - 1]
+                        for d in range(side):
+                            p[a, b, d] += twice * one[d] * p[a, b - 1, d] + two[d] * p[a - 1, b - 1, d]
+        for d in range(here):
+            total = 0.0
+            for a in range(k + 1):
+                for b in range(a + 1):
+                    total += (1.0 if a == b else 2.0) * tails[a] * tails[b] * p[a, b, d]
+            means[first + d] = total
+            largest = max(largest, growth[d] if total < np.inf else np.inf)
+    return means, largest
+
+
+@compiled(nogil=True)
 def shuffle_ends(values, counts, uniforms):  # type: ignore[no-untyped-def]
     """Exchange each row's numbers, in place, so that a uniform choice of them, in uniform order, stands at its end: as
     many as a row of ``uniforms`` has. Returns their classes; at first ``counts[d, 0]`` are of class 0, and so on.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, singledispatch
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -93,11 +93,9 @@ class Law:
 
     @classmethod
     @lru_cache(maxsize=256)
-    def gaussian(cls, noise_multiplier: float, *, points: int = DEFAULT_POINTS) -> "Law":
-        """The Gaussian mechanism: ``X = exp(z/s - 1/(2 s^2))``, z standard normal.
-
-        Args:
-            noise_multiplier: s > 0, standard deviation of the noise over the sensitivity.
+    def gaussian(cls, noise_multiplier: float, *, points: int = DEFAULT_POINTS, reach: float = 9.5) -> "Law":
+        """The Gaussian mechanism: ``X = exp(z/s - 1/(2 s^2))``, z standard normal. ``noise_multiplier``: s > 0,
+        standard deviation of the noise over the sensitivity. ``reach``: see ``Detail``.
         """
         shift = 1.0 / checks.positive("noise_multiplier", noise_multiplier)
         return cls.from_function(
@@ -105,6 +103,7 @@ class Law:
             lambda low, high: normal_mass(low - shift, high - shift),
             shift,
             points=points,
+            reach=reach,
         )
 
     @classmethod
@@ -117,13 +116,14 @@ class Law:
         mass_out: Callable[[Array, Array], Array] = normal_mass,
         least_shift: float = 0.0,
         points: int = DEFAULT_POINTS,
+        reach: float = 9.5,
     ) -> "Law":
         """X is an increasing function of z, which is near shifted normals. ``log_ratio``: log X at each z. ``mass_in``,
         ``mass_out``: P- and Q-mass of the intervals between two arrays of ends (maybe infinite); by default z is
-        standard normal under Q. Both have all but 1e-20 of their mass between ``least_shift`` - 9.5 and
-        ``largest_shift`` + 9.5.
+        standard normal under Q. Both have nearly all of their mass between ``least_shift`` - ``reach`` and
+        ``largest_shift`` + ``reach`` (all but 1e-20 by default).
         """
-        z = np.linspace(least_shift - 9.5, largest_shift + 9.5, 4 * points)
+        z = np.linspace(least_shift - reach, largest_shift + reach, 4 * points)
         low, high = np.r_[-np.inf, z], np.r_[z, np.inf]
         cells = Cells(log_ratio(z), mass_in(low, high), mass_out(low, high))
         return cls(spread(cells), contract(cells), rounding_of_masses(cells.edges), points)
@@ -301,10 +301,13 @@ _ONE = Law(_CONSTANT, _CONSTANT, 0.0, 1)  # X = 1: a release that says nothing
 
 
 class Detail(NamedTuple):
-    """How finely a numerical law is computed, and whether its lower end is."""
+    """How finely a numerical law is computed, whether its lower end is, and up to how many standard deviations normal
+    tails are: what is beyond counts as the worst.
+    """
 
     points: int
     with_lower: bool = True
+    reach: float = 9.5
 
 
 DEFAULT_DETAIL = Detail(DEFAULT_POINTS)
@@ -324,7 +327,7 @@ def law_by_kind(event: Mechanism, detail: Detail) -> Law:
     """The law of one kind; ask ``numerical_law``, which keeps it."""
     match event:
         case Gaussian(noise):
-            return Law.gaussian(noise / event.change, points=detail.points)
+            return Law.gaussian(noise / event.change, points=detail.points, reach=detail.reach)
         case Laplace(scale):
             return Law.laplace(scale / event.change, points=detail.points)
         case RandomisedResponse(probability):
@@ -393,7 +396,8 @@ def of_mixture(event: GaussianMixture, detail: Detail) -> Law:
         parts = zip(event.shifts, event.weights, strict=True)
         return np.asarray(np.sum([weight * normal_mass(low - shift, high - shift) for shift, weight in parts], axis=0))
 
-    return Law.from_function(lambda z: log_ratio_of_mixture(event, z), mass_in, event.shifts[-1], points=detail.points)
+    grid: dict[str, Any] = {"points": detail.points, "reach": detail.reach}
+    return Law.from_function(lambda z: log_ratio_of_mixture(event, z), mass_in, event.shifts[-1], **grid)
 
 
 @law_by_kind.register
@@ -414,9 +418,8 @@ def of_substituted_sample(event: SubstitutedPoissonGaussian, detail: Detail) -> 
     def log_ratio(z: Array) -> Array:
         return log_mean(rate, shift * z - shift**2 / 2) - log_mean(rate, -shift * z - shift**2 / 2)
 
-    return Law.from_function(
-        log_ratio, masses(shift), shift, mass_out=masses(-shift), least_shift=-shift, points=detail.points
-    )
+    grid: dict[str, Any] = {"points": detail.points, "reach": detail.reach, "least_shift": -shift}
+    return Law.from_function(log_ratio, masses(shift), shift, mass_out=masses(-shift), **grid)
 
 
 @law_by_kind.register(Compose)
@@ -424,7 +427,9 @@ def of_substituted_sample(event: SubstitutedPoissonGaussian, detail: Detail) -> 
 def of_product(event: Compose | Repeat, detail: Detail) -> Law:
     """Independent factors, Gaussians put together (Zhu, Dong, Wang 2022, Theorem 10)."""
     precision, others = factors(event)
-    together = Law.gaussian(precision**-0.5, points=detail.points) if precision else Law.product([])
+    together = Law.product([])
+    if precision:
+        together = Law.gaussian(precision**-0.5, points=detail.points, reach=detail.reach)
     gaussian = [(together if detail.with_lower else together.upper_only(), 1)] if precision else []
     rest = [(numerical_law(other, detail), times) for other, times in others.items() if not other.releases_nothing]
     return Law.product(gaussian + rest)

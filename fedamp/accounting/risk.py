@@ -47,20 +47,21 @@ def trade_off(mechanism: Mechanism, values: int = 100) -> TradeOff:
     Args:
         mechanism: what is released.
         values: about so many values of the privacy profile are taken, at least 20: evenly from 0 to where delta is
-            1e-2 and on to 1e-9 (not beyond epsilon = 50), and then where they help most. What is not known between
+            1e-2, on to 1e-9 and 1e-15 (not beyond epsilon = 50), and where they help most. What is not known between
             them is part of every bracket, whose width falls with the square of this number, down to that of delta (as
             the default grid gives it, hidden rounds not sampled).
     """
     checks.count("values", values, 20)
-    body, tail = (
-        min(mechanism.epsilon(delta, points=DEFAULT_POINTS).upper, _LARGEST_EPSILON) for delta in (1e-2, 1e-9)
+    body, tail, end = (
+        min(mechanism.epsilon(delta, points=DEFAULT_POINTS).upper, _LARGEST_EPSILON) for delta in (1e-2, 1e-9, 1e-15)
     )
     mechanism = normal(mechanism)
     start = np.linspace(0.0, body, 7 * values // 20), np.linspace(body, tail, values // 4)
     epsilons = np.unique(np.concatenate(start))
     curve = TradeOff(epsilons, *_profile(mechanism, epsilons, DEFAULT_POINTS))
-    for _ in range(4):
-        more = curve.coarsest(values // 10)
+    for step in range(5):
+        more = curve.coarsest(values // 10) if step < 4 else np.linspace(tail, end, values // 4 + 1)
+        more = np.setdiff1d(more, curve.epsilons)  # both ends may be the same
         known, new = (curve.epsilons, curve.lower, curve.upper), (more, *_profile(mechanism, more, DEFAULT_POINTS))
         order = np.argsort(np.r_[curve.epsilons, more])
         curve = TradeOff(*(np.r_[old, fresh][order] for old, fresh in zip(known, new, strict=True)))

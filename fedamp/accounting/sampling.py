@@ -38,8 +38,6 @@ from fedamp.accounting.hidden_rounds import (
     HiddenRounds,
     Run,
     log_beginnings,
-    occupancies,
-    pairs,
 )
 from fedamp.accounting.kernels import log_products, shuffle_ends, sums_of_logs
 from fedamp.accounting.law import Law
@@ -319,20 +317,13 @@ class _Tilted(NamedTuple):
 
     @classmethod
     def of(cls, factor: HiddenRounds, order: float) -> "_Tilted":
-        exponents = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
-        found = (
-            occupancies(factor.chances, factor.rounds, int(order))
-            if order >= 2
-            else pairs(factor.chances, factor.rounds, order - 1)
-        )
-        counts, log_chance = found
-        log_mu = np.array([factor.round.log_moment(exponent) for exponent in exponents])
+        exponents, log_mu, counts, log_chance = factor.tilts(order)
         log_weights = log_chance + counts @ log_mu
         largest = float(log_weights.max())
         below = np.cumsum(np.exp(log_weights - largest))
         error = (
-            rounding_of_overlaps(factor.rounds, max(order, 2))
-            + 2 * order * factor.chance_rounding
+            rounding_of_overlaps(factor.rounds, max(order, 2) * factor.people)
+            + 2 * order * factor.people * factor.chance_rounding
             + factor.rounds * factor.round.table_rounding
             + ((8 * order + 16) * (float(np.abs(log_mu).max() * factor.rounds) + 1) + len(below)) * UNIT
         )

@@ -9,11 +9,7 @@ import numpy as np
 from fedamp.accounting import checks
 from fedamp.accounting.answers import is_sampled, law_upper, sampled_profile, upper_epsilon
 from fedamp.accounting.bounds import NotEvaluable, in_floating_point
-from fedamp.accounting.events import (
-    Allocation,
-    Mechanism,
-    Spaced,
-)
+from fedamp.accounting.events import Allocation, Mechanism, Spaced
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampling import PRECISION, QUESTIONS, pilot_draws
 from fedamp.accounting.theorems import normal

@@ -349,13 +349,13 @@ def attained_by_dropout(event: Dropout) -> Mechanism:
 @attained.register(AllocationPrefix)
 @attained.register(CappedPoisson)
 def attained_in_hidden_rounds(event: Allocation | AllocationPrefix | CappedPoisson) -> Mechanism:
-    """Of one hidden round, and of all rounds, the run itself; of more the sum of all rounds' releases, or one round
-    alone.
+    """Of one hidden round, and of all rounds, the run of what a round attains; of more the sum of all rounds' releases,
+    or one round alone (``attained_in_draws`` knows more).
     """
     most = event.at_most if isinstance(event, CappedPoisson) else event.k
     every = isinstance(event, Allocation) and event.k == event.rounds  # nothing is hidden
-    if (most == 1 or every) and attained(event.mechanism) is event.mechanism:
-        return event
+    if most == 1 or every:
+        return event.with_parts(attained)
     if isinstance(event, Allocation) and event.k and (signal := signal_to_noise(event)) is not None:
         noise = signal**-0.5
         return Gaussian(noise, relation=event.relation or Relation.ZERO_OUT) if 1e-50 <= noise <= 1e50 else NOTHING
@@ -363,6 +363,16 @@ def attained_in_hidden_rounds(event: Allocation | AllocationPrefix | CappedPoiss
     if len(first.chances) < 2:
         return NOTHING
     return Poisson(attained(first.mechanism), first.chances[1] * max(0.0, 1 - first.rounding))
+
+
+def attained_in_draws(event: Mechanism) -> Mechanism:
+    """As ``attained``, for sampling, which needs no law of several hidden rounds: the run of what a round attains."""
+    match event:
+        case Allocation() | AllocationPrefix() | CappedPoisson():
+            return event.with_parts(attained)
+        case Compose() | Repeat() | Poisson():
+            return event.with_parts(attained_in_draws)
+    return event if isinstance(event, (Group, Spaced)) else attained(event)
 
 
 @attained.register
@@ -409,21 +419,27 @@ def attained_by_batch(event: WithoutReplacement) -> Mechanism:
 
 def signal_to_noise(event: Mechanism) -> float | None:
     """Squared signal-to-noise ratio of a fixed linear statistic that is Gaussian in both worlds; None if there is none.
-    For submodels, and hidden rounds, it is the sum over all: the signal is in some, the noise in all.
+    For submodels, and hidden rounds, it is the sum over all: the signal is in some, the noise in all; for dropout that
+    of ``attained_by_dropout``.
     """
-    if isinstance(event, Gaussian):
-        return event.change**2 / event.noise_multiplier**2
-    if isinstance(event, (Repeat, Submodels)):
-        signal = signal_to_noise(event.mechanism)
-        times = event.times if isinstance(event, Repeat) else 1 / event.count
-        return None if signal is None else times * signal
-    if isinstance(event, Allocation):
-        signal = signal_to_noise(event.mechanism)
-        return None if signal is None else event.k**2 / event.rounds * signal
-    if isinstance(event, Compose):
-        signals = [signal_to_noise(part) for part in event.mechanisms]
-        return None if None in signals else sum(signal for signal in signals if signal is not None)
-    return None
+    match event:
+        case Gaussian(noise):
+            return event.change**2 / noise**2
+        case Compose(parts):
+            signals = [signal_to_noise(part) for part in parts]
+            return None if None in signals else sum(signal for signal in signals if signal is not None)
+        case Repeat(inner, times):
+            share = float(times)
+        case Submodels(inner, count):
+            share = 1 / count
+        case Dropout(inner, keep):
+            share = keep
+        case Allocation(inner, k, rounds):
+            share = k**2 / rounds
+        case _:
+            return None
+    signal = signal_to_noise(inner)
+    return None if signal is None else share * signal
 
 
 def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
@@ -654,6 +670,17 @@ def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float
     """The chances of j = 0, 1, .., given those of j under each h (``logs``, by j and h) and those of h."""
     mixed = np.where(there, np.exp(np.where(there, logs, -np.inf)), 0.0) @ chances
     return tuple(np.trim_zeros(mixed, "b").tolist())
+
+
+def blocks_met(chances: tuple[float, ...], blocks: int, size: int) -> tuple[float, ...]:
+    """The chances of how many blocks of ``size`` rounds a uniform set meets, whose size is drawn by ``chances``."""
+    met, found, h = np.eye(1, len(chances))[0], np.zeros(len(chances)), np.arange(len(chances))
+    for taken, chance in enumerate(chances):
+        found += chance * met
+        left = blocks * size - taken  # the next round: in a block that was met, or in another one
+        again, new = np.maximum(h * size - taken, 0) / left, np.maximum(blocks - h, 0) * size / left
+        met = met * again + np.concatenate([[0.0], (met * new)[:-1]])
+    return tuple(np.trim_zeros(found, "b").tolist())
 
 
 # The number of rounds as a sum of independent coins.

@@ -69,8 +69,8 @@ def why_alone(train: Train, like: PaddedRecords, numbers: int, vocabulary: int |
     """Why units cannot share a stack; empty where each gets the same update, to the bit, in any slot, beside any mates.
 
     Random units train, and once more in other slots, where every other one is gone: its slot is empty, or holds numbers
-    that are not finite. Small updates show a kernel's rounding seldom, so they are tried more often. A stack of one
-    slot has no mates. Of ``like``, only the shape and type of its records count.
+    that are not finite, huge or tiny. Small updates show a kernel's rounding seldom, so they are tried more often. A
+    stack of one slot has no mates. Of ``like``, only the shape and type of its records count.
 
     Args:
         train: the updates by name of some of the slots' units, from records, seeds [slots] and these slots.
@@ -112,7 +112,8 @@ def _twice(
     empty = generator.random(len(gone)) < (0.5 if vocabulary is None else 1)
     there[gone[empty]] = moved[gone[empty]] = 0
     if vocabulary is None:
-        moved[gone[~empty]] = generator.choice([np.nan, np.inf], ((~empty).sum(), *shape[1:]))
+        size = generator.choice([np.nan, np.inf, 1e30, 1e-40], ((~empty).sum(), *[1] * (len(shape) - 1)))
+        moved[gone[~empty]] = size * generator.choice([-1.0, 1.0], (len(size), *shape[1:]))
     return (
         (PaddedRecords(inputs, labels, sizes), seeds),
         (PaddedRecords(moved, labels, there), seeds[order]),

@@ -157,13 +157,17 @@ PROOFS = {  # of each kind, the tests that share no code with what is charged
     "CappedPoisson": ("test_leaving_rounds_out_never_costs",),
     "Compose": ("test_unlike_factors_compose_like_gaussians", "test_every_answer_brackets_the_enumerated_truth"),
     "Cyclic": ("test_bounds_bracket_a_real_mechanism",),
-    "Dropout": ("test_the_lower_end_of_dropout_is_met_by_a_wide_network",),
+    "Dropout": (
+        "test_the_lower_end_of_dropout_is_met_by_a_wide_network",
+        "test_the_lower_end_of_dropout_in_hidden_rounds_is_met_by_a_wide_network",
+    ),
     "FiniteOutcomes": ("test_finite_laws_by_enumeration_in_both_directions",),
     "Gaussian": ("test_gaussian_brackets_the_closed_form_in_both_directions",),
     "GaussianMixture": ("test_a_mixture_of_gaussians_is_within_our_bracket",),
     "Group": (
         "test_the_generic_property_halves_groups_of_any_size",
         "test_people_who_choose_different_bits_turn_several",
+        "test_two_people_in_hidden_rounds_agree_with_plain_draws_over_all_their_sets",
     ),
     "GroupPoissonGaussian": ("test_groups_are_the_integral_of_binomial_shifts",),
     "Laplace": ("test_bounds_bracket_a_real_mechanism",),

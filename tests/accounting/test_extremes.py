@@ -103,6 +103,25 @@ def test_small_epsilons_at_small_deltas_take_high_orders():
     assert 0.0281 <= rare.upper <= 1.15 * 0.0281
 
 
+def test_many_rare_rounds_at_a_delta_of_1e_30_by_inversion():
+    """delta by the inverse Laplace transform of the moments, along the line through their saddle. Beyond 14 deviations
+    the mass is 1e-44."""
+    z, step = np.linspace(-14, 14, 4001, retstep=True)
+    loss = np.log1p(3.3e-4 * np.expm1(z / 4 - 1 / 32))
+
+    def log_moment(t):
+        return 10_000 * np.log(np.sum(np.exp(-z * z / 2 + t * loss)) * step / math.sqrt(2 * math.pi))
+
+    line = 1257 + 1j * np.linspace(0, 1200, 400)  # by the saddle; the width of the integrand is 1 / 0.008
+    for epsilon, side in ((0.09203, 1), (0.09207, -1)):
+        values = np.array([np.exp(log_moment(t) - epsilon * (t - 1)) / (t * (t - 1)) for t in line]).real
+        delta = np.trapezoid(values, line.imag) / math.pi
+        assert side * math.log(delta / 1e-30) > 0
+    bounds = Repeat(Poisson(Gaussian(4.0), 3.3e-4), 10_000).epsilon(1e-30)
+    assert 0.0920 <= bounds.lower <= 0.09207
+    assert 0.09203 <= bounds.upper <= 0.0921
+
+
 @pytest.mark.parametrize("build", [Gaussian, Laplace, lambda s: ModelMix(s, 1.0)])
 def test_noise_that_no_number_can_hold_is_refused(build):
     for noise in (1e-200, 1e200):

@@ -208,3 +208,39 @@ def test_the_lower_end_of_a_group_of_hidden_rounds_is_met(noise, k, rounds, size
     assert bounds.lower <= delta.mean() + 4 * delta.std() / math.sqrt(draws)
     assert bounds.upper >= delta.mean() - 4 * delta.std() / math.sqrt(draws)
     assert bounds.lower >= 0.5 * delta.mean()  # it is no trivial end
+
+
+@pytest.mark.parametrize(("k", "rounds", "noise", "released"), [(2, 5, 1.3, 5), (1, 4, 0.8, 4), (2, 6, 1.0, 4)])
+def test_two_people_in_hidden_rounds_agree_with_plain_draws_over_all_their_sets(k, rounds, noise, released):
+    """Both contribute the same; the mean of each pair of sets is written out."""
+    choices = [np.isin(np.arange(rounds), each) for each in itertools.combinations(range(rounds), k)]
+    means = np.array([(a + 0.0 + b)[:released] / noise for a in choices for b in choices])
+    rng = np.random.default_rng(5)
+    event = group(Allocation(Gaussian(noise), k, rounds).after(released), 2)
+    z = rng.standard_normal((60_000, released)) + means[rng.integers(len(means), size=60_000)]
+    ratio = np.exp(z @ means.T - (means**2).sum(1) / 2).mean(1)
+    for epsilon in (1.0, 3.0):
+        values = np.maximum(1 - math.exp(epsilon) / ratio, 0)
+        margin = 5 * values.std() / math.sqrt(len(values))
+        bounds = event.delta(epsilon, precision=0.05)
+        assert bounds.lower - margin <= values.mean() <= bounds.upper + margin
+        assert bounds.width <= 0.1 * bounds.upper
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_two_people_cost_no_more_with_any_contributions_in_the_plane(seed):
+    """Contributions of norms up to 1 in any directions, one of 3 rounds each, by draws that all of them share."""
+    rng = np.random.default_rng(seed)
+    noise, epsilon = rng.uniform(0.7, 2), rng.uniform(0, 2)
+    angles, norms = rng.uniform(0, 2 * math.pi, (2, 3)), rng.uniform(0, 1, (2, 3)) ** 0.3
+    given = (norms[..., None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)) / noise  # (person, round, 2)
+    means = np.zeros((9, 3, 2))
+    for i, (a, b) in enumerate(itertools.product(range(3), repeat=2)):
+        means[i, a] += given[0, a]
+        means[i, b] += given[1, b]
+    means = means.reshape(9, 6)
+    z = rng.standard_normal((8000, 6)) + means[rng.integers(9, size=8000)]
+    values = np.maximum(1 - math.exp(epsilon) / np.exp(z @ means.T - (means**2).sum(1) / 2).mean(1), 0)
+    margin = 5 * values.std() / math.sqrt(len(values)) + 1e-9
+    assert values.mean() <= group(Allocation(Gaussian(noise), 1, 3), 2).delta(epsilon, precision=0.1).upper + margin

@@ -11,6 +11,7 @@ from fedamp.accounting import (
     Allocation,
     CappedPoisson,
     Compose,
+    Dropout,
     Gaussian,
     LinearCombination,
     Poisson,
@@ -72,6 +73,7 @@ def test_brackets_hold_the_integral_in_both_directions_and_epsilon_inverts_it(no
 
     epsilon = 0.8
     remove, add = sampled.delta_remove(epsilon), sampled.delta_add(epsilon)
+    assert exact(epsilon)[1] <= exact(epsilon)[0] * (1 + 1e-3)  # Proposition 4'
     # The trapezoid rule with kinks is off by some 2e-4 relative at 121 nodes a side.
     for bounds, truth in zip((remove, add), exact(epsilon), strict=True):
         assert bounds.lower <= truth * (1 + 1e-3)
@@ -297,6 +299,35 @@ def test_leaving_rounds_out_never_costs(event, shortened):
     assert event.epsilon(DELTA).upper <= shortened.epsilon(DELTA).upper
 
 
+def test_the_lower_end_of_dropout_in_hidden_rounds_is_met_by_a_wide_network():
+    """Spread evenly over very many units, a contribution moves their sum by sqrt(keep); sets are enumerated."""
+    means = np.array([np.isin(np.arange(6), each) for each in itertools.combinations(range(6), 2)]) * math.sqrt(0.3)
+    z = np.random.default_rng(4).standard_normal((60_000, 6)) + means[np.arange(60_000) % len(means)]
+    values = np.maximum(1 - math.exp(0.5) / np.exp(z @ means.T - (means**2).sum(1) / 2).mean(1), 0)
+    margin = 5 * values.std() / math.sqrt(len(values))
+    bounds = Allocation(Dropout(Gaussian(1.0), 0.3), 2, 6).delta(0.5, precision=0.05)
+    assert 0.93 * values.mean() - margin <= bounds.lower <= values.mean() + margin
+    run = Allocation(Dropout(Gaussian(1.0), 0.3), 5, 50)
+    assert run.epsilon(1e-5, precision=0.02).lower > 1.58  # 1.63; one round alone shows 0.44
+
+
+def test_the_lower_end_of_very_many_rounds_holds_plain_draws():
+    """3 of 10,000 rounds; X by elementary symmetric polynomials from power sums, P by a signal in three rounds."""
+    noise, rounds, epsilon, rng = 0.4, 10_000, 1.0, np.random.default_rng(8)
+    values = []
+    for _ in range(12):
+        z = rng.standard_normal((500, rounds))
+        z[:, :3] += 1 / noise
+        x = np.exp(z / noise - 1 / (2 * noise**2))
+        one, two, three = (np.sum(x**power, axis=1) for power in (1, 2, 3))
+        ratio = (one**3 - 3 * one * two + 2 * three) / (rounds * (rounds - 1) * (rounds - 2))
+        values.append(np.maximum(1 - math.exp(epsilon) / ratio, 0))
+    found = Allocation(Gaussian(noise), 3, rounds).epsilon(float(np.mean(values)), precision=0.05)
+    # The mean is known to 5 %, and delta falls by 15 % for 0.1: three standard deviations.
+    assert 0.7 * epsilon <= found.lower <= 1.1 * epsilon
+    assert found.upper >= 0.9 * epsilon
+
+
 def test_a_product_with_everything_known_is_what_the_accountants_say():
     """k = T is a composition: two epochs of it and another release are one Gaussian; dp_accounting's is 1e-4 off."""
     event = Compose([Repeat(Allocation(Gaussian(4.0), 3, 3), 2), Gaussian(3.0)])
@@ -319,9 +350,13 @@ def test_a_group_costs_at_least_what_two_people_reveal_and_less_than_by_the_spli
     )
     value, weight = value / len(choices) ** 2, np.multiply.outer(np.multiply.outer(mass, mass), mass)
     found = event.epsilon(delta)
-    assert found.method.startswith("group property of sampled")
     assert found.upper < event.epsilon(delta, points=1200).upper
-    assert (weight * np.maximum(value - math.exp(found.upper), 0)).sum() <= delta * (1 + 1e-3)  # the kink
+    for epsilon, side in ((found.upper, 1), (found.lower, -1)):
+        exact = (weight * np.maximum(value - math.exp(epsilon), 0)).sum()
+        assert side * exact <= side * delta * (1 + side * 1e-3)  # the kink
+    three = group(Allocation(Gaussian(4.0), 2, 3), 3).epsilon(delta)
+    assert three.method.startswith("group property of sampled")
+    assert three.upper > found.upper
 
 
 # Moments.
