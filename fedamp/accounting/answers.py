@@ -180,9 +180,7 @@ CHECKED = "; the worst case of ModelMix is checked, not proved"
 _LARGEST_SAMPLED = 450.0
 """Epsilon above which sampling is not tried: likelihood ratios leave the range of floating point."""
 
-_LONG, _BLOCKS, _CLOSE = 1e5, 300, 0.97
-"""Steps of a draw from which a run is long, the blocks of rounds that it has for its lower end, and the bracket that is
-narrow enough there."""
+_BLOCKS, _CLOSE = 300, 0.97  # of very many rounds, for their lower end, where the bracket is not that narrow
 
 _PATIENCE = 5.0  # seconds, of the clock and of the processor, after which an answer warns and names its bound
 
@@ -308,13 +306,11 @@ def _narrowed_by_sampling(event: Mechanism, found: Bounds, delta: float, precisi
         if is_sampled(part) and size > 1:
             sampled = epsilon_below(found.upper, delta, size, lambda spent: _sampled_epsilon(part, spent, coarser))
             return _narrower(event, found, sampled)
-        if _is_long(event) and found.lower < _CLOSE * found.upper:
-            lower = min(max(found.lower, _lower_by_blocks(event, delta, precision)), found.upper)
-            found = Bounds(lower, found.upper, found.method)
-        if _is_long(event) and found.lower >= _CLOSE * found.upper:
-            return found
         if is_sampled(part):
-            return _narrower(event, found, _sampled_epsilon(part, delta, precision))
+            found = _narrower(event, found, _sampled_epsilon(part, delta, precision))
+    if is_sampled(event) and found.lower < _CLOSE * found.upper and participation(event).rounds > 4 * _BLOCKS:
+        lower = max(found.lower, _lower_by_blocks(event, delta, precision))
+        return Bounds(min(lower, found.upper), found.upper, found.method)
     return found
 
 
@@ -322,13 +318,6 @@ def _narrowed_by_sampling(event: Mechanism, found: Bounds, delta: float, precisi
 def _sampled_epsilon(event: Mechanism, delta: float, precision: float) -> Bounds:
     with in_floating_point():
         return _in_draws(event, lambda part: sampled_profile(part).epsilon(delta, precision=precision))
-
-
-def _is_long(event: Mechanism) -> bool:
-    """Whether few of very many rounds are hidden: the law is a close upper end, and a draw takes long."""
-    found = participation(event)
-    most = len(found.chances) - 1
-    return is_sampled(event) and found.rounds > max(_LONG / (most + 8), 50 * most**2)
 
 
 @lru_cache(maxsize=256)

@@ -27,7 +27,7 @@ from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRo
 from fedamp.accounting.law import Law, numerical_law
 from fedamp.accounting.renyi import moments_of
 from fedamp.accounting.sampling import AddProposal, RemoveProposal, SampledProfile, certify
-from fedamp.accounting.theorems import participation
+from fedamp.accounting.theorems import blocks_met, participation
 from tests.accounting.oracles import (
     allocation_on_grid,
     beginning,
@@ -322,10 +322,23 @@ def test_the_lower_end_of_very_many_rounds_holds_plain_draws():
         one, two, three = (np.sum(x**power, axis=1) for power in (1, 2, 3))
         ratio = (one**3 - 3 * one * two + 2 * three) / (rounds * (rounds - 1) * (rounds - 2))
         values.append(np.maximum(1 - math.exp(epsilon) / ratio, 0))
-    found = Allocation(Gaussian(noise), 3, rounds).epsilon(float(np.mean(values)), precision=0.05)
+    found = Allocation(Gaussian(noise), 3, rounds).epsilon(float(np.mean(values)), precision=0.02)
     # The mean is known to 5 %, and delta falls by 15 % for 0.1: three standard deviations.
     assert 0.7 * epsilon <= found.lower <= 1.1 * epsilon
     assert found.upper >= 0.9 * epsilon
+
+
+def test_one_round_of_each_block_that_is_met_costs_no_more_and_blocks_dealt_at_random_no_less():
+    blocks = [range(0, 3), range(3, 6)]
+    sets = uniform_sets(6, 2)
+    met = [len({i // 3 for i in chosen}) for chosen, _ in sets]
+    assert blocks_met((0.0, 0.0, 1.0), 2, 3) == pytest.approx((0.0, met.count(1) / 15, met.count(2) / 15))
+    one, two = ([tuple(each) for each in itertools.product(*some)] for some in ([[*range(6)]], blocks))
+    fewer = [(each, met.count(1) / 15 / 6) for each in one] + [(each, met.count(2) / 15 / 9) for each in two]
+    dealt = [(each, 1 / 9) for each in two]
+    for epsilon in (0.0, 0.3, 0.8):
+        costs = [delta_of(*bits(choices, 6, 0.8), epsilon) for choices in (fewer, sets, dealt)]
+        assert costs == sorted(costs)
 
 
 def test_a_product_with_everything_known_is_what_the_accountants_say():
