@@ -31,9 +31,9 @@ from tests.server.plays import rounds_of
 RESULTS = Path("benchmarks/results/deployment.json")
 CLIENTS = 60
 VARIANTS = {  # the command of a node, nodes, rounds
-    "flower-supernode, 3 nodes": ("flower-supernode", 3, 5),
-    "fedamp node, 3 nodes": ("fedamp node", 3, 12),
-    "fedamp node, 20 nodes": ("fedamp node", 20, 5),
+    "flower-supernode, 3 nodes": ("flower-supernode", 3, 3),
+    "fedamp node, 3 nodes": ("fedamp node", 3, 10),
+    "fedamp node, 20 nodes": ("fedamp node", 20, 3),
 }
 
 

@@ -11,12 +11,13 @@ import hashlib
 import ipaddress
 import json
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -32,10 +33,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from pydantic import Field
+from pydantic import Field, ValidationError
 from typer import Argument, Option
 
 from fedamp.base.files import FileRecord, write_atomically
+from fedamp.base.record import one_line
 from fedamp.base.start import QUIET
 from fedamp.cli.terminal import print_paths
 from fedamp.errors import DeploymentError
@@ -81,6 +83,17 @@ class Admission(FileRecord):
     agreement: str | None = None  # of secure aggregation, as it stands in its file
 
 
+_R = TypeVar("_R", bound=FileRecord)
+
+
+def _made(kind: type[_R], **fields: Any) -> _R:
+    """A record of what people typed; DeploymentError: a field is wrong."""
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        raise DeploymentError(f"{kind.kind}: {one_line(error)}") from None
+
+
 class Nodes(FileRecord):
     """``nodes.json``: Flower's number of each node by its name, which Flower's list does not tell."""
 
@@ -94,18 +107,16 @@ def certify(
     folder: Annotated[Path, Option(help="folder of the keys")] = Path("keys"),
 ) -> None:
     """On the server: make its authority and certificates; again, renew the certificates with the authority's key."""
+    names = {"server": [_general_name(host)], "superlink": [_general_name("localhost"), _general_name("127.0.0.1")]}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key, certificate = folder / "ca.key", folder / "ca.crt"
     if not certificate.exists():
         authority = ec.generate_private_key(ec.SECP384R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedamp deployment")])
-        usage = dict.fromkeys(
-            ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"), False
-        )
-        usage |= dict.fromkeys(("key_agreement", "encipher_only", "decipher_only"), False)
+        name = _name("fedamp deployment")
         made = _certificate(name, name, authority.public_key(), AUTHORITY_DAYS)
         made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        made = made.add_extension(x509.KeyUsage(**usage, key_cert_sign=True, crl_sign=True), critical=True)
+        signs = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # certificates, revocations
+        made = made.add_extension(signs, critical=True)
         _write_key(key, authority)
         write_atomically(certificate, made.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM))
     try:
@@ -115,12 +126,10 @@ def certify(
             raise ValueError
     except (OSError, ValueError):
         raise DeploymentError(f"{key}: not the key of {certificate}; expected: it is put back to renew") from None
-    local = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    for file, subject, names in (("server", host, [_general_name(host)]), ("superlink", "localhost", local)):
+    for file, known_as in names.items():
         own = ec.generate_private_key(ec.SECP384R1())
-        named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject[:64])])
-        made = _certificate(named, issuer.subject, own.public_key(), CERTIFICATE_DAYS)
-        made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        made = _certificate(_name(str(known_as[0].value)), issuer.subject, own.public_key(), CERTIFICATE_DAYS)
+        made = made.add_extension(x509.SubjectAlternativeName(known_as), critical=False)
         made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
         made = made.add_extension(identifier, critical=False)
@@ -145,9 +154,9 @@ def enroll(
     if key.exists() and not renew:
         raise DeploymentError(f"{key}: this node has a key; expected: --renew, or another name")
     private, file = ec.generate_private_key(ec.SECP384R1()), following if key.exists() else key
-    request = Request.from_json(json.dumps({"name": name, "key": _written(private), "signature": ""}))
-    signature = private.sign(request.signed, ec.ECDSA(hashes.SHA384()))
-    request = request.model_copy(update={"signature": base64.b64encode(signature).decode()})
+    unsigned = _made(Request, name=name, key=_written(private.public_key()), signature="")
+    signature = base64.b64encode(private.sign(unsigned.signed, ec.ECDSA(hashes.SHA384()))).decode()
+    request = unsigned.model_copy(update={"signature": signature})
     _write_key(file, private, PrivateFormat.OpenSSH)
     request.write(Path(f"{name}.request"))
     print_paths("stays here", file)
@@ -170,10 +179,10 @@ def admit(
         request.check()
     if len({request.name for request in found}) < len(found):
         raise DeploymentError("two requests have one name; expected: a name for each node")
-    if found and ":" not in address:
-        raise DeploymentError(f"--address {address}: expected: HOST:PORT, e.g. fl.example.org:8000")
     told = authority.read_text() if found else ""
     agreed = None if agreement is None else agreement.read_text()
+    given = {"address": address, "authority": told, "agreement": agreed}
+    answers = [_made(Admission, name=request.name, key=request.key, **given) for request in found]
     known = Nodes.read(nodes).numbers if nodes.exists() else {}
     there = {each["node-id"] for each in _flower("list", superlink)["nodes"] if each["status"] != "unregistered"}
     known = {name: number for name, number in known.items() if number in there}  # a database may have been deleted
@@ -185,15 +194,14 @@ def admit(
         _flower("unregister", known.pop(name), superlink)
         Nodes(numbers=known).write(nodes)
         print_paths("revoked", name)
-    for file, request in zip(requests, found, strict=True):
+    for file, request, answer in zip(requests, found, answers, strict=True):
         with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
             public.write(request.key)
             public.flush()
-            answer = _flower("register", public.name, superlink, "--name", request.name)
-        known[request.name] = str(answer["node-id"])
+            number = _flower("register", public.name, superlink, "--name", request.name)["node-id"]
+        known[request.name] = str(number)
         Nodes(numbers=known).write(nodes)
-        given = Admission(name=request.name, key=request.key, address=address, authority=told, agreement=agreed)
-        given.write(file.with_suffix(".admission"))
+        answer.write(file.with_suffix(".admission"))
         print_paths("for the node", f"{file.with_suffix('.admission')} ({_fingerprint(request.key)})")
     if found:
         print_paths("with the authority", _fingerprint_of(told))
@@ -211,9 +219,14 @@ def public_key(file: Path) -> str:
     return request.key
 
 
+def _public_half(file: Path) -> str:
+    """The public half of a private key."""
+    return _written(load_ssh_private_key(file.read_bytes(), None).public_key())
+
+
 def _follow(found: Admission, key: Path, following: Path) -> None:
     """Write what an admission says; the key that it names becomes this node's."""
-    own = [file for file in (key, following) if file.exists() and _public(file) == found.key]
+    own = [file for file in (key, following) if file.exists() and _public_half(file) == found.key]
     if found.name != str(key) or not own:
         raise DeploymentError(f"the admission is of another key than {key}'s; expected: the answer to {key}.request")
     fingerprint = _fingerprint_of(found.authority)
@@ -251,24 +264,27 @@ def _certificate(
     return made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
 
 
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+
+
 def _general_name(host: str) -> x509.GeneralName:
+    """DeploymentError: neither a name nor an IP address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(host)
+        if re.fullmatch(r"[A-Za-z0-9.-]+", host):
+            return x509.DNSName(host)
+    raise DeploymentError(f"{host}: expected: a host's name, such as fl.example.org, or an IP address")
 
 
 def _write_key(file: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat = PrivateFormat.PKCS8) -> None:
     write_atomically(file, key.private_bytes(Encoding.PEM, form, NoEncryption()), mode=0o600)
 
 
-def _written(key: ec.EllipticCurvePrivateKey) -> str:
-    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-
-
-def _public(file: Path) -> str:
-    key = load_ssh_private_key(file.read_bytes(), None)
-    return _written(key) if isinstance(key, ec.EllipticCurvePrivateKey) else ""
+def _written(key: Any) -> str:
+    """A public key, as OpenSSH writes it."""
+    return str(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
 
 
 def _fingerprint(key: str) -> str:

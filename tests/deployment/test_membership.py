@@ -5,6 +5,7 @@ import shutil
 import stat
 import subprocess
 from contextlib import chdir, closing
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -52,7 +53,7 @@ def test_a_node_makes_its_key_and_only_the_public_half_is_in_the_request(tmp_pat
     assert told["key"].startswith("ecdsa-sha2-nistp384 ")
     with pytest.raises(DeploymentError, match="site0: this node has a key; expected: --renew, or another name"):
         enroll(tmp_path)
-    with pytest.raises(ValueError, match="name: String should match pattern"):
+    with pytest.raises(DeploymentError, match="request: name: String should match pattern"):
         enroll(tmp_path, "../site0")
 
 
@@ -102,6 +103,12 @@ def test_a_new_key_takes_the_old_ones_place_with_its_admission(tmp_path):
 def verified(folder: Path, certificate: str) -> bool:
     command = ["openssl", "verify", "-CAfile", "ca.crt", "-purpose", "sslserver", "-x509_strict", certificate]
     return subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
+
+
+def test_a_host_that_is_none_is_refused_before_a_key_is_made(tmp_path):
+    with pytest.raises(DeploymentError, match=r"not a host: expected: a host's name, such as fl\.example\.org"):
+        membership.certify("not a host", tmp_path / "keys")
+    assert not (tmp_path / "keys").exists()
 
 
 def test_certificates_are_renewed_with_the_same_authority_and_only_with_its_key(tmp_path):
@@ -176,6 +183,9 @@ def test_without_a_superlink_nothing_is_written(tmp_path):
     request = enroll(tmp_path)
     membership.certify("127.0.0.1", tmp_path / "keys")
     before = sorted(tmp_path.rglob("*"))
+    admit = partial(membership.admit, authority=Path("keys/ca.crt"), agreement=None, nodes=Path("nodes.json"))
+    with chdir(tmp_path), pytest.raises(DeploymentError, match="admission: address: String should match pattern"):
+        admit([request], "fl.example.org", superlink="nowhere", renew=False, revoke=[])
     with chdir(tmp_path), pytest.raises(DeploymentError, match=r"flwr supernode list: .*; is the SuperLink running"):
-        membership.admit([request], "127.0.0.1:1", Path("keys/ca.crt"), None, Path("nodes.json"), "nowhere", False, [])
+        admit([request], "127.0.0.1:1", superlink="nowhere", renew=False, revoke=[])
     assert sorted(tmp_path.rglob("*")) == before
