@@ -70,22 +70,26 @@ class _Node:
     """The SuperNode and the parent; ``folder``, for this user alone, holds the socket and the program."""
 
     def __init__(self, folder: Path, arguments: list[str]) -> None:
-        self._arguments, self._stopping, self._tried = arguments, False, _flower().startswith(FLOWER)
+        self._arguments, self._stopping = arguments, False
+        self._parent: subprocess.Popen[bytes] | None = None
+        self._supernode: subprocess.Popen[bytes] | None = None
         place, name = folder / "parent", folder / "flwr-clientapp"
         command = shlex.join([sys.executable, "-IS", str(program.__file__), str(place)])
         name.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         name.chmod(0o700)
-        path = [str(folder), os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")]
-        self._environment = os.environ | {"PATH": os.pathsep.join(path if self._tried else path[1:])}
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(place))
         self._listener.listen(64)  # it outlives a parent: who asks meanwhile waits for the next one
-        self._parent: subprocess.Popen[bytes] | None = None
-        self._supernode: subprocess.Popen[bytes] | None = None
+        why_not = "" if _flower().startswith(FLOWER) else f"Flower {_flower()} has not been tried; expected: {FLOWER}x"
+        if not os.access(name, os.X_OK):  # the tmpfs of a container, say
+            why_not = f"no program may run in {folder.parent}; expected: RUNTIME_DIRECTORY names another folder"
+        if why_not:
+            _say(f"each message gets a process of its own, as Flower starts it: {why_not}")
+        path = [str(folder), os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")]
+        self._environment = os.environ | {"PATH": os.pathsep.join(path[bool(why_not) :])}
+        self._lasting = not why_not
 
     def run(self) -> int:
-        if not self._tried:
-            _say(f"Flower {_flower()} has not been tried with lasting processes; expected: {FLOWER}x")
         before = {number: signal.signal(number, self._forward) for number in _SIGNALS}
         try:
             return self._watch()
@@ -100,7 +104,7 @@ class _Node:
 
     def _watch(self) -> int:
         while True:
-            if self._tried and (self._parent is None or self._parent.poll() is not None):
+            if self._lasting and (self._parent is None or self._parent.poll() is not None):
                 self._parent = self._start("parent", str(self._listener.fileno()))
             if self._supernode is None:
                 self._supernode = self._start("supernode", *self._arguments)

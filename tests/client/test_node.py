@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedamp.client import program
+from fedamp.client import node, program
 from tests.tools import wait
 
 SECRET = "a-token-that-is-nowhere-else"
@@ -173,3 +173,21 @@ def test_the_real_parent_has_one_thread_and_neither_the_accountant_nor_numba(tmp
     finally:
         real.end()
         real.listener.close()
+
+
+@pytest.mark.parametrize(("flower", "runs"), [("1.42.0", True), ("1.41.0", False)])
+def test_without_lasting_processes_a_line_says_why_and_flowers_are_used(tmp_path, monkeypatch, capfd, flower, runs):
+    began = []
+    monkeypatch.setattr(node, "_flower", lambda: flower)
+    monkeypatch.setattr(node.os, "access", lambda *_: runs)  # False: as on a file system that runs no programs
+    code = "import os; print(os.environ['PATH']); raise SystemExit(2)"
+    monkeypatch.setattr(node, "program_of", lambda *words: began.append(words[0]) or [sys.executable, "-c", code])
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    assert node.keep(["--superlink", "nowhere"]) == 2
+    told = capfd.readouterr()
+    assert began == ["supernode"]
+    assert str(tmp_path) not in told.out
+    reason = "Flower 1.42.0 has not been tried; expected: 1.41.x" if runs else f"no program may run in {tmp_path}; "
+    line = "fedamp node: each message gets a process of its own, as Flower starts it: "
+    assert told.err.startswith(line + reason)
+    assert list(tmp_path.iterdir()) == []
