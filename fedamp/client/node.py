@@ -241,6 +241,7 @@ def everything() -> Callable[[], None]:
     from flwr.supernode.cli import flwr_clientapp
 
     import_module("fedamp.client.app")
+    import_module("fedamp.client.proofs").code()
 
     def run() -> None:  # with the threads of a new process, and generators that do not start alike in all forks
         asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]

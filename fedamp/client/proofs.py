@@ -42,15 +42,11 @@ class Proof:
     """
 
     def __init__(self, task: ClientTask, stack: object) -> None:
-        self._told = "\n".join([task.digest, repr(stack), _machine()]).encode()
-
-    @property
-    def _folder(self) -> Path:
-        return cache_folder() / "apart"
+        self._told = "\n".join([task.digest, repr(stack), code(), *_machine()]).encode()
 
     @property
     def _file(self) -> Path:
-        return self._folder / hashlib.sha256(self._told).hexdigest()
+        return cache_folder() / "apart" / hashlib.sha256(self._told).hexdigest()
 
     @staticmethod
     def is_for(task: ClientTask, device: str) -> bool:
@@ -63,49 +59,46 @@ class Proof:
     def holds(self) -> bool:
         """Whether the check passed before."""
         with suppress(*_UNREADABLE):
-            return hmac.compare_digest(self._file.read_text(), self._seal(self._key()))
+            return hmac.compare_digest(self._file.read_bytes(), self._seal())
         return False
 
     def keep(self) -> None:
         """The check has passed; where that cannot be written, the next process checks again."""
         with suppress(*_UNREADABLE, UnwritableError):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = self._folder / _KEY
-            with lock(self._folder / ".lock"):
-                if not file.exists():
-                    write_atomically(file, str(rng.seed_from_system()).encode(), mode=0o600)
-            write_atomically(self._file, self._seal(self._key()).encode(), durable=False, mode=0o600)
+            key = self._file.with_name(_KEY)
+            key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with lock(key.with_name(".lock")):
+                if not key.exists():
+                    write_atomically(key, str(rng.seed_from_system()).encode(), mode=0o600)
+            write_atomically(self._file, self._seal(), durable=False, mode=0o600)
 
-    def _seal(self, key: int) -> str:
-        return rng.keyed_digest(key, "units apart", [self._told])
-
-    def _key(self) -> int:
-        """OSError: others could have written it, or what is beside it."""
-        for path in (self._folder, self._folder / _KEY):
+    def _seal(self) -> bytes:
+        """OSError: others could have written the key, or what is beside it."""
+        key = self._file.with_name(_KEY)
+        for path in (key.parent, key):
             status = path.lstat()
             if status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 raise OSError(f"{path}: not this user's alone")
-        return int((self._folder / _KEY).read_text())
+        return rng.keyed_digest(int(key.read_text()), "units apart", [self._told]).encode()
 
 
 @cache
-def _machine() -> str:
-    """Program, libraries, threads and processor; where the system does not tell its processor, nothing is the same."""
-    code = hashlib.sha256()
-    root = Path(__file__).parents[1]
+def code() -> str:
+    """Digest of fedamp's code, for a process and its forks: of what they have imported."""
+    found, root = hashlib.sha256(), Path(__file__).parents[1]
     for file in sorted(root.rglob("*.py")):
-        code.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode() + file.read_bytes())
+        found.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return found.hexdigest()
+
+
+def _machine() -> list[str]:
+    """Processor, libraries, threads; where the system does not tell its processor, nothing is the same."""
     try:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
         processor = [line for line in first if line.startswith(("vendor", "cpu family", "model", "stepping", "flags"))]
     except OSError:
         processor = [rng.fresh_bytes(16).hex()]
     chosen = sorted(f"{key}={value}" for key, value in os.environ.items() if key.startswith(_CHOOSE))
-    libraries = [
-        platform.python_version(),
-        np.__version__,
-        importlib.metadata.version("numba"),
-        torch.__config__.show(),
-    ]
-    threads = [torch.__config__.parallel_info(), str(torch.get_num_threads()), torch.backends.cpu.get_cpu_capability()]
-    return "\n".join([code.hexdigest(), *processor, *chosen, *libraries, *threads])
+    versions = [platform.python_version(), np.__version__, importlib.metadata.version("numba")]
+    torchs = [torch.__config__.show(), torch.__config__.parallel_info(), torch.backends.cpu.get_cpu_capability()]
+    return [*processor, *chosen, *versions, *torchs, str(torch.get_num_threads())]

@@ -106,7 +106,7 @@ class DeploymentGrid:
                 for number in waiting:
                     if number not in running:
                         running[number] = pool.submit(self._advance, orders[number], deadline)
-                until = min(monotonic() + min(1.0, max(0.1, (monotonic() - began) / 8)), deadline)
+                until = min(monotonic() + min(1.0, max(0.2, (monotonic() - began) / 8)), deadline)
                 wait(running.values(), timeout=until - monotonic())
                 for number in [number for number, future in running.items() if future.done()]:
                     running.pop(number).result()

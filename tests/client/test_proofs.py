@@ -31,7 +31,7 @@ def checks(monkeypatch, tmp_path):
 
 def play(**changes: object) -> dict:
     """A message, as a new process would handle it."""
-    proofs._machine.cache_clear()
+    proofs.code.cache_clear()
     task = task_of(model=MODEL, **changes)
     return trained(worker.TrainingNode(task, records()), ARRAYS, order_of(list(range(9)), task))[0]
 
@@ -63,6 +63,7 @@ def swap(folder: Path) -> None:
 
 FORGED = {
     "another seal": lambda folder: [change(file) for file in sealed(folder)],
+    "what is no text": lambda folder: [file.write_bytes(bytes(range(128, 192))) for file in sealed(folder)],
     "an empty one": lambda folder: [file.write_text("") for file in sealed(folder)],
     "another key": lambda folder: change(folder / "key"),
     "no key": lambda folder: (folder / "key").unlink(),
