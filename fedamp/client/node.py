@@ -205,35 +205,36 @@ def parent(listener: socket.socket, prepare: Callable[[], Callable[[], None]]) -
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     while True:
-        for descriptor, _ in poll.poll():
-            if descriptor == listener.fileno():
-                link, _ = listener.accept()
-                if (reason := _unsafe()) is not None:
-                    link.sendall(reason.encode())
-                    link.close()
-                    continue
-                process = os.fork()
-                if process == 0:
-                    for other in (listener, *(each for _, each in forks.values())):
-                        other.close()
-                    _handle(link, run)
-                fork = os.pidfd_open(process)
-                forks[fork] = process, link
-                poll.register(fork, select.POLLIN)
-                poll.register(link, select.POLLHUP)
-                _send(link, b"forked", [fork])
-            elif descriptor in forks:
-                process, link = forks.pop(descriptor)
-                poll.unregister(descriptor)
-                poll.unregister(link)
-                code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-                _send(link, code.to_bytes(4, "big", signed=True))
+        descriptor, _ = poll.poll()[0]  # one event: what it closes may have others, under a number that comes again
+        if descriptor == listener.fileno():
+            link, _ = listener.accept()
+            if (reason := _unsafe()) is not None:
+                _send(link, reason.encode())
                 link.close()
-                os.close(descriptor)
-            else:  # the program was killed: so is its fork
-                poll.unregister(descriptor)
-                [fork] = [fork for fork, (_, link) in forks.items() if link.fileno() == descriptor]
-                signal.pidfd_send_signal(fork, signal.SIGKILL)
+                continue
+            process = os.fork()
+            if process == 0:
+                for other in (listener, *(each for _, each in forks.values())):
+                    other.close()
+                _handle(link, run)
+            fork = os.pidfd_open(process)
+            forks[fork] = process, link
+            poll.register(fork, select.POLLIN)
+            poll.register(link, select.POLLHUP)
+            _send(link, b"forked", [fork])
+        elif descriptor in forks:
+            process, link = forks.pop(descriptor)
+            for each in (descriptor, link):
+                with suppress(KeyError):  # the program was killed before
+                    poll.unregister(each)
+            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+            _send(link, code.to_bytes(4, "big", signed=True))
+            link.close()
+            os.close(descriptor)
+        else:  # the program was killed: so is its fork
+            poll.unregister(descriptor)
+            [fork] = [fork for fork, (_, link) in forks.items() if link.fileno() == descriptor]
+            signal.pidfd_send_signal(fork, signal.SIGKILL)
 
 
 def everything() -> Callable[[], None]:

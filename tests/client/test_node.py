@@ -124,6 +124,12 @@ def test_signals_reach_the_fork_and_a_killed_program_takes_it_along(parent):
     killed.kill()
     assert killed.stdout.read() == ""  # until nobody has its standard output any more
     assert not (parent.folder / "done").exists()
+    many = [parent.ask("exit", str(code)) for code in range(20)]
+    for process in many[::3]:
+        process.kill()
+    assert [told(process)[0] for number, process in enumerate(many) if number % 3] == [n for n in range(20) if n % 3]
+    assert told(parent.ask("exit", "7"))[0] == 7
+    assert parent.process.poll() is None  # it is still the first one
 
 
 def test_a_message_goes_on_where_the_parent_dies_and_the_next_one_waits_for_another_parent(parent):

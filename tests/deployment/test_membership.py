@@ -32,7 +32,8 @@ def answer(folder: Path, name: str = "site0") -> Path:
     membership.certify("fl.example.org", folder / "keys")
     request = membership.Request.read(folder / f"{name}.request")
     authority = (folder / "keys" / "ca.crt").read_text()
-    given = membership.Admission(name=name, key=request.key, address="fl.example.org:8000", authority=authority)
+    told = {"address": "fl.example.org:8000", "authority": authority, "agreement": "what they agreed on"}
+    given = membership.Admission(name=name, key=request.key, **told)
     given.write(folder / f"{name}.admission")
     return folder / f"{name}.admission"
 
@@ -75,6 +76,7 @@ def test_a_node_follows_the_admission_of_its_own_key_alone(tmp_path):
     enroll(tmp_path, admission=given)
     assert (tmp_path / "ca.crt").read_bytes() == (tmp_path / "keys" / "ca.crt").read_bytes()
     assert (tmp_path / "node.conf").read_text() == "SUPERLINK=fl.example.org:8000\n"
+    assert (tmp_path / "agreement.json").read_text() == "what they agreed on"
     enroll(tmp_path / "other")
     with pytest.raises(DeploymentError, match="the admission is of another key than site0's"):
         enroll(tmp_path / "other", admission=given)
