@@ -1,6 +1,7 @@
 """``fedamp node`` among real processes: what is killed comes back, and what ends it ends all."""
 
 import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,7 +73,13 @@ def test_when_the_node_is_killed_nothing_of_it_stays(machines):
 
 
 def test_arguments_that_flower_does_not_take_end_the_node_with_its_status(tmp_path):
-    done = subprocess.run(["fedamp", "node", "--superlink"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedamp", "node", "--superlink"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 2
     assert "argument --superlink: expected one argument" in done.stderr
     assert "started again" not in done.stderr
