@@ -6,6 +6,8 @@ from flwr.app import Context, RecordDict
 from fedamp.client.policy import Policy, check
 from fedamp.errors import DeploymentError
 from tests.client.federation import task_of
+from tests.deployed import Deployment
+from tests.strategies.test_dummies import THREE, played
 
 TASK = task_of()
 OTHER = task_of(num_classes=4)
@@ -58,3 +60,18 @@ def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path, text, said):
 def test_a_policy_that_is_not_there_allows_nothing(tmp_path):
     with pytest.raises(DeploymentError, match=r"policy\.yaml: No such file or directory; expected: tasks"):
         Policy.read(tmp_path / "policy.yaml")
+
+
+def test_a_refusal_is_one_line_on_both_sides_by_the_nodes_name(tmp_path, caplog):
+    (tmp_path / "policy.yaml").write_text("least_people: 50")
+    policy = {"policy": str(tmp_path / "policy.yaml")}
+    grid = Deployment({name: {"hosts": units} | (policy if name == "b" else {}) for name, units in THREE.items()})
+    _, _, reported = played(True, THREE, "check_in={scheme: all}", "federation.quorum=0.5", grid=grid, rounds=2)
+    assert [each[0] for each in reported] == [40, 40]  # of 60
+    told = [(each.name, each.getMessage()) for each in caplog.records if "policy" in each.getMessage()]
+    assert all("\n" not in line for _, line in told)
+    why = "this node's policy expects at least 50 people, and 20 live here"
+    assert ("fedamp.client", f"refused: DeploymentError: {why}") in told
+    of_server = [line for name, line in told if name == "fedamp.server"]
+    assert of_server
+    assert all(line.startswith("node b (") and line.endswith(why) for line in of_server)
