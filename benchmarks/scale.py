@@ -66,7 +66,7 @@ def first_round() -> dict[str, Any]:
 def _first_round(made: Scenario) -> float:
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "scenario.yaml", Path(folder) / "run"
-        file.write_text(reader.dump(made))
+        file.write_text(made.to_yaml())
         command = ["-m", "fedamp", "run", str(file), "--out", str(out)]
         start = monotonic()
         run = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -163,7 +163,7 @@ def _start(work: Workload, sections: dict[str, Any]) -> float:
     )
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "scenario.yaml", Path(folder) / "run"
-        file.write_text(reader.dump(work.scenario("serial", 1, work.rounds, **sections)))
+        file.write_text(work.scenario("serial", 1, work.rounds, **sections).to_yaml())
         command = [sys.executable, "-c", program, str(file), str(out)]
         return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
@@ -177,7 +177,7 @@ def a_thousand_rounds() -> dict[str, Any]:
     samples: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         file, run = Path(folder) / "scenario.yaml", Path(folder) / "run"
-        file.write_text(reader.dump(made))
+        file.write_text(made.to_yaml())
         process = soak.start(file, run, resume=False)
         soak.watch(process, run, lambda released: samples.append(soak.memory(process.pid) | {"round": released}))
         seconds = sum(line["seconds"] for line in soak.lines(run))
@@ -197,7 +197,7 @@ def a_lost_machine() -> dict[str, Any]:
         folder = Path(name)
         for kind, sections in (("cluster", {"engine": engine}), ("alone", {})):
             made = work.scenario("serial", 1, rounds=rounds, **(asked | sections))
-            (folder / f"{kind}.yaml").write_text(reader.dump(made))
+            (folder / f"{kind}.yaml").write_text(made.to_yaml())
         run, out = folder / "cluster", folder / "out.txt"
         with Cluster() as cluster:
             command = [sys.executable, "-m", "fedamp", "run", str(folder / "cluster.yaml"), "--out", str(run)]

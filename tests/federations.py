@@ -35,7 +35,7 @@ def small(*overrides: str) -> Scenario:
 def write_small(folder: Path, *overrides: str) -> Path:
     """The small federation as a file."""
     file = folder / "small.yaml"
-    file.write_text(reader.dump(small(*overrides)))
+    file.write_text(small(*overrides).to_yaml())
     return file
 
 

@@ -9,7 +9,6 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from fedamp.federation import reader
 from tests.chains import change_ledger
 from tests.federations import small
 from tests.server.plays import play_in
@@ -224,7 +223,7 @@ def finished(tmp_path_factory) -> Path:
     """A run of six rounds with checkpoints of rounds 3 and 6."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     play_in(folder, small(ROUNDS))
-    (folder / "scenario.yaml").write_text(reader.dump(small(ROUNDS)))
+    (folder / "scenario.yaml").write_text(small(ROUNDS).to_yaml())
     return folder
 
 
@@ -290,7 +289,7 @@ def line(change):
 
 def of(*overrides: str):
     """The folder's scenario is another one."""
-    return lambda folder: (folder / "scenario.yaml").write_text(reader.dump(small(ROUNDS, *overrides)))
+    return lambda folder: (folder / "scenario.yaml").write_text(small(ROUNDS, *overrides).to_yaml())
 
 
 GOOD = "round-00000003.safetensors is good: delete round-00000006.safetensors"

@@ -73,7 +73,7 @@ def test_every_shipped_scenario_is_valid_and_survives_a_round_trip(tmp_path: Pat
             assert scenario.name == file.stem
             assert len(scenario.description) > 80
             copy = tmp_path / "copy.yaml"
-            copy.write_text(reader.dump(scenario))
+            copy.write_text(scenario.to_yaml())
             assert reader.load(copy) == scenario
 
 

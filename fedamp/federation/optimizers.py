@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
-from fedamp.base.section import Positive, Section
+from fedamp.base.section import Positive, Section, removed
 
 AVERAGE = "average"  # of the models so far, in the state
 
@@ -106,7 +106,7 @@ class Sgd(ServerOptimizer):
 
 @dataclass(frozen=True)
 class Adam(ServerOptimizer):
-    """Adam with bias correction (Kingma, Ba 2015; on federated updates: Reddi et al. 2021)."""
+    """Adam with bias correction (Kingma, Ba 2015), and the constants of Reddi et al. 2021 for federated updates."""
 
     learning_rate: float
     beta1: float
@@ -166,7 +166,7 @@ else:
 class ServerUpdate(Section):
     """How the server applies the noisy mean of the updates."""
 
-    optimizer: OptimizerName = Field("sgd", description="sgd, with momentum; or adam, with its betas")
+    optimizer: OptimizerName = Field("sgd", description="sgd, with momentum; or adam")
     learning_rate: Positive = Field(1.0, description="factor of the noisy mean update")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of sgd, over the rounds")
     averaging: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -174,9 +174,9 @@ class ServerUpdate(Section):
         description="decay of the moving average of the models so far, which is then released; clients continue from "
         "the last model. 0: no average",
     )
-    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="adam: decay of the first moment")
-    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="adam: decay of the second moment")
-    epsilon: Positive = Field(1e-3, description="adam: added to the root of the second moment")
+    beta1: Annotated[float, *removed(0.9, "0.9")] = 0.9
+    beta2: Annotated[float, *removed(0.99, "0.99")] = 0.99
+    epsilon: Annotated[float, *removed(1e-3, "1e-3")] = 1e-3
 
     @property
     def effective_momentum(self) -> float:

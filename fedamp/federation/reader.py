@@ -183,11 +183,6 @@ def shipped_files() -> list[Path]:
     return sorted(SHIPPED.glob("*.yaml"))
 
 
-def dump(scenario: Scenario) -> str:
-    """The scenario as YAML, see :meth:`Scenario.to_yaml`."""
-    return scenario.to_yaml()
-
-
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a scenario, for editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}

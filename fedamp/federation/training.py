@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedamp.base.section import Count, NotNegative, Positive, Section, Steps, at, check_steps
+from fedamp.base.section import Count, NotNegative, Positive, Section, Steps, at, check_steps, removed
 
 DEPLOYED_RECORDS = 10_000  # of a client on a deployment's node; nobody else's records or clock follow from more
 
@@ -32,9 +32,9 @@ class LocalTraining(Section):
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of sgd, over the steps of a round")
     weight_decay: NotNegative = Field(0.0, description="weight of half the squared parameters in the loss")
-    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="adam: decay of the first moment")
-    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.999, description="adam: decay of the second moment")
-    epsilon: Positive = Field(1e-8, description="adam: added to the root of the second moment")
+    beta1: Annotated[float, *removed(0.9, "0.9, as adam has it")] = 0.9
+    beta2: Annotated[float, *removed(0.999, "0.999, as adam has it")] = 0.999
+    epsilon: Annotated[float, *removed(1e-8, "1e-8, as adam has it")] = 1e-8
     precision: Literal["float32", "tf32", "bfloat16"] = Field("float32", description="of local training on a GPU")
     proximal: NotNegative = Field(
         0.0, description="weight of the FedProx term (Li et al. 2020) that pulls towards the global model"
@@ -45,7 +45,7 @@ class LocalTraining(Section):
         if self.steps is not None and self.epochs is not None:
             raise ValueError("give steps or epochs, not both")
         if self.momentum and self.optimizer != "sgd":
-            raise ValueError("momentum is for optimizer sgd; adam has beta1")
+            raise ValueError("momentum is for optimizer sgd")
         check_steps("learning_rate", self.learning_rates)
         return self
 

@@ -13,7 +13,6 @@ from fedamp.base.arrays import Arrays
 from fedamp.base.files import LOCK, flush, locked, modes_of, read_regular, refuse_link, write_atomically, writing
 from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
-from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 
@@ -66,7 +65,7 @@ class RunFolder:
         return kept
 
     def write_scenario(self, scenario: Scenario) -> None:
-        write_atomically(self.scenario, reader.dump(scenario).encode())
+        write_atomically(self.scenario, scenario.to_yaml().encode())
 
     def write_model(self, parameters: Arrays) -> None:
         """Write the model of the last released round."""

@@ -77,6 +77,7 @@ class PrivateStrategy(Strategy):
         self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState, write_down: WriteDown | None = None
     ) -> None:
         self.pipeline, self.task, self.state, self.write_down = pipeline, task, state, write_down
+        self.plan: Plan = pipeline.plan
         self.roster = Roster(self.plan.scenario.federation, self.plan.units)
         self.collected: Aggregate | None = None
         self._orders: dict[int, RoundOrder] = {}
@@ -84,10 +85,6 @@ class PrivateStrategy(Strategy):
         self._task_json = task.to_json()
         self._batches: tuple[int, list[Rows]] = (0, [])
         self.dummies = False
-
-    @property
-    def plan(self) -> Plan:
-        return self.pipeline.plan
 
     def round_bytes(self, units: int) -> int:
         """Bytes of an order with the whole model and its answer, for a node that hosts so many units."""

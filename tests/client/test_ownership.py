@@ -106,7 +106,7 @@ MODELS = {
     ),
 }
 SCHEMES = {"dropout": {"scheme": "dropout", "keep": 0.5}, "disjoint": {"scheme": "disjoint", "count": 2}}
-OPTIMISERS = [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adam", "beta1": 0.0}, {"proximal": 0.5}]
+OPTIMISERS = [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"proximal": 0.5}]
 
 
 def section_of(scheme, rest):

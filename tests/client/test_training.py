@@ -34,7 +34,7 @@ RECIPES = {
     "fedprox": LocalTraining(epochs=4, batch_size=2, learning_rate=0.2, proximal=0.7),
     "momentum": LocalTraining(epochs=2, batch_size=3, learning_rate=0.2, momentum=0.7, weight_decay=0.3),
     "decay": LocalTraining(steps=2, learning_rate=0.2, weight_decay=0.3),
-    "adam": LocalTraining(epochs=2, batch_size=3, optimizer="adam", learning_rate=0.1, weight_decay=0.1, beta1=0.6),
+    "adam": LocalTraining(epochs=2, batch_size=3, optimizer="adam", learning_rate=0.1, weight_decay=0.1),
 }
 
 

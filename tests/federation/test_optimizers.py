@@ -29,10 +29,6 @@ def train(config: ServerUpdate, rounds: int = 20) -> tuple[dict, dict, list]:
         (ServerUpdate(learning_rate=0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
         (ServerUpdate(learning_rate=0.3, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9)),
         (
-            ServerUpdate(optimizer="adam", learning_rate=0.05, beta1=0.8, beta2=0.95, epsilon=1e-3),
-            lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3),
-        ),
-        (
             ServerUpdate(optimizer="adam", learning_rate=0.05),
             lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.9, 0.99), eps=1e-3),
         ),

@@ -195,7 +195,7 @@ def quickstart(tmp_path, monkeypatch):
 def test_the_quickstart_without_noise_is_federated_averaging(quickstart, tmp_path):
     """Full batches and a clip that nothing reaches: then the model is the mean of what the clients would train."""
     (quickstart / "federation.yaml").write_text(
-        reader.dump(scenario(rounds=1, privacy={"clip": 1000.0, "noise_multiplier": 0}))
+        scenario(rounds=1, privacy={"clip": 1000.0, "noise_multiplier": 0}).to_yaml()
     )
     config = {"num-server-rounds": 1, "local-epochs": 2, "learning-rate": 0.1, "batch-size": 1000}
     config |= {"fraction-evaluate": 0.5, "out": str(tmp_path / "out")}

@@ -68,7 +68,7 @@ def federation(folder: Path, withdrawn: int | None = None) -> Scenario:
     folder.mkdir(exist_ok=True)
     for part in ("train", "test"):
         np.savez(folder / f"{part}.npz", x=x, y=y, client=owners)
-    raw = yaml.safe_load(reader.dump(small("rounds=2", *CHEAP, f"privacy={{clip: {CLIP}, noise_multiplier: 4}}")))
+    raw = yaml.safe_load(small("rounds=2", *CHEAP, f"privacy={{clip: {CLIP}, noise_multiplier: 4}}").to_yaml())
     raw |= {
         "data": {"name": "npz", "path": str(folder), "classes": 4, "partition": {"scheme": "natural"}},
         "server": {"learning_rate": 1.0},
