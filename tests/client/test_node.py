@@ -1,6 +1,8 @@
 """A lasting node's parent and the program that asks it, with a small task in place of Flower's program."""
 
+import importlib.util
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -197,3 +199,37 @@ def test_without_lasting_processes_a_line_says_why_and_flowers_are_used(tmp_path
     line = "fedamp node: each message gets a process of its own, as Flower starts it: "
     assert told.err.startswith(line + reason)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_flowers_loop_uses_of_time_its_sleep_alone():
+    """:class:`Waits` stands for the module there."""
+    [package] = importlib.util.find_spec("flwr").submodule_search_locations
+    source = (Path(package) / "supernode" / "start_client_internal.py").read_text()
+    assert set(re.findall(r"\btime\.(\w+)", source)) == {"sleep"}
+    assert source.count("time.sleep(3)") == 1
+
+
+def test_a_wait_is_short_at_first_and_never_longer_than_flowers(monkeypatch):
+    now, waited = [100.0], []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(node, "monotonic", lambda: now[0])
+    monkeypatch.setattr(node.time, "sleep", sleep)
+    waits = node.Waits()
+    for _ in range(60):
+        waits.sleep(3)
+    assert waited[0] == waits.LEAST
+    assert waited == sorted(waited)
+    assert waited[-1] == 3
+    # A message that has come after some time waits for a fifth of it at most, but for the rounding of sums.
+    assert all(wait <= max(waits.LEAST, sum(waited[:n]) / 5) + 1e-9 for n, wait in enumerate(waited))
+    waited.clear()
+    for _ in range(60):
+        waits.sleep(0.5)
+    assert (waited[0], waited[-1]) == (waits.LEAST, 0.5)
+    waited.clear()
+    waits.sleep(3)
+    assert waited == [waits.LEAST]
