@@ -131,7 +131,11 @@ def examine_site(name: str) -> list[Check]:
         try:
             policy = Policy.read(Path("policy.yaml"))
             tasks = "every task" if policy.tasks is None else f"the tasks {', '.join(sorted(policy.tasks)) or 'none'}"
-            checks.append(Check.of("policy", f"{tasks}, with at least {policy.least_people} people here"))
+            checks.append(
+                Check.of(
+                    "policy", f"{tasks}, with at least {policy.least_people} people here, where --node-config has it"
+                )
+            )
         except DeploymentError as error:
             checks.append(_check("policy", False, str(error), "correct policy.yaml"))
     else:
@@ -149,7 +153,9 @@ def examine_server(folder: Path) -> list[Check]:
         file = keys / f"{name}.crt"
         checks.append(_there(f"{name}.crt", file, certify))
         if file.exists():
-            until = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
+            until = time.time()  # of one that cannot be read
+            with suppress(ValueError):
+                until = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
             left = (until - time.time()) / 86400
             checks.append(_check(f"{name}.crt's validity", left >= LEAST_DAYS, f"{left:.0f} days left", certify))
     offline = not (keys / "ca.key").exists()

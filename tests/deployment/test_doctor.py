@@ -165,7 +165,8 @@ def test_each_thing_that_a_node_lacks_has_its_command(tmp_path, serve, keys):
         assert named(doctor.examine_site("site0"))["policy"][1].endswith("correct policy.yaml")
         Path("policy.yaml").write_text(f"{{least_people: 5, tasks: {{digits: {'a' * 64}}}}}")
         found = named(doctor.examine_site("site0"))
-        assert found["policy"] == ("pass", "the tasks digits, with at least 5 people here")
+        expected = "the tasks digits, with at least 5 people here, where --node-config has it"
+        assert found["policy"] == ("pass", expected)
         assert {verdict for verdict, _ in found.values()} == {"pass"}
         assert "closed" in found  # it has looked at the server as well
 
@@ -186,6 +187,11 @@ def test_each_thing_that_a_server_lacks_has_its_command(tmp_path):
     (tmp_path / "proxy").mkdir()
     for file in ("ca.crt", "server.crt", "server.key"):
         (tmp_path / "proxy" / file).write_bytes((tmp_path / "keys" / file).read_bytes())
+    certificate = (tmp_path / "keys" / "server.crt").read_bytes()
+    (tmp_path / "keys" / "server.crt").write_bytes(b"none")
+    told = named(doctor.examine_server(tmp_path))["server.crt's validity"][1]
+    assert told.endswith("0 days left; fedamp certify HOST")
+    (tmp_path / "keys" / "server.crt").write_bytes(certificate)
     (tmp_path / "superlink.db").touch(0o644)
     assert named(doctor.examine_server(tmp_path))["superlink.db"][0] == "fail"
     (tmp_path / "superlink.db").chmod(0o600)
