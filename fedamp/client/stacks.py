@@ -68,9 +68,10 @@ def aligned(array: NDArray[Any]) -> Tensor:
 def why_alone(train: Train, like: PaddedRecords, numbers: int, vocabulary: int | None = None) -> str:
     """Why units cannot share a stack; empty where each gets the same update, to the bit, in any slot, beside any mates.
 
-    Random units train, and once more in other slots, where every other one is gone: its slot is empty, or holds numbers
-    that are not finite, huge or tiny. Small updates show a kernel's rounding seldom, so they are tried more often. A
-    stack of one slot has no mates. Of ``like``, only the shape and type of its records count.
+    Random units train, and once more in other slots, where one half of them is gone, and then the other half: their
+    slots are empty, or hold numbers that are not finite, huge or tiny. So every slot is compared. Small updates show a
+    kernel's rounding seldom, so they are tried more often. A stack of one slot has no mates. Of ``like``, only the
+    shape and type of its records count.
 
     Args:
         train: the updates by name of some of the slots' units, from records, seeds [slots] and these slots.
@@ -82,22 +83,24 @@ def why_alone(train: Train, like: PaddedRecords, numbers: int, vocabulary: int |
     """
     generator, slots = rng.public_stream(0, "units apart"), len(like.sizes)
     for _ in range(min(_TRIES, math.ceil(_COMPARED / (numbers * slots))) if slots > 1 else 0):
-        first, second, kept = _twice(generator, like, vocabulary)
-        try:
-            before, after = train(*first, kept[0]), train(*second, kept[1])
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # a custom model may raise anything
-            return f"the model does not train in a stack ({one_line(error)})"
-        if not all(torch.equal(values, after[name]) for name, values in before.items()):  # a NaN proves nothing
-            return "a client's update would depend on its mates, in the last bits"
+        for first, second, kept in _twice(generator, like, vocabulary):
+            try:
+                before, after = train(*first, kept[0]), train(*second, kept[1])
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # a custom model may raise anything
+                return f"the model does not train in a stack ({one_line(error)})"
+            if not all(torch.equal(values, after[name]) for name, values in before.items()):  # a NaN proves nothing
+                return "a client's update would depend on its mates, in the last bits"
     return ""
 
 
 def _twice(
     generator: np.random.Generator, like: PaddedRecords, vocabulary: int | None
-) -> tuple[_Filled, _Filled, tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Random units in a stack, the same in other slots with half of them gone, and the slots of those left."""
+) -> Iterator[tuple[_Filled, _Filled, tuple[NDArray[np.int64], NDArray[np.int64]]]]:
+    """Random units in a stack, the same in other slots with half of them gone, and the slots of those left; then the
+    other half.
+    """
     slots, places = like.inputs.shape[:2]
     sizes = generator.integers(places // 2 + 1, places + 1, slots)
     inputs, labels = (_in_slots(each[:0], slots, places) for each in (like.inputs, like.labels))
@@ -106,19 +109,18 @@ def _twice(
     real = np.arange(places) < sizes[:, None]
     inputs[real] = np.asarray(drawn)[real]
     seeds = np.frombuffer(generator.bytes(rng.SEED_BYTES * slots), dtype=f"V{rng.SEED_BYTES}")
-    order = generator.permutation(slots)
-    moved, there = _in_slots(inputs[order], slots, places), sizes[order]
-    kept, gone = np.split(generator.permutation(slots), [slots // 2])
-    empty = generator.random(len(gone)) < (0.5 if vocabulary is None else 1)
-    there[gone[empty]] = moved[gone[empty]] = 0
-    if vocabulary is None:
-        size = generator.choice([np.nan, np.inf, 1e30, 1e-40], ((~empty).sum(), *[1] * (len(shape) - 1)))
-        moved[gone[~empty]] = size * generator.choice([-1.0, 1.0], (len(size), *shape[1:]))
-    return (
-        (PaddedRecords(inputs, labels, sizes), seeds),
-        (PaddedRecords(moved, labels, there), seeds[order]),
-        (order[kept], kept),
-    )
+    order, cycle = np.empty(slots, np.int64), generator.permutation(slots)
+    order[cycle] = np.roll(cycle, 1)  # no unit stays where it was
+    halves = np.split(generator.permutation(slots), [slots // 2])
+    for kept, gone in (halves, halves[::-1]):
+        moved, there = _in_slots(inputs[order], slots, places), sizes[order]
+        empty = generator.random(len(gone)) < (0.5 if vocabulary is None else 1)
+        there[gone[empty]] = moved[gone[empty]] = 0
+        if vocabulary is None:
+            size = generator.choice([np.nan, np.inf, 1e30, 1e-40], ((~empty).sum(), *[1] * (len(shape) - 1)))
+            moved[gone[~empty]] = size * generator.choice([-1.0, 1.0], (len(size), *shape[1:]))
+        one, other = PaddedRecords(inputs, labels, sizes), PaddedRecords(moved, labels, there)
+        yield (one, seeds), (other, seeds[order]), (order[kept], kept)
 
 
 def batch_order(

@@ -18,6 +18,7 @@ from fedamp.base.arrays import Arrays
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.stacked_networks import layers_of
 from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, power_above, stack_size
+from fedamp.client.training import Trainer
 from fedamp.data.dataset import TO_TEST
 from fedamp.data.sections import Data
 from fedamp.engines.simulation import Demand
@@ -275,8 +276,11 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
     if not devices.is_gpu(device) and recurs:
         size = size.model_copy(update={"records": min(size.records, RECURRENT_RECORDS)})
     elif not devices.is_gpu(device) and parameters and layers_of(trained):
-        spread = 0.0 if isinstance(plan.check_in, AllCheckIn) else 2 * math.sqrt(plan.expected_cohort)
-        cohort = math.ceil(plan.expected_cohort + spread) if asked == "auto" else None
-        size = size.model_copy(update={"records": min(size.records, PERCEPTRON_RECORDS), "cohort": cohort})
+        size = size.model_copy(update={"records": min(size.records, PERCEPTRON_RECORDS)})
+        loss, known = loss_of(task.client, task.model), trained if piece.known else None
+        # Other ways of training compute what is left after whole vectors of numbers, in the last slots, otherwise.
+        if asked == "auto" and Trainer(piece.forward, task.client, loss=loss, module=known).descends:
+            spread = 0.0 if isinstance(plan.check_in, AllCheckIn) else 2 * math.sqrt(plan.expected_cohort)
+            size = size.model_copy(update={"cohort": math.ceil(plan.expected_cohort + spread)})
     units = min(size.units, math.ceil(plan.expected_cohort))
     return size, bytes_of_a_worker(2 * units * parameters + max(units, size.records) * per_record)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fedamp.client import configuration
 from fedamp.client.stacks import why_alone
 from fedamp.client.task import StackSize
 from fedamp.client.training import Trainer
@@ -24,7 +25,9 @@ from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoS
 from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
+from fedamp.server.setup import prepare
 from tests.client.federation import order_of, task_of, trained
+from tests.federations import small
 
 CLASSES = 3
 WHOLE = NoSubmodels()
@@ -218,6 +221,28 @@ def test_one_clients_data_change_nobody_elses_update(name: str, seed: int, how: 
             np.testing.assert_array_equal(total, without[array] + alone[array])
 
 
+@pytest.mark.parametrize("keys", [["client.momentum=0.5"], ["submodels={scheme: dropout, keep: 0.5}"], []])
+def test_in_stacks_of_a_scenarios_own_size_the_last_slots_train_as_the_others(
+    keys: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is left after whole vectors of numbers is computed otherwise: the last three of 27 slots trained so."""
+    data = "data={name: synthetic, clients: 400, records_per_client: 4, features: 64}"
+    asked = small(
+        data, "model={name: mlp, hidden: [64]}", "check_in={scheme: poisson, rate: 0.1}", "client.steps=4", *keys
+    )
+    prepared = prepare(asked)
+    task, arrays = prepared.task, prepared.state.parameters
+    node = TrainingNode(task, configuration.dataset(task.to_json(), ""))
+
+    def sums(first: int, last: int) -> dict[str, np.ndarray]:
+        return trained(node, arrays, order_of(list(range(first, last)), task))[0]
+
+    parts = [sums(0, 16), *(sums(client, client + 1) for client in range(16, 40))]
+    for name, total in sums(0, 40).items():
+        np.testing.assert_array_equal(total, sum(part[name] for part in parts))
+    assert "one by one" not in caplog.text
+
+
 def test_a_model_that_cannot_share_a_stack_trains_alone_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
     node_of.cache_clear()
     for _ in range(2):
@@ -228,9 +253,8 @@ def test_a_model_that_cannot_share_a_stack_trains_alone_and_the_log_says_so(capl
     assert len(said) == len(set(node_of("one's own, one by one")._slots)), "once for every shape"
 
 
-@pytest.mark.parametrize("slots", [1, 2, 8])
-@pytest.mark.parametrize("fault", ["none", "slot", "mates", "not finite", "largest"])
-def test_what_depends_on_slot_or_mates_is_found(slots: int, fault: str) -> None:
+def found(slots: int, fault: str, numbers: int) -> bool:
+    """Whether a fault is found, of updates that are said to have so many numbers: many are tried once."""
     like = PaddedRecords(np.zeros((slots, 4, 3), np.float32), np.zeros((slots, 4), np.int64), np.zeros(slots, np.int64))
 
     def train(cohort: PaddedRecords, seeds: np.ndarray, kept: np.ndarray) -> dict[str, torch.Tensor]:
@@ -238,6 +262,8 @@ def test_what_depends_on_slot_or_mates_is_found(slots: int, fault: str) -> None:
         match fault:
             case "slot":
                 sums = sums * (1 + torch.arange(slots) % 2 * 2**-22)
+            case "last slot":
+                sums[-1] *= 1.001
             case "mates":
                 sums = sums * (1 + 2**-22 * torch.from_numpy(cohort.sizes > 0).sum())
             case "not finite":
@@ -247,7 +273,17 @@ def test_what_depends_on_slot_or_mates_is_found(slots: int, fault: str) -> None:
                 sums = sums + (2**-22 * sums if finite > 1e6 else 0)
         return {"weight": sums[torch.from_numpy(kept), None]}
 
-    assert bool(why_alone(train, like, 1)) == (fault != "none" and slots > 1)
+    return bool(why_alone(train, like, numbers))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+@pytest.mark.parametrize("fault", ["none", "slot", "mates", "not finite", "largest"])
+def test_what_depends_on_slot_or_mates_is_found(slots: int, fault: str) -> None:
+    assert found(slots, fault, 1) == (fault != "none" and slots > 1)
+
+
+def test_one_try_compares_every_slot() -> None:
+    assert all(found(slots, "last slot", 10**6) for slots in range(2, 40))
 
 
 def test_a_learning_rate_that_diverges_hides_nothing() -> None:
