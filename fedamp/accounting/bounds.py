@@ -214,24 +214,6 @@ def epsilon_from_rdp(
     return float(np.min(values - math.log(question.delta) / (checked - 1)))
 
 
-def best_of_geometric(orders: Array, divergences: Array, runs: float) -> Array:
-    """Rényi divergences of showing the best of a random number of runs (Papernot and Steinke 2022, Theorem 2, eta = 1).
-
-    The number of runs is geometric: each run is the last with probability 1 / ``runs``. Each run draws its settings
-    independently. The choice may depend on everything that the runs release, and nothing else is shown:
-
-        D'(a) <= D(a) + 2 min over b of ((1 - 1 / b) D(b) + log(runs) / b) + log(runs) / (a - 1).
-
-    Args:
-        orders: a > 1, shape (n,).
-        divergences: D(a), upper bounds for every run, shape (n,).
-        runs: the expected number, at least 1.
-    """
-    log_runs = math.log(runs)
-    once = min(log_runs, *(divergences * (1 - 1 / orders) + log_runs / orders))  # at b = 1: no weight on D
-    return np.asarray(divergences + 2 * once + log_runs / (orders - 1))
-
-
 def checked_orders(orders: Sequence[float] | Array | float) -> Array:
     """Orders as an array of shape (n,), each > 1 and finite, or ValueError."""
     array = np.atleast_1d(np.asarray(orders, dtype=np.float64))

@@ -137,7 +137,7 @@ class Mechanism:
     @property
     def is_empty(self) -> bool:
         """True if nobody ever takes part: rate 0, no rounds."""
-        return False
+        return any(getattr(self, name, None) == 0 for name in ("rate", "times", "k", "released"))
 
     @property
     def is_private(self) -> bool:
@@ -377,10 +377,7 @@ class NotPrivate(Mechanism):
     """A release without noise (noise multiplier 0): epsilon is infinite, for any neighbours. Release: f + v."""
 
     text = "no noise, no privacy"
-
-    @property
-    def is_private(self) -> bool:
-        return False
+    is_private = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -468,10 +465,6 @@ class GroupPoissonGaussian(Release):
         "Gaussian noise of multiplier {0.noise_multiplier:g}"
     )
 
-    @property
-    def releases_nothing(self) -> bool:
-        return self.rate == 0
-
 
 @dataclass(frozen=True)
 class SubstitutedPoissonGaussian(Mechanism):
@@ -484,13 +477,7 @@ class SubstitutedPoissonGaussian(Mechanism):
     rate: checks.Probability
     text = "Poisson sampling at rate {0.rate:g} of Gaussian noise of multiplier {0.noise_multiplier:g}"
 
-    @property
-    def relation(self) -> Relation | None:
-        return Relation.SUBSTITUTION
-
-    @property
-    def releases_nothing(self) -> bool:
-        return self.rate == 0
+    relation = Relation.SUBSTITUTION
 
 
 @dataclass(frozen=True)
@@ -532,10 +519,6 @@ class Repeat(OfOne):
     @property
     def words(self) -> str:
         return f"{self.times} times ({self.mechanism.words})" if self.times else "nothing"
-
-    @property
-    def is_empty(self) -> bool:
-        return self.times == 0
 
     @property
     def span(self) -> int:
@@ -582,10 +565,6 @@ class Poisson(Hidden):
 
     rate: checks.Probability
     text = "Poisson sampling at rate {0.rate:g} of ({0.mechanism.words})"
-
-    @property
-    def is_empty(self) -> bool:
-        return self.rate == 0
 
 
 @dataclass(frozen=True)
@@ -634,10 +613,6 @@ class Allocation(Hidden):
         return f"{chosen} of {self.rounds} ({self.mechanism.words})"
 
     @property
-    def is_empty(self) -> bool:
-        return self.k == 0
-
-    @property
     def span(self) -> int:
         return self.rounds
 
@@ -658,10 +633,6 @@ class AllocationPrefix(Hidden):
     @property
     def words(self) -> str:
         return f"the first {self.released} rounds of ({self.whole().words})"
-
-    @property
-    def is_empty(self) -> bool:
-        return self.k == 0 or self.released == 0
 
     @property
     def span(self) -> int:
@@ -691,6 +662,9 @@ class _Begun(Hidden, is_kind=False):
     def span(self) -> int:
         return self.rounds if self.released is None else self.released
 
+    def _prefix(self, rounds: int) -> Mechanism:
+        return replace(self, released=rounds)  # type: ignore[call-arg]
+
 
 @dataclass(frozen=True)
 class CappedPoisson(_Begun):
@@ -719,13 +693,6 @@ class CappedPoisson(_Begun):
             f"person ({self.mechanism.words})"
         )
 
-    @property
-    def is_empty(self) -> bool:
-        return self.rate == 0 or self.span == 0
-
-    def _prefix(self, rounds: int) -> Mechanism:
-        return replace(self, released=rounds)
-
 
 @dataclass(frozen=True)
 class Cyclic(Hidden):
@@ -741,23 +708,16 @@ class Cyclic(Hidden):
     k: Annotated[int, checks.UpTo("rounds")]
     rounds: checks.Count
     classes: Annotated[int, checks.UpTo("rounds", smallest=1)]
+    text = "{0.of_a_class.words}, in one of {0.classes} public classes of {0.rounds} rounds"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.count("k", self.k, 0, self.rounds // self.classes, "rounds // classes")
 
     @property
-    def words(self) -> str:
-        return f"{self.of_a_class.words}, in one of {self.classes} public classes of {self.rounds} rounds"
-
-    @property
     def of_a_class(self) -> Mechanism:
         """The run over the rounds of a class with the fewest: what is charged."""
         return Allocation(self.mechanism, self.k, self.rounds // self.classes)
-
-    @property
-    def is_empty(self) -> bool:
-        return self.k == 0
 
     @property
     def span(self) -> int:
@@ -814,16 +774,9 @@ class Spaced(_Begun):
         return spaced_sets(self.rounds, self.k, self.gap)
 
     @property
-    def is_empty(self) -> bool:
-        return self.k == 0 or self.released == 0
-
-    @property
     def shown(self) -> Mechanism:
         """The run of a person whose rounds are known: the rows of different participations do not meet."""
         return Repeat(self.mechanism, min(self.k, -(-self.span // self.gap)))
-
-    def _prefix(self, rounds: int) -> Mechanism:
-        return replace(self, released=rounds)
 
 
 def spaced_sets(rounds: int, k: int, gap: int) -> int:
@@ -936,12 +889,11 @@ class LinearCombination(Mechanism):
 
 
 @dataclass(frozen=True)
-class Group(Mechanism):
+class Group(OfOne):
     """A mechanism as ``size`` people (1 to 1000) together see it, who choose and are sampled independently of one
     another; ``group`` uses it where it knows nothing exact. Release: M, with K people in or out together.
     """
 
-    mechanism: Annotated[Mechanism, mechanism_of]
     size: Annotated[int, partial(checks.count, largest=1000)]
     text = "a group of {0.size}: {0.mechanism.words}"
 
@@ -950,16 +902,7 @@ class Group(Mechanism):
         if self.size > 1 and self.mechanism.contains((Cyclic, Spaced)):
             raise ValueError("a group of people whose rows meet in banded noise is not charged; expected: size 1")
 
-    @property
-    def is_of_whole_run(self) -> bool:
-        return True
-
-    @property
-    def span(self) -> int:
-        return self.mechanism.span
-
-    def _prefix(self, rounds: int) -> Mechanism:
-        return Group(self.mechanism.after(rounds), self.size)
+    is_of_whole_run = True
 
 
 @dataclass(frozen=True)
@@ -991,10 +934,6 @@ class WithoutReplacement(Mechanism):
         together = "" if self.size == 1 else f", as {self.size} of them together see it"
         return f"{self.batch} of {self.population} people without replacement ({self.mechanism.words}){together}"
 
-    @property
-    def is_of_whole_run(self) -> bool:
-        return True
+    is_of_whole_run = True
 
-    @property
-    def relation(self) -> Relation | None:
-        return Relation.SUBSTITUTION
+    relation = Relation.SUBSTITUTION

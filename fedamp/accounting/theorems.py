@@ -42,7 +42,6 @@ from fedamp.accounting.events import (
     MixedCoordinate,
     ModelMix,
     NotPrivate,
-    OfOne,
     Poisson,
     RandomisedResponse,
     RandomSelection,
@@ -135,7 +134,7 @@ def unamplified(event: Mechanism) -> Mechanism:
             return unamplified(event.of_a_class)
         case Spaced():
             return unamplified(event.shown)
-        case OfOne(inner):
+        case Hidden(inner):
             return unamplified(inner)
         case Compose() | RandomSelection():
             return event.with_parts(unamplified)

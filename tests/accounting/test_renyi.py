@@ -18,7 +18,6 @@ from fedamp.accounting import (
     Submodels,
     epsilon_from_rdp,
 )
-from fedamp.accounting.bounds import best_of_geometric
 from fedamp.accounting.renyi import Transform, moments_of, negative_moments
 
 
@@ -178,25 +177,6 @@ def test_tight_conversion_agrees_with_dp_accounting_and_beats_the_loose_one():
     tight, loose = (epsilon_from_rdp(orders, divergences, 1e-6, kind) for kind in ("tight", "loose"))
     assert tight == pytest.approx(peer.get_epsilon(1e-6), rel=1e-6)
     assert tight < loose == pytest.approx(min(divergences + math.log(1e6) / (orders - 1)), rel=1e-12)
-
-
-@pytest.mark.parametrize("expected", [1, 3, 20])
-def test_the_best_of_a_random_number_of_runs_costs_no_more_than_is_charged(expected):
-    """The best of a geometric number of answers: its law in full, and its worst delta."""
-    true, delta, orders = 0.6, 1e-3, np.arange(2.0, 257.0)
-    divergences = best_of_geometric(orders, RandomisedResponse(true).rdp(orders), expected)
-    bound = epsilon_from_rdp(orders, divergences, delta)
-
-    def shows_best(once: float) -> float:  # 1 - E[(1 - once)^K], K geometric
-        stop = 1 / expected
-        return 1 - stop * (1 - once) / (1 - (1 - stop) * (1 - once))
-
-    here, out = shows_best(true), shows_best(1 - true)
-    pairs = [(here, out), (1 - here, 1 - out), (out, here), (1 - out, 1 - here)]
-    assert max(p - math.exp(bound) * q for p, q in pairs) <= delta
-    alone = math.log(true / (1 - true))
-    assert bound <= 3 * alone + 2 * math.log(expected) + 1  # not empty: about three times one run
-    assert expected > 1 or bound <= alone  # one run is one run; its delta is of use
 
 
 @pytest.mark.parametrize(("noise", "copies"), [(0.8, 2), (1.0, 10), (2.0, 50)])
