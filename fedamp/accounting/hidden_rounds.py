@@ -127,18 +127,6 @@ class FiniteRound:
 Round = GaussianRound | FiniteRound
 
 
-class Tilts(NamedTuple):
-    """How rounds are held under a tilt of X. ``exponents``: shape (n,), of the ratio of a round in each class.
-    ``log_mu``: shape (n,), log mean of what such a round weighs. ``counts``: shape (S, n), how many rounds of each
-    class. ``log_chance``: shape (S,), of each row.
-    """
-
-    exponents: Array
-    log_mu: Array
-    counts: NDArray[np.int32]
-    log_chance: Array
-
-
 @dataclass(frozen=True, eq=False)
 class HiddenRounds:
     """One factor of X: a person takes part in H of ``rounds`` released rounds, a uniform set of a random size.
@@ -190,13 +178,15 @@ class HiddenRounds:
             weights[taken] = np.exp(logs)
         return weights
 
-    def tilts(self, order: float) -> Tilts:
-        """Of X^order at whole orders; below 2 of X times Y of docs/k-of-t.md, Proposition 5."""
+    def tilts(self, order: float) -> tuple[Array, Array, "Occupancies"]:
+        """How rounds are held under X^order, at whole orders, or below 2 under X times Y of docs/k-of-t.md, Proposition
+        5: of each class the exponent of a round's ratio and the log mean of what it weighs; how many rounds each has.
+        """
         exponents = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
         log_mu = np.array([self.round.log_moment(exponent) for exponent in exponents])
         if order >= 2:
-            return Tilts(exponents, log_mu, *occupancies(self.chances, self.rounds, int(order)))
-        return Tilts(exponents, log_mu, *pairs(self.chances, self.rounds, order - 1))
+            return exponents, log_mu, occupancies(self.chances, self.rounds, int(order))
+        return exponents, log_mu, pairs(self.chances, self.rounds, order - 1)
 
     @property
     def work(self) -> int:
@@ -241,15 +231,14 @@ class PairOfPeople(HiddenRounds):
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(means))
 
-    def tilts(self, order: float) -> Tilts:
+    def tilts(self, order: float) -> tuple[Array, Array, "Occupancies"]:
         """X^2 is a mean over two pairs of sets. Rounds held a times by the first pair and b times by the second are of
         the classes (a + b, a b) = (0, 0), (1, 0), (2, 0), (2, 1), (3, 2), (4, 4), and weigh exp(a b / s^2).
         """
         if order != 2 or self.round.log_moment(2.0) > 600:
             raise NotEvaluable("two people are sampled at order 2 only, and not at little noise")
-        counts, log_chance = _pairs_of_pairs(self.chances, self.rounds)
         both = np.array([0.0, 0.0, 0.0, 1.0, 2.0, 4.0]) * self.round.log_moment(2.0)
-        return Tilts(np.array([0.0, 1.0, 2.0, 2.0, 3.0, 4.0]), both, counts, log_chance)
+        return np.array([0.0, 1.0, 2.0, 2.0, 3.0, 4.0]), both, _pairs_of_pairs(self.chances, self.rounds)
 
 
 class Beginnings(NamedTuple):

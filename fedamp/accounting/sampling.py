@@ -317,7 +317,7 @@ class _Tilted(NamedTuple):
 
     @classmethod
     def of(cls, factor: HiddenRounds, order: float) -> "_Tilted":
-        exponents, log_mu, counts, log_chance = factor.tilts(order)
+        exponents, log_mu, (counts, log_chance) = factor.tilts(order)
         log_weights = log_chance + counts @ log_mu
         largest = float(log_weights.max())
         below = np.cumsum(np.exp(log_weights - largest))
