@@ -117,7 +117,7 @@ QUESTIONS = {
 
 WHY = {  # of what is wider than one per cent, or takes more than two seconds
     "5 of 50": "the worst network is not known: the lower end is that of a very wide one, the upper end that of labels",
-    "10 of 10,000": "few of many rounds: draws meet a loss seldom; the law that bounds them takes the time",
+    "10 of 10,000": "few of many rounds: draws meet a loss seldom, and each of them takes long",
     "10 of 100,000": "few of many rounds: 300 blocks of them are sampled for the lower end",
     "4 spaced": "t schedules are drawn by a chain, whose tables take the time",
     "the same, after 15": "each of the curve's rounds has tables and draws of its own",
