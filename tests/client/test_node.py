@@ -134,7 +134,7 @@ def test_signals_reach_the_fork_and_a_killed_program_takes_it_along(parent):
     assert parent.process.poll() is None  # it is still the first one
 
 
-def test_a_message_goes_on_where_the_parent_dies_and_the_next_one_waits_for_another_parent(parent):
+def test_a_message_goes_on_where_the_parent_dies_and_the_next_waits_for_another(parent):
     sleeping = parent.ask("sleep", "1")
     sleeping.stdin.close()
     assert "sleeping" in [sleeping.stdout.readline(), sleeping.stdout.readline()][1]

@@ -84,7 +84,7 @@ def test_hosted_units_go_to_their_node_and_units_without_a_host_are_dropped():
     assert asked(roster_of(Nodes({})), batch(0, 1)) == {}
 
 
-def test_a_node_that_was_started_again_between_two_rounds_is_queried_before_the_next_one():
+def test_a_node_started_again_between_two_rounds_is_queried_before_the_next():
     grid = Nodes({2: [0], 3: [1]})
     roster = roster_of(grid)
     grid.asked.clear()
