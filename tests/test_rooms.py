@@ -20,6 +20,7 @@ ORDER = (
     ("noise",),
     ("data", "models", "secure"),
     ("federation",),
+    ("population",),
     ("engines",),
     ("client",),
     ("strategies",),

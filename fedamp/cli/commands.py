@@ -13,7 +13,7 @@ from typer import Argument, Context, Exit, Option, Typer
 
 from fedamp.base.text import printable
 from fedamp.base.version import version
-from fedamp.cli import agreements, first, membership, terminal
+from fedamp.cli import agreements, first, membership, population, terminal
 from fedamp.cli.terminal import (
     AsJson,
     Format,
@@ -36,6 +36,8 @@ app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_se
 app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
 shipped = Typer(help="The shipped scenarios, and the JSON schema for editors.", no_args_is_help=True)
 app.add_typer(shipped, name="scenarios")
+app.add_typer(population.app, name="population")
+app.command()(population.total)
 for command in (first.new, first.explain, first.check, agreements.agreement, agreements.join, *membership.COMMANDS):
     app.command()(command)
 

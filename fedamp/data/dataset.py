@@ -133,6 +133,10 @@ class DataSection(Section, ABC):
     def count_clients(self, folder: Path) -> int:
         """Number of clients of :meth:`load`. Reads no more than a natural partition needs."""
 
+    def unit_names(self, folder: Path) -> list[str]:
+        """The name of each client of :meth:`load`, in their order: by default its number."""
+        return [str(client) for client in range(self.count_clients(folder))]
+
     @abstractmethod
     def count_records(self, folder: Path) -> int:
         """Number of training records of :meth:`load`."""

@@ -235,6 +235,12 @@ class StoredData(DataSection):
         self.partition.check_enough(records, self.clients)
         return self.clients
 
+    def unit_names(self, folder: Path) -> list[str]:
+        tables = self.open(folder)
+        if tables.federation is None and isinstance(self.partition, NaturalPartition):
+            return [_name(each) for each in distinct(tables.train.column(self.partition.column))[0].tolist()]
+        return super().unit_names(folder)
+
     def count_records(self, folder: Path) -> int:
         return self._count_training(self.open(folder))
 
@@ -445,6 +451,13 @@ class BenchmarkData(StoredData):
 
     def _draw(self, train: Table, strata: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
         return partition.hold_out(rng.public_stream(seed, "test-set"), strata, self.test_fraction)
+
+
+def _name(client: Any) -> str:
+    """The name that a column gives a client: a whole number is written alike in every format."""
+    if isinstance(client, bytes):
+        return client.decode(errors="backslashreplace")
+    return str(int(client) if isinstance(client, float) else client)
 
 
 def _wrong_inputs(table: Table, number: int, form: Form) -> DataError:

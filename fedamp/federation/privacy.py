@@ -32,6 +32,12 @@ class Privacy(Section):
     )
     group_size: Count = Field(1, description="number of units protected together")
     noise: AnyNoise = IndependentNoise()
+    population: str | None = Field(
+        None,
+        min_length=1,
+        exclude_if=lambda file: file is None,
+        description="file of fedamp population, whose people pay for the run; none: this run stands alone",
+    )
 
     @model_validator(mode="after")
     def _auto_needs_a_budget(self) -> "Privacy":

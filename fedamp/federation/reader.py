@@ -309,6 +309,7 @@ def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
         },
         # A custom model or loss: the scenario of a run folder must find it in the same place.
         "model": {"initial": model.initial, "folder": (model.folder or "") if imports else None},
+        "privacy": {"population": scenario.privacy.population},
     }
     changes = {}
     for section, found in paths.items():

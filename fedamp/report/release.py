@@ -117,6 +117,7 @@ def public(scenario: Scenario, plan: Plan) -> dict[str, Any]:
     says whether they see who checks in.
     """
     content: dict[str, Any] = _without_paths(scenario.model_dump(mode="json", exclude=LEFT_OUT))
+    content["privacy"].pop("population", None)
     content["engine"] = scenario.engine.model_dump(mode="json", include={"clients_per_batch", "precision"})
     if plan.terms is not None:
         content["aggregation"]["nodes"] = plan.terms.nodes

@@ -109,6 +109,17 @@ class Cells(NamedTuple):
         return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
 
 
+def total_table(answer: Answer) -> RenderableType:
+    """The cost of several runs: each, all of them fixed in advance, and each chosen after the others."""
+    columns: dict[str, Cell] = {"run": "run", "epsilon": "epsilon"}
+    rows = {
+        "fixed in advance": answer["fixed"],
+        "chosen one after another": f"a budget of {at_most(answer['adaptive_epsilon'], 3)}",
+        "delta": answer["delta"],
+    }
+    return Group(listing(answer["runs"], columns), facts("for somebody who is in all of them", rows))
+
+
 def spread(rows: Sequence[Any], count: int) -> list[Any]:
     """At most ``count`` of the rows, evenly spread, with the last one."""
     chosen = {max(1, round(share * len(rows) / count)) for share in range(1, count + 1)} if rows else set()

@@ -12,6 +12,8 @@ from fedamp.federation.plan import PROTECTIONS
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from fedamp.population.account import PopulationRecord
+
 GUARANTEES = "docs/threat-model.md"
 ENDINGS = {
     "finished": "finished",
@@ -77,6 +79,20 @@ def for_nodes(epsilon: float, unamplified: float, protection: str = "") -> str:
     """The guarantee towards a registered node, of units of other nodes, and what hides check-ins from it."""
     charged = ", charged without amplification" if epsilon >= 0.999 * unamplified else ""
     return f"epsilon <= {at_most(epsilon, 3)}{charged}" + (f"; {PROTECTIONS[protection]}" if protection else "")
+
+
+THIS_RUN_ALONE = "this run alone; other uses of these people's data add to this"
+
+
+def for_people(population: "PopulationRecord | None") -> str:
+    """What all uses of the people's data cost together, of those that are charged to one population."""
+    if population is None:
+        return THIS_RUN_ALONE
+    fixed = population.fixed_epsilon
+    known = "" if fixed is None else f" ({at_most(fixed, 3)} had they been fixed in advance)"
+    promised = f"epsilon <= {population.budget_epsilon:g} at delta = {numbers.power(population.delta)}"
+    needed = f"{population.uses} so far need {at_most(population.adaptive_epsilon, 3)}{known}"
+    return f"{promised} for all uses charged to this population, however they are chosen; {needed}"
 
 
 def setting(key: str, keys: Iterable[str] = ()) -> str:

@@ -14,6 +14,7 @@ from fedamp.base.files import LOCK, flush, locked, modes_of, read_regular, refus
 from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
 from fedamp.federation.scenario import Scenario
+from fedamp.population.account import CLAIM
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 
 RUNS = Path("runs")
@@ -29,6 +30,7 @@ class RunFolder:
         self.model, self.plots = path / "model.safetensors", path / "plots"
         self.log, self.checkpoints = path / "log.txt", path / "checkpoint"
         self.personal = path / "personal.bin"  # parameters that stay with their client
+        self.claim = path / CLAIM
         self.seed, self.salt, self.certificate = path / "seed.secret", path / "salt.secret", path / "certificate.json"
 
     def append_round(self, record: RoundRecord) -> None:
@@ -165,7 +167,7 @@ def opened(scenario: Scenario, out: Path | None, resume: bool) -> Iterator[tuple
                     yield folder, seed
             except InputError:
                 if not resume and not folder.ledger.exists():  # bad input leaves no files behind
-                    for file in (folder.scenario, folder.rounds, folder.log, folder.path / LOCK):
+                    for file in (folder.scenario, folder.rounds, folder.log, folder.claim, folder.path / LOCK):
                         with suppress(OSError):  # the folder is read-only
                             file.unlink(missing_ok=True)
                     if made:

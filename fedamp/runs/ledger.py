@@ -24,6 +24,7 @@ from fedamp.federation import reader
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.plan import ADJACENCY, Plan, make_plan
 from fedamp.federation.scenario import Scenario
+from fedamp.population.account import PopulationRecord
 from fedamp.runs import chain
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import (
@@ -58,11 +59,16 @@ class Ledger:
     A round is in it before its model is released. A round that is computed again after a crash must give the model
     that the ledger names: releasing another one would spend the round's budget twice.
     ``frozen_sha256`` is the digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`), and
-    ``evaluation`` says what models are evaluated on.
+    ``evaluation`` says what models are evaluated on, and ``population`` who pays for the run.
     """
 
     def __init__(
-        self, file: Path, plan: Plan, frozen_sha256: str | None = None, evaluation: str = NOT_EVALUATED
+        self,
+        file: Path,
+        plan: Plan,
+        frozen_sha256: str | None = None,
+        evaluation: str = NOT_EVALUATED,
+        population: PopulationRecord | None = None,
     ) -> None:
         self.file, self.folder, self.plan, charge = file, RunFolder(file.parent), plan, plan.charge
         self.releases: list[LedgerEntry] = []
@@ -78,6 +84,7 @@ class Ledger:
             epsilon_server=charge.server_epsilon and Bracket.of(charge.server_epsilon),
             epsilon_nodes=charge.nodes_epsilon and Bracket.of(charge.nodes_epsilon),
             assumptions=(SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED, *ASSUMPTIONS, evaluation),
+            population=population,
             stopped_because=None,
             files=None,
             releases=(),
@@ -88,6 +95,8 @@ class Ledger:
         self._start = verify.link("", self._head)
         if file.exists():
             found = self._read(frozen_sha256)
+            if found.population != population:
+                raise RunFolderError(f"{file}: charged to another use of a population; expected: as the run began")
             if found.is_evaluated != planned.is_evaluated:
                 asked = "evaluates its models on public test records" if found.is_evaluated else "evaluates no model"
                 raise RunFolderError(
@@ -336,7 +345,7 @@ def fingerprint(scenario: Scenario) -> str:
     """
     excluded: dict[str, Any] = {"description": True, "known_seed": True, "federation": True, "trackers": True}
     excluded |= {"engine": {"kind", "workers", "device", "address"}, "model": {"frozen_sha256"}}
-    excluded |= {"privacy": {"precision"}}  # which the ledger holds
+    excluded |= {"privacy": {"precision", "population"}}  # which the ledger holds
     if isinstance(scenario.aggregation, PlainAggregation):  # as before there was another
         excluded["aggregation"] = True
     content = scenario.model_dump(mode="json", by_alias=True, exclude=excluded)

@@ -23,6 +23,7 @@ from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
 from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.federation.submodels import Part
+from fedamp.population.account import PopulationRecord
 
 FROM_SYSTEM = "from the operating system"
 KNOWN_SEED = "known: the scenario's, so everybody who knows it can subtract the noise"
@@ -219,6 +220,7 @@ class LedgerRecord(Charged):
     ``frozen_sha256`` is of a custom model's frozen weights, ``noise_coefficients`` are c_1, c_2, .. of banded noise.
     ``server_mechanism`` and ``epsilon_server`` are for who runs the server; without them the server sees everything.
     ``nodes_mechanism`` and ``epsilon_nodes`` are for a registered node of a deployment, of units of other nodes.
+    ``population`` says what the people have paid with this run; without it other uses of their data add to this one.
     Without noise ``guaranteed_epsilon`` is None, and while the run is played ``files`` is.
     """
 
@@ -238,6 +240,7 @@ class LedgerRecord(Charged):
     nodes_mechanism: Expression | None = Field(None, exclude_if=lambda found: found is None)
     epsilon_nodes: Bracket | None = Field(None, exclude_if=lambda found: found is None)
     guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+    population: PopulationRecord | None = Field(None, exclude_if=lambda found: found is None)
     noise_seed: str
     guarantees_explained_in: str = "docs/threat-model.md"
     stopped_because: Ending | None

@@ -30,6 +30,8 @@ from fedamp.federation import reader
 from fedamp.federation.plan import weakness
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.submodels import Part
+from fedamp.population.account import known_to
+from fedamp.population.store import Population
 from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, of_auto, plan_of
@@ -82,6 +84,12 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         yield Check("releases", "fail", str(error))
     weak = weakness(ledger.delta, ledger.units)
     yield Check.of("delta", f"{power(ledger.delta)} for {ledger.units} units", caution=weak)
+    if (told := ledger.population) is not None:
+        file = reader.load(files.scenario).privacy.population if files.scenario.is_file() else None
+        if file is None or not Path(file).is_file():
+            yield Check("population", "caution", f"use {told.use} of population {told.id}, whose file is not here")
+        else:
+            yield known_to(Population(Path(file)).read(), files.path, told.content())
     yield Check("noise", "caution" if ledger.has_known_seed else "pass", ledger.noise_seed)
     if files.rounds.is_file() or files.summary.is_file():
         summary = Summary.read(files.summary) if files.summary.is_file() else None

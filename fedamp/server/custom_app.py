@@ -57,6 +57,8 @@ class AppStrategy(PrivateStrategy):
         scenario = scenario if isinstance(scenario, Scenario) else reader.load(scenario)
         if not isinstance(scenario.data, ExternalData):
             raise ScenarioError(f"data.name is {scenario.data.name}; expected in a custom app: external")
+        if scenario.privacy.population is not None:
+            raise ScenarioError("privacy.population: a custom app charges no people; expected: a run of fedamp")
         parameters = _parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
         plan.charge.check_budget()

@@ -31,6 +31,7 @@ from fedamp.errors import (
     StopTraining,
     UnwritableError,
 )
+from fedamp.population.account import Account, charged
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import Ledger, fingerprint
@@ -39,6 +40,7 @@ from fedamp.runs.records import (
     NOT_EVALUATED,
     Bracket,
     Ending,
+    LedgerRecord,
     Quality,
     RoundRecord,
     Summary,
@@ -78,7 +80,22 @@ def rounds(
         DivergedError: the model is no longer finite; the round was not released.
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
     """
-    run = _Run(prepared, grid, folder, observer)
+    known = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
+    ended = known is not None and known.stopped_because in ("finished", "budget")
+    digest = fingerprint(prepared.plan.scenario)
+    with charged(prepared.plan, digest, folder.path, known is not None, ended) as account:
+        yield from _rounds(prepared, grid, folder, observer, finish_round, account)
+
+
+def _rounds(
+    prepared: RunInputs,
+    grid: Grid,
+    folder: RunFolder,
+    observer: Observer,
+    finish_round: bool,
+    account: Account | None,
+) -> Iterator[RoundRecord]:
+    run = _Run(prepared, grid, folder, observer, account)
     observer.started(prepared, run.finished)
     interrupts = _interrupts(observer) if finish_round else nullcontext(lambda: False)
     with interrupts as interrupted, ThreadPoolExecutor(1) as meanwhile:
@@ -116,7 +133,10 @@ def rounds(
 class _Run:
     """One run between its start (or resumption) and its end."""
 
-    def __init__(self, prepared: RunInputs, grid: Grid, folder: RunFolder, observer: Observer) -> None:
+    def __init__(
+        self, prepared: RunInputs, grid: Grid, folder: RunFolder, observer: Observer, account: Account | None
+    ) -> None:
+        self.account = account
         self.observer, scenario = observer, prepared.plan.scenario
         if scenario.model.local:
             places = {
@@ -128,7 +148,8 @@ class _Run:
         self.fingerprint = fingerprint(self.plan.scenario)
         self.startup_seconds = 0.0
         evaluation = EVALUATED if prepared.evaluate_every else NOT_EVALUATED
-        self.ledger = Ledger(folder.ledger, self.plan, prepared.task.model.frozen_sha256, evaluation)
+        frozen, population = prepared.task.model.frozen_sha256, account.record if account else None
+        self.ledger = Ledger(folder.ledger, self.plan, frozen, evaluation, population)
         self.finished: list[RoundRecord] = []
         self.strategy = prepared.strategy(self._resume() or prepared.state, self._write_down)
         self.ledger.begin()
@@ -144,6 +165,8 @@ class _Run:
         if not self.startup_seconds:
             self.grid.get_node_ids()  # waits for the nodes: no work of the first round
             self.startup_seconds = perf_counter() - self.prepared.began
+        if self.account:
+            self.account.asks()
         self.round_began = perf_counter()
         aggregate = ask(self.strategy, self.grid, round_, meanwhile if round_ < self.plan.last_round else None)
         self.strategy.release(round_, aggregate)  # which calls write_down
@@ -183,6 +206,8 @@ class _Run:
             self._write_checkpoint(self.state, self.finished[-1])
         self.folder.write_model(self.state.model)
         self.ledger.conclude(summary)
+        if self.account:
+            self.account.ended = self.ledger.has_ended
         if self.ledger.has_ended and not (self.plan.known_seed or self.plan.scenario.federation.keep_secrets):
             log.info("the run has ended: its secret seed and its checkpoints are deleted")
             self.folder.delete_secrets()

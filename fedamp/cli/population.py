@@ -1,0 +1,128 @@
+"""``fedamp population``: what people have paid over all uses of their data; and ``fedamp total``."""
+
+import csv
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option, Typer
+
+from fedamp.cli import terminal
+from fedamp.cli.terminal import AsJson, load_scenario, print_answer
+from fedamp.errors import InputError
+from fedamp.report import tables
+
+app = Typer(no_args_is_help=True, help="What people pay in all: a budget over runs.")
+File = Annotated[Path, Argument(metavar="FILE", help="the population's file")]
+Data = Annotated[str | None, Option("--data", help="a scenario: its clients are people")]
+People = Annotated[Path | None, Option("--people", help="csv: a line for each unit, and the person if it is another")]
+
+
+def _people(data: str | None, people: Path | None) -> list[tuple[str, str]]:
+    if (data is None) == (people is None):
+        raise InputError("whom the population has is not clear; expected: --data SCENARIO, or --people FILE")
+    if people is None:
+        return [(name, name) for name in load_scenario(str(data), []).data.unit_names(Path())]
+    try:
+        rows = [row for row in csv.reader(people.read_text(encoding="utf-8").splitlines(), strict=True) if row]
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"{people}: cannot be read ({error})") from None
+    for number, row in enumerate(rows, start=1):
+        if len(row) > 2:
+            raise InputError(f"{people}: line {number} has {len(row)} columns; expected: a unit, and its person")
+    return [(row[0], row[-1]) for row in rows]
+
+
+@app.command()
+def new(
+    file: File,
+    epsilon: Annotated[float, Option(help="budget of each person")],
+    delta: Annotated[float, Option(help="of the same budget")],
+    data: Data = None,
+    people: People = None,
+) -> None:
+    """Make a population: people, and what all uses of their data may cost each of them."""
+    from fedamp.population.store import Population
+
+    made = Population.new(file, _people(data, people), epsilon, delta).read()
+    terminal.out.print(f"{len(made.epsilons):,} people; head {made.head}")
+
+
+@app.command()
+def add(
+    file: File,
+    epsilon: Annotated[float, Option(help="budget of each new person")],
+    data: Data = None,
+    people: People = None,
+) -> None:
+    """Add units and people."""
+    from fedamp.population.store import Population
+
+    (population := Population(file)).add(_people(data, people), epsilon)
+    contents = population.read()
+    terminal.out.print(f"{len(contents.epsilons):,} people; head {contents.head}")
+
+
+@app.command()
+def show(file: File, as_json: AsJson = False) -> None:
+    """What is spent, of whom the most is spent, and what is left."""
+    from fedamp.population.account import standing
+    from fedamp.population.store import Population
+
+    contents = Population(file).read()
+    answer = terminal.patiently(standing, contents)
+    counts = ", ".join(f"{number} {state}" for state, number in answer["uses"].items() if number) or "none"
+    shown = {key.removesuffix("_upper").replace("_", " "): tables.text(found, key) for key, found in answer.items()}
+    print_answer(answer, as_json, lambda _: tables.facts(None, shown | {"uses": counts}))
+
+
+@app.command()
+def history(file: File, person: Annotated[str, Argument(help="the person's id")], as_json: AsJson = False) -> None:
+    """The uses that a person was charged."""
+    from fedamp.population.store import Population, percent
+
+    population = Population(file)
+    number, contents = population.person(person), population.read()
+    uses = [
+        {
+            "use": use.id,
+            "run": use.name,
+            "state": use.state,
+            "units": charge.units,
+            "share": percent(charge.share, up=True),
+        }
+        for use, charge in contents.series(number)
+    ]
+    columns = {name: name for name in ("use", "run", "state", "units", "share")}
+    left = percent(max(1 - float(contents.spent()[number]), 0.0))
+    answer = {"budget_epsilon": float(contents.epsilons[number]), "delta": contents.delta, "left": left, "uses": uses}
+    print_answer(answer, as_json, lambda found: tables.listing(found["uses"], columns, f"{found['left']} left"))
+
+
+@app.command()
+def verify(
+    file: File,
+    runs: Annotated[list[Path] | None, Argument(help="run folders, released folders or zips")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether the file is as fedamp left it, and knows these runs."""
+    from fedamp.population.account import known_to
+    from fedamp.population.store import Population
+    from fedamp.population.total import ledger_of
+    from fedamp.runs.verify import checks_json
+
+    contents = Population(file).read()
+    checks = [known_to(contents, run, ledger_of(run).get("population")) for run in runs or ()]
+    answer = checks_json(checks) | {"head": contents.head, "people": len(contents.epsilons)}
+    print_answer(answer, as_json, lambda found: tables.checks_table(f"population, head {found['head']}", found))
+    terminal.judge(checks, f"{file}: ")
+
+
+def total(
+    runs: Annotated[list[Path], Argument(help="run folders, released folders or zips of the same people")],
+    delta: Annotated[float | None, Option(help="default: the largest of the runs")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What several runs cost together, for somebody who is in all of them."""
+    from fedamp.population.total import total
+
+    print_answer(terminal.patiently(total, runs, delta), as_json, tables.total_table)

@@ -1,0 +1,312 @@
+"""What one run does with a population's file: reserve before anybody is asked, settle at its end.
+
+The run folder holds ``population.json``, the claim of the run on its use. A claim has tokens. Whoever goes on with a
+run changes the token in the file, so of two copies of a run folder only one goes on.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from fedamp import rng
+from fedamp.accounting import Mechanism
+from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.filter import Budget
+from fedamp.accounting.verify import Check, chained
+from fedamp.base.files import FileRecord, write_atomically
+from fedamp.base.numbers import at_least, at_most
+from fedamp.base.record import Record
+from fedamp.errors import InputError, RunFolderError, ScenarioError
+from fedamp.federation.plan import Plan
+from fedamp.federation.scenario import Scenario
+from fedamp.population.store import (
+    STATES,
+    Charge,
+    Contents,
+    Counts,
+    Overspent,
+    Population,
+    PopulationError,
+    State,
+    Use,
+    counted,
+)
+
+CLAIM = "population.json"
+MOST_EXACT = 8  # uses up to which the cost of the fixed series is computed
+
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PopulationRecord(Record):
+    """What a ledger says of the population: of who has spent the most, with this run.
+
+    Attributes:
+        id, head: of the population, and of its chain after this use was reserved.
+        use: the id of this use.
+        budget_epsilon, delta: what all uses together keep, however they are chosen.
+        share: of the budget, spent with this run.
+        adaptive_epsilon: the budget that would have been enough so far, for uses that are chosen one after the other.
+        fixed_epsilon: upper end for the same uses, had they been fixed in advance; None: too many to compute.
+        uses: their number, with this run.
+    """
+
+    id: str
+    head: str
+    use: str
+    budget_epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    share: Annotated[float, Field(ge=0, le=1)]
+    adaptive_epsilon: NotNegative
+    fixed_epsilon: NotNegative | None
+    uses: Annotated[int, Field(ge=1)]
+
+
+class Claim(FileRecord):
+    """``population.json``; ``record`` is None until the use is reserved."""
+
+    kind: ClassVar[str] = "claim on a population"
+    population: str
+    use: str
+    tokens: tuple[str, ...]
+    record: PopulationRecord | None
+
+
+class Account:
+    """A run's use. ``record`` is for its ledger."""
+
+    def __init__(self, population: Population, place: Path, claim: Claim) -> None:
+        self.population, self._place, self._claim = population, place, claim
+        self._asked = self.ended = False
+
+    @property
+    def record(self) -> PopulationRecord:
+        assert self._claim.record is not None, "reserved"
+        return self._claim.record
+
+    def asks(self) -> None:
+        """Say that a message leaves now: from here on nothing is given back."""
+        if not self._asked:
+            self._move("running")
+            self._asked = True
+
+    def close(self) -> None:
+        """Settle a run that has ended; give back what was never asked for; leave the rest to whoever resumes it."""
+        state = self.population.read().uses[self._claim.use].state
+        if self.ended and state == "running":
+            self._move("settled")
+        elif state == "reserved":
+            self._move("void")
+
+    def _move(self, state: State) -> None:
+        self.population.move(self._claim.use, state, self._claim.tokens, self._claim.tokens[-1])
+
+    def _keep(self, **changes: object) -> None:
+        self._claim = self._claim.model_copy(update=changes)
+        write_atomically(self._place, self._claim.to_text().encode(), mode=0o600)
+
+
+@contextmanager
+def charged(plan: Plan, digest: str, folder: Path, begun: bool, ended: bool) -> Iterator[Account | None]:
+    """The account of a run while it is played; None: its scenario names no population.
+
+    Args:
+        plan: of the run.
+        digest: of its scenario.
+        folder: of the run, locked.
+        begun: whether it has a ledger.
+        ended: whether no round is left to play.
+
+    Raises:
+        PopulationError: somebody has not enough left, the file is not as it was, or the run is a copy.
+        ScenarioError: the run cannot be charged to people.
+    """
+    named, place = plan.scenario.privacy.population, folder / CLAIM
+    if named is None:
+        yield None
+        return
+    if plan.scenario.privacy.unit != "client":
+        raise ScenarioError("privacy.population charges people by client; expected: privacy.unit: client")
+    population, units = Population(Path(named)), plan.scenario.data.unit_names(Path())
+    if len(units) != plan.units:
+        raise ScenarioError(f"privacy.population: {len(units)} names for {plan.units} units; expected: one for each")
+    account = _opened(plan, digest, population, units, place, begun, ended)
+    try:
+        yield account
+    except BaseException:
+        with suppress(InputError):  # the person must see the first error
+            account.close()
+        raise
+    account.close()
+
+
+def _opened(
+    plan: Plan, digest: str, population: Population, units: Sequence[str], place: Path, begun: bool, ended: bool
+) -> Account:
+    contents = population.read()
+    if begun and not place.exists():
+        raise RunFolderError(f"{place}: gone; expected: as the run left it, or a run that began without a population")
+    if not place.exists():
+        token = _random()
+        claim = Claim(population=contents.id, use=_random(), tokens=(token,), record=None)
+        write_atomically(place, claim.to_text().encode(), mode=0o600)
+    account = Account(population, place, claim := Claim.read(place))
+    if claim.population != contents.id:
+        raise PopulationError(f"{population.file}: another population than the one with which the run began")
+    known = contents.uses.get(claim.use)
+    if known is None and begun:
+        raise PopulationError(f"{population.file}: it knows nothing of this run; expected: the file with all its uses")
+    wanted = _plan_digest(plan, digest)
+    if known is not None and known.plan != wanted:
+        raise PopulationError(f"{place}: the claim of another run; expected: as the run left it")
+    if known is None or known.state == "void":
+        _reserve(account, plan, wanted, units)
+    elif known.state == "settled" and not ended:
+        raise PopulationError(f"{population.file}: this run is settled; expected: a new run")
+    elif not ended:
+        account._keep(tokens=(*claim.tokens[-2:], _random()))
+        population.move(claim.use, "running" if known.state == "running" else "reserved", *_tokens(account))
+        account._keep(tokens=account._claim.tokens[-1:])
+        account._asked = known.state == "running"
+    if account._claim.record is None:  # killed between the reservation and its record
+        account._keep(record=_recorded(population.read(), claim.use))
+    return account
+
+
+def _tokens(account: Account) -> tuple[tuple[str, ...], str]:
+    return account._claim.tokens[:-1], account._claim.tokens[-1]
+
+
+def _reserve(account: Account, plan: Plan, wanted: str, units: Sequence[str]) -> None:
+    population, claim = account.population, account._claim
+    contents, counts = population.read(), counted(population.owners(units))
+    use = Use(claim.use, plan.scenario.name, wanted, charges(plan, contents, counts), counts, token=claim.tokens[-1])
+    try:
+        contents = population.reserve(use, units)
+    except Overspent as error:
+        raise error.with_words(what_fits(plan, error.budget, error.units, error.left)) from None
+    account._keep(record=_recorded(contents, use.id))
+
+
+def _recorded(contents: Contents, use: str) -> PopulationRecord:
+    spent = contents.spent()
+    person = int(np.argmax(np.where(contents.needed(contents.uses[use]) > 0, spent, -1.0)))
+    budget, share = contents.budget(person), float(spent[person])
+    return PopulationRecord(
+        id=contents.id,
+        head=contents.head,
+        use=use,
+        budget_epsilon=budget.epsilon,
+        delta=budget.delta,
+        share=share,
+        adaptive_epsilon=budget.spent(share),
+        fixed_epsilon=fixed(contents, person),
+        uses=len(contents.series(person)),
+    )
+
+
+def fixed(contents: Contents, person: int) -> float | None:
+    """Upper end of epsilon of a person's uses, had they been fixed in advance; None: too many, or no bound is known."""
+    if len(contents.series(person)) > MOST_EXACT:
+        return None
+    mechanism = contents.exact(person)
+    upper = 0.0 if mechanism is None else mechanism.epsilon(delta_left(contents.delta, MOST_EXACT)).upper
+    return upper if math.isfinite(upper) else None
+
+
+def mechanism_of(plan: Plan, units: int, noise_multiplier: float | None = None) -> Mechanism:
+    """What a run releases about a person with so many units in it, of all rounds that it may come to."""
+    noise = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
+    whole = plan.mechanism_at(noise, units)
+    last = plan.last_round if noise_multiplier is None else plan.scenario.rounds
+    return whole.after(last) if whole.span == plan.scenario.rounds else whole
+
+
+def charges(plan: Plan, contents: Contents, counts: Counts) -> tuple[Charge, ...]:
+    """The cost of a run for a person with each number of units in it, and each budget."""
+    if not plan.is_private:
+        raise ScenarioError("privacy.noise_multiplier: 0 costs more than any budget; expected with a population: noise")
+    pairs = set(zip(counts.tolist(), contents.epsilons[: len(counts)].tolist(), strict=True))
+    found = []
+    for units, epsilon in sorted(pair for pair in pairs if pair[0]):
+        mechanism = mechanism_of(plan, units)
+        found.append(Charge(units, epsilon, Budget(epsilon, contents.delta).share(mechanism), mechanism))
+    return tuple(found)
+
+
+def what_fits(plan: Plan, budget: Budget, units: int, left: float) -> str:
+    """Which noise, epsilon or k a run of this scenario could have with what is left, in words."""
+
+    def fits(changed: Plan, noise: float) -> bool:
+        return budget.share(mechanism_of(changed, units, noise), sampled=False) <= left
+
+    asked, noise = plan.scenario, plan.noise_multiplier
+    if left <= 0:
+        return "nothing more"
+    low, high = noise, noise
+    while not fits(plan, high):
+        low, high = high, 2 * high
+        if high > 1e4 * noise:
+            return "nothing: no noise is enough"
+    while high > 1.01 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(plan, middle) else (middle, high)
+    if asked.privacy.noise_multiplier == "auto":
+        cost = plan.mechanism_at(high, asked.privacy.group_size).epsilon(delta_left(asked.privacy.delta))
+        return f"privacy.epsilon at most {at_least(cost.lower, 2)}"
+    words = f"privacy.noise_multiplier at least {at_most(high, 3)}"
+    k = getattr(asked.check_in, "k", 1)
+    smaller = (replace(plan, scenario=_with_k(plan, less)) for less in range(k - 1, 0, -1))
+    fitting = next((each for each in smaller if fits(each, noise)), None) if 1 < k <= 50 else None
+    return words if fitting is None else f"{words}, or check_in.k at most {fitting.scenario.check_in.k}"  # type: ignore[union-attr]
+
+
+def _with_k(plan: Plan, k: int) -> Scenario:
+    return plan.scenario.model_copy(update={"check_in": plan.scenario.check_in.model_copy(update={"k": k})})
+
+
+def _plan_digest(plan: Plan, digest: str) -> str:
+    return chained(digest, {"units": plan.units, "mechanism": plan.mechanism.to_json()})
+
+
+def _random() -> str:
+    return f"{rng.seed_from_system():064x}"[:32]
+
+
+def standing(contents: Contents) -> dict[str, Any]:
+    """The state of a population, as JSON: of whom the most is spent, and how many uses it has of each state."""
+    spent = contents.spent()
+    person = int(np.argmax(spent))
+    budget, share = contents.budget(person), float(spent[person])
+    states = [use.state for use in contents.uses.values()]
+    return {
+        "people": len(spent),
+        "uses": {state: states.count(state) for state in STATES},
+        "budget_epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "share_spent": share,
+        "adaptive_epsilon_upper": budget.spent(share),
+        "fixed_epsilon_upper": fixed(contents, person),
+        "head": contents.head,
+    }
+
+
+def known_to(contents: Contents, run: Path, told: Mapping[str, Any] | None) -> Check:
+    """Whether a population knows a run, by what the run's ledger says of it."""
+    if told is None:
+        return Check("population", "caution", f"{run}: charged to no population")
+    wrong = None
+    if told["id"] != contents.id:
+        wrong = "charged to another population"
+    elif told["head"] not in contents.links:
+        wrong = f"the file does not hold the state of the run's ledger, {told['head']}: it was put back, or changed"
+    elif told["use"] not in contents.uses or not contents.uses[told["use"]].is_charged:
+        wrong = f"use {told['use']} is not charged"
+    state = "" if wrong else contents.uses[told["use"]].state
+    return Check.of("population", f"{run}: use {told['use']}, {state}", fail=wrong and f"{run}: {wrong}")

@@ -1,0 +1,529 @@
+"""The file of a population: an SQLite database to which events are only ever added.
+
+Each event has a link: SHA-256 of the link before and of its content. What was spent is computed from the events, so
+there is no sum that could be edited alone. The last link stands outside, too: in the ledgers of runs, and in a note in
+the owner's own folder (``$FEDAMP_HOME``, or ``~/.config/fedamp``), which finds a file that was put back or replaced.
+"""
+
+import base64
+import hashlib
+import json
+import math
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp import rng
+from fedamp.accounting import Compose, Mechanism, from_json
+from fedamp.accounting.filter import Budget
+from fedamp.accounting.verify import chained
+from fedamp.base.files import lock, read_regular, refuse_link, write_atomically, writing
+from fedamp.errors import InputError, UnwritableError
+
+FORMAT = "fedamp population 1"
+SLACK = 1 + 1e-12  # of sums of shares, for rounding
+
+State = Literal["reserved", "running", "settled", "void"]
+STATES: tuple[State, ...] = ("reserved", "running", "settled", "void")
+Counts = NDArray[np.uint16]
+
+
+class PopulationError(InputError):
+    """A population's file is wrong, its budget is spent, or a run does not belong to it."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a use costs a person with ``units`` units in it: the ``share`` of a budget with this ``epsilon``."""
+
+    units: int
+    epsilon: float
+    share: float
+    mechanism: Mechanism
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of people's data, its state, and the token of whoever may go on with it.
+
+    ``plan`` is a digest of what it does; ``counts`` has each person's number of units in it, by the person's number.
+    """
+
+    id: str
+    name: str
+    plan: str
+    charges: tuple[Charge, ...]
+    counts: Counts
+    state: State = "reserved"
+    token: str = ""
+
+    @property
+    def is_charged(self) -> bool:
+        return self.state != "void"
+
+    def charge_of(self, units: int, epsilon: float) -> Charge | None:
+        """The charge for a person with so many units in it."""
+        return next((each for each in self.charges if (each.units, each.epsilon) == (units, epsilon)), None)
+
+
+@dataclass
+class Contents:
+    """What the events of a population say. ``epsilons``: each person's budget, by number."""
+
+    id: str
+    salt: bytes
+    delta: float
+    epsilons: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    uses: dict[str, Use] = field(default_factory=dict)
+    links: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)  # digests of the units that each event added, in order
+
+    @property
+    def head(self) -> str:
+        return self.links[-1]
+
+    def spent(self, but: str = "") -> NDArray[np.float64]:
+        """The sum of each person's shares, without those of the use ``but``."""
+        total = np.zeros(len(self.epsilons))
+        for use in self.uses.values():
+            if use.is_charged and use.id != but:
+                total += self.needed(use)
+        return total
+
+    def needed(self, use: Use) -> NDArray[np.float64]:
+        """Each person's share of a use; infinite where none was computed."""
+        counts = self._padded(use)
+        needed = np.where(counts > 0, math.inf, 0.0)
+        for charge in use.charges:
+            needed[(counts == charge.units) & (self.epsilons == charge.epsilon)] = charge.share
+        return needed
+
+    def _padded(self, use: Use) -> Counts:
+        """Of all people, also of those who were added after the use."""
+        return np.pad(use.counts, (0, len(self.epsilons) - len(use.counts)))
+
+    def series(self, person: int) -> list[tuple[Use, Charge]]:
+        """The uses that a person was charged, in order."""
+        found = []
+        for use in self.uses.values():
+            units = int(use.counts[person]) if person < len(use.counts) else 0
+            if use.is_charged and units and (charge := use.charge_of(units, float(self.epsilons[person]))):
+                found.append((use, charge))
+        return found
+
+    def exact(self, person: int) -> Mechanism | None:
+        """All uses of a person as one mechanism, as if they had been fixed in advance."""
+        each = [charge.mechanism for _, charge in self.series(person)]
+        return Compose(tuple(each)) if len(each) > 1 else each[0] if each else None
+
+    def budget(self, person: int) -> Budget:
+        return Budget(float(self.epsilons[person]), self.delta)
+
+    def name(self, kind: str, name: str) -> bytes:
+        """The salted hash of a person's or unit's id."""
+        return hashlib.blake2b(f"{kind}:{name}".encode(), key=self.salt, digest_size=16).digest()
+
+
+_TABLES = """
+CREATE TABLE events (number INTEGER PRIMARY KEY, content TEXT NOT NULL, link TEXT NOT NULL);
+CREATE TABLE units (unit BLOB PRIMARY KEY, person INTEGER NOT NULL, owner BLOB NOT NULL, event INTEGER NOT NULL);
+"""
+
+
+class Population:
+    """The population in ``file``; PopulationError: it is missing, or not as fedamp left it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = Path(os.path.abspath(file))
+        self.read()
+
+    @classmethod
+    def new(cls, file: Path, people: Iterable[tuple[str, str]], epsilon: float, delta: float) -> "Population":
+        """Make the file of a new population.
+
+        Args:
+            people: a unit and the person whom it belongs to, each.
+            epsilon, delta: the budget of each of these people.
+
+        Raises:
+            PopulationError: the file exists, or one was kept there; an id is empty or stands twice; no such budget.
+        """
+        file = Path(os.path.abspath(file))
+        budget = _budget(epsilon, delta)
+        rows = _checked(people)
+        refuse_link(file)
+        if file.exists():
+            raise PopulationError(f"{file}: exists already; expected: a new file")
+        if (known := _kept_at(file)) is not None:
+            raise PopulationError(
+                f"{file}: a population was kept here, and what its people spent must not be forgotten"
+                f"; expected: that file back, or another name (its note is {known})"
+            )
+        beside = file.with_name(f".{file.name}.writing")
+        with writing(file):
+            for left in file.parent.glob(f"{beside.name}*"):  # of a crash
+                left.unlink()
+            os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            with _connected(beside) as database:
+                database.executescript(_TABLES)
+                id_, salt = (f"{rng.seed_from_system():064x}"[:length] for length in (32, 64))
+                about = {"kind": "population", "format": FORMAT, "id": id_, "salt": salt, "delta": budget.delta}
+                database.execute("BEGIN IMMEDIATE")
+                contents = _applied(None, about)
+                _append(database, contents, about)
+                _add(database, contents, rows, budget.epsilon)
+                database.execute("COMMIT")
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            with writing(file):
+                os.link(beside, file)  # never over another process's file
+        finally:
+            for left in beside.parent.glob(f"{beside.name}*"):
+                left.unlink(missing_ok=True)
+        return cls(file)
+
+    # What it says.
+
+    def read(self) -> Contents:
+        """What the file says, checked against its chain and against what was noted outside of it."""
+        with self._open(write=False) as (_, contents):
+            return contents
+
+    def owners(self, units: Sequence[str]) -> NDArray[np.int64]:
+        """The number of each unit's person, shape [units]; PopulationError: a unit is on no list."""
+        with self._open(write=False) as (database, contents):
+            return _owners(self.file, database, contents, units)
+
+    def person(self, name: str) -> int:
+        """The number of a person; PopulationError: nobody has this id."""
+        with self._open(write=False) as (database, contents):
+            owner = contents.name("person", name)
+            found = database.execute("SELECT person FROM units WHERE owner = ? LIMIT 1", (owner,)).fetchone()
+        if found is None:
+            raise PopulationError(f"{self.file}: nobody has the id {name!r}")
+        return int(found[0])
+
+    # What changes it: each in one transaction.
+
+    def add(self, people: Iterable[tuple[str, str]], epsilon: float) -> None:
+        """Add units and people; those who are new have the budget ``epsilon``, the others keep theirs."""
+        rows = _checked(people)
+        with self._open() as (database, contents):
+            _budget(epsilon, contents.delta)
+            _add(database, contents, rows, epsilon)
+
+    def reserve(self, use: Use, units: Sequence[str]) -> Contents:
+        """Charge a use to the people of ``units``, unless one of them has less left. A void use may come again.
+
+        Overspent: somebody has not enough left. PopulationError: the use is known, or its people changed meanwhile.
+        """
+        with self._open() as (database, contents):
+            known = contents.uses.get(use.id)
+            if known is not None and (known.state != "void" or known.plan != use.plan):
+                raise PopulationError(f"{self.file}: use {use.id} is {known.state} already; expected: a new one")
+            owners = _owners(self.file, database, contents, units)
+            if not np.array_equal(counted(owners), use.counts):
+                raise PopulationError(f"{self.file}: its people changed while the cost was computed; expected: again")
+            needed, left = contents.needed(use), 1 - contents.spent() * SLACK
+            short = np.flatnonzero(needed > left)
+            if len(short):
+                person = int(short[np.argmin((left - needed)[short])])
+                unit = units[int(np.argmax(owners == person))]
+                raise Overspent(self.file, contents, use, person, unit, len(short))
+            _append(database, contents, _content(use))
+        return contents
+
+    def move(self, use: str, state: State, tokens: Sequence[str], token: str) -> Contents:
+        """Change a use's state, for who holds one of ``tokens``; from then on ``token`` is needed.
+
+        Raises PopulationError: another process went on with it, or it cannot get from its state to this one.
+        """
+        allowed = {"reserved": ("reserved",), "running": ("reserved", "running"), "void": ("reserved", "void")}
+        with self._open() as (database, contents):
+            found = contents.uses.get(use)
+            if found is None:
+                raise PopulationError(f"{self.file}: no use {use}; expected: the file with all its uses")
+            if found.token not in tokens:
+                raise PopulationError(f"{self.file}: use {use}: another copy of this run went on; expected: that one")
+            if found.state not in allowed.get(state, ("running", "settled")):
+                raise PopulationError(f"{self.file}: use {use} is {found.state}, and cannot be {state} any more")
+            if (found.state, found.token) != (state, token):
+                _append(database, contents, {"kind": "state", "use": use, "state": state, "token": token})
+        return contents
+
+    @contextmanager
+    def _open(self, write: bool = True) -> Iterator[tuple[sqlite3.Connection, Contents]]:
+        """A transaction, and what the file says in it."""
+        refuse_link(self.file)
+        if not self.file.is_file():
+            raise PopulationError(f"{self.file}: no such population; expected: a file of fedamp population new")
+        if self.file.stat().st_mode & 0o077:
+            raise PopulationError(f"{self.file}: others may read it; expected: chmod 600")
+        notes = list(_notes())  # before the file, which may go on meanwhile
+        with _connected(self.file) as database:
+            database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            contents = _read(self.file, database)
+            _compare(self.file, contents, notes)
+            before = len(contents.links)
+            yield database, contents
+            database.execute("COMMIT")
+        if len(contents.links) > before or not any(note.get("id") == contents.id for _, note in notes):
+            _note(self.file, contents)
+
+
+class Overspent(PopulationError):
+    """Somebody has less left than a use costs: ``person`` by number, with ``units`` in it and the share ``left``."""
+
+    def __init__(
+        self, file: Path, contents: Contents, use: Use, person: int, unit: str, people: int, fits: str = ""
+    ) -> None:
+        self.given, self.person = (file, contents, use, person, unit, people), person
+        self.units, self.budget = int(use.counts[person]), contents.budget(person)
+        self.left = max(1 - float(contents.spent()[person]) * SLACK, 0.0)
+        needed = float(contents.needed(use)[person])
+        others = f" (and {people - 1} more)" if people > 1 else ""
+        super().__init__(
+            f"{file}: the person of unit {unit}{others} has {percent(self.left)} of the budget (epsilon "
+            f"{self.budget.epsilon:g} at delta {self.budget.delta:g}) left, and this use costs "
+            f"{percent(needed, up=True)}; expected: {fits or 'a cheaper one'}"
+        )
+
+    def with_words(self, fits: str) -> "Overspent":
+        """The same, with what would fit."""
+        return Overspent(*self.given, fits)
+
+
+def percent(share: float, up: bool = False) -> str:
+    """A share, never on the wrong side."""
+    if not math.isfinite(share):
+        return "more than all"
+    return f"{(math.ceil if up else math.floor)(share * 1e4) / 100:.4g} %"
+
+
+def _budget(epsilon: float, delta: float) -> Budget:
+    try:
+        return Budget(epsilon, delta)
+    except ValueError as error:
+        raise PopulationError(f"a population's {error}") from None
+
+
+def _checked(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    rows = list(people)
+    seen = set[str]()
+    for unit, person in rows:
+        if not unit or not person:
+            raise PopulationError(f"unit {unit!r} of person {person!r}: an empty id; expected: a name for each")
+        if unit in seen:
+            raise PopulationError(f"unit {unit!r} stands twice; expected: once, with its person")
+        seen.add(unit)
+    if not rows:
+        raise PopulationError("no people; expected: at least one")
+    return rows
+
+
+# Events.
+
+
+def _content(use: Use) -> dict[str, Any]:
+    charges = [
+        {"units": each.units, "epsilon": each.epsilon, "share": each.share, "mechanism": each.mechanism.to_json()}
+        for each in use.charges
+    ]
+    packed = base64.b64encode(zlib.compress(use.counts.astype("<u2").tobytes())).decode()
+    about = {"kind": "use", "use": use.id, "name": use.name, "plan": use.plan, "token": use.token}
+    return about | {"charges": charges, "people": packed}
+
+
+def _applied(contents: Contents | None, event: Mapping[str, Any]) -> Contents:
+    """The contents after an event. Raises LookupError, TypeError or ValueError for one that cannot be."""
+    if contents is None:
+        if event["kind"] != "population" or event["format"] != FORMAT:
+            raise ValueError(f"not a file of {FORMAT!r}")
+        return Contents(str(event["id"]), bytes.fromhex(event["salt"]), Budget(1.0, event["delta"]).delta)
+    match event["kind"]:
+        case "people":
+            more = int(event["people"])
+            contents.epsilons = np.r_[
+                contents.epsilons, np.full(more, Budget(event["epsilon"], contents.delta).epsilon)
+            ]
+            contents.rows.append(event["rows"])
+        case "use":
+            charges = [
+                Charge(each["units"], each["epsilon"], each["share"], from_json(each["mechanism"]))
+                for each in event["charges"]
+            ]
+            if any(not (0 <= each.share <= 1 and each.units > 0) for each in charges):
+                raise ValueError("a charge is not a share")
+            counts = np.frombuffer(zlib.decompress(base64.b64decode(event["people"])), "<u2")
+            given = event["use"], event["name"], event["plan"], tuple(charges), counts
+            contents.uses[event["use"]] = Use(*given, token=event["token"])
+        case "state":
+            if event["state"] not in STATES:
+                raise ValueError(f"no state {event['state']!r}")
+            changed = {"state": event["state"], "token": event["token"]}
+            contents.uses[event["use"]] = replace(contents.uses[event["use"]], **changed)
+        case _:
+            raise ValueError(f"no event {event['kind']!r}")
+    return contents
+
+
+def _append(database: sqlite3.Connection, contents: Contents, event: Mapping[str, Any]) -> None:
+    previous = contents.head if contents.links else ""
+    if previous:
+        _applied(contents, event)
+    contents.links.append(chained(previous, event))
+    row = len(contents.links), json.dumps(event), contents.head
+    database.execute("INSERT INTO events VALUES (?, ?, ?)", row)
+
+
+def _add(database: sqlite3.Connection, contents: Contents, rows: Sequence[tuple[str, str]], epsilon: float) -> None:
+    first, number = len(contents.epsilons), len(contents.links) + 1
+    known, people = dict(database.execute("SELECT owner, person FROM units")), first
+    for unit, person in rows:
+        owner = contents.name("person", person)
+        if owner not in known:
+            known[owner], people = people, people + 1
+        try:
+            row = contents.name("unit", unit), known[owner], owner, number
+            database.execute("INSERT INTO units VALUES (?, ?, ?, ?)", row)
+        except sqlite3.IntegrityError:
+            raise PopulationError(f"unit {unit!r} is on the list already; expected: new ones") from None
+    event = {"kind": "people", "people": people - first, "epsilon": epsilon, "rows": _digest_of_rows(database, number)}
+    _append(database, contents, event)
+
+
+def _digest_of_rows(database: sqlite3.Connection, event: int) -> str:
+    state = hashlib.sha256()
+    for unit, person, owner in database.execute(
+        "SELECT unit, person, owner FROM units WHERE event = ? ORDER BY unit", (event,)
+    ):
+        state.update(unit + owner + int(person).to_bytes(8, "little"))
+    return state.hexdigest()
+
+
+def _owners(file: Path, database: sqlite3.Connection, contents: Contents, units: Sequence[str]) -> NDArray[np.int64]:
+    known = dict(database.execute("SELECT unit, person FROM units"))
+    found = [known.get(contents.name("unit", unit), -1) for unit in units]
+    if -1 in found:
+        unit, missing = units[found.index(-1)], found.count(-1)
+        others = f" (and {missing - 1} more)" if missing > 1 else ""
+        raise PopulationError(f"{file}: unit {unit!r}{others} is not on its list; expected: fedamp population add")
+    return np.array(found, np.int64)
+
+
+def counted(owners: NDArray[np.int64]) -> Counts:
+    """How many units each person has, by number; PopulationError: more than a file holds."""
+    counts = np.bincount(owners)
+    if counts.max(initial=0) > np.iinfo(np.uint16).max:
+        raise PopulationError("a person has more than 65,535 units in this run; expected: fewer")
+    return counts.astype(np.uint16)
+
+
+def _read(file: Path, database: sqlite3.Connection) -> Contents:
+    """Replay the events; PopulationError: one is not as it was written."""
+
+    def damaged(what: str) -> PopulationError:
+        return PopulationError(f"{file}: damaged population: {what}; expected: as fedamp left it")
+
+    contents: Contents | None = None
+    links, numbers, last = list[str](), list[int](), ""
+    for number, text, link in database.execute("SELECT number, content, link FROM events ORDER BY number"):
+        try:
+            event = json.loads(text)
+            if number != len(links) + 1 or link != chained(last, event):
+                raise damaged(f"event {number} is not as it was written")
+            contents = _applied(contents, event)
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError, zlib.error) as error:
+            raise damaged(f"event {number}: {' '.join(str(error).split())}") from None
+        last = link
+        links.append(link)
+        if event["kind"] == "people":
+            numbers.append(number)
+    if contents is None:
+        raise damaged("it has no events")
+    contents.links = links
+    for number, told in zip(numbers, contents.rows, strict=True):
+        if _digest_of_rows(database, number) != told:
+            raise damaged(f"the people of event {number} are not as they were written")
+    rows, people = database.execute("SELECT count(*), count(DISTINCT person) FROM units").fetchone()
+    listed = database.execute(
+        f"SELECT count(*) FROM units WHERE event IN ({','.join('?' * len(numbers))})", numbers
+    ).fetchone()[0]
+    if rows != listed or people != len(contents.epsilons):
+        raise damaged("its list of people is not as it was written")
+    return contents
+
+
+@contextmanager
+def _connected(file: Path) -> Iterator[sqlite3.Connection]:
+    """The database, for one transaction; what SQLite says becomes one line."""
+    try:
+        database = sqlite3.connect(file, timeout=60, isolation_level=None)
+    except sqlite3.Error as error:
+        raise PopulationError(f"{file}: cannot be opened ({error})") from None
+    before = os.umask(0o077)  # of the files beside it
+    try:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+        yield database
+    except sqlite3.OperationalError as error:
+        kind = PopulationError if "no such" in str(error) else UnwritableError
+        raise kind(f"{file}: cannot be read or written ({error}); nothing was charged") from None
+    except sqlite3.DatabaseError as error:
+        raise PopulationError(f"{file}: damaged population: {error}; expected: as fedamp left it") from None
+    finally:
+        os.umask(before)
+        database.close()  # rolls an open transaction back
+
+
+# Notes outside of the file: which population is where, and how far it had come.
+
+
+def _folder() -> Path:
+    home = os.environ.get("FEDAMP_HOME")
+    return (Path(home) if home else Path.home() / ".config" / "fedamp") / "populations"
+
+
+def _notes() -> Iterator[tuple[Path, dict[str, Any]]]:
+    for file in sorted(_folder().glob("*.json")):
+        try:
+            yield file, json.loads(read_regular(file))
+        except (OSError, ValueError) as error:
+            raise PopulationError(f"{file}: damaged note ({error}); expected: as fedamp left it") from None
+
+
+def _kept_at(file: Path) -> Path | None:
+    return next((place for place, note in _notes() if note.get("file") == str(file)), None)
+
+
+def _compare(file: Path, contents: Contents, notes: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
+    for place, note in notes:
+        if note["id"] == contents.id:
+            number = note["number"]
+            if len(contents.links) < number or contents.links[number - 1] != note["head"]:
+                raise PopulationError(
+                    f"{file}: an earlier or another state of this population than {place} notes (event {number}); "
+                    "expected: the file with all its uses"
+                )
+        elif note["file"] == str(file):
+            raise PopulationError(f"{file}: another population than the one that {place} notes; expected: that one")
+
+
+def _note(file: Path, contents: Contents) -> None:
+    """Write down how far a population has come, unless a later state is noted."""
+    place = _folder() / f"{contents.id}.json"
+    with writing(place):
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with lock(place.with_suffix(".lock")):
+        if place.exists() and json.loads(read_regular(place))["number"] > len(contents.links):
+            return
+        note = {"id": contents.id, "file": str(file), "number": len(contents.links), "head": contents.head}
+        write_atomically(place, json.dumps(note).encode(), mode=0o600)

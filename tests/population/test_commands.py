@@ -1,0 +1,75 @@
+"""``fedamp population`` and ``fedamp total``, as a person types them."""
+
+import json
+
+import pytest
+import yaml
+
+from tests.population.test_account import SCENARIO, Opened
+
+
+@pytest.fixture
+def made(fedamp, tmp_path):
+    scenario = tmp_path / "people.yaml"
+    scenario.write_text(yaml.safe_dump(SCENARIO))
+    file = tmp_path / "people.db"
+    answer = fedamp("population", "new", file, "--data", scenario, "--epsilon", 4, "--delta", 1e-5)
+    assert (answer.status, answer.err) == (0, "")
+    return file
+
+
+def test_what_is_spent_is_shown_and_told_to_whom(fedamp, made, tmp_path):
+    for name in ("a", "b"):
+        Opened(made, tmp_path / name).play()
+    shown = json.loads(fedamp("population", "show", made, "--json").out)
+    assert shown["people"] == 30
+    assert shown["uses"]["settled"] == 2
+    assert 0 < shown["fixed_epsilon_upper"] < shown["adaptive_epsilon_upper"] < 4
+    history = json.loads(fedamp("population", "history", made, "7", "--json").out)
+    assert [use["run"] for use in history["uses"]] == ["people"] * 2
+    for command in (("show", made), ("history", made, "7"), ("verify", made)):
+        answer = fedamp("population", *command)
+        assert (answer.status, answer.err) == (0, "")
+        assert answer.out
+    text = fedamp("population", "history", made, "7").out
+    assert "settled" in text
+    assert "% left" in text
+
+
+def test_people_are_added_from_a_list(fedamp, made, tmp_path):
+    people = tmp_path / "more.csv"
+    people.write_text("x1,xenia\nx2,xenia\nyves\n")
+    answer = fedamp("population", "add", made, "--people", people, "--epsilon", 2)
+    assert answer.status == 0
+    assert answer.out.startswith("32 people")
+    assert fedamp("population", "history", made, "xenia").status == 0
+    again = fedamp("population", "add", made, "--people", people, "--epsilon", 2)
+    assert again.status == 2
+    assert again.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("new", "again.db", "--epsilon", 4, "--delta", 1e-5), "--data SCENARIO, or --people FILE"),
+        (("new", "again.db", "--people", "nowhere.csv", "--epsilon", 4, "--delta", 1e-5), "cannot be read"),
+        (("new", "people.db", "--data", "digits", "--epsilon", 4, "--delta", 1e-5), "exists already"),
+        (("new", "again.db", "--data", "digits", "--epsilon", "nan", "--delta", 1e-5), "epsilon"),
+        (("show", "again.db"), "no such population"),
+        (("history", "people.db", "stranger"), "nobody has the id"),
+        (("verify", "people.db", "nowhere"), "no ledger"),
+    ],
+)
+def test_a_mistake_is_one_line(fedamp, made, monkeypatch, command, words):
+    monkeypatch.chdir(made.parent)
+    answer = fedamp("population", *command)
+    assert answer.status == 2
+    assert answer.err.count("\n") == 1
+    assert words in answer.err
+    assert not (made.parent / "again.db").exists()
+
+
+def test_a_total_of_no_run_is_one_line(fedamp, tmp_path):
+    answer = fedamp("total", tmp_path / "nowhere")
+    assert answer.status == 2
+    assert answer.err.count("\n") == 1
