@@ -85,7 +85,7 @@ def test_a_share_is_the_smallest_one_by_quadrature():
     def ratios(z):
         return np.exp(z / noise - 1 / (2 * noise**2))
 
-    z = np.linspace(-9, 9, 1501)
+    z = np.linspace(-9, 9, 801)
     weight = stats.norm.pdf(z) * (z[1] - z[0])
     x = (ratios(z)[:, None] + ratios(z)[None, :]) / 2
     mass = weight[:, None] * weight[None, :]

@@ -20,7 +20,7 @@ SCENARIO = {
     "model": {"name": "logistic"},
     "rounds": 3,
     "check_in": {"scheme": "balanced", "k": 2},
-    "privacy": {"clip": 0.5, "noise_multiplier": 3.0, "epsilon": None},
+    "privacy": {"clip": 0.5, "noise_multiplier": 5.0, "epsilon": None},
     "engine": {"kind": "serial"},
 }
 
@@ -69,9 +69,9 @@ def test_a_run_is_settled_at_its_end_and_its_ledger_says_what_people_paid(file, 
     assert states(file) == ["settled"]
     assert told.share == pytest.approx(float(contents.spent()[0]))
     assert (told.id, told.uses, told.budget_epsilon) == (contents.id, 1, 1.6)
-    # The filter costs a little more than the exact cost of one run.
+    # The filter costs more than the exact cost of one run: hidden rounds are not quite Gaussian, and tails are paid.
     assert run.ledger.whole_run_epsilon.upper <= told.fixed_epsilon * (1 + 1e-9)
-    assert told.fixed_epsilon < told.adaptive_epsilon < 1.06 * told.fixed_epsilon
+    assert told.fixed_epsilon < told.adaptive_epsilon < 1.1 * told.fixed_epsilon
     checks = {check.name: check for check in verify_ledger(run.folder)}
     assert checks["population"].verdict == "pass"
     # A run that has ended may be opened again: nothing is asked, and nothing is charged.
