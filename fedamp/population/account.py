@@ -27,12 +27,12 @@ from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.population.store import (
     STATES,
-    Charge,
     Contents,
     Counts,
     Overspent,
     Population,
     PopulationError,
+    Price,
     State,
     Use,
     counted,
@@ -223,12 +223,12 @@ def fixed(contents: Contents, person: int) -> float | None:
 def mechanism_of(plan: Plan, units: int, noise_multiplier: float | None = None) -> Mechanism:
     """What a run releases about a person with so many units in it, of all rounds that it may come to."""
     noise = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
-    whole = plan.mechanism_at(noise, units)
+    whole = plan.charge.at(noise, units)
     last = plan.last_round if noise_multiplier is None else plan.scenario.rounds
     return whole.after(last) if whole.span == plan.scenario.rounds else whole
 
 
-def charges(plan: Plan, contents: Contents, counts: Counts) -> tuple[Charge, ...]:
+def charges(plan: Plan, contents: Contents, counts: Counts) -> tuple[Price, ...]:
     """The cost of a run for a person with each number of units in it, and each budget."""
     if not plan.is_private:
         raise ScenarioError("privacy.noise_multiplier: 0 costs more than any budget; expected with a population: noise")
@@ -236,7 +236,7 @@ def charges(plan: Plan, contents: Contents, counts: Counts) -> tuple[Charge, ...
     found = []
     for units, epsilon in sorted(pair for pair in pairs if pair[0]):
         mechanism = mechanism_of(plan, units)
-        found.append(Charge(units, epsilon, Budget(epsilon, contents.delta).share(mechanism), mechanism))
+        found.append(Price(units, epsilon, Budget(epsilon, contents.delta).share(mechanism), mechanism))
     return tuple(found)
 
 
@@ -258,7 +258,7 @@ def what_fits(plan: Plan, budget: Budget, units: int, left: float) -> str:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(plan, middle) else (middle, high)
     if asked.privacy.noise_multiplier == "auto":
-        cost = plan.mechanism_at(high, asked.privacy.group_size).epsilon(delta_left(asked.privacy.delta))
+        cost = plan.charge.at(high, asked.privacy.group_size).epsilon(delta_left(asked.privacy.delta))
         return f"privacy.epsilon at most {at_least(cost.lower, 2)}"
     words = f"privacy.noise_multiplier at least {at_most(high, 3)}"
     k = getattr(asked.check_in, "k", 1)
@@ -272,7 +272,7 @@ def _with_k(plan: Plan, k: int) -> Scenario:
 
 
 def _plan_digest(plan: Plan, digest: str) -> str:
-    return chained(digest, {"units": plan.units, "mechanism": plan.mechanism.to_json()})
+    return chained(digest, {"units": plan.units, "mechanism": plan.charge.mechanism.to_json()})
 
 
 def _random() -> str:

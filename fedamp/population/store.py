@@ -41,7 +41,7 @@ class PopulationError(InputError):
 
 
 @dataclass(frozen=True)
-class Charge:
+class Price:
     """What a use costs a person with ``units`` units in it: the ``share`` of a budget with this ``epsilon``."""
 
     units: int
@@ -60,7 +60,7 @@ class Use:
     id: str
     name: str
     plan: str
-    charges: tuple[Charge, ...]
+    charges: tuple[Price, ...]
     counts: Counts
     state: State = "reserved"
     token: str = ""
@@ -69,7 +69,7 @@ class Use:
     def is_charged(self) -> bool:
         return self.state != "void"
 
-    def charge_of(self, units: int, epsilon: float) -> Charge | None:
+    def charge_of(self, units: int, epsilon: float) -> Price | None:
         """The charge for a person with so many units in it."""
         return next((each for each in self.charges if (each.units, each.epsilon) == (units, epsilon)), None)
 
@@ -110,7 +110,7 @@ class Contents:
         """Of all people, also of those who were added after the use."""
         return np.pad(use.counts, (0, len(self.epsilons) - len(use.counts)))
 
-    def series(self, person: int) -> list[tuple[Use, Charge]]:
+    def series(self, person: int) -> list[tuple[Use, Price]]:
         """The uses that a person was charged, in order."""
         found = []
         for use in self.uses.values():
@@ -221,7 +221,7 @@ class Population:
             _add(database, contents, rows, epsilon)
 
     def reserve(self, use: Use, units: Sequence[str]) -> Contents:
-        """Charge a use to the people of ``units``, unless one of them has less left. A void use may come again.
+        """Price a use to the people of ``units``, unless one of them has less left. A void use may come again.
 
         Overspent: somebody has not enough left. PopulationError: the use is known, or its people changed meanwhile.
         """
@@ -357,7 +357,7 @@ def _applied(contents: Contents | None, event: Mapping[str, Any]) -> Contents:
             contents.rows.append(event["rows"])
         case "use":
             charges = [
-                Charge(each["units"], each["epsilon"], each["share"], from_json(each["mechanism"]))
+                Price(each["units"], each["epsilon"], each["share"], from_json(each["mechanism"]))
                 for each in event["charges"]
             ]
             if any(not (0 <= each.share <= 1 and each.units > 0) for each in charges):

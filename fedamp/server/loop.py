@@ -79,6 +79,7 @@ def rounds(
         NobodyTrainedError: the run has ended, and each unit failed in each round.
         DivergedError: the model is no longer finite; the round was not released.
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
+        PopulationError: the people of ``privacy.population`` have not enough left, or its file is not as it was.
     """
     known = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
     ended = known is not None and known.stopped_because in ("finished", "budget")
