@@ -40,6 +40,7 @@ _MOST_USES = 1_000_000  # whose finite precision ``SAMPLER`` pays for
 _POINTS, _END = 200, 1e-7  # of a curve; over ``PART`` of delta, the delta at which it ends
 _FARTHEST = 300.0  # the largest epsilon of a curve
 _NORMAL = 1e-12  # relative; scipy's normal distribution and its quantile err by some 1e-14 together
+_HARDLY = 1.06  # the law's delta over a first estimate, up to which sampling gains nothing
 _SAMPLED, _PRECISION = 8, 0.02  # epsilons that are sampled at once, and how precisely delta is known there
 
 
@@ -153,16 +154,23 @@ def _sampled_curve(mechanism: Mechanism, end: float, level: float) -> Lines:
         if near.sum() > 1:
             at = np.linspace(lines.epsilon[near][0], lines.epsilon[near][-1], _SAMPLED)
             with suppress(NotEvaluable), in_floating_point():
-                found.append((at, _sampled(profile, at, CHARGE * level / 24)))  # ``level`` is at most twice the charge
+                found.append(
+                    (at, _sampled(profile, at, float(known[near][-1]), CHARGE * level / 24))
+                )  # ``level`` is at most twice the charge
     epsilons, upper = (np.concatenate(each) for each in zip(*found, strict=True))
     order = np.argsort(epsilons, kind="stable")
     return _lines(epsilons[order], np.minimum(upper[order], 1.0))
 
 
-def _sampled(profile: SampledProfile, epsilons: Array, failure: float) -> Array:
-    """Upper ends of delta, which hold together but for a probability of ``failure``; NotEvaluable: too much work."""
-    look = partial(Pilot.at_epsilon, epsilon=float(epsilons[-1]))
-    pilot = profile.remove.pilot(profile.upper, methodcaller("log_bound", float(epsilons[-1])), look)
+def _sampled(profile: SampledProfile, epsilons: Array, known: float, failure: float) -> Array:
+    """Upper ends of delta, which hold together but for a probability of ``failure``; NotEvaluable: too much work, or
+    ``known`` is about delta at the last epsilon already.
+    """
+    last = float(epsilons[-1])
+    look = partial(Pilot.at_epsilon, epsilon=last)
+    pilot = profile.remove.pilot(profile.upper, methodcaller("log_bound", last), look)
+    if known <= _HARDLY * pilot.delta:
+        raise NotEvaluable("the law is as good")
     needed = pilot.draws_for(_PRECISION, math.log(2 * _SAMPLED / failure))
     draws = int(min(max(needed, 4096), profile.most_draws()))
     remove = certify(pilot.proposal, epsilons, np.zeros(0), draws, failure)[0] + profile.remove.share(profile.upper)
