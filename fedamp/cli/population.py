@@ -70,9 +70,12 @@ def show(file: File, as_json: AsJson = False) -> None:
 
     contents = Population(file).read()
     answer = terminal.patiently(standing, contents)
-    counts = ", ".join(f"{number} {state}" for state, number in answer["uses"].items() if number) or "none"
-    shown = {key.removesuffix("_upper").replace("_", " "): tables.text(found, key) for key, found in answer.items()}
-    print_answer(answer, as_json, lambda _: tables.facts(None, shown | {"uses": counts}))
+    states = ", ".join(f"{number} {state}" for state, number in answer["uses"].items() if number) or "none"
+    shown = {
+        key.removesuffix("_upper").replace("_", " "): None if value is None else tables.text(value, key)
+        for key, value in (answer | {"uses": states}).items()
+    }
+    print_answer(answer, as_json, lambda _: tables.facts(None, shown))
 
 
 @app.command()
