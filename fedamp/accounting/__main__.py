@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+from fedamp.accounting.interop.tools import check_file
 from fedamp.accounting.verify import UNCHECKED, Check, Claims, verify_bundle, worst
 
 
@@ -39,18 +40,29 @@ def _bundle(asked: Sequence[str]) -> list[Check]:
 def _claims(asked: Sequence[str]) -> list[Check]:
     parser = argparse.ArgumentParser(
         prog="fedamp-accounting check",
-        description="What epsilon the numbers of somebody's code are worth, and which of them contradict each other.",
+        description="What epsilon the numbers of somebody's code are worth, and which of them contradict each other. "
+        "A file of Flower, NVFlare, Opacus, pfl or jax_privacy may come first; what it lacks are options.",
         epilog=Claims.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    from_file = bool(asked) and not asked[0].startswith("-")
+    if from_file:
+        parser.add_argument(
+            "file", type=Path, help="Python, NVFlare's JSON, or pyproject.toml: of Flower, NVFlare, ..."
+        )
     types = get_type_hints(Claims)
     for each in fields(Claims):
         kind = next(iter(get_args(types[each.name])), types[each.name])
         flag = f"--{each.name.replace('_', '-')}"
         parser.add_argument(
-            flag, type=kind, metavar=each.name, required=each.default is MISSING, default=argparse.SUPPRESS
+            flag,
+            type=kind,
+            metavar=each.name,
+            required=each.default is MISSING and not from_file,
+            default=argparse.SUPPRESS,
         )
-    return Claims(**vars(parser.parse_args(asked))).checks()
+    said = vars(parser.parse_args(asked))
+    return check_file(said.pop("file"), said) if from_file else Claims(**said).checks()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Other people's accountants: their events as our mechanisms, and our accountant behind their interfaces.
 
 ``google``, ``opacus`` and ``flower`` are accountants for code that uses dp-accounting, Opacus and Flower; each needs
-the library of its name. Here: to and from the events of dp-accounting, where it has one (the ``interop`` extra).
+the library of its name. ``tools`` reads files of other tools, without them. Here: to and from the events of
+dp-accounting, where it has one (the ``interop`` extra).
 
 An event means nothing without its neighbouring relation: both go together, in both directions. Under substitution
 (``REPLACE_ONE``) they do not suffice: dp-accounting 0.6 reads the noise multiplier of one event in two ways. Its
