@@ -21,6 +21,7 @@ MINUTES = {
     "accounting": 25,
     "scale": 20,
     "zoo": 10,
+    "gpu": 20,  # on a GPU; nothing without
     "simulation": 10,
     "deployment": 5,
     "secure": 30,

@@ -1,6 +1,6 @@
 """Speed of simulation beside its peers, in one run on one machine: ten minutes on two idle cores.
 
-``python -m benchmarks.simulation [--minutes N] [--quick] [--long] [--gpu] [--peers FOLDER] [--only WORD] [--out FILE]``
+``python -m benchmarks.simulation [--minutes N] [--quick] [--long] [--peers FOLDER] [--only WORD] [--out FILE]``
 
 Stock Flower's simulation, pfl, one JAX program for the whole round, a plain torch loop over clients and a bare
 ``torch.func.vmap`` loop run the same models on the same data as fedamp, which runs whole: accounting, ledger,
@@ -11,7 +11,7 @@ is what to compare. Whoever takes longer than ``LIMIT`` for a pass, compilation 
 
 Figures go to ``benchmarks/results/simulation.json``, and from there to the table of ``docs/architecture.md``.
 
-What grows with size is measured by ``python -m benchmarks.scale``.
+What grows with size is measured by ``python -m benchmarks.scale``, and a GPU by ``python -m benchmarks.gpu``.
 
 Peers live in a folder of their own, because what they pin does not go with fedamp's extras:
 ``pip install --no-deps --target FOLDER pfl prv-accountant opacus jax jaxlib ml_dtypes opt_einsum jax_privacy absl-py
@@ -87,16 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Speed of simulation beside its peers.")
     parser.add_argument("--minutes", type=float, default=10.0, help="no pass but the first is begun that ends later")
     parser.add_argument("--quick", action="store_true", help="two models, few rounds, in two minutes")
-    parser.add_argument("--gpu", action="store_true", help="on one CUDA device, against the plain and the vmap loop")
     parser.add_argument("--long", action="store_true", help="a thousand clients a round of the image models, too")
     parser.add_argument("--peers", default="", help="folder that peers are installed in, if not in this environment")
     parser.add_argument("--only", default="", help="workloads with this word in their name; the others' figures stay")
     parser.add_argument("--out", type=Path, help="where the figures go (JSON)")
     options = parser.parse_args(arguments)
-    if options.gpu and not torch.cuda.is_available():
-        print("no CUDA device here: the benchmark on a GPU is left out")
-        return
-    name = "simulation_gpu" if options.gpu else "simulation_quick" if options.quick else "simulation"
+    name = "simulation_quick" if options.quick else "simulation"
     out = options.out or RESULTS / f"{name}.json"
     workloads = QUICK if options.quick else (*USUAL, *LONG) if options.long else USUAL
     figures: dict[str, Any] = json.loads(out.read_text()) if options.only and out.exists() else {}
@@ -162,13 +158,6 @@ def questions(workload: Workload, options: argparse.Namespace) -> dict[str, dict
     model = workload.model["name"]
     together = TOGETHER[model]
     jax = {"simulator": "jax", "folder": peers, "together": TOGETHER_IN_JAX[model]}
-    if options.gpu:
-        return {
-            "plain torch loop": {"simulator": "plain_loop", "device": "cuda"},
-            "bare vmap": {"simulator": "bare_vmap", "together": 100, "device": "cuda"},
-            "fedamp, serial": {"simulator": "fedamp", "kind": "serial", "workers": 1, "device": "auto"},
-            "fedamp, Ray": {"simulator": "fedamp", "kind": "ray", "workers": 2, "device": "auto"},
-        }
     others: dict[str, dict[str, Any]] = {
         SLOW: {"simulator": "stock_flower"},
         "pfl": {"simulator": "pfl", "folder": peers},

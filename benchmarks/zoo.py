@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import FedampError, one_line
 from fedamp.federation.losses import form_of
 from fedamp.server.rehearsal import how_clients_train
-from fedamp.server.setup import prepare
+from fedamp.server.setup import RunInputs, prepare
 
 RESULTS, PAGE = Path(__file__).parent / "results" / "zoo.json", Path(__file__).parents[1] / "docs" / "zoo.md"
 CLIENTS, RECORDS, STEPS, RATE, CLIP, CLASSES = 32, 8, 2, 0.1, 0.5, 10
@@ -147,7 +147,7 @@ ZOO = {
 }
 
 
-def _records(animal: Animal, count: int) -> tuple[Any, Any]:
+def records_of(animal: Animal, count: int) -> tuple[Any, Any]:
     generator = np.random.default_rng(0)
     vocabulary = animal.model.get("vocabulary")
     shape = (count, *animal.shape)
@@ -161,28 +161,40 @@ def _records(animal: Animal, count: int) -> tuple[Any, Any]:
     return inputs, np.arange(count) % CLASSES
 
 
-def play(animal: Animal) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any], dict[str, Any]]:
-    """A round in fedamp, in a stack written by hand, in a loop written by hand; and how fedamp trains."""
-    x, y = _records(animal, CLIENTS * RECORDS + 10)
+def prepared_of(
+    animal: Animal, data: tuple[Any, Any, Any], device: str = "cpu", precision: str = "float32"
+) -> tuple[RunInputs, TrainingNode]:
+    """A federation of these records (inputs, labels, clients), and the node that trains all of them."""
     scenario = fedamp.load(
         name="zoo",
-        data=(x[:-10], y[:-10], np.repeat(np.arange(CLIENTS), RECORDS)),
-        test=(x[-10:], y[-10:]),
+        data=data,
+        test=tuple(each[:10] for each in data[:2]),
         model=animal.section,
         rounds=4,
         check_in={"scheme": "all"},
-        client={"steps": STEPS, "learning_rate": RATE, "loss": animal.loss},
+        client={"steps": STEPS, "learning_rate": RATE, "loss": animal.loss, "precision": precision},
         privacy={"clip": CLIP, "noise_multiplier": 1.0, "delta": 1e-4},
-        engine={"kind": "serial"},
+        engine={"kind": "serial", "device": device},
     )
-    prepared = prepare(scenario)
-    node = TrainingNode(prepared.task, scenario.data.load(0, Path(), form_of(scenario.client, scenario.model)))
-    seeds = [bytes([client]) * 32 for client in range(CLIENTS)]
-    order = RoundOrder("", 1, (CLIP,), rows(range(CLIENTS), seeds), prepared.state.parameters)
-    module = prepared.module
-    start = {name: torch.from_numpy(value) for name, value in prepared.state.parameters.items()}
-    inputs = torch.from_numpy(x[:-10]).unflatten(0, (CLIENTS, RECORDS))
-    labels = torch.from_numpy(y[:-10]).unflatten(0, (CLIENTS, RECORDS))
+    prepared, records = prepare(scenario), scenario.data.load(0, Path(), form_of(scenario.client, scenario.model))
+    return prepared, TrainingNode(prepared.task, records, scenario.engine.device)
+
+
+def order_of(prepared: RunInputs, clients: Iterable[int]) -> RoundOrder:
+    """A round of these clients, from the initial model; a client has the same seed in every one."""
+    seeds = rows(clients, [client.to_bytes(4) * 8 for client in clients])
+    return RoundOrder("", 1, (CLIP,), seeds, prepared.state.parameters)
+
+
+def play(
+    animal: Animal, clients: int = CLIENTS, records: int = RECORDS, device: str = "cpu", precision: str = "float32"
+) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any], RunInputs]:
+    """A round in fedamp, in a stack written by hand, in a loop written by hand; and the federation."""
+    x, y = records_of(animal, clients * records)
+    prepared, node = prepared_of(animal, (x, y, np.repeat(np.arange(clients), records)), device, precision)
+    order, module = order_of(prepared, range(clients)), prepared.module.to(device)
+    start = {name: torch.from_numpy(value).to(device) for name, value in prepared.state.parameters.items()}
+    inputs, labels = (torch.from_numpy(each).to(device).unflatten(0, (clients, records)) for each in (x, y))
 
     def loss(values: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         outputs = functional_call(module, values, (inputs,))
@@ -194,7 +206,7 @@ def play(animal: Animal) -> tuple[Callable[[], Any], Callable[[], Any], Callable
         return {name: torch.tensordot(scales, each, 1) for name, each in updates.items()}  # type: ignore[return-value]
 
     def stacked() -> None:
-        values = {name: value.expand(CLIENTS, *value.shape) for name, value in start.items()}
+        values = {name: value.expand(clients, *value.shape) for name, value in start.items()}
         for _ in range(STEPS):
             found = vmap(grad(loss))(values, inputs, labels)
             values = {name: value - RATE * found[name] for name, value in values.items()}
@@ -202,7 +214,7 @@ def play(animal: Animal) -> tuple[Callable[[], Any], Callable[[], Any], Callable
 
     def one_by_one() -> None:
         total = {name: torch.zeros_like(value) for name, value in start.items()}
-        for client in range(CLIENTS):
+        for client in range(clients):
             values = {name: value.clone().requires_grad_() for name, value in start.items()}
             for _ in range(STEPS):
                 scalar = loss(values, inputs[client], labels[client])
@@ -215,13 +227,14 @@ def play(animal: Animal) -> tuple[Callable[[], Any], Callable[[], Any], Callable
             for name, each in clipped(updates).items():  # type: ignore[attr-defined]
                 total[name] += each
 
-    facts = {"how": how_clients_train(prepared), "parameters": sum(value.numel() for value in start.values())}
-    return lambda: node.train(order), stacked, one_by_one, facts
+    return lambda: node.train(order), stacked, one_by_one, prepared
 
 
 def measure(animal: Animal) -> dict[str, Any]:
-    ours, stacked, one_by_one, facts = play(animal)
-    found = facts | {"clients a second": round(CLIENTS / seconds(ours, 2), 1)}
+    ours, stacked, one_by_one, prepared = play(animal)
+    parameters = sum(value.size for value in prepared.state.parameters.values())
+    found: dict[str, Any] = {"how": how_clients_train(prepared), "parameters": parameters}
+    found |= {"clients a second": round(CLIENTS / seconds(ours, 2), 1)}
     for name, theirs in (("by hand, stacked", stacked), ("by hand, one by one", one_by_one)):
         try:
             with warnings.catch_warnings():

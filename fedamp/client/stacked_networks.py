@@ -384,7 +384,7 @@ def _relu_max_pool_backward(gradients: Any, inputs: Any, pooled: Any, found: Any
 
 
 # Layers that vmap cannot stack by itself: recurrent ones, and fused attention. Torch has the same layers in operations
-# that it can stack; inside of a stack they take the place of the fused ones.
+# that it can stack; inside of a stack they take the place of the fused ones. Embeddings with padding stack wrongly.
 _TORCH: Any = decompositions  # private to torch, and without types; a test compares what it gives
 
 
@@ -400,10 +400,25 @@ def _lstm(
     return answers, torch.stack(hidden), torch.stack(cells)
 
 
+def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **named: Any) -> Tensor:
+    """As torch's, without a gradient for the row of padding: of every client, not of the first alone.
+
+    Torch hands the number of that row on to one table of all clients' rows, where it is the first client's.
+    """
+    rows = F.embedding(indices, weight, None, *others, **named)
+    if padding_idx is None:
+        return rows
+    return torch.where((indices == padding_idx % len(weight))[..., None], rows.detach(), rows)
+
+
 _SAME = {torch.gru: torch.ops.aten.gru.input, torch.rnn_tanh: torch.ops.aten.rnn_tanh.input}
 _SAME |= {torch.rnn_relu: torch.ops.aten.rnn_relu.input}
 _FOUND = get_decompositions(list(_SAME.values()))
-_UNFUSED: dict[Any, Callable[..., Any]] = {torch.lstm: _lstm} | {fused: _FOUND[same] for fused, same in _SAME.items()}
+_UNFUSED: dict[Any, Callable[..., Any]] = {torch.lstm: _lstm, F.embedding: _embedding}
+_UNFUSED |= {fused: _FOUND[same] for fused, same in _SAME.items()}
+# On a GPU, recurrent layers ask where their weights lie, to move them together. In a stack they have no place; the same
+# answer for all means that they stay.
+_UNFUSED[Tensor.data_ptr] = lambda tensor: 0
 
 
 class _Unfused(TorchFunctionMode):

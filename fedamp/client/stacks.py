@@ -105,9 +105,15 @@ def _twice(
     sizes = generator.integers(places // 2 + 1, places + 1, slots)
     inputs, labels = (_in_slots(each[:0], slots, places) for each in (like.inputs, like.labels))
     shape = inputs.shape
-    drawn = generator.standard_normal(shape) if vocabulary is None else generator.integers(vocabulary, size=shape)
+    if vocabulary is None:
+        drawn: Any = generator.standard_normal(shape)
+    else:  # the first and the last tokens often have a meaning of their own; some units have little but one of them
+        special = generator.choice([0, 1, 2, 3, vocabulary - 1], shape).clip(max=vocabulary - 1)
+        special[::2] = special.reshape(slots, -1)[::2, :1].reshape(-1, *[1] * (len(shape) - 1))
+        share = generator.random((slots, *[1] * (len(shape) - 1)))
+        drawn = np.where(generator.random(shape) < share, special, generator.integers(vocabulary, size=shape))
     real = np.arange(places) < sizes[:, None]
-    inputs[real] = np.asarray(drawn)[real]
+    inputs[real] = drawn[real]
     seeds = np.frombuffer(generator.bytes(rng.SEED_BYTES * slots), dtype=f"V{rng.SEED_BYTES}")
     order, cycle = np.empty(slots, np.int64), generator.permutation(slots)
     order[cycle] = np.roll(cycle, 1)  # no unit stays where it was

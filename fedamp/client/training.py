@@ -1,6 +1,7 @@
 """Local training of many clients at once: stacked parameters, padded records, one program for all."""
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -219,14 +220,24 @@ def is_plain(config: LocalTraining, steps: Literal[1] | None = None) -> bool:
 
 @contextmanager
 def arithmetic(precision: str, device: str) -> Iterator[None]:
-    """Inside, a GPU rounds to tf32 only where the scenario asks for it (torch by default lets convolutions do so)."""
+    """Inside, a GPU rounds alike in every run, and to tf32 only where the scenario asks for it.
+
+    By default, torch lets convolutions round to tf32, and sums of gradients depend on which thread comes first: then
+    no update follows from a unit's records and seed alone. Operations without another kernel warn.
+    """
     if not is_gpu(device):
         yield
         return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when a process first multiplies matrices
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
+    filling: Any = torch.utils.deterministic
+    before = matmul.allow_tf32, cudnn.allow_tf32, filling.fill_uninitialized_memory
+    strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    filling.fill_uninitialized_memory = False  # nobody reads it, and it takes time
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        matmul.allow_tf32, cudnn.allow_tf32, filling.fill_uninitialized_memory = before
+        torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])

@@ -145,7 +145,8 @@ class Logits(nn.Module):
         return found if isinstance(found, Tensor) else found.logits
 
     def units_to_split(self) -> Sequence[Units]:
-        return ranks(self) or [*_nodes(self, _NEURONS, None), *_nodes(self, _HEADS, _heads(self.network))]
+        heads = _heads(self.network)
+        return ranks(self) or [*_nodes(self, _NEURONS, None), *(_nodes(self, _HEADS, heads) if heads else ())]
 
 
 # Of common families: layers whose outputs are nodes side by side, the one that a mask silences, and the layer behind.
@@ -192,10 +193,10 @@ def _nodes(model: Logits, families: Sequence[_Layers], count: int | None) -> lis
 
 
 def _heads(network: nn.Module) -> int:
-    """Heads that share keys and values are one node."""
+    """Heads that share keys and values are one node; 0 where layers have different numbers of them."""
     config: Any = network.config
     heads: Any = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
-    return int(heads)
+    return heads if isinstance(heads, int) else 0
 
 
 def _starts_at_zero(model: Logits) -> bool:

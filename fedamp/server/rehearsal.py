@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from fedamp import rng
 from fedamp.base import devices
 from fedamp.client.stacks import aligned
 from fedamp.client.task import StackSize
-from fedamp.client.training import Trainer
+from fedamp.client.training import Trainer, arithmetic
 from fedamp.client.worker import TrainingNode
 from fedamp.data import PaddedRecords
 from fedamp.engines.wire import RoundOrder, rows
@@ -95,9 +96,12 @@ def seconds_of_a_unit(inputs: RunInputs, steps: int, units: int | None = None) -
 
 
 def _training(inputs: RunInputs) -> tuple[Piece, Trainer, dict[str, Tensor]]:
+    """What trains as nodes do, where this machine has their device, and what it starts from."""
     piece = inputs.plan.submodels.a_piece(inputs.pieces)
-    start = {name: aligned(array) for name, array in piece.extract(inputs.state.parameters).items()}
-    return piece, Trainer(piece.forward, inputs.task.client, loss=inputs.loss), start
+    device = devices.here(inputs.plan.scenario.engine.device)
+    piece.module.to(device)  # what is frozen, and buffers
+    start = {name: aligned(array).to(device) for name, array in piece.extract(inputs.state.parameters).items()}
+    return piece, Trainer(piece.forward, inputs.task.client, device, inputs.loss), start
 
 
 def _why_one_by_one(inputs: RunInputs) -> str:
@@ -109,6 +113,11 @@ def _why_one_by_one(inputs: RunInputs) -> str:
     if piece.random:
         return "the model draws random numbers, for each client from its own stream"
     slots = task.stack.slots(2, inputs.plan.units)
-    like = PaddedRecords(*made_up(inputs.test, slots, 2), np.zeros(slots, np.int64))
     row_inputs = partial(piece.row_inputs, start, decays=bool(task.client.weight_decay))
-    return trainer.why_alone(start, like, row_inputs, task.model.vocabulary)
+    with arithmetic(task.client.precision, trainer.device):
+        while True:
+            like = PaddedRecords(*made_up(inputs.test, slots, 2), np.zeros(slots, np.int64))
+            try:
+                return trainer.why_alone(start, like, row_inputs, task.model.vocabulary)
+            except torch.OutOfMemoryError:  # nodes halve their stacks, too
+                slots //= 2

@@ -119,6 +119,17 @@ class Reading(nn.Module):
         return self.output(nn.functional.scaled_dot_product_attention(hidden, hidden, hidden)[:, -1])
 
 
+class Padded(nn.Module):
+    """A token that stands for nothing, whose row has no gradient."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.table, self.output = nn.Embedding(5, 8, padding_idx=2), nn.Linear(8, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.output(self.table(inputs).tanh())
+
+
 MLP, WIDE = Model(name="mlp", hidden=(9, 6)), Model(name="mlp", hidden=(64,))
 CNN = Model(name="cnn", channels=(8, 12), groups=2)  # small ones are compared more often
 RESNET = Model(name="resnet20", groups=4)
@@ -128,6 +139,7 @@ DISJOINT = DisjointSubmodels(scheme="disjoint", count=2)
 DROPOUT = DropoutSubmodels(scheme="dropout", keep=0.5)
 TOKENS = {"loss": "token-cross-entropy", "steps": 2}
 OWN = "Odd", "Branching", "Reading"
+PADDED = Model(name="tests.client.test_apart:Padded", vocabulary=5)
 ODD, BRANCHING, READING = (Model(name=f"tests.client.test_apart:{name}") for name in OWN)
 
 CASES = {
@@ -145,6 +157,7 @@ CASES = {
     "channels, dropout": Case(CNN, (1, 6, 6), {"steps": 2}, DROPOUT),
     "residual": Case(RESNET, (1, 4, 4), {"steps": 1}),
     "tokens": Case(LSTM, (6,), TOKENS),
+    "tokens with padding": Case(PADDED, (6,), TOKENS),
     "momentum": Case(WIDE, (64,), {"steps": 6, "momentum": 0.9, "weight_decay": 0.01}),
     "Adam": Case(WIDE, (16,), {"steps": 6, "optimizer": "adam", "learning_rate": 0.1}),
     "FedProx": Case(MLP, (12,), {"epochs": 2, "batch_size": 2, "proximal": 0.3}),
@@ -171,7 +184,7 @@ def node_of(name: str) -> TrainingNode:
         linf_coordinates=case.linf,
         stack=StackSize(units=8, records=8 * 16),
     )
-    return TrainingNode(task, people_of(case))
+    return TrainingNode(task, people_of(case), "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def sums_of(name: str, people: People, clients: list[int]) -> dict[str, np.ndarray]:
@@ -251,6 +264,18 @@ def test_a_model_that_cannot_share_a_stack_trains_alone_and_the_log_says_so(capl
     assert said
     assert all(line.startswith("clients train one by one, slower than together: the model does not") for line in said)
     assert len(said) == len(set(node_of("one's own, one by one")._slots)), "once for every shape"
+
+
+def test_padding_trains_together_as_it_does_alone() -> None:
+    """Torch's own vmap takes the gradient of padding from the first slot alone."""
+    people = people_of(CASES["tokens with padding"])
+    together = sums_of("tokens with padding", people, list(range(20)))
+    assert max(node_of("tokens with padding")._slots.values()) == 8
+    padding = [np.full_like(inputs, 2) for inputs, _ in people.records.values()]
+    only = replace(people, records={c: (padding[c], labels) for c, (_, labels) in people.records.items()})
+    assert (together["table.weight"][[0, 1, 3, 4]] != 0).any(1).all()
+    assert (sums_of("tokens with padding", only, list(range(20)))["table.weight"] == 0).all()
+    assert (together["table.weight"][2] == 0).all()
 
 
 def found(slots: int, fault: str, numbers: int) -> bool:

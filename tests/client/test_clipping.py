@@ -1,6 +1,7 @@
 """The clip bound on adversarial updates, and sums that come out the same in any order."""
 
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -16,6 +17,7 @@ from fedamp.client.clipping import clip_and_sum, quantum
 SHAPES = {"hidden.weight": (2, 3), "hidden.bias": (2,), "output.weight": (3,)}
 PARTS = {"whole": [tuple(SHAPES)], "split": [("output.weight",), ("hidden.weight", "hidden.bias")]}
 NUMBERS = sum(math.prod(shape) for shape in SHAPES.values())
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the array operations of GPUs are tried on a CPU, too
 
 any_float = st.floats(width=32, allow_nan=True, allow_infinity=True, allow_subnormal=True)
 tame_float = st.floats(-1e3, 1e3, width=32)
@@ -28,7 +30,7 @@ def unpack(flat: np.ndarray) -> dict[str, torch.Tensor]:
     updates, first = {}, 0
     for name, shape in SHAPES.items():
         last = first + math.prod(shape)
-        updates[name] = torch.from_numpy(flat[:, first:last].reshape(len(flat), *shape).copy())
+        updates[name] = torch.from_numpy(flat[:, first:last].reshape(len(flat), *shape).copy()).to(DEVICE)
         first = last
     return updates
 
@@ -36,7 +38,8 @@ def unpack(flat: np.ndarray) -> dict[str, torch.Tensor]:
 def clip(
     flat: np.ndarray, parts: str = "whole", clips: list[float] | None = None, linf: int = 0, normalised: bool = False
 ):
-    return clip_and_sum(unpack(flat), PARTS[parts], clips or [0.5] * len(PARTS[parts]), linf, normalised)
+    result = clip_and_sum(unpack(flat), PARTS[parts], clips or [0.5] * len(PARTS[parts]), linf, normalised)
+    return replace(result, sums={name: total.cpu() for name, total in result.sums.items()})
 
 
 def exact_norm(tensors: list[np.ndarray]) -> mpmath.mpf:
@@ -154,7 +157,7 @@ def test_units_that_do_not_count_add_nothing(
         result = clip_and_sum(unpack(cohort), PARTS["whole"], [clip_norm], 0, normalised, counted)
         expected = clip(cohort[counted], clips=[clip_norm], normalised=normalised)
     for name, total in expected.sums.items():
-        torch.testing.assert_close(result.sums[name], total, rtol=0, atol=0)
+        torch.testing.assert_close(result.sums[name].cpu(), total, rtol=0, atol=0)
 
 
 def test_counts_per_part() -> None:
