@@ -81,8 +81,9 @@ def _pieces(sums: Sums, deviation_of: Deviations, hidden: Hidden, seed: int, rou
     for index, (name, array) in enumerate(sums.items()):
         if deviation_of[name] == 0 and name not in hidden:
             continue
-        flat = array.view()
-        flat.shape = (-1,)  # an array that is not contiguous is an error, not a copy that gets the noise instead
+        flat = np.reshape(
+            array, (-1,), copy=False
+        )  # of an array that is not contiguous a copy would get the noise instead
         for number, start in enumerate(range(0, flat.size, _PIECE)):
             piece, uniform = slice(start, start + _PIECE), hidden.get(name)
             if uniform:

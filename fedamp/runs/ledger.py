@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic_core import to_json
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -350,4 +350,4 @@ def fingerprint(scenario: Scenario) -> str:
         excluded["aggregation"] = True
     content = scenario.model_dump(mode="json", by_alias=True, exclude=excluded)
     content["engine"]["precision"] = content["client"].pop("precision")  # where older versions have it
-    return hashlib.sha256(to_json(content)).hexdigest()
+    return hashlib.sha256(TypeAdapter(dict[str, Any]).dump_json(content)).hexdigest()

@@ -238,8 +238,8 @@ def _add_limited(totals: Sums, sums: Sums, asked: Asked, units: int) -> bool:
         scale = 1.0 if norm <= clip * units else clip * units / norm * (1 - 1e-9)
         p = asked.linf_coordinates
         most = np.floor(clip / grid / math.sqrt(p)) * units if p else np.inf
-        into, array = total.view(), sums[name].reshape(-1)
-        into.shape = (-1,)  # raises for totals that are not contiguous; reshape would return a copy
+        # For totals that are not contiguous this raises; a copy would get the sum instead.
+        into, array = np.reshape(total, (-1,), copy=False), sums[name].reshape(-1)
         for start in range(0, into.size, BLOCK):
             block = slice(start, start + BLOCK)
             quanta = array[block] * (scale / grid)

@@ -328,7 +328,7 @@ def test_the_lower_end_of_very_many_rounds_holds_plain_draws():
     assert found.upper >= 0.9 * epsilon
 
 
-def test_one_round_of_each_block_that_is_met_costs_no_more_and_blocks_dealt_at_random_no_less():
+def test_blocks_that_are_met_cost_no_more_and_blocks_dealt_at_random_no_less():
     blocks = [range(0, 3), range(3, 6)]
     sets = uniform_sets(6, 2)
     met = [len({i // 3 for i in chosen}) for chosen, _ in sets]
