@@ -116,7 +116,8 @@ class Budget:
         def missing(share: float) -> float:
             # inf over x >= 0 of (Gaussian delta + a x) is the true positive rate at the false positive rate a.
             power = ndtr(quantiles + self.mu * math.sqrt(share)) * (1 - _NORMAL)
-            return float(np.max(lines.c - power)) - share * self.tails / dearer
+            above = float(np.max(lines.c - power)) - share * self.tails / dearer
+            return above if above == above else math.inf  # no number: it is not shown that the share is enough
 
         return crossing(missing, 0.0, 1e12, 1e-7)[1]
 
@@ -196,8 +197,9 @@ def _lines(epsilons: Array, upper: Array) -> Lines:
             kept.pop()
         kept.append(i)
     x, y = x[kept], upper[kept]
-    slope = np.r_[-np.diff(y) / np.diff(x), 0.0]  # beyond the last point delta only falls
-    # Any slope is right if the line is above both ends of its piece: rounding is in the intercepts alone.
+    # Beyond the last point delta only falls, and nowhere faster than 1. Any slope is right if the line is above both
+    # ends of its piece: rounding is in the intercepts alone.
+    slope = np.minimum(np.r_[-np.diff(y) / np.diff(x), 0.0], 1.0)
     ends = np.r_[y[1:] + slope[:-1] * x[1:], 0.0]
     c = np.maximum(y + slope * x, ends) * (1 + 8 * UNIT)
     return Lines(slope, c, epsilons[kept])

@@ -193,6 +193,16 @@ def test_a_share_falls_with_noise_and_with_the_budget():
     assert Budget(8.0, 1e-6).share(Gaussian(2.0)) < budget.share(Gaussian(2.0))
 
 
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 10.0, 200.0])
+def test_what_is_known_by_its_largest_loss_alone_costs_at_least_that(epsilon):
+    """A black box gives no law: its bounds are loose, and no looseness may make a share small."""
+    budget = Budget(20.0, 1e-5)
+    share = budget.share(Approximate(epsilon, 0.0))
+    mu = optimize.brentq(lambda m: gaussian_delta(m, 20.0) - (1 - PART) * 1e-5, 0.1, 20) * math.sqrt(share)
+    # At epsilon 0 the total variation of randomised response, tanh(epsilon / 2), is reached.
+    assert math.tanh(epsilon / 2) <= 2 * stats.norm.cdf(mu / 2) - 1 + share * PART * 1e-5
+
+
 def test_no_budget_pays_for_a_release_without_noise():
     assert Budget(70.0, 0.1).share(NotPrivate()) == math.inf
     assert Budget(1.0, 1e-5).share(Repeat(Gaussian(1.0), 0)) == 0
