@@ -11,7 +11,7 @@ from operator import attrgetter
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.arithmetic import UNIT, crossing, log_sum
+from fedamp.accounting.arithmetic import UNIT, crossing
 from fedamp.accounting.bounds import (
     Bounds,
     ByOrder,
@@ -34,7 +34,6 @@ from fedamp.accounting.events import (
     Mechanism,
     ModelMix,
     NotPrivate,
-    RandomSelection,
     Relation,
     Repeat,
     Spaced,
@@ -59,7 +58,7 @@ from fedamp.accounting.theorems import (
     normal,
     other_bounds,
     participation,
-    people_in_batch,
+    some_in_batch,
 )
 
 # Answers.
@@ -157,12 +156,7 @@ def by_batch(
     """
     if (coin := as_one_coin(event)) is not None:
         return answer_by_law(coin, question, points, with_lower)
-    hits, logs = people_in_batch(event)
-    some = hits > 0
-    share = min(1.0, math.exp(log_sum(logs[some])))
-    charged = [group(event.mechanism, 2 * int(i)) for i in hits[some]]
-    weights = np.exp(logs[some] - log_sum(logs[some]))
-    drawn = charged[0] if len(charged) == 1 else RandomSelection(charged, tuple(weights / weights.sum()))
+    share, drawn = some_in_batch(event, partial(group, event.mechanism))
     if isinstance(question, DeltaAt):
         inner = math.log1p(math.expm1(question.epsilon) / share) if question.epsilon < 700 else question.epsilon
         answer = drawn.delta(inner, points=points)
@@ -240,7 +234,7 @@ def _without_sampling(event: Mechanism, question: Question, points: int | None) 
     if mixes:
         method = method.removesuffix(", without mixing") + ", without mixing"
     wide = shown.lower < 0.99 * upper and (by_law.upper == question.unknown or 0 < by_law.lower < 0.99 * upper)
-    if event.is_private and (mixes or wide):  # Rényi divergences are not smaller elsewhere
+    if event.is_private and (mixes or wide or event.contains(WithoutReplacement)):  # elsewhere they are not smaller
         by_order = _by_renyi(event, question, more=not mixes)
         if by_order.value < upper:
             upper, method = by_order.value, f"Rényi, order {by_order.order:g}{reason}{CHECKED if mixes else ''}"

@@ -61,6 +61,11 @@ class Points:
         """log of the Q-mass of each point."""
         return self.log_weights(0.0)
 
+    @property
+    def swapped(self) -> "Points":
+        """The law of dQ/dP under P."""
+        return Points(-self.log_ratio[::-1], self.mass_out[::-1], self.mass_in[::-1], self.infinite, self.zero)
+
 
 @dataclass(frozen=True, eq=False)
 class Cells:
@@ -190,9 +195,8 @@ class PointProfile:
 
     @classmethod
     def add(cls, law: Points) -> "PointProfile":
-        """The profile of H(Q, P): the same law with the roles of P and Q exchanged."""
-        swapped = Points(-law.log_ratio[::-1], law.mass_out[::-1], law.mass_in[::-1], law.infinite, law.zero)
-        return cls.remove(swapped)
+        """The profile of H(Q, P)."""
+        return cls.remove(law.swapped)
 
     def delta_at(self, epsilon: ArrayLike) -> Array:
         """delta at each epsilon."""

@@ -63,7 +63,7 @@ from fedamp.accounting.events import (
     SubstitutedPoissonGaussian,
     WithoutReplacement,
 )
-from fedamp.accounting.theorems import charged_as, factors
+from fedamp.accounting.theorems import changed_batch, charged_as, factors
 
 _FEW = 4  # products of fewer factors are paired; from here on they are convolved on a lattice
 
@@ -208,6 +208,15 @@ class Law:
         rounding = max(law.rounding for law in laws) + rounding_of_sums(upper, lower)
         return Law(reduced(upper, points, spread), reduced(lower, points, contract), rounding, points)
 
+    def in_either_order(self) -> "Law":
+        """The law of a pair whose profile, in either order and from epsilon 0 up, is H(P, Q): X where it is above 1, as
+        likely as 1/X under P, and 1 else. NotEvaluable: X is above 1 too often under both, so there is no such pair.
+        """
+        upper, excess = _mirrored(self.upper)
+        lower, below = (_CONSTANT, 0.0) if self.lower is _CONSTANT else _mirrored(self.lower)
+        rounding = self.rounding + 2 * rounding_of_sums(upper, lower) + max(excess, below)
+        return Law(upper, lower, rounding, self.points)
+
     # -- answers
 
     @cached_property
@@ -288,6 +297,17 @@ def _multiply(a: Law, b: Law) -> Law:
     return b if a is _ONE else _combine(a, b, Pairing(None))
 
 
+def _mirrored(law: Points) -> tuple[Points, float]:
+    """The points above 1, their mirror images, and the rest of the mass at 1; by how much there is too much of it."""
+    above = law.log_ratio > 0
+    half = Points(law.log_ratio[above], law.mass_in[above], law.mass_out[above], 0.0, law.infinite)
+    rest = 1.0 - float(half.mass_in.sum() + half.mass_out.sum()) - law.infinite
+    if rest < -1e-6:
+        raise NotEvaluable("a likelihood ratio that is above 1 too often is not of a pair in either order")
+    middle = Points(np.zeros(1), np.full(1, max(rest, 0.0)), np.full(1, max(rest, 0.0)))
+    return union([half.swapped, middle, half]), max(-rest, 0.0)
+
+
 def _shortened(factors: Sequence[tuple[Law, int]]) -> list[tuple[Law, int]]:
     """The same product, the law of the highest multiplicity squared: fewer factors need a less fine lattice."""
     longest = max(range(len(factors)), key=lambda i: factors[i][1])
@@ -350,8 +370,8 @@ def law_by_kind(event: Mechanism, detail: Detail) -> Law:
         case RandomSelection():
             used, weights = event.used
             return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
-        case Group() | WithoutReplacement():
-            raise NotEvaluable(f"{type(event).__name__} has no numerical law")
+        case Group():
+            raise NotEvaluable("Group has no numerical law")
     return numerical_law(charged_as(event), detail)
 
 
@@ -420,6 +440,12 @@ def of_substituted_sample(event: SubstitutedPoissonGaussian, detail: Detail) -> 
 
     grid: dict[str, Any] = {"points": detail.points, "reach": detail.reach, "least_shift": -shift}
     return Law.from_function(log_ratio, masses(shift), shift, mass_out=masses(-shift), **grid)
+
+
+@law_by_kind.register
+def of_batch(event: WithoutReplacement, detail: Detail) -> Law:
+    """Both orders of a changed batch have the profile of ``theorems.changed_batch`` (ours: docs/accounting.md)."""
+    return numerical_law(changed_batch(event), detail).in_either_order()
 
 
 @law_by_kind.register(Compose)

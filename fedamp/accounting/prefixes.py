@@ -13,7 +13,7 @@ from fedamp.accounting.answers import is_sampled, law_upper, sampled_profile
 from fedamp.accounting.arithmetic import UNIT, Array
 from fedamp.accounting.bounds import EpsilonAt, NotEvaluable, in_floating_point, search_orders
 from fedamp.accounting.closed_form import in_closed_form
-from fedamp.accounting.events import Allocation, Cyclic, Mechanism, ModelMix, Spaced
+from fedamp.accounting.events import Allocation, Cyclic, Mechanism, ModelMix, Spaced, WithoutReplacement
 from fedamp.accounting.hidden_rounds import Beginnings, HiddenRounds, Run
 from fedamp.accounting.law import Detail
 from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
@@ -87,7 +87,7 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], pre
         beginning = mechanism.after(asked[i])
         quick = law_upper(beginning, delta, 300) if spent[i] < np.inf else _quick_upper(beginning, delta, highest)
         spent[i] = min(spent[i], quick)
-    if mechanism.contains(ModelMix) or not np.isfinite(spent[checkpoints]).all():
+    if mechanism.contains((ModelMix, WithoutReplacement)) or not np.isfinite(spent[checkpoints]).all():
         orders = search_orders(HIGHEST_ORDER)
         for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
             by_moments = EpsilonAt(delta).convert(orders, rdp(mechanism.after(asked[i]), orders)).value
