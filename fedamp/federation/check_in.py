@@ -46,6 +46,9 @@ class CheckIn(Section, ABC):
         rounds_are_independent: whether a unit's rounds are drawn independently, each by the same law. Otherwise rounds
             with different costs cannot be charged one after the other.
         is_hidden: whether anything about who takes part when is drawn at random.
+        units_are_independent: whether a unit's check-ins say nothing about another's. Otherwise who sees the check-ins
+            of some units, as a node does, is charged as if it saw all.
+        relation: the neighbours that are charged (``accounting.Relation``).
     """
 
     scheme: str
@@ -58,9 +61,14 @@ class CheckIn(Section, ABC):
     )
     rounds_are_independent: ClassVar[bool]
     is_hidden: ClassVar[bool] = True
+    units_are_independent: ClassVar[bool] = True
+    relation: ClassVar[str] = "zero-out"
 
     def check(self, rounds: int) -> None:
         """Refuse keys that do not fit the number of rounds (ValueError, one line)."""
+
+    def check_units(self, units: int) -> None:
+        """Refuse keys that do not fit the number of units (ValueError, one line)."""
 
     @abstractmethod
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
@@ -89,8 +97,12 @@ class CheckIn(Section, ABC):
             Array of shape [repetitions].
         """
 
-    def for_noise(self, coefficients: tuple[float, ...]) -> Self:
-        """The scheme with banded noise of these coefficients c_1, c_2, .., where it depends on them."""
+    def shown(self, one_round: Mechanism) -> Mechanism:
+        """The cost of a round for a unit that is known to take part."""
+        return one_round.unamplified()
+
+    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+        """The scheme of a run with so many units, and banded noise c_1, c_2, .., where it depends on them."""
         return self
 
     @property
@@ -157,6 +169,51 @@ class PoissonCheckIn(_IndependentRounds):
         if self.rate == 1:
             return np.asarray(ratios.sum(1))
         return np.asarray(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + ratios).sum(1))
+
+
+class BatchesCheckIn(_IndependentRounds):
+    """In every round a cohort of exactly ``size`` units, drawn uniformly without replacement, anew.
+
+    Formal guarantees: every set of ``size`` units is equally likely in every round, independently over rounds. The
+    cohort holds one more of the others where a unit is not in it, so neighbours differ by **substitution** of a unit's
+    contribution by another one, up to twice the clipping norm away; zeroing it is a case.
+    """
+
+    scheme: Literal["batches"]
+    size: Count = Field(examples=[3], description="number of units in every round, drawn without replacement")
+    units_are_independent = False
+    relation = "substitution"
+    _units: int = 0
+
+    def check_units(self, units: int) -> None:
+        if self.size > units:
+            raise ValueError(f"check_in.size must be at most the number of units ({units}), got {self.size}")
+
+    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+        fitted = self.model_copy()
+        fitted._units = units
+        return fitted
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        for round_ in range(1, rounds + 1):
+            stream = rng.stream(seed, "check-in", round_)
+            keys = stream.words(units)
+            while len(np.unique(keys)) < units:  # distinct keys are in a uniform order
+                keys = stream.words(units)
+            yield np.sort(np.argsort(keys)[: self.size])
+
+    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+        return accounting.Repeat(accounting.WithoutReplacement(one_round, self.size, self._units), rounds)
+
+    def shown(self, one_round: Mechanism) -> Mechanism:
+        return accounting.WithoutReplacement(one_round, self.size, self._units).unamplified()
+
+    def expected_cohort(self, rounds: int, units: int) -> float:
+        return float(self.size)
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        """Of a unit among others that contribute nothing: it is there with the chance that it is in the batch."""
+        return PoissonCheckIn(scheme="poisson", rate=self.size / self._units).log_likelihood_ratio(ratios)
 
 
 class CappedPoissonCheckIn(CheckIn):
@@ -305,7 +362,7 @@ class MinSeparation(_KOfRounds):
         """The number of rounds; 1 as long as it is ``auto``."""
         return 1 if self.separation == "auto" else self.separation
 
-    def for_noise(self, coefficients: tuple[float, ...]) -> Self:
+    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
         return self.model_copy(update={self.separation_key: len(coefficients) + 1} if self.separation == "auto" else {})
 
     def most_check_ins(self, first: int, rounds: int) -> int:
@@ -378,8 +435,8 @@ class SpacedCheckIn(MinSeparation):
         if (most := -(-rounds // self.count)) < self.k:
             raise ValueError(f"check_in.k must be at most {most}, {self.count} apart in {rounds} rounds, got {self.k}")
 
-    def for_noise(self, coefficients: tuple[float, ...]) -> Self:
-        fitted = super().for_noise(coefficients)
+    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+        fitted = super().fitted(coefficients, units)
         fitted._coefficients = coefficients
         return fitted
 
@@ -418,6 +475,7 @@ class SpacedCheckIn(MinSeparation):
 AnyCheckIn = Annotated[
     AllCheckIn
     | PoissonCheckIn
+    | BatchesCheckIn
     | CappedPoissonCheckIn
     | BalancedCheckIn
     | StratifiedCheckIn

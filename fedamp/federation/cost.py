@@ -7,7 +7,7 @@ from fedamp.accounting import Cyclic, Group, Mechanism, Spaced, in_words
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.federation.check_in import BalancedCheckIn, MinSeparation, PoissonCheckIn
 from fedamp.federation.noise import IndependentNoise
-from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units
+from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.reader import validate
 from fedamp.federation.scenario import Scenario
 
@@ -37,7 +37,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "scenario": scenario.name,
         "known_seed": scenario.known_seed,
         "delta": scenario.privacy.delta,
-        "adjacency": ADJACENCY,
+        "adjacency": plan.adjacency,
         "unit": scenario.privacy.unit,
         "units": plan.units,
         "group_size": scenario.privacy.group_size,

@@ -43,7 +43,11 @@ from fedamp.noise.independent import Noise
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
 CURVE = "the curve over rounds: the smallest upper end of this round and all later ones"
 DUMMY_WORK = 10.0  # all units over the expected cohort, up to which dummies train by default
-ADJACENCY = "zero-out: one unit's contribution is present or replaced by zero"
+ADJACENCY = {
+    Relation.ZERO_OUT: "zero-out: one unit's contribution is present or replaced by zero",
+    Relation.SUBSTITUTION: "substitution: one unit's contribution is replaced by any other, zero among them",
+}
+"""The neighbouring relation of a guarantee, in words."""
 
 Protection = Literal["dummies", "answer_after", "drawn_by_nodes", "none"]
 PROTECTIONS: Mapping[str, str] = {
@@ -77,7 +81,12 @@ class Plan:
     @cached_property
     def check_in(self) -> CheckIn:
         """Who checks in when."""
-        return self.scenario.check_in.for_noise(self.coefficients)
+        return self.scenario.check_in.fitted(self.coefficients, self.units)
+
+    @property
+    def adjacency(self) -> str:
+        """The neighbouring relation of the guarantee, in words."""
+        return ADJACENCY[self.check_in.relation]
 
     @cached_property
     def bands(self) -> int:
@@ -212,8 +221,8 @@ class Plan:
     def dummies(self) -> bool:
         """Whether a deployment asks every node in every round (``federation.dummies``)."""
         federation = self.scenario.federation
-        if federation.dummies != "auto":
-            return federation.dummies
+        if federation.dummies != "auto" or not self.check_in.units_are_independent:
+            return federation.dummies is True
         alone, work = set(federation.hosted.values()) == {1}, self.units / self.expected_cohort
         return federation.names_units and (alone or federation.answer_after is not None or work <= DUMMY_WORK)
 
@@ -221,15 +230,16 @@ class Plan:
     def protection(self) -> Protection | None:
         """What makes all that Flower tells a registered node the same for any check-ins of other nodes' units.
 
-        ``none``: nothing does; so it is if a node may claim units of others, because it is told their check-ins. Nodes
-        that draw the check-ins themselves all train all units in every round. None: ``federation.hosts`` is missing.
+        ``none``: nothing does; so it is if a node may claim units of others, because it is told their check-ins, and if
+        its own units' check-ins tell of others'. Nodes that draw the check-ins themselves all train all units in every
+        round. None: ``federation.hosts`` is missing.
         """
         federation = self.scenario.federation
         if federation.hosts is None:
             return None
         if self.terms is not None and self.terms.check_in is not None:
             return "drawn_by_nodes"
-        if not (self.dummies and federation.names_units):
+        if not (self.dummies and federation.names_units and self.check_in.units_are_independent):
             return "none"
         return "dummies" if federation.answer_after is None else "answer_after"
 
@@ -274,6 +284,7 @@ class Charge:
             for (_, width), length in zip(widths, lengths(widths, rounds), strict=True)
         )
         amplified = group(charged[0] if len(charged) == 1 else Compose(charged), group_size)
+        assert amplified.relation == plan.check_in.relation, "the ledger names the relation that is charged"
         return amplified if plan.scenario.privacy.amplification else amplified.unamplified()
 
     def of_a_round(self, noise_multiplier: float, width: float | None, capacity: str | None = None) -> Mechanism:
@@ -290,7 +301,7 @@ class Charge:
     def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds without amplification: a unit pays for every round that it can have taken part in."""
         smallest = min((width for _, width in self.plan.charged_widths), default=None)
-        once = self.of_a_round(noise_multiplier, smallest).unamplified()
+        once = self.plan.check_in.shown(self.of_a_round(noise_multiplier, smallest))
         return group(Repeat(once, self.plan.check_in.most_check_ins(rounds, self._rounds)), self._group_size)
 
     def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
@@ -479,6 +490,10 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
     except ValueError as error:
         raise ScenarioError(f"privacy.{error}") from None
     plan = Plan(scenario, units, scenario.seed if seed is None else seed, seed is None)
+    try:
+        scenario.check_in.check_units(units)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
     if plan.expected_cohort < 1:
         raise ScenarioError(
             f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "

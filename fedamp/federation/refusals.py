@@ -237,6 +237,12 @@ REFUSALS: tuple[Refusal, ...] = (
         ("check_in={scheme: balanced, k: 3, drawn_by: node}",),
     ),
     Refusal(
+        "batches drawn by the nodes",
+        lambda asked: not asked.check_in.units_are_independent and asked.check_in.drawn_by == "node",
+        "check_in.drawn_by: node draws the rounds of each node's units apart; expected: server, for batches of a size",
+        ("check_in={scheme: batches, size: 3, drawn_by: node}", _SECURE),
+    ),
+    Refusal(
         "`submodels.shared_clip` with `clip: auto`",
         lambda asked: asked.privacy.clip == "auto" and getattr(asked.submodels, "shared_clip", None) is not None,
         "submodels.shared_clip must be left out with privacy.clip: auto: it is both parts' norm",

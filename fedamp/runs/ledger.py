@@ -22,7 +22,7 @@ from fedamp.base.version import version
 from fedamp.errors import FederationError, InputError, RunFolderError
 from fedamp.federation import reader
 from fedamp.federation.aggregation import PlainAggregation
-from fedamp.federation.plan import ADJACENCY, Plan, make_plan
+from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.population.account import PopulationRecord
 from fedamp.runs import chain
@@ -266,7 +266,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "unit": privacy.unit,
         "units": plan.units,
         "group_size": privacy.group_size,
-        "adjacency": ADJACENCY,
+        "adjacency": plan.adjacency,
         "delta": privacy.delta,
         "budget_epsilon": privacy.epsilon,
         "amplification_charged": privacy.amplification,

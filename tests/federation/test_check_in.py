@@ -23,19 +23,24 @@ from fedamp.accounting import (
     Poisson,
     RandomisedResponse,
     Repeat,
+    WithoutReplacement,
     epsilon_over_rounds,
     from_json,
 )
+from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import (
     AllCheckIn,
     AnyCheckIn,
     Attendance,
     BalancedCheckIn,
+    BatchesCheckIn,
     CappedPoissonCheckIn,
     CheckIn,
     PoissonCheckIn,
     StratifiedCheckIn,
 )
+from fedamp.federation.plan import make_plan
+from tests.federations import small
 
 # A right scheme fails a check with this chance; seeds are fixed.
 UNLIKELY = 1e-4
@@ -69,8 +74,15 @@ def capped(rate: float, at_most: int) -> CappedPoissonCheckIn:
     return CappedPoissonCheckIn(scheme="capped-poisson", rate=rate, at_most=at_most)
 
 
+def sized(scheme: CheckIn, units: int) -> CheckIn:
+    """The scheme for so many units; batches hold two fifths of any number of them."""
+    more = {"size": 2 * units // 5} if scheme.scheme == "batches" else {}
+    return scheme.model_copy(update=more).fitted((), units)
+
+
 def attendance_matrix(scheme: CheckIn, units: int, seed: int, rounds: int = ROUNDS) -> np.ndarray:
     """Boolean array [units, rounds]: who takes part when."""
+    scheme = sized(scheme, units)
     matrix = np.zeros((units, rounds), dtype=bool)
     for index, cohort in enumerate(scheme.cohorts(rounds, units, seed)):
         assert (np.diff(cohort) > 0).all()
@@ -82,7 +94,10 @@ def attendance_matrix(scheme: CheckIn, units: int, seed: int, rounds: int = ROUN
 
 
 def test_what_is_drawn_is_what_is_charged(scheme):
-    matrix, charged = attendance_matrix(scheme, 4000, seed=5), scheme.charge(Gaussian(1.0), ROUNDS).to_json()
+    matrix, charged = (
+        attendance_matrix(scheme, 4000, seed=5),
+        sized(scheme, 4000).charge(Gaussian(1.0), ROUNDS).to_json(),
+    )
     classes = charged.get("classes", 1)
     for number in range(classes):
         own = matrix[number::classes, number::classes]
@@ -135,13 +150,21 @@ def charged_blocks(tree: dict) -> list[np.ndarray]:
     assert kind == "Repeat", tree
     if inner["kind"] == "Allocation":
         return charged_blocks(inner) * tree["times"]
-    return [stats.binom(tree["times"], inner["rate"] if inner["kind"] == "Poisson" else 1).pmf(number)]
+    rates = {"Poisson": lambda: inner["rate"], "WithoutReplacement": lambda: inner["batch"] / inner["population"]}
+    return [stats.binom(tree["times"], rates.get(inner["kind"], lambda: 1)()).pmf(number)]
 
 
 def test_units_are_independent_of_each_other(scheme):
     # Cohort sizes of independent units are Binomial(units, share); dependence would change their spread.
     units = 200 * (scheme.count if scheme.scheme == "classes" else 1)  # a round is of one class
+    scheme = sized(scheme, units)
     sizes = np.array([len(next(scheme.cohorts(ROUNDS, units, seed))) for seed in range(400)])
+    if not scheme.units_are_independent:
+        assert set(sizes) == {scheme.size}
+        pairs = sum({0, 1} <= set(next(scheme.cohorts(ROUNDS, units, seed)).tolist()) for seed in range(400))
+        together = scheme.size * (scheme.size - 1) / (units * (units - 1))
+        assert stats.binomtest(pairs, 400, together).pvalue > UNLIKELY
+        return
     share = attendance_matrix(scheme, 20_000, seed=1)[:, 0].mean() * units / 200
     expected = stats.binom(200, share)
     assert abs(sizes.mean() - expected.mean()) <= 4.5 * expected.std() / np.sqrt(400)
@@ -150,7 +173,7 @@ def test_units_are_independent_of_each_other(scheme):
 
 
 def test_the_expected_cohort_is_what_the_average_cohort_comes_to(scheme):
-    matrix = attendance_matrix(scheme, 5000, seed=8)
+    scheme, matrix = sized(scheme, 5000), attendance_matrix(scheme, 5000, seed=8)
     assert matrix.sum() / ROUNDS == pytest.approx(scheme.expected_cohort(ROUNDS, 5000), rel=0.03)  # 4 standard errors
 
 
@@ -162,14 +185,14 @@ def test_nobody_takes_part_more_often_than_is_charged_without_amplification(sche
 
 
 def test_the_charge_spans_all_rounds_grows_with_them_and_survives_json(scheme):
-    charged = scheme.charge(Gaussian(1.5), ROUNDS)
-    assert charged.span == ROUNDS
+    charged = sized(scheme, 100).charge(Gaussian(1.5), ROUNDS)
+    assert (charged.span, charged.relation) == (ROUNDS, scheme.relation)
     spent = epsilon_over_rounds(charged, 1e-5)
     assert len(spent) == ROUNDS
     assert (np.diff(spent) >= 0).all()
     assert spent[-1] <= charged.epsilon(1e-5).upper * (1 + 1e-9)  # relative: sums come out in another order
     assert from_json(charged.to_json()) == charged
-    plain = Repeat(Gaussian(1.5), scheme.most_check_ins(ROUNDS, ROUNDS))
+    plain = Repeat(Gaussian(1.5, relation=scheme.relation), scheme.most_check_ins(ROUNDS, ROUNDS))
     assert charged.unamplified().epsilon(1e-5).upper == pytest.approx(plain.epsilon(1e-5).upper, rel=1e-6)
 
 
@@ -185,10 +208,13 @@ def test_the_likelihood_ratio_is_the_mean_over_what_can_be_drawn(scheme):
     took_part = attendance_matrix(scheme, 40_000, seed=3)[:: getattr(scheme, "count", 1)]  # of the class of unit 0
     drawn = np.exp(took_part @ ratios.T)
     deviation = drawn.std(axis=0) / np.sqrt(len(drawn)) + 1e-12
-    assert (np.abs(drawn.mean(axis=0) - np.exp(scheme.log_likelihood_ratio(ratios))) < 5 * deviation).all()
+    assert (
+        np.abs(drawn.mean(axis=0) - np.exp(sized(scheme, 40_000).log_likelihood_ratio(ratios))) < 5 * deviation
+    ).all()
 
 
 def test_a_shortened_scheme_keeps_the_rate(scheme):
+    scheme = sized(scheme, 100)
     short = scheme.shortened(ROUNDS, 5)
     short.check(5)
     # k is a whole number: half a check-in in five rounds.
@@ -199,6 +225,7 @@ def test_a_shortened_scheme_keeps_the_rate(scheme):
 def test_independent_rounds_are_charged_one_after_the_other(scheme):
     if not scheme.rounds_are_independent:
         return
+    scheme = sized(scheme, 20_000)
     halves = Compose((scheme.charge(Gaussian(1.0), 4), scheme.charge(Gaussian(1.0), ROUNDS - 4)))
     whole = scheme.charge(Gaussian(1.0), ROUNDS)
     # The same law composed in another order: only rounding differs.
@@ -210,7 +237,7 @@ def test_independent_rounds_are_charged_one_after_the_other(scheme):
 
 
 def test_attendance_answers_in_any_order(scheme):
-    attendance = Attendance(scheme, ROUNDS, 50, seed=4)
+    attendance = Attendance(sized(scheme, 50), ROUNDS, 50, seed=4)
     in_order = [attendance.cohort(round_) for round_ in range(1, ROUNDS + 1)]
     for round_ in (ROUNDS, 3, 3, 7, 1):
         assert np.array_equal(attendance.cohort(round_), in_order[round_ - 1])
@@ -269,6 +296,33 @@ def test_the_likelihood_ratio_by_going_through_all_sets(scheme):
     logs = [math.log(weight) + ratios[:, list(each)].sum(1) for weight, each in zip(weights, sets, strict=True)]
     expected = np.logaddexp.reduce(logs, axis=0) - math.log(sum(weights))
     assert scheme.log_likelihood_ratio(ratios) == pytest.approx(expected, rel=1e-12)
+
+
+def test_batches_are_charged_for_substitution_and_fit_the_units():
+    batches = BatchesCheckIn(scheme="batches", size=3)
+    assert batches.fitted((), 30).charge(Gaussian(1.5), 4) == Repeat(WithoutReplacement(Gaussian(1.5), 3, 30), 4)
+    for forgotten in (lambda: batches.charge(Gaussian(1.5), 4), lambda: batches.shown(Gaussian(1.5))):
+        with pytest.raises(ValueError, match="population must be"):  # no charge without the number of units
+            forgotten()
+    plan = make_plan(small("check_in={scheme: batches, size: 20}", "rounds=3"), 60)
+    assert plan.adjacency.startswith("substitution")
+    assert plan.mechanism.relation == "substitution"
+    two_apart = Repeat(Gaussian(plan.noise_multiplier / 2), 3)
+    assert plan.unamplified_epsilon.upper == pytest.approx(
+        two_apart.epsilon(plan.scenario.privacy.delta).upper, rel=1e-6
+    )
+    assert plan.unamplified_epsilon_by_round[-1] == pytest.approx(plan.unamplified_epsilon.upper, rel=1e-6)
+    with pytest.raises(ScenarioError, match=r"check_in.size must be at most the number of units \(19\), got 20"):
+        make_plan(plan.scenario, 19)
+
+
+def test_a_node_that_sees_its_check_ins_is_charged_as_if_it_saw_all():
+    hosts = "federation={hosts: {a: 0-29, b: 30-59}}"
+    schemes = ("{scheme: batches, size: 20}", "{scheme: balanced, k: 1}")
+    batches, balanced = (make_plan(small(hosts, f"check_in={each}", "rounds=3"), 60) for each in schemes)
+    assert (batches.protection, balanced.protection) == ("none", "dummies")
+    assert batches.nodes_epsilon.upper == pytest.approx(batches.unamplified_epsilon.upper, rel=1e-6)
+    assert balanced.nodes_epsilon == balanced.planned_epsilon
 
 
 # --- clients that decline ---------------------------------------------------------------------------------------------

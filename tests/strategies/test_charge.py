@@ -41,6 +41,7 @@ CHECK_IN = {
     "capped": "{scheme: capped-poisson, rate: 0.5, at_most: 3}",
     "classes": "{scheme: classes, k: 2, classes: 2}",
     "spaced": "{scheme: spaced, k: 2, gap: 2}",
+    "batches": "{scheme: batches, size: 15}",
 }
 SUBMODELS = {
     "none": "{scheme: none}",
@@ -108,7 +109,7 @@ class ChargedPart:
 class ChargedRounds:
     """Consecutive rounds: how a unit's are drawn, and what each releases.
 
-    ``apart``: the number of classes, or the least distance of two rounds of a unit.
+    ``apart``: the number of classes, the least distance of two rounds of a unit, or the units of which ``k`` are drawn.
     """
 
     kind: str
@@ -133,6 +134,10 @@ def read_rounds(tree: dict) -> list[ChargedRounds]:
     inner, times = tree["mechanism"], tree["times"]
     if inner["kind"] == "Allocation":
         return read_rounds(inner) * times
+    if inner["kind"] == "WithoutReplacement":
+        return [
+            ChargedRounds("batches", times, inner["batch"], 1.0, read_parts(inner["mechanism"]), inner["population"])
+        ]
     if inner["kind"] == "Poisson":
         return [ChargedRounds("poisson", times, 0, inner["rate"], read_parts(inner["mechanism"]))]
     return [ChargedRounds("all", times, 0, 1.0, read_parts(inner))]
@@ -251,6 +256,11 @@ def check_schedule(run: Run, charged: list[ChargedRounds], units: int) -> None:
         first += rounds.rounds
         if rounds.kind == "all":
             assert block.all()
+        elif rounds.kind == "batches":
+            assert (rounds.apart, set(block.sum(0))) == (units, {rounds.k})
+            shared = stats.hypergeom(units, rounds.k, rounds.k)  # of two cohorts: each is drawn anew
+            for one, other in itertools.combinations(block.T, 2):
+                assert min(shared.cdf(one @ other), shared.sf(one @ other - 1)) > RARE
         elif rounds.kind == "poisson":
             assert within_chance(int(block.sum()), block.size, rounds.rate)
         elif rounds.kind == "capped":

@@ -24,7 +24,7 @@ from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError
 from fedamp.federation.check_in import log_mean
 from fedamp.federation.optimizers import ServerUpdate
-from fedamp.federation.plan import ADJACENCY, Plan, make_plan, privacy_units
+from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.training import LocalTraining
@@ -95,7 +95,7 @@ class Audit:
             "findings": findings,
             "unit": claim.scenario.privacy.unit,
             "group_size": claim.scenario.privacy.group_size,
-            "adjacency": ADJACENCY,
+            "adjacency": claim.adjacency,
             "noise_multiplier": claim.noise_multiplier,
             "mechanism": str(claim.charge.mechanism),
             "rounds": claim.scenario.rounds,
@@ -203,7 +203,8 @@ def subject_of(scenario: Scenario, rounds: int) -> Subject:
         )
     claim = Plan(_shortened(full, min(rounds, scenario.rounds)), full.units, full.seed)
     canaries = scenario.privacy.group_size
-    played = Plan(claim.scenario, canaries + BYSTANDERS, full.seed)
+    units = canaries + BYSTANDERS if claim.check_in.units_are_independent else claim.units
+    played = Plan(claim.scenario, units, full.seed)
     return Subject(claim, _worst_case(claim, played), canaries, played.units)
 
 

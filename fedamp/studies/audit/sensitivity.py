@@ -152,7 +152,7 @@ class Sensitivity:
             "verdict": "refuted" if self.refuted else "consistent",
             "largest_distance": max(move.distance for move in self.moves),
             "unit": self.scenario.privacy.unit,
-            "adjacency": ADJACENCY,
+            "adjacency": ADJACENCY[self.scenario.check_in.relation],
             "repetitions": self.repetitions,
             "rounds": [asdict(move) for move in self.moves],
         }
