@@ -10,8 +10,9 @@ from scipy.stats import norm
 
 from fedamp import api
 from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.bounds import Method
 from fedamp.errors import ScenarioError
-from fedamp.federation.plan import CURVE, make_plan
+from fedamp.federation.plan import make_plan
 from fedamp.server.setup import prepare
 from tests.federations import small, write_small
 
@@ -66,10 +67,10 @@ def test_what_is_said_of_an_epsilon_is_said_of_that_number():
         fresh = first.epsilon(delta_left(plan.scenario.privacy.delta))
         assert spent.upper == plan.charge.epsilon_by_round[rounds - 1]
         assert spent.lower <= spent.upper
-        assert spent.method == (fresh.method if spent.upper == fresh.upper else CURVE)
-        said.append(spent.method)
-    assert CURVE in said
-    assert said[-1] != CURVE
+        assert spent.origin == (fresh.origin if spent.upper == fresh.upper else Method.CURVE.of())
+        said.append(spent.origin.method)
+    assert Method.CURVE in said
+    assert said[-1] is not Method.CURVE
 
 
 def test_a_plan_with_a_secret_seed_keeps_the_costs_that_were_computed():

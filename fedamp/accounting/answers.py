@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache, partial, singledispatch
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fedamp.accounting.bounds import (
     ByOrder,
     DeltaAt,
     EpsilonAt,
+    Method,
     NotEvaluable,
     Question,
     in_floating_point,
@@ -80,8 +81,8 @@ def answer_by_law(event: Mechanism, question: Question, points: int | None = Non
             break
         finer = question.ask(numerical_law(event, Detail(more, with_lower, reach)))
         helps = finer.width < 0.7 * best.width
-        method = finer.method if finer.upper < best.upper else best.method
-        best = Bounds(max(best.lower, finer.lower), min(best.upper, finer.upper), method)
+        origin = finer.origin if finer.upper < best.upper else best.origin
+        best = Bounds(max(best.lower, finer.lower), min(best.upper, finer.upper), origin)
         if not helps:
             break
     return best
@@ -109,14 +110,14 @@ def _group_property(event: Group, question: Question, points: int) -> Bounds:
     def delta_at(epsilon: float) -> Bounds:
         part = event.mechanism.delta(epsilon / event.size, points=points)
         if epsilon == 0 or part.upper == 0:
-            return Bounds(0.0, min(1.0, event.size * part.upper), "group property")
+            return Bounds(0.0, min(1.0, event.size * part.upper), Method.GROUP_PROPERTY_ALONE.of())
         upper = min(1.0, part.upper * math.exp(min(_log_factor(epsilon, event.size), 700.0)))
-        return Bounds(0.0, upper, f"group property of {part.method}")
+        return Bounds(0.0, upper, part.origin.within(Method.GROUP_PROPERTY))
 
     if isinstance(question, DeltaAt):
         return delta_at(question.epsilon)
     upper = crossing(lambda epsilon: delta_at(epsilon).upper, question.delta, 1e4, 1e-4)[1]
-    return Bounds(0.0, upper, delta_at(upper).method if upper < math.inf else "group property")
+    return Bounds(0.0, upper, delta_at(upper).origin if upper < math.inf else Method.GROUP_PROPERTY_ALONE.of())
 
 
 def _log_factor(epsilon: float, size: int) -> float:
@@ -135,7 +136,7 @@ def epsilon_below(known: float, delta: float, size: int, of_one: Callable[[float
         known = min(known, size * one.upper)
         if known == 0:
             break
-    return Bounds(0.0, known, f"group property of {one.method}")
+    return Bounds(0.0, known, one.origin.within(Method.GROUP_PROPERTY))
 
 
 @answer_by_law.register
@@ -160,12 +161,12 @@ def by_batch(
     if isinstance(question, DeltaAt):
         inner = math.log1p(math.expm1(question.epsilon) / share) if question.epsilon < 700 else question.epsilon
         answer = drawn.delta(inner, points=points)
-        return Bounds(0.0, share * answer.upper, answer.method)
+        return Bounds(0.0, share * answer.upper, answer.origin)
     if question.delta >= share:
-        return Bounds(0.0, 0.0, "smaller than the chance of being in the batch")
+        return Bounds(0.0, 0.0, Method.RARE_BATCH.of())
     answer = drawn.epsilon(question.delta / share, points=points)
     upper = math.log1p(share * math.expm1(answer.upper)) if answer.upper < 700 else answer.upper
-    return Bounds(0.0, upper, answer.method)
+    return Bounds(0.0, upper, answer.origin)
 
 
 CHECKED = "; the worst case of ModelMix is checked, not proved"
@@ -212,36 +213,36 @@ def delta(event: Mechanism, epsilon: float, points: int | None = None, precision
 def _without_sampling(event: Mechanism, question: Question, points: int | None) -> Bounds:
     """The answer by the law, with hidden choices revealed and, where it may be smaller, by Rényi divergences."""
     if event.releases_nothing:
-        return Bounds(0.0, 0.0, "nothing is released")
+        return Bounds(0.0, 0.0, Method.NOTHING.of())
     if isinstance(event, NotPrivate):
-        return Bounds(question.unknown, question.unknown, "no noise")
+        return Bounds(question.unknown, question.unknown, Method.NO_NOISE.of())
     reason = ""
     try:
         with in_floating_point():
             by_law = answer_by_law(event, question, points)
     except NotEvaluable as error:
-        by_law, reason = Bounds(0.0, question.unknown, f"none ({error})"), f" ({error})"
+        by_law, reason = Bounds(0.0, question.unknown, Method.NONE.of(str(error))), f" ({error})"
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
     shown = _with_choices_revealed(event, question, points, narrow)
-    upper, method = (shown.upper, shown.method) if shown.upper < by_law.upper else (by_law.upper, by_law.method)
+    upper, origin = min((by_law.upper, by_law.origin), (shown.upper, shown.origin), key=itemgetter(0))
     if isinstance(event, Approximate):
         losses = question.of_losses(event.known_epsilon, event.known_delta)
     else:
         losses = question.of_losses(epsilon_of_losses(event))
     if losses < upper:
-        upper, method = losses, "the sum of the largest losses"
+        upper, origin = losses, Method.LOSSES.of()
     mixes = event.contains(ModelMix)
     if mixes:
-        method = method.removesuffix(", without mixing") + ", without mixing"
+        origin = origin._replace(unmixed=True)
     wide = shown.lower < 0.99 * upper and (by_law.upper == question.unknown or 0 < by_law.lower < 0.99 * upper)
     if event.is_private and (mixes or wide or event.contains(WithoutReplacement)):  # elsewhere they are not smaller
         by_order = _by_renyi(event, question, more=not mixes)
         if by_order.value < upper:
-            upper, method = by_order.value, f"Rényi, order {by_order.order:g}{reason}{CHECKED if mixes else ''}"
+            upper, origin = by_order.value, Method.RENYI.of(by_order.order, reason, CHECKED if mixes else "")
     lower = max(_lower(event, question, points, by_law), shown.lower)
     if lower > (1 + 1e-6) * upper + 1e-9:  # one end is wrong, and it is not known which one
-        return Bounds(lower, question.unknown, f"none: {method} contradicts the lower end")
-    return Bounds(min(lower, upper), upper, method)
+        return Bounds(lower, question.unknown, Method.CONTRADICTED.of(origin))
+    return Bounds(min(lower, upper), upper, origin)
 
 
 def _lower(event: Mechanism, question: Question, points: int | None, by_law: Bounds) -> float:
@@ -270,7 +271,7 @@ def _with_choices_revealed(event: Mechanism, question: Question, points: int | N
         found = question.ask(plain, points=points)
     except ValueError:  # without amplification the noise may be too little
         return unknown
-    return Bounds(0.0, found.upper, f"unamplified: {found.method}")
+    return Bounds(0.0, found.upper, found.origin.within(Method.UNAMPLIFIED))
 
 
 def _by_renyi(event: Mechanism, question: Question, more: bool) -> ByOrder:
@@ -340,9 +341,9 @@ def _in_draws(event: Mechanism, ask: Callable[[Mechanism], Bounds]) -> Bounds:
 
 def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
     """The intersection of both brackets."""
-    method = f"{sampled.method}, without mixing" if event.contains(ModelMix) else sampled.method
-    upper, method = min((found.upper, found.method), (sampled.upper, method))
-    return Bounds(min(max(found.lower, sampled.lower), upper), upper, method)
+    origin = sampled.origin._replace(unmixed=event.contains(ModelMix))
+    upper, origin = min((found.upper, found.origin), (sampled.upper, origin), key=itemgetter(0))
+    return Bounds(min(max(found.lower, sampled.lower), upper), upper, origin)
 
 
 def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:

@@ -6,12 +6,62 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
 from fedamp.accounting import checks
 from fedamp.accounting.arithmetic import UNIT, Array
+
+
+class Method(StrEnum):
+    """What made the upper end of a bracket, in words, with places for the facts of one answer."""
+
+    UNSAID = ""
+    ADD_BY_LAW = "the add direction by the law; remove: {}"
+    CLOSED_FORM = "hidden choices revealed, closed form"
+    CONTRADICTED = "none: {} contradicts the lower end"
+    CURVE = "the curve over rounds: the smallest upper end of this round and all later ones"
+    DELTA_AT_0 = "delta at epsilon 0"
+    ERROR_RATES = "error rates from {:g}"
+    GROUP_PROPERTY = "group property of {}"
+    GROUP_PROPERTY_ALONE = "group property"
+    JOINT_RELEASE = "joint release, {}"
+    LAW = "numerical law, {} points"
+    LOSSES = "the sum of the largest losses"
+    NO_NOISE = "no noise"
+    NO_ROUND = "nothing released"
+    NONE = "none ({})"
+    NOTHING = "nothing is released"
+    RARE_BATCH = "smaller than the chance of being in the batch"
+    RARE_OUTPUT = "an output that unlikely cannot occur"
+    RENYI = "Rényi, order {:g}{}{}"
+    SAMPLED = "sampled, {:,} draws of {}, failure probability {:.0e} (charged to delta)"
+    SELECTION = "random selection by {}"
+    UNAMPLIFIED = "unamplified: {}"
+
+    def of(self, *facts: object) -> "Origin":
+        """The method of one answer."""
+        return Origin(self, facts)
+
+
+class Origin(NamedTuple):
+    """A method, and the facts of an answer. ``unmixed``: ModelMix was charged without mixing."""
+
+    method: Method
+    facts: tuple[object, ...] = ()
+    unmixed: bool = False
+
+    def within(self, method: Method) -> "Origin":
+        """Of an answer that another ``method`` makes of this one."""
+        return Origin(method, (self._replace(unmixed=False),), self.unmixed)
+
+    def __str__(self) -> str:
+        return self.method.format(*self.facts) + ", without mixing" * self.unmixed
+
+
+UNSAID = Method.UNSAID.of()
 
 
 @dataclass(frozen=True)
@@ -24,16 +74,21 @@ class Bounds:
     Attributes:
         lower: the truth is not below.
         upper: the truth is not above; a budget spends it. May be infinite.
-        method: the origin of the upper end (``"numerical law, 4096 points"``, ``"Rényi, order 17"``).
+        origin: of the upper end.
     """
 
     lower: float
     upper: float
-    method: str = ""
+    origin: Origin = UNSAID
 
     def __post_init__(self) -> None:
         if not self.lower <= self.upper:
             raise ValueError(f"lower must not exceed upper, got [{self.lower}, {self.upper}]")
+
+    @property
+    def method(self) -> str:
+        """The origin in words (``"numerical law, 4096 points"``, ``"Rényi, order 17"``)."""
+        return str(self.origin)
 
     @property
     def width(self) -> float:

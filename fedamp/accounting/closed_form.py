@@ -17,7 +17,7 @@ from functools import lru_cache, partial, reduce
 import numpy as np
 
 from fedamp.accounting.arithmetic import UNIT, Array, crossing, gaussian_delta, log_choose, repeated
-from fedamp.accounting.bounds import Bounds, NotEvaluable, in_floating_point
+from fedamp.accounting.bounds import Bounds, Method, NotEvaluable, in_floating_point
 from fedamp.accounting.events import (
     Allocation,
     AllocationPrefix,
@@ -61,12 +61,12 @@ class Revealed:
         """The smallest epsilon >= 0 at ``delta``."""
         upper = crossing(partial(self._delta, upper=True), delta, 1e250, 1e-9)[1]
         lower = crossing(partial(self._delta, upper=False), delta, 1e250, 1e-9)[0]
-        return Bounds(min(lower, upper), upper, _METHOD)
+        return Bounds(min(lower, upper), upper, Method.CLOSED_FORM.of())
 
     def delta(self, epsilon: float) -> Bounds:
         """The smallest delta at ``epsilon`` >= 0."""
         upper = self._delta(epsilon, upper=True)
-        return Bounds(min(self._delta(epsilon, upper=False), upper), upper, _METHOD)
+        return Bounds(min(self._delta(epsilon, upper=False), upper), upper, Method.CLOSED_FORM.of())
 
     def _delta(self, epsilon: float, upper: bool) -> float:
         """One end of delta."""
@@ -89,9 +89,6 @@ class Revealed:
     def chosen(self, chance: float, log_weight: float) -> "Revealed":
         """The release if a choice with this ``chance`` falls on the mechanism."""
         return Revealed(self.least, self.most, chance * self.chance, self.log_weight + log_weight, self.off)
-
-
-_METHOD = "hidden choices revealed, closed form"
 
 
 def _of(least: Array, most: Array, chance: Array, log_weight: Array, off: float) -> Revealed:

@@ -26,7 +26,7 @@ from fedamp.accounting.arithmetic import (
     rounding_of_masses,
     rounding_of_sums,
 )
-from fedamp.accounting.bounds import Bounds, NotEvaluable
+from fedamp.accounting.bounds import Bounds, Method, NotEvaluable
 from fedamp.accounting.convolve import (
     DEFAULT_POINTS,
     Cells,
@@ -269,11 +269,11 @@ class OneDirection:
         return self._bounds(float(self.lower.delta_at(epsilon + self.slack)) / (1 + self.slack), upper)
 
     def _bounds(self, lower: float, upper: float) -> Bounds:
-        return Bounds(min(lower, upper), upper, f"numerical law, {self.points} points")
+        return Bounds(min(lower, upper), upper, Method.LAW.of(self.points))
 
 
 def _larger(remove: Bounds, add: Bounds) -> Bounds:
-    return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.method)
+    return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.origin)
 
 
 def _combine(a: Law, b: Law, pairing: Pairing) -> Law:

@@ -32,7 +32,7 @@ from fedamp.accounting.arithmetic import (
     log_choose,
     rounding_of_overlaps,
 )
-from fedamp.accounting.bounds import Bounds, NotEvaluable, epsilon_of_moment, log_delta_of_moment
+from fedamp.accounting.bounds import Bounds, Method, NotEvaluable, epsilon_of_moment, log_delta_of_moment
 from fedamp.accounting.hidden_rounds import (
     Beginnings,
     HiddenRounds,
@@ -666,7 +666,7 @@ class SampledProfile:
         if not self.add:
             return self.delta_remove(epsilon, precision=precision)
         if epsilon > self.upper.ratio_rounding - self.upper.log_least:
-            return Bounds(0.0, 0.0, "an output that unlikely cannot occur")
+            return Bounds(0.0, 0.0, Method.RARE_OUTPUT.of())
         return self._delta(self.add, epsilon, precision)
 
     def known(self, ask: Callable[[Law], Bounds], enough: float) -> float:
@@ -708,7 +708,7 @@ class SampledProfile:
         kept, exceeded = np.flatnonzero(upper_deltas <= spendable), np.flatnonzero(lower_deltas > delta)
         upper = float(above[kept[0]]) if len(kept) else math.inf
         lower = float(below[exceeded[0]]) if len(exceeded) else 0.0
-        return Bounds(min(lower, upper), upper, _method(pilot.proposal, draws, charge))
+        return Bounds(min(lower, upper), upper, Method.SAMPLED.of(draws, pilot.proposal.name, charge))
 
     def _delta(self, direction: Direction, epsilon: float, precision: float) -> Bounds:
         checks.epsilon(epsilon)
@@ -726,7 +726,7 @@ class SampledProfile:
         if not upper <= 2 * pilot.delta:
             raise NotEvaluable("sampling leaves delta uncertain by more than a factor of two")
         upper = min(upper, 1.0)
-        return Bounds(min(float(lower_deltas[0]), upper), upper, _method(pilot.proposal, draws, charge))
+        return Bounds(min(float(lower_deltas[0]), upper), upper, Method.SAMPLED.of(draws, pilot.proposal.name, charge))
 
     def estimate(self, delta: float, proposal: Proposal | None = None, draws: int = 0) -> Pilot:
         """For searches: epsilon in the remove direction, not certified, by draws from what ``proposal`` is for another
@@ -780,10 +780,6 @@ def _with_add(remove: Bounds, known: float, sample: Callable[[], Bounds]) -> Bou
             raise
         add = Bounds(0.0, math.inf)
     if add.upper > known:
-        add = Bounds(min(add.lower, known), known, f"the add direction by the law; remove: {remove.method}")
+        add = Bounds(min(add.lower, known), known, remove.origin.within(Method.ADD_BY_LAW))
     decides = max(remove, add, key=lambda bounds: bounds.upper)
-    return Bounds(max(remove.lower, add.lower), decides.upper, decides.method)
-
-
-def _method(proposal: Proposal, draws: int, charge: float) -> str:
-    return f"sampled, {draws:,} draws of {proposal.name}, failure probability {charge:.0e} (charged to delta)"
+    return Bounds(max(remove.lower, add.lower), decides.upper, decides.origin)

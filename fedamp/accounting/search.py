@@ -8,7 +8,7 @@ import numpy as np
 
 from fedamp.accounting import checks
 from fedamp.accounting.answers import is_sampled, law_upper, sampled_profile, upper_epsilon
-from fedamp.accounting.bounds import NotEvaluable, in_floating_point
+from fedamp.accounting.bounds import Method, NotEvaluable, in_floating_point
 from fedamp.accounting.events import Allocation, Mechanism, Spaced
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampling import PRECISION, QUESTIONS, pilot_draws
@@ -93,7 +93,7 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
         found = build(noise).epsilon(delta, precision=precision)
         if found.upper <= epsilon:
             return noise
-        if not found.method.startswith("sampled"):
+        if found.origin.method is not Method.SAMPLED:
             break  # the law is as good, and quicker
         noise *= max((found.upper / epsilon) ** (1 / slope), 1 + 0.1 * precision)
     raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
 from fedamp.accounting.arithmetic import Array, gaussian_delta
-from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.bounds import Bounds, Method
 
 _ROUNDING = 2.0**-48  # allowance for the few operations between delta and an error rate, each on numbers of at most 1
 
@@ -116,7 +116,7 @@ class TradeOff:
     @property
     def advantage(self) -> Bounds:
         """Largest true positive rate minus false positive rate of any test: delta at epsilon 0."""
-        return Bounds(float(self.lower[0]), float(self.upper[0]), "delta at epsilon 0")
+        return Bounds(float(self.lower[0]), float(self.upper[0]), Method.DELTA_AT_0.of())
 
     def gaussian(self, smallest_rate: float = 1e-6) -> GaussianFit:
         """The least mu of a Gaussian trade-off G_mu(alpha) = Phi(Phi^-1(1 - alpha) - mu) that stays below f, and what
@@ -148,9 +148,9 @@ class TradeOff:
         from scipy.special import ndtri  # a slow import
 
         smallest, largest = (1.0 - self.upper[0]) / 2, (1.0 - self.lower[0]) / 2
-        method = f"error rates from {rate:g}"
+        origin = Method.ERROR_RATES.of(rate)
         if smallest < rate:
-            return Bounds(0.0, math.inf, method)
+            return Bounds(0.0, math.inf, origin)
         corners = self._certain.corners
         # G_mu is convex and the certified f is straight between corners: below at the corners is below everywhere.
         alpha = np.r_[rate, corners[(corners > rate) & (corners < largest)], largest]
@@ -159,7 +159,7 @@ class TradeOff:
         alpha = np.minimum(alpha, smallest)
         possible = self.false_negative_rate(alpha)[1]
         lower = float(np.max(-ndtri(alpha) - ndtri(possible))) * (1 - 1e-12)
-        return Bounds(min(max(lower, 0.0), upper), upper, method)
+        return Bounds(min(max(lower, 0.0), upper), upper, origin)
 
     def plot(self, axes: Any = None, label: str = "") -> Any:
         """Plot the true positive rate over the false positive rate, at most and at least; needs matplotlib.

@@ -26,6 +26,7 @@ from fedamp.accounting import (
     group,
 )
 from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.bounds import Method
 from fedamp.base.numbers import at_most
 from fedamp.base.section import Steps, lengths
 from fedamp.errors import ScenarioError
@@ -41,7 +42,6 @@ from fedamp.noise.banded import path_noise
 from fedamp.noise.independent import Noise
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
-CURVE = "the curve over rounds: the smallest upper end of this round and all later ones"
 DUMMY_WORK = 10.0  # all units over the expected cohort, up to which dummies train by default
 ADJACENCY = {
     Relation.ZERO_OUT: "zero-out: one unit's contribution is present or replaced by zero",
@@ -435,12 +435,12 @@ class Charge:
 
     def _spent(self, rounds: int) -> Bounds:
         if rounds == 0:
-            return Bounds(0.0, 0.0, "nothing released")
+            return Bounds(0.0, 0.0, Method.NO_ROUND.of())
         if not self.plan.is_private:
             return self.planned_epsilon
         bounds = self._epsilon(self._first(rounds, self.plan.noise_multiplier))
         upper = float(self.epsilon_by_round[rounds - 1])
-        return Bounds(min(bounds.lower, upper), upper, bounds.method if upper == bounds.upper else CURVE)
+        return Bounds(min(bounds.lower, upper), upper, bounds.origin if upper == bounds.upper else Method.CURVE.of())
 
     def _epsilon(self, mechanism: Mechanism) -> Bounds:
         return mechanism.epsilon(self._delta, precision=self.plan.scenario.privacy.precision)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting import Bounds, Compose, Mechanism, RandomSelection
-from fedamp.accounting.bounds import log_deltas, search_orders
+from fedamp.accounting.bounds import Method, log_deltas, search_orders
 from fedamp.errors import MergeError
 from fedamp.studies.merging.candidates import Candidates
 
@@ -189,7 +189,7 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
     while high - low > 1e-10 * max(1.0, high):
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return Bounds(min(cost.lower, high), high, f"random selection by {BY_PRIVACY_LOSS}")
+    return Bounds(min(cost.lower, high), high, Method.SELECTION.of(BY_PRIVACY_LOSS))
 
 
 def best_weights(mechanisms: Sequence[Mechanism], rank: Rank, epsilon: float, delta: float) -> dict[str, Weights]:
@@ -264,7 +264,7 @@ def combine(request: MergeRequest, candidates: Candidates) -> Decision:
     mechanism = _together(mechanisms, considered)
     cost = mechanism.epsilon(request.delta)
     if len(considered) > 1:  # a sum may hide its parts, so no lower end is known
-        cost = Bounds(0.0, cost.upper, f"joint release, {cost.method}")
+        cost = Bounds(0.0, cost.upper, cost.origin.within(Method.JOINT_RELEASE))
     return Decision(weights, mechanism, cost, chosen_by, assumptions, {})
 
 
