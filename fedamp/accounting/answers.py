@@ -35,6 +35,7 @@ from fedamp.accounting.events import (
     Mechanism,
     ModelMix,
     NotPrivate,
+    RandomisedResponse,
     Relation,
     Repeat,
     Spaced,
@@ -48,10 +49,10 @@ from fedamp.accounting.sampling import PRECISION, SampledProfile
 from fedamp.accounting.spaced import SpacedRemove, SpacedRun
 from fedamp.accounting.theorems import (
     Participation,
-    as_one_coin,
     attained,
     attained_in_draws,
     blocks_met,
+    changed_batch,
     epsilon_of_losses,
     factors,
     group,
@@ -155,8 +156,8 @@ def by_batch(
     change of 2 i; joint convexity in i. The batch holds any of the group with a chance p, and
     delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
     """
-    if (coin := as_one_coin(event)) is not None:
-        return answer_by_law(coin, question, points, with_lower)
+    if isinstance(event.mechanism, RandomisedResponse):
+        return answer_by_law(changed_batch(event), question, points, with_lower)
     share, drawn = some_in_batch(event, partial(group, event.mechanism))
     if isinstance(question, DeltaAt):
         inner = math.log1p(math.expm1(question.epsilon) / share) if question.epsilon < 700 else question.epsilon
@@ -305,7 +306,7 @@ def _narrowed_by_sampling(event: Mechanism, found: Bounds, delta: float, precisi
             found = _narrower(event, found, _sampled_epsilon(part, delta, precision))
     if is_sampled(event) and found.lower < _CLOSE * found.upper and participation(event).rounds > 4 * _BLOCKS:
         lower = max(found.lower, _lower_by_blocks(event, delta, precision))
-        return Bounds(min(lower, found.upper), found.upper, found.method)
+        return Bounds(min(lower, found.upper), found.upper, found.origin)
     return found
 
 
@@ -336,7 +337,7 @@ def _in_draws(event: Mechanism, ask: Callable[[Mechanism], Bounds]) -> Bounds:
         return found
     with suppress(NotEvaluable):
         lower = ask(below).lower if is_sampled(below) else 0.0
-    return Bounds(min(lower, found.upper), found.upper, found.method)
+    return Bounds(min(lower, found.upper), found.upper, found.origin)
 
 
 def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:

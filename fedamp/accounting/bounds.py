@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, cast
 
 import numpy as np
 
@@ -140,20 +140,6 @@ def _rounded(value: float, up: bool) -> str:
     return f"{(math.ceil if up else math.floor)(value / unit) * unit:.4g}"
 
 
-class Profile(Protocol):
-    """Privacy as a curve: mechanisms, laws and evaluators all answer both questions, in both directions. They raise
-    ``NotEvaluable``, with a reason, where they have no answer.
-    """
-
-    def epsilon(self, delta: float, /) -> Bounds:
-        """The smallest epsilon >= 0 at a delta in (0, 1)."""
-        ...
-
-    def delta(self, epsilon: float, /) -> Bounds:
-        """The smallest delta at an epsilon >= 0."""
-        ...
-
-
 class ByOrder(NamedTuple):
     """The best value over all Rényi orders, and the order that gave it."""
 
@@ -183,9 +169,9 @@ class EpsilonAt:
         spared = (self.delta - chance) / (1 - chance) * (1 + math.exp(-largest)) * (1 - 8 * UNIT)
         return min(largest, max(0.0, largest + math.log1p(-spared) + 8 * UNIT * (1 + largest))) if spared < 1 else 0.0
 
-    def ask(self, profile: Profile, **options: Any) -> Bounds:
-        """The answer of a profile."""
-        return profile.epsilon(self.delta, **options)
+    def ask(self, profile: Any, **options: Any) -> Bounds:
+        """The answer of a mechanism, a law or an evaluator."""
+        return cast(Bounds, profile.epsilon(self.delta, **options))
 
     def convert(self, orders: Array, divergences: Array) -> ByOrder:
         """The answer of Rényi divergences at some orders, both of shape (n,)."""
@@ -213,9 +199,9 @@ class DeltaAt:
         other = -math.expm1(self.epsilon - largest) / (1 + math.exp(-largest))
         return min(1.0, (chance + (1 - chance) * other) * (1 + 8 * UNIT))
 
-    def ask(self, profile: Profile, **options: Any) -> Bounds:
+    def ask(self, profile: Any, **options: Any) -> Bounds:
         """The answer of a profile."""
-        return profile.delta(self.epsilon, **options)
+        return cast(Bounds, profile.delta(self.epsilon, **options))
 
     def convert(self, orders: Array, divergences: Array) -> ByOrder:
         """The answer of Rényi divergences at some orders, both of shape (n,)."""

@@ -52,7 +52,7 @@ from fedamp.accounting.events import (
 from fedamp.accounting.hidden_rounds import hidden_log_moments
 from fedamp.accounting.law import log_density, log_mean, log_ratio_of_mixture, numerical_law
 from fedamp.accounting.theorems import (
-    as_one_coin,
+    changed_batch,
     charged_as,
     concentrated,
     group,
@@ -673,8 +673,8 @@ class _WithoutReplacement(Moments):
     symmetric = True
 
     def _raw(self, highest: int) -> Array:
-        if (coin := as_one_coin(self.event)) is not None:
-            return log_moments(coin, highest)
+        if isinstance(self.event.mechanism, RandomisedResponse):
+            return log_moments(changed_batch(self.event), highest)
         hits, logs = people_in_batch(self.event)
         none = np.zeros(highest + 1)
         charged = partial(group, self.event.mechanism)

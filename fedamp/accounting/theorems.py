@@ -810,18 +810,10 @@ def some_in_batch(event: WithoutReplacement, rule: Callable[[int], Mechanism]) -
 
 def changed_batch(event: WithoutReplacement) -> Poisson:
     """The costlier order of a changed batch, hidden choices inside revealed (ours, from Balle, Barthe, Gaboardi 2018,
-    Theorem 10: docs/accounting.md). Of a bit it is a sampled one (Schuchardt et al. 2024, Theorem 3.7). NotEvaluable:
-    several changes of the mechanism are not one of their sum.
+    Theorem 10: docs/accounting.md). A bit of a batch is a sampled bit: the chance that it is true is a mixture that the
+    batch decides, with and without the people in question, and extreme points are the worst, in moments too (Schuchardt
+    et al. 2024, Theorem 3.7). NotEvaluable: several changes of the mechanism are not one of their sum.
     """
     opened = unamplified(with_own_bits(event.mechanism, min(event.size, event.batch)))
     share, drawn = some_in_batch(event, lambda changes: exact_group(opened, changes))
     return Poisson(drawn, share)
-
-
-def as_one_coin(event: WithoutReplacement) -> Mechanism | None:
-    """A bit is true with a chance that the batch decides: p = r (1 - w) + o w with the people in question, and
-    r (1 - w) + n w with their substitutes, w the chance that any of them is in it, and r, o, n between both chances of
-    the bit. Divergences are jointly convex, so that extreme points are the worst, and those are the two laws of a
-    sampled bit (Schuchardt et al. 2024, Theorem 3.7), in either order. Moments are taken for the larger direction.
-    """
-    return changed_batch(event) if isinstance(event.mechanism, RandomisedResponse) else None
