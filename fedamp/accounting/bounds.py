@@ -31,7 +31,6 @@ class Method(StrEnum):
     LAW = "numerical law, {} points"
     LOSSES = "the sum of the largest losses"
     NO_NOISE = "no noise"
-    NO_ROUND = "nothing released"
     NONE = "none ({})"
     NOTHING = "nothing is released"
     RARE_BATCH = "smaller than the chance of being in the batch"

@@ -25,30 +25,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from fedamp.accounting import events
 from fedamp.accounting.arithmetic import RENYI_ROUNDING, Array, log_binomials, log_factorials, log_sum, repeated
 from fedamp.accounting.bounds import NotEvaluable, checked_orders, in_floating_point
-from fedamp.accounting.events import (
-    NOTHING,
-    Allocation,
-    AllocationPrefix,
-    CappedPoisson,
-    Compose,
-    FiniteOutcomes,
-    Gaussian,
-    GaussianMixture,
-    Group,
-    Laplace,
-    Mechanism,
-    MixedCoordinate,
-    ModelMix,
-    Poisson,
-    RandomisedResponse,
-    RandomSelection,
-    Repeat,
-    Submodels,
-    SubstitutedPoissonGaussian,
-    WithoutReplacement,
-)
 from fedamp.accounting.hidden_rounds import hidden_log_moments
 from fedamp.accounting.law import log_density, log_mean, log_ratio_of_mixture, numerical_law
 from fedamp.accounting.theorems import (
@@ -295,21 +274,23 @@ class Moments:
         return self.raw(highest)[1:] if self.symmetric else negative_moments(self.transform, highest)
 
 
-_KINDS: dict[type[Mechanism], Callable[[Any], Moments]] = {}
+_KINDS: dict[type[events.Mechanism], Callable[[Any], Moments]] = {}
 
 
 @lru_cache(maxsize=1024)
-def moments_of(event: Mechanism) -> Moments:
+def moments_of(event: events.Mechanism) -> Moments:
     """The moments of a mechanism of any kind."""
     if event.releases_nothing:
-        return _Product(NOTHING)
-    if (isinstance(event, Poisson) and event.rate == 1) or (isinstance(event, Submodels) and event.count == 1):
+        return _Product(events.NOTHING)
+    if (isinstance(event, events.Poisson) and event.rate == 1) or (
+        isinstance(event, events.Submodels) and event.count == 1
+    ):
         return moments_of(event.mechanism)
     kind = _KINDS.get(type(event))
     return kind(event) if kind else moments_of(charged_as(event))
 
 
-def answers_for(*kinds: type[Mechanism]) -> Callable[[type[Moments]], type[Moments]]:
+def answers_for(*kinds: type[events.Mechanism]) -> Callable[[type[Moments]], type[Moments]]:
     """Register how the moments of some kinds are computed."""
 
     def register(cls: type[Moments]) -> type[Moments]:
@@ -319,7 +300,7 @@ def answers_for(*kinds: type[Mechanism]) -> Callable[[type[Moments]], type[Momen
     return register
 
 
-def log_moments(event: Mechanism, highest: int) -> Array:
+def log_moments(event: events.Mechanism, highest: int) -> Array:
     """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
     if not event.is_private:
         return np.concatenate([[0.0, 0.0], np.full(highest - 1, np.inf)])
@@ -329,7 +310,7 @@ def log_moments(event: Mechanism, highest: int) -> Array:
     return both
 
 
-def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
+def rdp(event: events.Mechanism, orders: Sequence[float] | Array | float) -> Array:
     """See ``Mechanism.rdp``: linear interpolation of ``(a - 1) * divergence`` between whole orders."""
     array = checked_orders(orders)
     highest = max(HIGHEST_ORDER, 2 ** math.ceil(math.log2(np.max(array))))
@@ -349,13 +330,15 @@ def rdp(event: Mechanism, orders: Sequence[float] | Array | float) -> Array:
 # Mechanisms made of others.
 
 
-@answers_for(Compose, Repeat)
+@answers_for(events.Compose, events.Repeat)
 class _Product(Moments):
     """Zhu, Dong, Wang 2022, Theorem 10: moments multiply."""
 
-    def __init__(self, event: Compose | Repeat) -> None:
+    def __init__(self, event: events.Compose | events.Repeat) -> None:
         super().__init__(event)
-        factors_ = [(event.mechanism, event.times)] if isinstance(event, Repeat) else [(m, 1) for m in event.mechanisms]
+        factors_ = (
+            [(event.mechanism, event.times)] if isinstance(event, events.Repeat) else [(m, 1) for m in event.mechanisms]
+        )
         self.factors = [(moments_of(part), times) for part, times in factors_ if times]
         self.symmetric = all(part.symmetric for part, _ in self.factors)
 
@@ -371,11 +354,11 @@ class _Product(Moments):
         return sum((times * part.negative(highest) for part, times in self.factors), np.zeros(highest))
 
 
-@answers_for(RandomSelection)
+@answers_for(events.RandomSelection)
 class _Mixture(Moments):
     """The law is drawn, not the variable (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
 
-    def __init__(self, event: RandomSelection) -> None:
+    def __init__(self, event: events.RandomSelection) -> None:
         super().__init__(event)
         used, self.weights = event.used
         self.parts = [moments_of(part) for part in used]
@@ -391,11 +374,11 @@ class _Mixture(Moments):
         return mixture_moments([part.negative(highest) for part in self.parts], self.weights)
 
 
-@answers_for(Poisson)
+@answers_for(events.Poisson)
 class _Thinned(Moments):
     """(1 - rate) + rate X (Zhu, Dong, Wang 2022, Theorem 11)."""
 
-    def __init__(self, event: Poisson) -> None:
+    def __init__(self, event: events.Poisson) -> None:
         super().__init__(event)
         self.part, self.rate = moments_of(event.mechanism), event.rate
 
@@ -412,13 +395,13 @@ class _Thinned(Moments):
         return Transform(part.log - (1 - self.rate) * u, part.excess)
 
 
-@answers_for(Submodels)
+@answers_for(events.Submodels)
 class _Mean(Moments):
     """The mean of ``count`` copies (Dong, Chen, Özgür 2025, Theorem 3.4, proof A.9; the quasi-convexity it uses holds
     for hockey-stick divergences too).
     """
 
-    def __init__(self, event: Submodels) -> None:
+    def __init__(self, event: events.Submodels) -> None:
         super().__init__(event)
         self.part, self.count = moments_of(event.mechanism), event.count
 
@@ -437,13 +420,13 @@ class _Mean(Moments):
         return Transform(self.count * part.log, self.count * part.excess)
 
 
-@answers_for(Allocation, AllocationPrefix, CappedPoisson)
+@answers_for(events.Allocation, events.AllocationPrefix, events.CappedPoisson)
 class _HiddenRounds(Moments):
     """The smallest, order by order: the split's or the coins' bound, those of runs with more rounds, since moments only
     grow with the rounds, and at low orders the exact moment (docs/k-of-t.md), if there are not too many overlaps.
     """
 
-    def __init__(self, event: Allocation | AllocationPrefix | CappedPoisson) -> None:
+    def __init__(self, event: events.Allocation | events.AllocationPrefix | events.CappedPoisson) -> None:
         super().__init__(event)
         self.bounds = [moments_of(bound) for bound in hidden_rounds_bounds(event)]
 
@@ -489,7 +472,7 @@ def _integrated(shift: float, highest: int, most: float, nodes: Callable[[int], 
     return result
 
 
-@answers_for(Gaussian)
+@answers_for(events.Gaussian)
 class _Gaussian(Moments):
     symmetric = True
 
@@ -516,12 +499,12 @@ class _Gaussian(Moments):
         return _below(1 / self.noise, highest)
 
 
-@answers_for(Laplace, RandomisedResponse)
+@answers_for(events.Laplace, events.RandomisedResponse)
 class _Finite(Moments):
     symmetric = True
 
 
-@answers_for(FiniteOutcomes)
+@answers_for(events.FiniteOutcomes)
 class _FiniteOutcomes(Moments):
     def _negative(self, highest: int) -> Array:
         law = numerical_law(self.event).upper
@@ -535,7 +518,7 @@ class _FiniteOutcomes(Moments):
         return super()._raw(highest)
 
 
-@answers_for(SubstitutedPoissonGaussian)
+@answers_for(events.SubstitutedPoissonGaussian)
 class _SubstitutedPoissonGaussian(Moments):
     symmetric = True
 
@@ -545,7 +528,7 @@ class _SubstitutedPoissonGaussian(Moments):
         return np.asarray(log_mean(rate, _below(2 / self.event.noise_multiplier, highest)))
 
 
-@answers_for(MixedCoordinate)
+@answers_for(events.MixedCoordinate)
 class _MixedCoordinate(Moments):
     symmetric = True
 
@@ -567,7 +550,7 @@ class _MixedCoordinate(Moments):
         return density + math.log(step), log_density(y - shift, s, width) - density
 
 
-@answers_for(ModelMix)
+@answers_for(events.ModelMix)
 class _ModelMix(Moments):
     """At whole orders from 2 up the worst contribution has its whole norm in as few coordinates as it may (Xiao, Wan,
     Devadas 2022, Theorem 4.1, Corollary 4.1). Its condition is checked for the parameters in use, not proved
@@ -576,9 +559,9 @@ class _ModelMix(Moments):
 
     symmetric = True
 
-    def __init__(self, event: ModelMix) -> None:
+    def __init__(self, event: events.ModelMix) -> None:
         super().__init__(event)
-        self.plain, self.worst = moments_of(Gaussian(event.noise_multiplier)), moments_of(concentrated(event))
+        self.plain, self.worst = moments_of(events.Gaussian(event.noise_multiplier)), moments_of(concentrated(event))
 
     def _central(self, highest: int) -> Array:
         holds = bool(worst_is_concentrated(self.event, highest).all())
@@ -591,7 +574,7 @@ class _ModelMix(Moments):
 
 
 @lru_cache(maxsize=64)
-def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Array:
+def worst_is_concentrated(event: events.ModelMix, highest: int = HIGHEST_ORDER) -> Array:
     """Whether each order 0..highest has its worst case in the fewest coordinates, checked on a grid of shifts. The
     condition: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2 implies
     it.
@@ -599,15 +582,15 @@ def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Arra
     if event.width == 0:
         return np.ones(highest + 1, dtype=bool)
     largest = 1 / math.sqrt(event.linf_coordinates)
-    end = moments_of(MixedCoordinate(event.noise_multiplier, event.width, largest)).raw(highest)
+    end = moments_of(events.MixedCoordinate(event.noise_multiplier, event.width, largest)).raw(highest)
     holds = np.isfinite(end)
     for part in (0.1, 0.25, 0.5, 0.75, 0.9):
-        inner = moments_of(MixedCoordinate(event.noise_multiplier, event.width, part * largest)).raw(highest)
+        inner = moments_of(events.MixedCoordinate(event.noise_multiplier, event.width, part * largest)).raw(highest)
         holds &= inner <= part**2 * end * (1 + 1e-7) + 1e-12
     return holds
 
 
-@answers_for(GaussianMixture)
+@answers_for(events.GaussianMixture)
 class _GaussianMixture(Moments):
     @property
     def largest(self) -> float:
@@ -631,7 +614,7 @@ class _GaussianMixture(Moments):
         return result
 
 
-@answers_for(Group)
+@answers_for(events.Group)
 class _Group(Moments):
     """Log moments of order a of i + j people are at most half the sum of those of order 2 a of i people and of order
     2 a - 1 of j (Mironov 2017, Corollary 4; Schuchardt et al. 2024, Appendix B.1, corrected). Where they are smaller,
@@ -660,7 +643,7 @@ def of_group(of_one: Array, size: int) -> Array:
     return np.concatenate([[0.0, 0.0], (larger[2 * a] + smaller[2 * a - 1]) / 2])
 
 
-@answers_for(WithoutReplacement)
+@answers_for(events.WithoutReplacement)
 class _WithoutReplacement(Moments):
     """With w_i the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the
     moments of a change of 2 i: the smaller of the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5,
@@ -673,7 +656,7 @@ class _WithoutReplacement(Moments):
     symmetric = True
 
     def _raw(self, highest: int) -> Array:
-        if isinstance(self.event.mechanism, RandomisedResponse):
+        if isinstance(self.event.mechanism, events.RandomisedResponse):
             return log_moments(changed_batch(self.event), highest)
         hits, logs = people_in_batch(self.event)
         none = np.zeros(highest + 1)

@@ -19,20 +19,9 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from fedamp.accounting import checks
+from fedamp.accounting import checks, events
 from fedamp.accounting.arithmetic import Array, delta_left
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.events import (
-    Allocation,
-    Gaussian,
-    Mechanism,
-    Poisson,
-    Relation,
-    Repeat,
-    SubstitutedPoissonGaussian,
-    from_json,
-    relation_of,
-)
 from fedamp.accounting.prefixes import epsilon_over_rounds
 from fedamp.accounting.sampling import PRECISION
 
@@ -114,13 +103,13 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     """
     # To the bit as the run did: draws of a sampled curve follow from delta's bits.
     delta = delta_left(ledger["delta"])
-    mechanism, releases, planned = from_json(ledger["mechanism"]), ledger["releases"], ledger["rounds_planned"]
+    mechanism, releases, planned = events.from_json(ledger["mechanism"]), ledger["releases"], ledger["rounds_planned"]
     private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
     cost = mechanism.epsilon(delta, precision=precision)
     yield _bracket("whole run", "whole_run_epsilon", ledger["whole_run_epsilon"], cost)
     for whom in ("server", "nodes"):
         if seen := ledger.get(f"{whom}_mechanism"):
-            cost = from_json(seen).epsilon(delta, precision=precision)
+            cost = events.from_json(seen).epsilon(delta, precision=precision)
             yield _bracket(whom, f"epsilon_{whom}", ledger[f"epsilon_{whom}"], cost)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
@@ -147,8 +136,8 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
 
 def mechanism_check(ledger: Json) -> Check:
     """Whether the noise of every part of the model is in the mechanisms that are charged, and how it is correlated."""
-    mechanism, wrong = from_json(ledger["mechanism"]), None
-    others = {key: from_json(ledger[key]) for key in ("server_mechanism", "nodes_mechanism") if ledger.get(key)}
+    mechanism, wrong = events.from_json(ledger["mechanism"]), None
+    others = {key: events.from_json(ledger[key]) for key in ("server_mechanism", "nodes_mechanism") if ledger.get(key)}
     charged = {"it": mechanism} | others
     for name, each in charged.items():
         noise = set(_values(each.to_json(), "noise_multiplier"))
@@ -473,7 +462,7 @@ class Claims:
     k: int | None = None
     cohort: float | None = None
     people: int | None = None
-    relation: str = str(Relation.ZERO_OUT)
+    relation: str = str(events.Relation.ZERO_OUT)
     delta: float = 1e-5
     epsilon: float | None = None
 
@@ -483,19 +472,21 @@ class Claims:
         """
         return list(self._checks())
 
-    def mechanism(self, noise_multiplier: float) -> Mechanism:
+    def mechanism(self, noise_multiplier: float) -> events.Mechanism:
         """What is released, at a noise multiplier in units of a contribution."""
-        one = Gaussian(noise_multiplier, relation=relation_of("relation", self.relation))
+        one = events.Gaussian(noise_multiplier, relation=events.relation_of("relation", self.relation))
         if self.rate is not None and self.k is not None:
             raise ValueError("rate and k must not both be given: they are two ways to choose")
         if self.k is not None:
-            return Allocation(one, self.k, self.rounds)
+            return events.Allocation(one, self.k, self.rounds)
         if self.rate is None:
-            return Repeat(one, self.rounds)
+            return events.Repeat(one, self.rounds)
         sampled = (
-            SubstitutedPoissonGaussian(noise_multiplier, self.rate) if one.change == 2 else Poisson(one, self.rate)
+            events.SubstitutedPoissonGaussian(noise_multiplier, self.rate)
+            if one.change == 2
+            else events.Poisson(one, self.rate)
         )
-        return Repeat(sampled, self.rounds)
+        return events.Repeat(sampled, self.rounds)
 
     def _checks(self) -> Iterator[Check]:
         self.mechanism(1.0)  # refuses what makes no sense
@@ -516,7 +507,7 @@ class Claims:
             yield Check("epsilon", "fail", "none: without clipping one person moves a round by any amount")
             return
         clip, divided_by = checks.positive("clip", self.clip), checks.positive("divided_by", self.divided_by)
-        moved = clip / divided_by * (2 if self.relation == Relation.SUBSTITUTION else 1)
+        moved = clip / divided_by * (2 if self.relation == events.Relation.SUBSTITUTION else 1)
         by = f"a person moves the release by up to {moved:g} (clip {clip:g} over {divided_by:g}, {self.relation})"
         expected = moved if self.sensitivity is None else checks.positive("sensitivity", self.sensitivity)
         wrong = f"sensitivity {expected:g} contradicts the clip: {by}"

@@ -435,7 +435,7 @@ class Charge:
 
     def _spent(self, rounds: int) -> Bounds:
         if rounds == 0:
-            return Bounds(0.0, 0.0, Method.NO_ROUND.of())
+            return Bounds(0.0, 0.0, Method.NOTHING.of())
         if not self.plan.is_private:
             return self.planned_epsilon
         bounds = self._epsilon(self._first(rounds, self.plan.noise_multiplier))

@@ -17,6 +17,7 @@ MLP = "model={name: mlp, hidden: [12]}"
 SCENARIOS = {
     "all": ["check_in={scheme: all}", "rounds=2"],
     "poisson": ["check_in={scheme: poisson, rate: 0.3}", "rounds=3"],
+    "batches": ["check_in={scheme: batches, size: 20}", "rounds=3"],
     "stratified, adaptive": ["check_in={scheme: stratified, k: 2}", "rounds=5", "privacy.clip={initial: 0.2}"],
     "auto": ["rounds=30", "check_in.k=9", "privacy={clip: 0.5, noise_multiplier: auto, epsilon: 3}"],
     "disjoint": ["rounds=2", "check_in.k=1", MLP, "submodels={scheme: disjoint, count: 3, partition: fresh}"],
