@@ -97,7 +97,7 @@ class CheckIn(Section, ABC):
             Array of shape [repetitions].
         """
 
-    def shown(self, one_round: Mechanism) -> Mechanism:
+    def shown(self, one_round: "Mechanism") -> "Mechanism":
         """The cost of a round for a unit that is known to take part."""
         return one_round.unamplified()
 
@@ -202,10 +202,10 @@ class BatchesCheckIn(_IndependentRounds):
                 keys = stream.words(units)
             yield np.sort(np.argsort(keys)[: self.size])
 
-    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         return accounting.Repeat(accounting.WithoutReplacement(one_round, self.size, self._units), rounds)
 
-    def shown(self, one_round: Mechanism) -> Mechanism:
+    def shown(self, one_round: "Mechanism") -> "Mechanism":
         return accounting.WithoutReplacement(one_round, self.size, self._units).unamplified()
 
     def expected_cohort(self, rounds: int, units: int) -> float:

@@ -44,8 +44,8 @@ from fedamp.noise.independent import Noise
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
 DUMMY_WORK = 10.0  # all units over the expected cohort, up to which dummies train by default
 ADJACENCY = {
-    Relation.ZERO_OUT: "zero-out: one unit's contribution is present or replaced by zero",
-    Relation.SUBSTITUTION: "substitution: one unit's contribution is replaced by any other, zero among them",
+    "zero-out": "zero-out: one unit's contribution is present or replaced by zero",
+    "substitution": "substitution: one unit's contribution is replaced by any other, zero among them",
 }
 """The neighbouring relation of a guarantee, in words."""
 
