@@ -306,12 +306,12 @@ def test_batches_are_charged_for_substitution_and_fit_the_units():
             forgotten()
     plan = make_plan(small("check_in={scheme: batches, size: 20}", "rounds=3"), 60)
     assert plan.adjacency.startswith("substitution")
-    assert plan.mechanism.relation == "substitution"
+    assert plan.charge.mechanism.relation == "substitution"
     two_apart = Repeat(Gaussian(plan.noise_multiplier / 2), 3)
-    assert plan.unamplified_epsilon.upper == pytest.approx(
+    assert plan.charge.unamplified_epsilon.upper == pytest.approx(
         two_apart.epsilon(plan.scenario.privacy.delta).upper, rel=1e-6
     )
-    assert plan.unamplified_epsilon_by_round[-1] == pytest.approx(plan.unamplified_epsilon.upper, rel=1e-6)
+    assert plan.charge.unamplified_epsilon_by_round[-1] == pytest.approx(plan.charge.unamplified_epsilon.upper, rel=1e-6)
     with pytest.raises(ScenarioError, match=r"check_in.size must be at most the number of units \(19\), got 20"):
         make_plan(plan.scenario, 19)
 
@@ -321,8 +321,8 @@ def test_a_node_that_sees_its_check_ins_is_charged_as_if_it_saw_all():
     schemes = ("{scheme: batches, size: 20}", "{scheme: balanced, k: 1}")
     batches, balanced = (make_plan(small(hosts, f"check_in={each}", "rounds=3"), 60) for each in schemes)
     assert (batches.protection, balanced.protection) == ("none", "dummies")
-    assert batches.nodes_epsilon.upper == pytest.approx(batches.unamplified_epsilon.upper, rel=1e-6)
-    assert balanced.nodes_epsilon == balanced.planned_epsilon
+    assert batches.charge.nodes_epsilon.upper == pytest.approx(batches.charge.unamplified_epsilon.upper, rel=1e-6)
+    assert balanced.charge.nodes_epsilon == balanced.charge.planned_epsilon
 
 
 # --- clients that decline ---------------------------------------------------------------------------------------------
