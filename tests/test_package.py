@@ -23,7 +23,7 @@ from typer.main import get_command
 
 import fedamp
 from fedamp import cli
-from fedamp.accounting.kernels import compiled
+from fedamp.accounting.arithmetic import compiled
 from fedamp.cli.doctor import FLOWER
 from fedamp.errors import EXTRAS, missing
 from tests.conftest import required

@@ -3,16 +3,16 @@
 In reading order (docs/accounting.md has the mathematics, docs/k-of-t.md that of sampling):
 
 1. ``events``: what happened, frozen expressions. ``theorems``: from an event to simpler ones, a theorem each.
-2. ``answers``: epsilon or delta, the smallest bracket of all evaluators. ``bounds``: questions, and the brackets that
-   answer them.
+2. ``answers``: epsilon or delta, the smallest bracket of all evaluators, among them closed forms for little noise.
+   ``bounds``: questions, and the brackets that answer them.
 3. The evaluators. ``law``: the numerical law of each kind, on the finite laws of ``convolve``. ``sampling``: several
-   hidden rounds, whose likelihood ratio is in ``hidden_rounds``, with banded noise in ``spaced``. ``closed_form``:
-   little noise. ``renyi``: Rényi divergences.
+   hidden rounds, whose likelihood ratio is in ``hidden_rounds``, with banded noise in ``spaced``. ``renyi``: Rényi
+   divergences.
 4. Built on answers. ``prefixes``: the cost after each round. ``search``: noise for a budget. ``risk``, ``tradeoff``:
    error rates of attacks. ``verify``: ledgers, released bundles, the numbers of somebody's code. ``interop``: other
    people's accountants.
 
-``checks``, ``arithmetic`` (with all bounds of rounding errors) and ``kernels`` (compiled loops) are below all of them.
+``checks`` and ``arithmetic`` (with all bounds of rounding errors, and compiled loops) are below all of them.
 """
 
 from fedamp.accounting import answers

@@ -1,5 +1,5 @@
-"""Arithmetic that several evaluators share: logarithms of sums and binomials, powers, a search, normal masses; and all
-bounds of rounding errors in one section.
+"""Arithmetic that several evaluators share: logarithms of sums and binomials, powers, a search, normal masses; all
+bounds of rounding errors in one section; and the inner loops, compiled by Numba with a cache on disk.
 """
 
 import math
@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 T = TypeVar("T")
@@ -189,3 +190,366 @@ def rounding_of_overlaps(rounds: int, order: float) -> float:
     binomials, of three log factorials each, all rounded to eight units, and as many sums.
     """
     return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
+
+
+# The inner loops of the evaluators.
+
+
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``numba.njit(**options)``, cached beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``. If none of them
+    can be written to, as in a container without a home, every process compiles again.
+    """
+
+    def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # "no locator available"
+            return njit(**options)(function)  # type: ignore[no-any-return]
+
+    return compile_
+
+
+@compiled()
+def profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyped-def]
+    slope, delta = np.empty(len(log_ratio)), np.empty(len(log_ratio))
+    steepness, height = 0.0, infinite
+    for i in range(len(log_ratio) - 1, -1, -1):
+        if i + 1 < len(log_ratio):
+            gap = log_ratio[i] - log_ratio[i + 1]
+            height += steepness * -np.expm1(gap)
+            steepness *= np.exp(gap)
+        steepness += mass_in[i]
+        slope[i] = steepness
+        delta[i] = height
+    return slope, delta
+
+
+@compiled()
+def sum_pairs(  # type: ignore[no-untyped-def]
+    loc_a, in_a, out_a, loc_b, in_b, out_b, bounds, c_ab, c_ba, c_pp, symmetric, in_cells, out_cells
+):
+    """Add the masses of all pairs to the cells; both sides increase, so the cell is followed, not searched."""
+    first_cell = 0
+    for i in range(len(loc_a)):
+        here = loc_a[i]
+        start = i if symmetric else 0
+        while here + loc_b[start] > bounds[first_cell]:
+            first_cell += 1
+        cell = first_cell
+        scale = 2.0 if symmetric else 1.0
+        from_out = scale * (c_ab * in_a[i])
+        from_in = scale * (c_ba * out_a[i] + c_pp * in_a[i])
+        to_out = scale * out_a[i]
+        share = 0.5 if symmetric else 1.0
+        sum_in, sum_out = share * in_b[start], share * out_b[start]
+        for j in range(start + 1, len(loc_b)):
+            there = here + loc_b[j]
+            if there > bounds[cell]:
+                in_cells[cell] += from_out * sum_out + from_in * sum_in
+                out_cells[cell] += to_out * sum_out
+                sum_in = 0.0
+                sum_out = 0.0
+                while there > bounds[cell]:
+                    cell += 1
+            sum_in += in_b[j]
+            sum_out += out_b[j]
+        in_cells[cell] += from_out * sum_out + from_in * sum_in
+        out_cells[cell] += to_out * sum_out
+
+
+@compiled()
+def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # type: ignore[no-untyped-def]
+    """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it. From the
+    left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice point. The
+    rest at the right end is lowered to the lattice with mass from further left, or, if there is too little, dropped,
+    which also only lowers divergences. Returns P-masses and Q-masses of the lattice points.
+    """
+    lattice_in, lattice_out = np.zeros(size), np.zeros(size)
+    merging, target, aim, deficit, merged_in, merged_out = False, 0, 0.0, 0.0, 0.0, 0.0
+    for i in range(len(log_ratio)):
+        rest = 1.0
+        while rest > 0.0:
+            if not merging:
+                index = int(np.ceil((log_ratio[i] - anchor) / step))
+                target, aim = index - first, max(anchor + step * index, log_ratio[i])
+                merging, deficit, merged_in, merged_out = True, 0.0, 0.0, 0.0
+            moment = rest * _moment(log_ratio[i], mass_in[i], mass_out[i], aim)
+            if moment == 0.0:  # already there: leave it out of a merger that it cannot help
+                lattice_in[target] += rest * mass_in[i]
+                lattice_out[target] += rest * mass_out[i]
+                merging, rest = deficit > 0.0, 0.0
+                continue
+            used = rest if moment <= deficit else rest * (deficit / moment)
+            deficit = deficit - moment if moment <= deficit else 0.0
+            merged_in += used * mass_in[i]
+            merged_out += used * mass_out[i]
+            rest -= used
+            if deficit <= 0.0:
+                lattice_in[target] += merged_in
+                lattice_out[target] += merged_out
+                merging = False
+    if merging and merged_in > 0.0 and merged_out > 0.0:
+        here = np.log(merged_in / merged_out)
+        target = min(int(np.floor((here - anchor) / step)) - first, size - 1)
+        aim = min(anchor + step * (target + first), here)
+        excess = _moment(here, merged_in, merged_out, aim)
+        for j in range(target - 1, -1, -1):
+            moment = -_moment(anchor + step * (j + first), lattice_in[j], lattice_out[j], aim)
+            used = 1.0 if moment <= excess else excess / moment
+            excess = excess - moment if moment <= excess else 0.0
+            merged_in += used * lattice_in[j]
+            merged_out += used * lattice_out[j]
+            lattice_in[j] *= 1.0 - used
+            lattice_out[j] *= 1.0 - used
+            if excess <= 0.0:
+                lattice_in[target] += merged_in
+                lattice_out[target] += merged_out
+                break
+    return lattice_in, lattice_out
+
+
+@compiled()
+def _moment(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
+    """Mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
+    if aim < 0.0:
+        return mass_out * np.expm1(log_ratio - aim)
+    return mass_in * -np.expm1(aim - log_ratio)
+
+
+@compiled(nogil=True)
+def scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-def]
+    """Each row's numbers times ``scale`` plus the shift of their class, in place; returns the sums of rows."""
+    sums = np.zeros(len(values))
+    for d in range(len(values)):
+        first = 0
+        for c in range(counts.shape[1]):
+            for i in range(first, first + counts[d, c]):
+                values[d, i] = values[d, i] * scale + shifts[c]
+            first += counts[d, c]
+        total = 0.0
+        for i in range(first):
+            total += values[d, i]
+        sums[d] = total
+    return sums
+
+
+@compiled(nogil=True)
+def invert(uniforms, log_values, values, below, starts, counts):  # type: ignore[no-untyped-def]
+    """Each uniform number replaced by the value whose part of [0, 1) it falls in; returns the sums of log values."""
+    parts, sums = starts.shape[1], np.zeros(len(uniforms))
+    for d in range(len(uniforms)):
+        first = 0
+        for c in range(counts.shape[1]):
+            for i in range(first, first + counts[d, c]):
+                u = uniforms[d, i]
+                j = starts[c, int(u * parts)]
+                j += below[c, j] <= u  # nearly always enough, and no branch to mispredict
+                while below[c, j] <= u:
+                    j += 1
+                uniforms[d, i] = values[j]
+                sums[d] += log_values[j]
+            first += counts[d, c]
+    return sums
+
+
+@compiled(nogil=True)
+def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no-untyped-def]
+    """sum_h tails[j, h] p_h after the first ``beginnings[j]`` rounds (ascending, the last all of them), p_h = e_h q^h
+    (1 - q)^(r - h): but for the ratios the chance of h successes at rate q, so that the recursion has the scale of a
+    probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows. Sixteen rows at a time, side by
+    side, so that the inner loop is one vector instruction. Only numbers of successes from which ``fewest`` can still be
+    reached are kept.
+    """
+    draws, rounds = ratios.shape
+    k, side = tails.shape[1] - 1, 16
+    means, largest = np.empty((draws, len(beginnings))), 0.0
+    weights, growth, p = np.empty(side), np.empty(side), np.empty((k + 1, side))
+    for first in range(0, draws, side):
+        here, j = min(side, draws - first), 0
+        p[:], p[0], growth[:], weights[:] = 0.0, 1.0, 1.0, 1.0
+        for i in range(rounds):
+            for d in range(here):
+                weights[d] = rate * ratios[first + d, i]
+                growth[d] *= max(1.0, 1.0 - rate + weights[d])
+            least = max(0, fewest - (rounds - 1 - i))
+            for h in range(min(i + 1, k), least - 1, -1):
+                if h == 0:
+                    for d in range(side):
+                        p[0, d] *= 1.0 - rate
+                else:
+                    for d in range(side):
+                        p[h, d] = (1.0 - rate) * p[h, d] + weights[d] * p[h - 1, d]
+            if beginnings[j] == i + 1:
+                for d in range(here):
+                    total = 0.0
+                    for h in range(least, k + 1):
+                        total += tails[j, h] * p[h, d]
+                    means[first + d, j] = total
+                    if not total < np.inf:
+                        largest = np.inf
+                j += 1
+        for d in range(here):
+            largest = max(largest, growth[d])
+    return means, largest
+
+
+@compiled(nogil=True)
+def paired_means(ratios, rate, tails, damp):  # type: ignore[no-untyped-def]
+    """As ``symmetric_means`` after all rounds, for two people: a round that both take part in has the ratio
+    x^2 ``damp``. Both numbers of successes are exchangeable, so only those in descending order are kept.
+    """
+    draws, rounds = ratios.shape
+    k, side = len(tails) - 1, 16
+    means, largest = np.empty(draws), 0.0
+    one, two, growth, p = np.zeros(side), np.zeros(side), np.empty(side), np.empty((k + 1, k + 1, side))
+    none = (1.0 - rate) ** 2
+    for first in range(0, draws, side):
+        here = min(side, draws - first)
+        p[:], p[0, 0], growth[:] = 0.0, 1.0, 1.0
+        for i in range(rounds):
+            for d in range(here):
+                weight = rate * ratios[first + d, i]
+                one[d], two[d] = (1.0 - rate) * weight, damp * weight * weight
+                growth[d] *= max(1.0, 1.0 - rate + weight)
+            for a in range(min(i + 1, k), -1, -1):
+                for b in range(a, -1, -1):
+                    for d in range(side):
+                        p[a, b, d] *= none
+                    if a > b:
+                        for d in range(side):
+                            p[a, b, d] += one[d] * p[a - 1, b, d]
+                    if b:
+                        twice = 2.0 if a == b else 1.0  # p[a - 1, a] is p[a, a - 1]
+                        for d in range(side):
+                            p[a, b, d] += twice * one[d] * p[a, b - 1, d] + two[d] * p[a - 1, b - 1, d]
+        for d in range(here):
+            total = 0.0
+            for a in range(k + 1):
+                for b in range(a + 1):
+                    total += (1.0 if a == b else 2.0) * tails[a] * tails[b] * p[a, b, d]
+            means[first + d] = total
+            largest = max(largest, growth[d] if total < np.inf else np.inf)
+    return means, largest
+
+
+@compiled(nogil=True)
+def shuffle_ends(values, counts, uniforms):  # type: ignore[no-untyped-def]
+    """Exchange each row's numbers, in place, so that a uniform choice of them, in uniform order, stands at its end: as
+    many as a row of ``uniforms`` has. Returns their classes; at first ``counts[d, 0]`` are of class 0, and so on.
+    """
+    draws, rounds = values.shape
+    first = rounds - uniforms.shape[1]
+    classes, ends = np.empty(rounds, np.int64), np.empty(uniforms.shape, np.int64)
+    for d in range(draws):
+        start = 0
+        for c in range(counts.shape[1]):
+            classes[start : start + counts[d, c]] = c
+            start += counts[d, c]
+        for i in range(rounds - 1, first - 1, -1):
+            j = int(uniforms[d, i - first] * (i + 1))
+            values[d, i], values[d, j] = values[d, j], values[d, i]
+            ends[d, i - first] = classes[j]
+            classes[j] = classes[i]
+    return ends
+
+
+@compiled(nogil=True)
+def log_products(ratios, odds):  # type: ignore[no-untyped-def]
+    """log of the product of (1 + odds x) over each row's ratios."""
+    sums = np.zeros(len(ratios))
+    for d in range(len(ratios)):
+        product = 1.0
+        for i in range(ratios.shape[1]):
+            product *= 1.0 + odds * ratios[d, i]
+            if product > 1e100:
+                sums[d] += np.log(product)
+                product = 1.0
+        sums[d] += np.log(product)
+    return sums
+
+
+@compiled(nogil=True)
+def sums_of_logs(a, b, scales, stakes):  # type: ignore[no-untyped-def]
+    """Sums of log(1 + stake (a - scale b)+) at each scale and its stake; ``scales`` increase."""
+    total = np.zeros(len(scales))
+    for d in range(len(a)):
+        for i in range(len(scales)):
+            value = a[d] - scales[i] * b[d]
+            if value <= 0:
+                break
+            total[i] += np.log1p(stakes[i] * value)
+    return total
+
+
+@compiled(nogil=True)
+def spaced_rows(rows, uniforms, table, alone, same, near, column, order, k, gap):  # type: ignore[no-untyped-def]
+    """Add to each of the ``rows`` (draws, released) the columns of ``order`` spaced schedules, drawn jointly by the
+    tables of ``fedamp.accounting.spaced``; ``uniforms``: (rounds, draws).
+    """
+    rounds, draws = uniforms.shape
+    ages, left = np.full((draws, order), gap - 1), np.full((draws, order), k)
+    weights = np.empty(1 << order)
+    for s in range(rounds):  # outside, so that a round's table stays close
+        for d in range(draws):
+            age, rest, free, together = 0, 0, 0, alone[s]
+            for i in range(order):
+                together *= near[s, ages[d, i]]
+                if ages[d, i] == gap - 1 and left[d, i] > 0:
+                    free |= 1 << i
+                ages[d, i] = min(ages[d, i] + 1, gap - 1)
+                age = age * gap + ages[d, i]
+                rest = rest * (k + 1) + left[d, i]
+            if not free:
+                continue
+            total = 0.0
+            for mask in range(free + 1):
+                if mask & ~free:
+                    continue
+                weight, each, to, less, place, fold = 1.0, together, age, rest, 1, 1
+                for i in range(order - 1, -1, -1):
+                    if mask >> i & 1:
+                        weight *= each
+                        each *= same[s]
+                        to -= (gap - 1) * place
+                        less -= fold
+                    place *= gap
+                    fold *= k + 1
+                total += weight * table[s + 1, to, less]
+                weights[mask] = total
+            chosen, taken = uniforms[s, d] * total, 0
+            while taken < free and (taken & ~free or weights[taken] <= chosen):
+                taken += 1
+            for i in range(order):
+                if taken >> i & 1:
+                    ages[d, i] = 0
+                    left[d, i] -= 1
+                    for j in range(min(len(column), rows.shape[1] - s)):
+                        rows[d, s + j] += column[j]
+
+
+@compiled(nogil=True)
+def spaced_means(rows, column, halves, shares, scale, k, gap, released):  # type: ignore[no-untyped-def]
+    """The mean over all spaced sets of the products of w_s = exp(<c_s, row> - halves[s]), those of rounds that are not
+    released being 1; the sums of shares times log w_s; the largest number on the way. scale^k: the inverse of the
+    number of sets.
+    """
+    draws, rounds = len(rows), len(shares)
+    means, logs, largest = np.empty(draws), np.zeros(draws), 0.0
+    sums = np.zeros((rounds + 1, k + 1))
+    sums[:, 0] = 1.0
+    for d in range(draws):
+        for s in range(rounds):
+            weight = scale
+            if s < released:
+                log_weight = -halves[s]
+                for j in range(len(column)):
+                    log_weight += column[j] * rows[d, s + j]
+                logs[d] += shares[s] * log_weight
+                weight *= np.exp(log_weight)
+            before = max(s + 1 - gap, 0)
+            for c in range(1, k + 1):
+                sums[s + 1, c] = sums[s, c] + weight * sums[before, c - 1]
+        means[d] = sums[rounds, k]
+        for c in range(k + 1):
+            largest = max(largest, sums[rounds, c])
+    return means, logs, largest

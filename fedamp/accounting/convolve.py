@@ -23,9 +23,18 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedamp.accounting.arithmetic import TRANSFORM, UNIT, Array, chance_of_any, log_sum, repeated
+from fedamp.accounting.arithmetic import (
+    TRANSFORM,
+    UNIT,
+    Array,
+    chance_of_any,
+    lattice_below,
+    log_sum,
+    profile,
+    repeated,
+    sum_pairs,
+)
 from fedamp.accounting.bounds import NotEvaluable
-from fedamp.accounting.kernels import lattice_below, profile, sum_pairs
 
 DEFAULT_POINTS = 1200  # points of a law; the width of a bracket falls with their square, the time rises with it
 

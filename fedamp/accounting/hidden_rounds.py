@@ -22,10 +22,20 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting.arithmetic import EXPONENT, UNIT, Array, log_choose, log_factorials, rounding_of_overlaps
+from fedamp.accounting.arithmetic import (
+    EXPONENT,
+    UNIT,
+    Array,
+    invert,
+    log_choose,
+    log_factorials,
+    paired_means,
+    rounding_of_overlaps,
+    scale_and_shift,
+    symmetric_means,
+)
 from fedamp.accounting.bounds import NotEvaluable
 from fedamp.accounting.convolve import Points
-from fedamp.accounting.kernels import invert, paired_means, scale_and_shift, symmetric_means
 
 _PARTS = 2**14  # a power of two, so that the part a uniform number falls in is found without rounding
 

@@ -9,10 +9,9 @@ from operator import methodcaller
 import numpy as np
 
 from fedamp.accounting import checks
-from fedamp.accounting.answers import is_sampled, law_upper, sampled_profile
+from fedamp.accounting.answers import in_closed_form, is_sampled, law_upper, sampled_profile
 from fedamp.accounting.arithmetic import UNIT, Array
 from fedamp.accounting.bounds import EpsilonAt, NotEvaluable, in_floating_point, search_orders
-from fedamp.accounting.closed_form import in_closed_form
 from fedamp.accounting.events import Allocation, Cyclic, Mechanism, ModelMix, Spaced, WithoutReplacement
 from fedamp.accounting.hidden_rounds import Beginnings, HiddenRounds, Run
 from fedamp.accounting.law import Detail

@@ -30,7 +30,10 @@ from fedamp.accounting.arithmetic import (
     Array,
     chance_of_any,
     log_choose,
+    log_products,
     rounding_of_overlaps,
+    shuffle_ends,
+    sums_of_logs,
 )
 from fedamp.accounting.bounds import Bounds, Method, NotEvaluable, epsilon_of_moment, log_delta_of_moment
 from fedamp.accounting.hidden_rounds import (
@@ -39,7 +42,6 @@ from fedamp.accounting.hidden_rounds import (
     Run,
     log_beginnings,
 )
-from fedamp.accounting.kernels import log_products, shuffle_ends, sums_of_logs
 from fedamp.accounting.law import Law
 
 SEED = 20260713  # of the accountant's own coins, which are independent of all data

@@ -15,11 +15,10 @@ from operator import attrgetter
 
 import numpy as np
 
-from fedamp.accounting.arithmetic import EXPONENT, UNIT, Array
+from fedamp.accounting.arithmetic import EXPONENT, UNIT, Array, spaced_means, spaced_rows
 from fedamp.accounting.bounds import NotEvaluable
 from fedamp.accounting.events import Spaced, spaced_sets
 from fedamp.accounting.hidden_rounds import Run
-from fedamp.accounting.kernels import spaced_means, spaced_rows
 from fedamp.accounting.sampling import HIGHEST_SAMPLED_ORDER, WIDE, Look, Moment, Pilot, Rank, RemoveProposal, best
 
 _HIGHEST = 4  # order; draws of more schedules take longer than they save

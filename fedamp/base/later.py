@@ -17,7 +17,7 @@ class Later:
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """As :func:`fedamp.accounting.kernels.compiled`, at the first call; no compiled function can call the result."""
+    """As :func:`fedamp.accounting.arithmetic.compiled`, at the first call; no compiled function can call the result."""
 
     def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
         @cache

@@ -30,8 +30,7 @@ from fedamp.accounting import (
     epsilon_over_rounds,
     group,
 )
-from fedamp.accounting.answers import sampled_profile, upper_epsilon
-from fedamp.accounting.closed_form import revealed
+from fedamp.accounting.answers import revealed, sampled_profile, upper_epsilon
 from fedamp.accounting.law import Detail, numerical_law
 from fedamp.accounting.sampling import RemoveProposal, certify
 
