@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedamp.accounting import checks
+from fedamp.accounting import checks, events
 from fedamp.accounting.arithmetic import (
     UNIT,
     Array,
@@ -43,25 +43,6 @@ from fedamp.accounting.convolve import (
     spread,
     thinned,
     union,
-)
-from fedamp.accounting.events import (
-    Compose,
-    FiniteOutcomes,
-    Gaussian,
-    GaussianMixture,
-    Group,
-    Laplace,
-    Mechanism,
-    MixedCoordinate,
-    ModelMix,
-    NotPrivate,
-    Poisson,
-    RandomisedResponse,
-    RandomSelection,
-    Repeat,
-    Submodels,
-    SubstitutedPoissonGaussian,
-    WithoutReplacement,
 )
 from fedamp.accounting.theorems import changed_batch, charged_as, factors
 
@@ -334,7 +315,7 @@ DEFAULT_DETAIL = Detail(DEFAULT_POINTS)
 
 
 @lru_cache(maxsize=64)
-def numerical_law(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Law:
+def numerical_law(event: events.Mechanism, detail: Detail = DEFAULT_DETAIL) -> Law:
     """The certified law of a mechanism. Raises ``NotEvaluable``: it has none, or none that floating point holds."""
     if event.releases_nothing:
         return Law.product([])
@@ -343,40 +324,40 @@ def numerical_law(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Law:
 
 
 @singledispatch
-def law_by_kind(event: Mechanism, detail: Detail) -> Law:
+def law_by_kind(event: events.Mechanism, detail: Detail) -> Law:
     """The law of one kind; ask ``numerical_law``, which keeps it."""
     match event:
-        case Gaussian(noise):
+        case events.Gaussian(noise):
             return Law.gaussian(noise / event.change, points=detail.points, reach=detail.reach)
-        case Laplace(scale):
+        case events.Laplace(scale):
             return Law.laplace(scale / event.change, points=detail.points)
-        case RandomisedResponse(probability):
+        case events.RandomisedResponse(probability):
             true, false = np.log(probability), np.log1p(-probability)
             log_weights, log_ratios = np.array([true, false]), np.array([false - true, true - false])
             return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=detail.points)
-        case FiniteOutcomes():
+        case events.FiniteOutcomes():
             present, absent = np.array(event.present), np.array(event.absent)
             both = absent > 0
             infinite = float(present[~both].sum())
             return Law.from_points(present[both] / absent[both], absent[both], infinite=infinite, points=detail.points)
-        case NotPrivate():  # no output with the person in can occur without
+        case events.NotPrivate():  # no output with the person in can occur without
             return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
-        case ModelMix():  # the worst contribution for the hockey-stick is not known: valid but loose, without mixing
-            return numerical_law(Gaussian(event.noise_multiplier), detail)
-        case Poisson(inner, rate):
+        case events.ModelMix():  # the worst contribution for the hockey-stick is not known: valid but loose, unmixed
+            return numerical_law(events.Gaussian(event.noise_multiplier), detail)
+        case events.Poisson(inner, rate):
             return numerical_law(inner, detail).thin(rate)
-        case Submodels(inner, count):
+        case events.Submodels(inner, count):
             return numerical_law(inner, detail).mean(count)
-        case RandomSelection():
+        case events.RandomSelection():
             used, weights = event.used
             return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
-        case Group():
+        case events.Group():
             raise NotEvaluable("Group has no numerical law")
     return numerical_law(charged_as(event), detail)
 
 
 @law_by_kind.register
-def of_mixed_coordinate(event: MixedCoordinate, detail: Detail) -> Law:
+def of_mixed_coordinate(event: events.MixedCoordinate, detail: Detail) -> Law:
     s, width, shift = event.noise_multiplier, event.width, event.shift
     reach = width / 2 + 9.5 * s
     flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
@@ -411,7 +392,7 @@ def of_mixed_coordinate(event: MixedCoordinate, detail: Detail) -> Law:
 
 
 @law_by_kind.register
-def of_mixture(event: GaussianMixture, detail: Detail) -> Law:
+def of_mixture(event: events.GaussianMixture, detail: Detail) -> Law:
     def mass_in(low: Array, high: Array) -> Array:
         parts = zip(event.shifts, event.weights, strict=True)
         return np.asarray(np.sum([weight * normal_mass(low - shift, high - shift) for shift, weight in parts], axis=0))
@@ -421,7 +402,7 @@ def of_mixture(event: GaussianMixture, detail: Detail) -> Law:
 
 
 @law_by_kind.register
-def of_substituted_sample(event: SubstitutedPoissonGaussian, detail: Detail) -> Law:
+def of_substituted_sample(event: events.SubstitutedPoissonGaussian, detail: Detail) -> Law:
     """The contributions x, y of the worst pair are opposite and of norm 1. In u = <x, z>, v = <y, z> the hockey-stick
     is E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+ at u' = u - |x|^2/2, v' = v - |y|^2/2. Its mixed second
     derivative is <= 0, so that it falls with <x, y> (Slepian) and, as <x, y> < 0, grows with either norm (Stein); the
@@ -443,14 +424,14 @@ def of_substituted_sample(event: SubstitutedPoissonGaussian, detail: Detail) -> 
 
 
 @law_by_kind.register
-def of_batch(event: WithoutReplacement, detail: Detail) -> Law:
+def of_batch(event: events.WithoutReplacement, detail: Detail) -> Law:
     """Both orders of a changed batch have the profile of ``theorems.changed_batch`` (ours: docs/accounting.md)."""
     return numerical_law(changed_batch(event), detail).in_either_order()
 
 
-@law_by_kind.register(Compose)
-@law_by_kind.register(Repeat)
-def of_product(event: Compose | Repeat, detail: Detail) -> Law:
+@law_by_kind.register(events.Compose)
+@law_by_kind.register(events.Repeat)
+def of_product(event: events.Compose | events.Repeat, detail: Detail) -> Law:
     """Independent factors, Gaussians put together (Zhu, Dong, Wang 2022, Theorem 10)."""
     precision, others = factors(event)
     together = Law.product([])
@@ -482,7 +463,7 @@ def log_mean(rate: float, log_ratio: Array) -> Array:
         return np.asarray(np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio))
 
 
-def log_ratio_of_mixture(event: GaussianMixture, z: Array) -> Array:
+def log_ratio_of_mixture(event: events.GaussianMixture, z: Array) -> Array:
     """log X at z, shape (n,)."""
     shifts, log_weights = np.array(event.shifts), np.log(event.weights)
     chunks = np.array_split(z, max(1, len(z) * len(shifts) // 1_000_000))

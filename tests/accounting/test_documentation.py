@@ -28,7 +28,7 @@ def operations():
     function = ast.parse(inspect.getsource(law.law_by_kind))
     cases = next(node for node in ast.walk(function) if isinstance(node, ast.Match)).cases
     for case in cases:
-        names = [node.cls.id for node in ast.walk(case.pattern) if isinstance(node, ast.MatchClass)]
+        names = [node.cls.attr for node in ast.walk(case.pattern) if isinstance(node, ast.MatchClass)]
         calls = [
             node.func.attr
             for node in ast.walk(case.body[-1])
