@@ -147,7 +147,7 @@ def test_pieces_of_noise_are_independent():
 
 
 def test_noise_refuses_what_it_could_only_copy():
-    with pytest.raises(AttributeError):
+    with pytest.raises(ValueError, match="Unable to avoid creating a copy"):
         add_noise({"a": np.zeros((3, 4)).T}, {"a": 1.0}, {}, seed=1, round_=1)
 
 

@@ -170,8 +170,13 @@ def killed_at(step, call):
     [
         ((), lambda p: reserve(p, "a"), None, "reserved"),
         (("reserved",), lambda p: p.move("a", "running", ["t"], "t2"), "reserved", "running"),
-        (("reserved", "running"), lambda p: p.move("a", "settled", ["t"], "t2"), "running", "settled"),
-        (("reserved",), lambda p: p.move("a", "void", ["t"], "t2"), "reserved", "void"),
+        *(
+            pytest.param(*more, marks=pytest.mark.slow)
+            for more in (
+                (("reserved", "running"), lambda p: p.move("a", "settled", ["t"], "t2"), "running", "settled"),
+                (("reserved",), lambda p: p.move("a", "void", ["t"], "t2"), "reserved", "void"),
+            )
+        ),
     ],
 )
 def test_killed_between_any_two_steps_it_is_as_before_or_after(tmp_path, home, ready, call, before, after):

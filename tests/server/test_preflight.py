@@ -53,7 +53,7 @@ def at_hand(name):
 # Two of them have a ResNet-101, which takes half a minute to build.
 NAMES = [file.stem for file in reader.shipped_files() if "cifar10-partial" not in file.stem]
 # Seconds of accounting each, or of building a transformer.
-SLOW = ("cifar10-modelmix", "balanced-submodels", "correlated", "regression", "households", "adapters")
+SLOW = ("cifar10-modelmix", "balanced-submodels", "correlated", "regression", "households", "adapters", "sections")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in NAMES])
