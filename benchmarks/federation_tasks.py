@@ -192,7 +192,7 @@ def _texts(tuning: bool) -> Sections:
     return {"name": "descriptions", "length": 32}
 
 
-SECTIONS: Sections = {**reader.load("sections").data.model_dump(mode="json")}
+SECTIONS: Sections = reader.load("sections").data.model_dump(mode="json")
 
 
 def _sections(tuning: bool) -> Sections:

@@ -33,6 +33,7 @@ TOLERANCE = 1e-6  # relative: another machine adds in another order, and a text 
 UNCHECKED = "units, group_size, clips, denominators, and whether the noise is the scenario's"
 """What the ledger alone does not show."""
 
+ENDED = ("finished", "budget")  # stops that were decided before the run began
 _LAST = ("stopped_because", "files")
 _EXCLUDED = {*_LAST, "releases", "head", "link"}
 
@@ -191,7 +192,7 @@ def _guarantee(ledger: Json, spent: Array) -> Check:
     stop = ledger["stopped_because"] or "not finished"
     if released >= last:
         return Check("guarantee", "pass", f"epsilon {_shown(cost)}; the stop was decided before the run began")
-    if stop in ("finished", "budget"):
+    if stop in ENDED:
         return Check("guarantee", "fail", f"stopped_because is {stop}, but after round {released} of {last}")
     if released == 0:
         return Check("guarantee", "pass", "epsilon 0.000: nothing was released, so no release decided the stop")

@@ -50,6 +50,12 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
         raise ValueError(f"{twice[0]}: stands twice")
 
 
+def home() -> Path:
+    """This user's folder of keys and notes: ``$FEDAMP_HOME``, or ``~/.config/fedamp``."""
+    chosen = os.environ.get("FEDAMP_HOME")
+    return Path(chosen) if chosen else Path.home() / ".config" / "fedamp"
+
+
 @contextmanager
 def writing(file: Path) -> Iterator[None]:
     """Turn an OSError into UnwritableError, which names the file."""

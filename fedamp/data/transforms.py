@@ -384,7 +384,11 @@ class _Features:
         return np.asarray(self._kept[records]) if any(step.slow for step in self._steps) else self._computed(records)
 
     def _computed(self, records: NDArray[np.int64]) -> Floats:
-        return _composed(self._steps, self._table.input_shape)(self._table.read(records))
+        return _composed(self._steps, self._identities, self._table.input_shape)(self._table.read(records))
+
+    @cached_property
+    def _identities(self) -> tuple[str, ...]:
+        return tuple(step.identity() for step in self._steps)
 
     @cached_property
     def _kept(self) -> Floats:
@@ -401,8 +405,7 @@ class _Features:
 
     def _digest(self) -> str:
         """Of all inputs and all steps."""
-        steps = [step.identity() for step in self._steps]
-        digest = hashlib.sha256(f"2 {steps} {self._table.input_shape}".encode())
+        digest = hashlib.sha256(f"2 {list(self._identities)} {self._table.input_shape}".encode())
         for start in range(0, len(self._table), 64 * _BLOCK):
             records = np.arange(start, min(start + 64 * _BLOCK, len(self._table)))
             digest.update(self._table.read(records).tobytes())
@@ -410,10 +413,10 @@ class _Features:
 
 
 @cache
-def _composed(steps: tuple[AnyTransform, ...], input_shape: Shape) -> Function:
-    """The steps, one after another; cached, since training and test records share what a step learns."""
+def _composed(steps: tuple[AnyTransform, ...], identities: tuple[str, ...], input_shape: Shape) -> Function:
+    """The steps, one after another; cached, since training and test records share what a step learns or reads."""
     if not steps:
         return lambda inputs: inputs
-    before = _composed(steps[:-1], input_shape)
+    before = _composed(steps[:-1], identities[:-1], input_shape)
     last = steps[-1].prepared(before, input_shape)
     return lambda inputs: last(before(inputs))

@@ -40,6 +40,13 @@ class _Order:
     reply: Message | None = None
 
 
+def failed(message: Message, error: Exception) -> Message:
+    """The error reply to a message whose answer cannot be read, or says that its node has none."""
+    again = isinstance(error, NodeFailedError) and error.status == Status.STARTED_AGAIN
+    code = flower.STARTED_AGAIN if again else flower.APP_RAISED
+    return flower.error_reply(message, code, str(error) or type(error).__name__)
+
+
 class DeploymentGrid:
     """A grid of Flower's SuperLink that trusts no reply.
 
@@ -141,9 +148,7 @@ class DeploymentGrid:
         except FederationError:
             raise
         except Exception as error:  # whatever it is, it stops no round
-            again = isinstance(error, NodeFailedError) and error.status == Status.STARTED_AGAIN
-            code = flower.STARTED_AGAIN if again else flower.APP_RAISED
-            order.reply = flower.error_reply(order.message, code, str(error) or type(error).__name__)
+            order.reply = failed(order.message, error)
         if order.reply is not None and order.arrival is not None:
             with suppress(ValueError, TimeoutError):
                 self._superlink.forget(order.arrival.message_id, deadline)

@@ -1,5 +1,6 @@
 """Flower without its output and without copies: the only module that uses Flower's internals."""
 
+import itertools
 import logging
 import sys
 import warnings
@@ -106,6 +107,27 @@ def deployed_here() -> None:
     """Say that this process is a node of a deployment that another framework carries."""
     global _deployed
     _deployed = True
+
+
+class OwnGrid(Grid):
+    """A Flower grid that no SuperLink serves: what the grids of simulations and of other frameworks have in common."""
+
+    def __init__(self) -> None:
+        identify()
+        self._run = empty_run()
+        self._numbers = itertools.count(1)  # of messages
+
+    def set_run(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 
 def in_supernode() -> bool:

@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib
-import itertools
 import logging
 import traceback
 from abc import abstractmethod
@@ -15,8 +14,6 @@ from typing import Any, Self
 
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from fedamp.base import devices
 from fedamp.engines import flower
@@ -39,17 +36,12 @@ class Demand:
     batches: int
 
 
-class SimulationGrid(Grid):
+class SimulationGrid(flower.OwnGrid):
     """A Flower grid of simulated nodes, as a context manager. Replies come in the order of the messages."""
 
     simulated = True  # no node is another machine with its own data
     workers: int  # number of nodes; each hosts all clients that it is asked to train
     demand: Demand | None = None  # of the run on a GPU; may be set until the first call of ``get_node_ids``
-
-    def __init__(self) -> None:
-        flower.identify()
-        self._run = flower.empty_run()
-        self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
         return self
@@ -64,18 +56,6 @@ class SimulationGrid(Grid):
     @abstractmethod
     def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
         """Wait for replies until the deadline (monotonic clock), and forget the messages. Unknown ids are ignored."""
-
-    def set_run(self, run: Run) -> None:
-        self._run = run
-
-    @property
-    def run(self) -> Run:
-        return self._run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages, and return their ids at once."""

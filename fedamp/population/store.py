@@ -25,7 +25,7 @@ from fedamp import rng
 from fedamp.accounting import Compose, Mechanism, from_json
 from fedamp.accounting.filter import Budget
 from fedamp.accounting.verify import chained
-from fedamp.base.files import lock, read_regular, refuse_link, write_atomically, writing
+from fedamp.base.files import home, lock, read_regular, refuse_link, write_atomically, writing
 from fedamp.errors import InputError, UnwritableError
 
 FORMAT = "fedamp population 1"
@@ -488,8 +488,7 @@ def _connected(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _folder() -> Path:
-    home = os.environ.get("FEDAMP_HOME")
-    return (Path(home) if home else Path.home() / ".config" / "fedamp") / "populations"
+    return home() / "populations"
 
 
 def _notes() -> Iterator[tuple[Path, dict[str, Any]]]:

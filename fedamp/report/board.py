@@ -14,10 +14,11 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from fedamp.base.files import write_atomically
 from fedamp.base.numbers import at_most, power
+from fedamp.base.record import one_line
 from fedamp.base.section import Section
 from fedamp.errors import InputError
-from fedamp.federation.cost import risk
 from fedamp.report import words
+from fedamp.report.page import interpretation
 from fedamp.runs.run import Run
 
 PAPERS = ("nist-sp-800-226.md", "registry.yaml", "model-card.md", "assessment.md")
@@ -68,10 +69,9 @@ def read_about(file: Path) -> About:
     try:
         return About.model_validate(raw if isinstance(raw, dict) else {})
     except ValidationError as error:
-        found = error.errors()[0]
-        key = str(found["loc"][0])
+        key = str(error.errors()[0]["loc"][0])
         wanted = About.model_fields[key].description if key in About.model_fields else ", ".join(About.model_fields)
-        raise InputError(f"{file}: {key}: {found['msg'].lower()}; expected: {wanted}") from None
+        raise InputError(f"{file}: {one_line(error)}; expected: {wanted}") from None
 
 
 def check_guarantee(run: Run) -> None:
@@ -96,28 +96,28 @@ def write_papers(run: Run, about: About, folder: Path) -> Path:
 
 def _papers(run: Run, about: About) -> Iterator[str]:
     made = words.environment().overlay(autoescape=False)
-    facts = {"about": about, "facts": _facts(run), "ledger": run.ledger, "run": run}
-    yield made.get_template("board/nist_sp_800_226.md.j2").render(facts)
-    yield yaml.safe_dump(_registry(run, about), sort_keys=False, allow_unicode=True, width=100)
+    facts = _facts(run)
+    values = {"about": about, "facts": facts, "ledger": run.ledger, "run": run}
+    yield made.get_template("board/nist_sp_800_226.md.j2").render(values)
+    yield yaml.safe_dump(_registry(run, about, facts), sort_keys=False, allow_unicode=True, width=100)
     yield (
         "---\n"
         + yaml.safe_dump(_card(run, about), sort_keys=False)
         + "---\n"
-        + made.get_template("board/model_card.md.j2").render(facts)
+        + made.get_template("board/model_card.md.j2").render(values)
     )
-    yield made.get_template("board/assessment.md.j2").render(facts)
+    yield made.get_template("board/assessment.md.j2").render(values)
 
 
 def _facts(run: Run) -> dict[str, str]:
     """The statements that several papers make."""
     ledger, alone, server = run.ledger, run.ledger.group_size == 1, run.ledger.epsilon_server
-    mechanism = ledger.mechanism.after(len(ledger.releases)) if ledger.epsilon_follows else ledger.mechanism
     return {
         "unit": {"client": "All records that one client holds", "sample": "One record"}[ledger.unit]
         + ("" if alone else f"; the guarantee is for any {ledger.group_size} {ledger.unit}s together"),
         "protected": words.protected(ledger.unit, ledger.group_size),
         "epsilon": f"epsilon <= {at_most(ledger.epsilon)} at delta = {power(ledger.delta)}",
-        "in_words": str(risk(mechanism, ledger.unit, ledger.group_size)["in_words"]),
+        "in_words": interpretation(run),
         "server": f"Guarantee towards who runs the server: {words.for_server(server.upper if server else None)}",
         "tested": f"{words.score(run.score)} on public test records" if run.evaluated else words.NOT_MEASURED,
         "rounds": f"The charge covers {len(ledger.releases)} models, one a round, of {ledger.rounds_planned} planned",
@@ -125,9 +125,9 @@ def _facts(run: Run) -> dict[str, str]:
     }
 
 
-def _registry(run: Run, about: About) -> dict[str, Any]:
+def _registry(run: Run, about: About, facts: dict[str, str]) -> dict[str, Any]:
     """An entry of the registry of deployments of differential privacy (arXiv 2509.13509; schema: OpenDP's of 2026)."""
-    ledger, facts = run.ledger, _facts(run)
+    ledger = run.ledger
     basic: dict[str, Any] = {
         "name": ledger.scenario,
         "data_curators": [about.organisation],

@@ -60,7 +60,7 @@ def certificate(run: Run) -> str:
 def _environment() -> Environment:
     made = environment()
     made.tests["run"] = lambda model: isinstance(model, Run)
-    made.globals |= {"spread": spread, "sha256": sha256, "interpretation": _interpretation}
+    made.globals |= {"spread": spread, "sha256": sha256, "interpretation": interpretation}
     made.globals["figures_of"] = lambda run: _inline(run_pictures(run))
     return made
 
@@ -70,7 +70,7 @@ def _inline(pictures: Mapping[str, Figure]) -> list[tuple[str, str]]:
     return [(style.inline(picture), CAPTIONS[name]) for name, picture in pictures.items()]
 
 
-def _interpretation(model: Model) -> str:
+def interpretation(model: Model) -> str:
     """The guarantee of the released models in one sentence."""
     stated = model.ledger if isinstance(model, Run) else model.certificate
     mechanism = stated.mechanism

@@ -1,6 +1,5 @@
 """What may leave the server: the model, its ledger, a certificate and the scenario, signed. docs/releasing.md."""
 
-import os
 import re
 import shutil
 from contextlib import suppress
@@ -22,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedamp.accounting.verify import FILES, FORMAT, MANIFEST, Bundle, Check, signed, text_of, verify_bundle, worst
-from fedamp.base.files import lock, write_secret
+from fedamp.base.files import home, lock, write_secret
 from fedamp.errors import InputError, RunFolderError, needs_extras
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
@@ -142,8 +141,7 @@ def _without_paths(value: Any) -> Any:
 
 def default_key() -> Path:
     """Where this user's key is: under ``$FEDAMP_HOME``, or ``~/.config/fedamp``."""
-    home = os.environ.get("FEDAMP_HOME")
-    return (Path(home) if home else Path.home() / ".config" / "fedamp") / "release.key"
+    return home() / "release.key"
 
 
 def signing_key(file: Path) -> Ed25519PrivateKey:

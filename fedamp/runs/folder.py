@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors.numpy import save
 
 from fedamp import rng
+from fedamp.accounting.verify import ENDED
 from fedamp.base.arrays import Arrays
 from fedamp.base.files import LOCK, flush, locked, modes_of, read_regular, refuse_link, write_atomically, writing
 from fedamp.engines.flower import chatter_to
@@ -191,7 +192,7 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
         return None
     begun = folder.seed.exists() or folder.checkpoints.exists() or (ledger is not None and ledger.releases)
     try:
-        ended = ledger is not None and ledger.stopped_because in ("finished", "budget") and not folder.seed.exists()
+        ended = ledger is not None and ledger.stopped_because in ENDED and not folder.seed.exists()
         return int(folder.seed.read_text()) if begun and not ended else rng.seed_from_system()
     except OSError as error:
         raise RunFolderError(f"{folder.seed}: the run's secret seed cannot be read ({error.strerror})") from None

@@ -156,7 +156,7 @@ class Ledger:
     @property
     def has_ended(self) -> bool:
         """Whether the run has come to its end, so that no further round will be released."""
-        return self._head["stopped_because"] in ("finished", "budget")
+        return self._head["stopped_because"] in verify.ENDED
 
     def last_model(self) -> Arrays:
         """The model of the last release, as the run left it; RunFolderError: it is another one."""

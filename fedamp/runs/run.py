@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedamp import rng
-from fedamp.accounting.verify import Check
+from fedamp.accounting.verify import ENDED, Check
 from fedamp.errors import InputError, RunFolderError, ScenarioError, needs_extras, one_line
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan
@@ -88,7 +88,7 @@ class Run:
     @property
     def was_stopped_early(self) -> bool:
         """Whether it ended before the round that was planned as the last one."""
-        return self.summary.stopped_because not in ("finished", "budget")
+        return self.summary.stopped_because not in ENDED
 
     @property
     def has_known_seed(self) -> bool:

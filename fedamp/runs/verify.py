@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedamp.accounting.verify import (
+    ENDED,
     TOLERANCE,
     UNCHECKED,
     Check,
@@ -175,10 +176,9 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
 def _but_for_clips(parts: Sequence[Part], others: Sequence[Part]) -> bool:
     """Whether parts are the same, where every clip of one is the other's times one number."""
     ratio = parts[0].clip / others[0].clip
-    scaled = [replace(part, clip=part.clip * ratio) for part in others]
-    return len(parts) == len(scaled) and all(
-        replace(part, clip=0.0) == replace(other, clip=0.0) and math.isclose(part.clip, other.clip, rel_tol=1e-9)
-        for part, other in zip(parts, scaled, strict=True)
+    return len(parts) == len(others) and all(
+        replace(part, clip=other.clip) == other and math.isclose(part.clip, other.clip * ratio, rel_tol=1e-9)
+        for part, other in zip(parts, others, strict=True)
     )
 
 
@@ -198,6 +198,6 @@ def model_check(ledger: LedgerRecord, files: RunFolder) -> Check:
     rounds = [entry.round for entry in releases if entry.digest == found]
     if releases and releases[-1].digest == found:
         return Check("model", "pass", f"{name} is the one of round {len(releases)}")
-    if rounds and ledger.stopped_because not in ("finished", "budget"):
+    if rounds and ledger.stopped_because not in ENDED:
         return Check("model", "caution", f"{name} is the one of round {rounds[-1]} of {len(releases)}")
     return Check("model", "fail", f"{name} is not the one that the last release names")

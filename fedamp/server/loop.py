@@ -22,6 +22,7 @@ from types import FrameType
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
+from fedamp.accounting.verify import ENDED
 from fedamp.base.files import write_secret
 from fedamp.errors import (
     DivergedError,
@@ -82,7 +83,7 @@ def rounds(
         PopulationError: the people of ``privacy.population`` have not enough left, or its file is not as it was.
     """
     known = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
-    ended = known is not None and known.stopped_because in ("finished", "budget")
+    ended = known is not None and known.stopped_because in ENDED
     digest = fingerprint(prepared.plan.scenario)
     with charged(prepared.plan, digest, folder.path, known is not None, ended) as account:
         yield from _rounds(prepared, grid, folder, observer, finish_round, account)

@@ -8,15 +8,12 @@ A job has :class:`PrivateController` on its server, and :class:`PrivateExecutor`
 ``docs/nvflare.md`` has one. Filters of NVFlare must leave that task alone.
 """
 
-import itertools
-import threading
 from collections.abc import Iterable
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid
 from nvflare.apis.controller_spec import Task
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
@@ -28,17 +25,18 @@ from nvflare.apis.signal import Signal
 
 from fedamp.client.app import app
 from fedamp.engines import flower
-from fedamp.engines.wire import NodeFailedError, RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
+from fedamp.engines.deployment import failed
+from fedamp.engines.simulation import FIRST_NODE
+from fedamp.engines.wire import RoundAnswer, RoundOrder, message_content, sealed_bytes
 from fedamp.errors import FedampError, FederationError, one_line
 from fedamp.server.app import main
 
 TASK = "fedamp"
 _KIND, _BYTES = "kind", "sealed"
-FIRST_NODE = flower.SERVER_NODE + 1
 LOOK = 0.05  # seconds between two looks at what has arrived
 
 
-class NVFlareGrid(Grid):
+class NVFlareGrid(flower.OwnGrid):
     """A Flower grid over NVFlare's communicator; nodes have the names of the sites, which NVFlare authenticates.
 
     A reply must have exactly the bytes that were asked for, or it becomes an error in the name of its site.
@@ -47,23 +45,10 @@ class NVFlareGrid(Grid):
     simulated = False
 
     def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
-        flower.identify()
+        super().__init__()
         self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort
         self._node_of: dict[str, int] = {}
-        self._numbers, self._run = itertools.count(1), flower.empty_run()
         self._pending: dict[str, tuple[Message, RoundOrder, Task]] = {}
-
-    def set_run(self, run: Any) -> None:
-        self._run = run
-
-    @property
-    def run(self) -> Any:
-        return self._run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_nodes(self) -> list[NodeInfo]:
         for site in self._controller._engine.get_clients():
@@ -94,7 +79,6 @@ class NVFlareGrid(Grid):
         """Send messages and wait for the replies, ``timeout`` seconds in all; FederationError: the job is aborted."""
         waiting, replies = self.push_messages(messages), []
         deadline = None if timeout is None else monotonic() + timeout
-        never = threading.Event()
         while waiting and (deadline is None or monotonic() < deadline):
             if self._abort.triggered:
                 raise FederationError("NVFlare aborted the job")
@@ -102,7 +86,7 @@ class NVFlareGrid(Grid):
             replies += came
             waiting = [id_ for id_ in waiting if id_ in self._pending]
             if not came:
-                never.wait(LOOK)
+                sleep(LOOK)
         for id_ in waiting:
             self._controller.cancel_task(self._pending.pop(id_)[2])
         return replies
@@ -118,8 +102,7 @@ class NVFlareGrid(Grid):
                 raise ValueError("the site did not answer" if given is None else str(given.get_return_code()))
             return Message(RoundAnswer.opened(given[_BYTES], order).content(order), reply_to=message)
         except Exception as error:  # whatever a site sends, it stops no round
-            again = isinstance(error, NodeFailedError) and error.status == Status.STARTED_AGAIN
-            return flower.error_reply(message, flower.STARTED_AGAIN if again else flower.APP_RAISED, one_line(error))
+            return failed(message, error)
 
 
 class PrivateController(Controller):  # type: ignore[misc]
