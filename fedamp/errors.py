@@ -15,6 +15,7 @@ EXTRAS = {
     "ray": "grpc psutil ray",
     "interop": "dp_accounting",
     "peft": "peft transformers",
+    "prometheus": "prometheus_client",
     **{each: each for each in ("mlflow", "nvflare", "opacus", "pandas", "rdata", "tensorboard", "tokenizers", "wandb")},
 }
 

@@ -1,6 +1,10 @@
 """Trackers: their numbers, a resumed run, and that their failure is not the run's."""
 
 import json
+import re
+import socket
+import time
+import urllib.request
 
 import pytest
 
@@ -8,7 +12,8 @@ import fedamp
 from fedamp.errors import InputError, ScenarioError
 from fedamp.runs.ledger import fingerprint
 from fedamp.server.observers import Observer
-from fedamp.server.trackers import Mlflow, TensorBoard
+from fedamp.server.trackers import METRICS, Mlflow, Prometheus, TensorBoard
+from tests.documentation import ROOT
 from tests.federations import small
 
 PUBLIC = {"accuracy", "loss", "epsilon"}
@@ -76,9 +81,101 @@ def test_a_tracker_that_fails_is_left_alone(tmp_path):
     assert log.count("the run goes on without it") == 1
 
 
+class Scraper(Observer):
+    """Asks for the metrics after each round, as Prometheus would, with a reader that is not its library's."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.told = f"http://{address}/metrics", []
+
+    def round_done(self, record) -> None:
+        self.told.append((record, metrics(self.address)))
+
+
+def metrics(address: str) -> dict[str, float]:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        text = answer.read().decode()
+    return {name: float(value) for name, value in re.findall(r"^([a-z_]+) (\S+)$", text, re.MULTILINE)}
+
+
+@pytest.fixture
+def address(monkeypatch):
+    pytest.importorskip("prometheus_client")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        found = f"127.0.0.1:{probe.getsockname()[1]}"
+    monkeypatch.setenv("FEDAMP_METRICS", found)
+    return found
+
+
+def test_prometheus_reads_what_the_ledger_says_and_nothing_private(tmp_path, address):
+    hosts = {"privacy.epsilon": 40.0, "federation.hosts": {"one": "0-29", "two": "30-59"}}
+    scraper, began = Scraper(address), time.time()
+    scenario = asked("prometheus", **hosts)
+    for record in fedamp.play(scenario, out=tmp_path / "run"):
+        if record.round == 2:
+            break
+    run = fedamp.run(scenario, out=tmp_path / "run", resume=True, callbacks=[scraper])
+    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert [record.round for record, _ in scraper.told] == [3, 4]
+    for record, told in scraper.told:
+        spent, done = ledger["releases"][record.round - 1]["epsilon_upper"], run.rounds[: record.round]
+        assert told["fedamp_epsilon_spent"] == spent
+        assert told["fedamp_epsilon_left"] == pytest.approx(40 - spent, rel=1e-12)
+        assert (told["fedamp_rounds_total"], told["fedamp_rounds_planned"]) == (record.round, 4)
+        assert told["fedamp_nodes"] == told["fedamp_nodes_answering"] == 2
+        assert told["fedamp_units_reported_total"] == (reported := sum(each.reported for each in done))
+        assert told["fedamp_units_scheduled_total"] == sum(each.scheduled for each in done)
+        # A unit gets 64 * 10 weights and 10 biases as float32, and sends float64 back.
+        assert told["fedamp_bytes_total"] == reported * 650 * 12
+        assert told["fedamp_seconds_total"] == pytest.approx(sum(each.seconds for each in done))
+        assert (told["fedamp_loss"], told["fedamp_score"]) == (record.loss, record.accuracy)
+        assert began < told["fedamp_told_timestamp_seconds"] < time.time()
+        assert told.keys() == METRICS.keys()
+        private = {name: value for name, value in record.unprotected.items() if value}  # a zero stands elsewhere, too
+        assert private
+        assert not set(private.values()) & set(told.values())
+    with pytest.raises(OSError, match="refused"):
+        metrics(scraper.address)
+
+
+def test_a_node_that_is_given_up_does_not_answer_for_prometheus(tmp_path, address):
+    def gone(record):
+        return record.model_copy(update={"nodes_given_up": (7,) * (record.round == 2), "nodes_back": ()})
+
+    class Altered(Prometheus):
+        def round_done(self, record) -> None:
+            super().round_done(gone(record))
+
+    scraper = Scraper(address)
+    fedamp.run(asked(**{"federation.nodes": 3}), out=tmp_path / "run", callbacks=[Altered(), scraper])
+    assert [told["fedamp_nodes_answering"] for _, told in scraper.told] == [3, 2, 2, 2]
+
+
+def test_the_page_explains_each_metric():
+    listed = re.findall(r"^\| `(fedamp_\w+)` \| (.*) \|$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    assert dict(listed) == METRICS
+
+
+@pytest.mark.parametrize("place", ["0.0.0.0:9464", "10.0.0.1:9464", "localhost:9464", "127.0.0.1", "[::]:1", "::1:0"])
+def test_metrics_have_loopback_addresses_only(place, tmp_path, monkeypatch):
+    pytest.importorskip("prometheus_client")
+    monkeypatch.setenv("FEDAMP_METRICS", place)
+    with pytest.raises(InputError) as caught:
+        fedamp.run(asked("prometheus"), out=tmp_path / "run")
+    assert str(caught.value) == f"FEDAMP_METRICS {place}: expected: a loopback address and a port, as 127.0.0.1:9464"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_port_that_is_taken_ends_no_run(tmp_path, address):
+    host, port = address.split(":")
+    with socket.create_server((host, int(port))):
+        run = fedamp.run(asked("prometheus"), out=tmp_path / "run")
+    assert run.summary.stopped_because == "finished"
+    assert "tracker prometheus failed (" in run.files.log.read_text()
+
+
 def test_trackers_are_names_and_change_nothing_of_a_run():
-    named = asked("tensorboard", "mlflow", "wandb")
-    assert named.trackers == ("tensorboard", "mlflow", "wandb")
+    named = asked("tensorboard", "mlflow", "wandb", "prometheus")
+    assert named.trackers == ("tensorboard", "mlflow", "wandb", "prometheus")
     assert fedamp.load(named.model_dump(mode="json")) == named
     assert fingerprint(named) == fingerprint(asked())
 

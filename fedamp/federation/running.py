@@ -164,5 +164,5 @@ def _once(trackers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 _OLD_DEFAULTS = (None, False, "fedamp", "online")
-Tracker = Annotated[Literal["tensorboard", "mlflow", "wandb"], BeforeValidator(_name_alone)]
+Tracker = Annotated[Literal["tensorboard", "mlflow", "wandb", "prometheus"], BeforeValidator(_name_alone)]
 Trackers = Annotated[tuple[Tracker, ...], AfterValidator(_once)]

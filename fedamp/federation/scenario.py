@@ -50,7 +50,9 @@ class Scenario(Section):
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
-    trackers: Trackers = Field((), description="who receives the public numbers: tensorboard, mlflow, wandb")
+    trackers: Trackers = Field(
+        (), description="who receives the public numbers: tensorboard, mlflow, wandb, prometheus"
+    )
 
     @property
     def evaluates(self) -> bool:

@@ -4,6 +4,7 @@ They get released and public numbers: accuracy and loss on public records, and e
 from private data without noise they get with ``unprotected=True`` only. A resumed run is told from its first round.
 """
 
+import ipaddress
 import json
 import math
 import os
@@ -29,11 +30,11 @@ class Tracker(Observer):
     ``unprotected`` sends numbers that are computed from private data without noise, too.
     """
 
-    name, _begun = "", False
+    name, module, _begun = "", "", False
 
     def __init__(self, *, unprotected: bool = False) -> None:
-        if find_spec(self.name) is None:
-            raise InputError(f"trackers: {missing(self.name)}, or without it")
+        if find_spec(module := self.module or self.name) is None:
+            raise InputError(f"trackers: {missing(module)}, or without it")
         self.only_tells, self._unprotected = f"tracker {self.name}", unprotected
 
     def begin(self, settings: Mapping[str, Any]) -> None:
@@ -141,6 +142,102 @@ class Wandb(Tracker):
         self._there.finish(exit_code=int(status == "failed"))
 
 
+# What Prometheus gets, by name; ``_total`` ends those that only grow. Wall clocks are here alone.
+METRICS = {
+    "fedamp_rounds_planned": "rounds that the run may come to",
+    "fedamp_rounds_total": "released rounds",
+    "fedamp_epsilon_spent": "upper end of epsilon after the last release, as in the ledger",
+    "fedamp_epsilon_left": "the budget, or epsilon of all planned rounds, minus what is spent",
+    "fedamp_nodes": "nodes that the scenario names or waits for",
+    "fedamp_nodes_answering": "the same without those that are given up",
+    "fedamp_units_scheduled_total": "units in the cohorts of released rounds",
+    "fedamp_units_reported_total": "those of them that reported",
+    "fedamp_bytes_total": "models to the reported units, and their updates back, without envelopes",
+    "fedamp_round_seconds": "of the last released round",
+    "fedamp_seconds_total": "of all released rounds",
+    "fedamp_loss": "of the last evaluated model, on public records",
+    "fedamp_score": "leading metric of that model",
+    "fedamp_told_timestamp_seconds": "when the last release was told",
+}
+
+
+class Prometheus(Tracker):
+    """Serves ``http://127.0.0.1:9464/metrics`` while the run lasts (``FEDAMP_METRICS``: another loopback HOST:PORT).
+
+    Without ``unprotected``: any user of this machine may ask. InputError: the address is not a loopback one.
+    """
+
+    name, module = "prometheus", "prometheus_client"
+
+    def __init__(self) -> None:
+        super().__init__()
+        asked = os.environ.get("FEDAMP_METRICS", "127.0.0.1:9464")
+        self._host, _, port = asked.replace("[", "").replace("]", "").rpartition(":")
+        fine = port.isdecimal() and 0 < int(port) < 65536
+        try:
+            fine &= ipaddress.ip_address(self._host).is_loopback
+        except ValueError:
+            fine = False
+        if not fine:
+            raise InputError(f"FEDAMP_METRICS {asked}: expected: a loopback address and a port, as 127.0.0.1:9464")
+        self._port, self._lost = int(port), set[int]()
+        self._numbers: dict[str, float] = {}
+
+    def started(self, prepared: "RunInputs", finished: list[RoundRecord]) -> None:
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        plan, federation = prepared.plan, prepared.plan.scenario.federation
+        self._budget = plan.scenario.privacy.epsilon or plan.charge.planned_epsilon.upper
+        self._bytes, self._nodes = prepared.cost.bytes_per_check_in, len(federation.hosted) or federation.nodes
+        sums = [name for name in METRICS if name.endswith("_total")]
+        self._numbers = dict.fromkeys(sums, 0.0) | {"fedamp_rounds_planned": plan.last_round}
+        for record in finished:
+            self.round_done(record)
+        registry = CollectorRegistry()
+        registry.register(self)
+        self._server, self._thread = start_http_server(self._port, self._host, registry)
+        self._begun = True
+
+    def round_done(self, record: RoundRecord) -> None:
+        self._lost = (self._lost | set(record.nodes_given_up)) - set(record.nodes_back)
+        now, added = (
+            dict(self._numbers),
+            {
+                "rounds": 1,
+                "units_scheduled": record.scheduled,
+                "units_reported": record.reported,
+                "bytes": record.reported * self._bytes,
+                "seconds": record.seconds,
+            },
+        )
+        for name, number in added.items():
+            now[f"fedamp_{name}_total"] += number
+        now |= {
+            "fedamp_epsilon_spent": record.epsilon_upper,
+            "fedamp_epsilon_left": self._budget - record.epsilon_upper,
+            "fedamp_nodes": self._nodes,
+            "fedamp_nodes_answering": self._nodes - len(self._lost),
+            "fedamp_round_seconds": record.seconds,
+            "fedamp_told_timestamp_seconds": time.time(),
+        }
+        if record.score is not None and record.loss is not None:
+            now |= {"fedamp_loss": record.loss, "fedamp_score": record.score[1]}
+        self._numbers = now  # at once: another thread reads it
+
+    def collect(self) -> Iterator[Any]:
+        """For the server's thread: the numbers of the last release."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for name, number in self._numbers.items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield kind(name, METRICS[name], number)
+
+    def end(self, status: str) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
 def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in settings.items():
         yield from _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else [(above + key, value)]
@@ -148,5 +245,5 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 def trackers_of(names: Sequence[str]) -> list[Tracker]:
     """The trackers of a scenario; InputError if a package that one needs is not installed."""
-    kinds = {kind.name: kind for kind in (TensorBoard, Mlflow, Wandb)}
+    kinds = {kind.name: kind for kind in (TensorBoard, Mlflow, Wandb, Prometheus)}
     return [kinds[name]() for name in names]
