@@ -36,6 +36,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
     return {
         "scenario": scenario.name,
         "known_seed": scenario.known_seed,
+        **({"rehearsal": plan.rehearsal} if plan.rehearsal else {}),
         "delta": scenario.privacy.delta,
         "adjacency": plan.adjacency,
         "unit": scenario.privacy.unit,
@@ -110,9 +111,10 @@ def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) 
 
 def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
     """The cost of Poisson sampling with the same expected cohort; None if the rounds are independent already."""
-    asked = plan.scenario
+    asked = plan.full_size.scenario
     if plan.check_in.rounds_are_independent:
         return None
+    plan = plan.full_size
     check_in = PoissonCheckIn(scheme="poisson", rate=plan.expected_cohort / plan.units)
     privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier, "noise": IndependentNoise()})
     return make_plan(

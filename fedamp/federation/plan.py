@@ -5,6 +5,7 @@ From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and 
 :meth:`Charge.of_a_round` (the cost of taking part in a round), then :meth:`Charge.at` (the cost of all rounds).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -79,6 +80,42 @@ class Plan:
     known_seed: bool = True
 
     @cached_property
+    def full_size(self) -> "Plan":
+        """The plan whose noise and charge this one rehearses (``privacy.noise_cohort``); itself if it is no rehearsal.
+
+        Raises:
+            ScenarioError: no number of units has the cohort that it names.
+        """
+        asked, rehearsed = self.scenario, self.scenario.privacy.noise_cohort
+        if rehearsed is None:
+            return self
+        check_in = rehearsed.check_in or asked.check_in
+        privacy = asked.privacy.model_copy(update={"noise_cohort": None})
+        scenario = asked.model_copy(update={"privacy": privacy, "check_in": check_in})
+        units = math.ceil(rehearsed.size * self.units / check_in.expected_cohort(asked.rounds, self.units))
+        full = replace(self, scenario=scenario, units=units)
+        if not max(self.expected_cohort, rehearsed.size * (1 - 1e-9)) <= full.expected_cohort < rehearsed.size + 1:
+            raise ScenarioError(
+                f"privacy.noise_cohort: {units:,} {asked.privacy.unit}s have cohorts of {full.expected_cohort:g} "
+                f"by check_in; expected: {rehearsed.size}, and at least the {self.expected_cohort:g} of the rehearsal"
+            )
+        return full
+
+    @property
+    def rehearsal(self) -> str:
+        """What must be said of a rehearsal wherever its epsilon is shown; empty for any other plan."""
+        full, unit = self.full_size, self.scenario.privacy.unit
+        if full is self:
+            return ""
+        return f"a rehearsal: not private with {self.units:,} {unit}s; epsilon is for {full.units:,} {unit}s"
+
+    @property
+    def noise_deviations(self) -> tuple[float, ...]:
+        """Standard deviation of the noise that is added to every coordinate of a sum, by part."""
+        smaller = self.expected_cohort / self.full_size.expected_cohort
+        return tuple(part.noise_deviation * smaller for part in self.parts)
+
+    @cached_property
     def check_in(self) -> CheckIn:
         """Who checks in when."""
         return self.scenario.check_in.fitted(self.coefficients, self.units)
@@ -132,7 +169,7 @@ class Plan:
         """The same over the clipping norm. Plans are compared by it: ``clip: auto`` shortens updates where noise grows,
         and then less noise in the model is no gain.
         """
-        part, response = self.parts[0], self.optimizer.response(self.scenario.rounds)
+        part, response = self.full_size.parts[0], self.optimizer.response(self.scenario.rounds)
         assert self.noise, "within what is exact"
         return part.noise_multiplier / part.denominator * path_noise(self.coefficients, response)
 
@@ -154,6 +191,8 @@ class Plan:
     @cached_property
     def clipping(self) -> ClippingRule:
         """How updates are clipped."""
+        if self.full_size is not self:
+            return self.full_size.clipping
         asked = self.scenario
         share = self.submodels.share(self.units)
         given = (asked.server, asked.rounds, self.expected_cohort, share, asked.client.drift)
@@ -193,6 +232,8 @@ class Plan:
     @cached_property
     def noise_multiplier(self) -> float:
         """The scenario's noise multiplier; for ``auto`` the smallest that keeps the budget (ScenarioError: none)."""
+        if self.full_size is not self:
+            return self.full_size.noise_multiplier
         privacy = self.scenario.privacy
         if privacy.noise_multiplier != "auto":
             return float(privacy.noise_multiplier)
@@ -245,8 +286,8 @@ class Plan:
 
     @cached_property
     def charge(self) -> "Charge":
-        """What it costs."""
-        return Charge(self)
+        """What it costs; a rehearsal has the charge of what it rehearses."""
+        return Charge(self.full_size)
 
     def with_seed(self, seed: int) -> "Plan":
         """The same plan with a secret seed; what took long, and depends on no seed, is not computed again."""

@@ -1,13 +1,25 @@
 """The scenario's ``privacy`` section: what is protected, and how strongly."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedamp.accounting.sampling import PRECISION
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, no_truth
+from fedamp.federation.check_in import AnyCheckIn
 from fedamp.federation.clipping import AdaptiveClip
 from fedamp.federation.noise import AnyNoise, IndependentNoise
+
+
+class NoiseCohort(Section):
+    """The federation that a smaller one rehearses: its noise, and its charge."""
+
+    size: Count = Field(description="expected cohort, whose mean update has the noise that the rehearsal adds")
+    check_in: AnyCheckIn | None = Field(None, description="who checks in when, in that federation; none: as here")
+
+
+def _named(raw: Any) -> Any:
+    return {"size": raw} if isinstance(raw, int | float) else raw
 
 
 class Privacy(Section):
@@ -37,6 +49,12 @@ class Privacy(Section):
         min_length=1,
         exclude_if=lambda file: file is None,
         description="file of fedamp population, whose people pay for the run; none: this run stands alone",
+    )
+    noise_cohort: Annotated[NoiseCohort, BeforeValidator(_named)] | None = Field(
+        None,
+        exclude_if=lambda cohort: cohort is None,
+        description="a rehearsal with few clients: the mean update gets the noise of a cohort of this size; a number, "
+        "or size and check_in. The run itself protects nobody",
     )
 
     @model_validator(mode="after")

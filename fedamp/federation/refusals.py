@@ -59,6 +59,10 @@ def _is_banded(asked: Asked) -> bool:
     return isinstance(asked.privacy.noise, BandedNoise)
 
 
+def _rehearses(asked: Asked) -> bool:
+    return asked.privacy.noise_cohort is not None
+
+
 def _is_secure(asked: Asked) -> bool:
     return isinstance(asked.aggregation, SecureAggregation)
 
@@ -247,6 +251,25 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda asked: asked.privacy.clip == "auto" and getattr(asked.submodels, "shared_clip", None) is not None,
         "submodels.shared_clip must be left out with privacy.clip: auto: it is both parts' norm",
         ("submodels={scheme: disjoint, count: 2, shared_clip: 0.2}", "privacy.clip=auto"),
+    ),
+    Refusal(
+        "`privacy.noise_cohort` with a secret seed",
+        lambda asked: _rehearses(asked) and not asked.known_seed,
+        "privacy.noise_cohort is a rehearsal, which protects nobody; expected: known_seed: true (--known-seed)",
+        ("privacy={clip: 0.1, noise_multiplier: 1, noise_cohort: 900}", "known_seed=false"),
+    ),
+    Refusal(
+        "`privacy.noise_cohort` with mixing, banded noise, secure aggregation, nodes, or a population",
+        lambda asked: (
+            _rehearses(asked)
+            and (
+                _is_secure(asked)
+                or _is_banded(asked)
+                or bool(asked.mixing or asked.federation.hosts or asked.privacy.population)
+            )
+        ),
+        "privacy.noise_cohort rehearses plain simulations with independent noise alone; expected: it is left out",
+        ("privacy={clip: 0.1, noise_multiplier: 1, noise_cohort: 900}", "known_seed=true", _SECURE),
     ),
     Refusal(
         "mixing with momentum or Adam",

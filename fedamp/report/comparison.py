@@ -204,6 +204,7 @@ def cautions(models: Sequence[Model]) -> list[str]:
         found.append(f"not finished: {', '.join(unfinished)}; epsilon is the cost of all their rounds")
     if known := [model.name for model in models if model.is_private and model.has_known_seed]:
         found.append(f"the seed of {', '.join(known)} is known: {KNOWN_SEED}")
+    found += [f"{run.name}: {run.ledger.rehearsal}" for run in runs if run.ledger.rehearsal]
     for merged in (model for model in models if isinstance(model, Merged)):
         if inputs := [run.name for run in runs if merged.is_made_of(run)]:
             others = f"nothing else of {', '.join(inputs)} is released, such as accuracies in a report"

@@ -290,4 +290,5 @@ def _protection(models: Sequence[Model]) -> str:
     deltas = " or ".join(power(delta) for delta in sorted({promise["delta"] for promise in private}))
     of = f" of {models[0].ledger.units:,}" if len(models) == 1 and isinstance(models[0], Run) else ""
     known = "; known seed" if any(model.is_private and model.has_known_seed for model in models) else ""
+    known = "; a rehearsal" if any(isinstance(model, Run) and model.ledger.rehearsal for model in models) else known
     return f"protected: {units}{of}, δ = {deltas}{known}"

@@ -19,7 +19,7 @@ from rich.text import Text
 from fedamp.base.numbers import at_most
 from fedamp.base.text import harmless
 from fedamp.errors import Interrupted
-from fedamp.report.words import GUARANTEES, KNOWN_SEED, for_nodes, for_server, metric, protected, value_of
+from fedamp.report.words import GUARANTEES, for_nodes, for_server, known_seed, metric, protected, value_of
 from fedamp.server.launch import how_to_resume
 from fedamp.server.observers import Observer
 
@@ -233,5 +233,5 @@ def guarantee(plan: "Plan") -> list[str]:
         f"for who runs the server: {for_server(None if cost.server_epsilon is None else cost.server_epsilon.upper)}; "
         f"assumptions: {GUARANTEES}",
         *nodes,
-        *([f"[yellow]known seed[/]: {KNOWN_SEED}"] if plan.known_seed else []),
+        *([f"[yellow]known seed[/]: {known_seed(plan.rehearsal)}"] if plan.known_seed else []),
     ]

@@ -45,7 +45,8 @@ class Run(run.Run):
             return write_report([self.folder], Path(out) if out else self.folder / "report.html")
 
     def __str__(self) -> str:
-        delta, known = f"at delta = {self.ledger.delta:g}", ", known seed" * self.has_known_seed
+        delta = f"at delta = {self.ledger.delta:g}"
+        known = f", {self.ledger.rehearsal or 'known seed'}" * self.has_known_seed
         spent = f"epsilon <= {at_most(self.epsilon)} {delta}{known}"
         spent = spent if self.is_private else "no privacy: no noise was added"
         said = self.summary

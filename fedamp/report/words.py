@@ -23,6 +23,13 @@ ENDINGS = {
     "diverged": "stopped because the model diverged",
 }
 KNOWN_SEED = "no protection from anybody who knows the seed: for research, not for release"
+
+
+def known_seed(rehearsal: str) -> str:
+    """What must be said of a run with a known seed; ``rehearsal`` is said in its place, as a ledger holds it."""
+    return rehearsal or KNOWN_SEED
+
+
 NOT_MEASURED = "not measured: no evaluation on public test records"
 _KEYS = {"check_in": "check-in", "privacy.epsilon": "budget", "privacy.clip": "clipping norm"}
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r"\textbackslash{}", "±": r"$\pm$", "²": "$^2$"}

@@ -278,6 +278,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "server_mechanism": plan.charge.server_mechanism,
         "nodes_mechanism": plan.charge.nodes_mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
+        "rehearsal": plan.rehearsal,
     }
 
 

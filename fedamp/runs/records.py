@@ -165,6 +165,7 @@ class Summary(FileRecord):
     epsilon_server: Bracket | None = None
     epsilon_nodes: Bracket | None = None
     has_known_seed: bool
+    rehearsal: str = Field("", exclude_if=lambda said: not said)
     delta: float
     noise_multiplier: float
     rounds_completed: NonNegativeInt
@@ -221,6 +222,7 @@ class LedgerRecord(Charged):
     ``server_mechanism`` and ``epsilon_server`` are for who runs the server; without them the server sees everything.
     ``nodes_mechanism`` and ``epsilon_nodes`` are for a registered node of a deployment, of units of other nodes.
     ``population`` says what the people have paid with this run; without it other uses of their data add to this one.
+    ``rehearsal`` is the sentence of :attr:`fedamp.federation.plan.Plan.rehearsal`.
     Without noise ``guaranteed_epsilon`` is None, and while the run is played ``files`` is.
     """
 
@@ -242,6 +244,7 @@ class LedgerRecord(Charged):
     guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
     population: PopulationRecord | None = Field(None, exclude_if=lambda found: found is None)
     noise_seed: str
+    rehearsal: str = Field("", exclude_if=lambda said: not said)
     guarantees_explained_in: str = "docs/threat-model.md"
     stopped_because: Ending | None
     files: dict[str, str] | None

@@ -91,7 +91,7 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
             yield Check("population", "caution", f"use {told.use} of population {told.id}, whose file is not here")
         else:
             yield known_to(Population(Path(file)).read(), files.path, told.content())
-    yield Check("noise", "caution" if ledger.has_known_seed else "pass", ledger.noise_seed)
+    yield Check("noise", "caution" if ledger.has_known_seed else "pass", ledger.rehearsal or ledger.noise_seed)
     if files.rounds.is_file() or files.summary.is_file():
         summary = Summary.read(files.summary) if files.summary.is_file() else None
         complaints = list(contradictions(ledger, summary, files.read_rounds()))

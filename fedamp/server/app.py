@@ -120,7 +120,8 @@ class PrintingObserver(Observer):
 
     def started(self, prepared: RunInputs, finished: list[RoundRecord]) -> None:
         plan = prepared.plan
-        self._note = " (known seed: no protection from anybody who knows it)" if plan.known_seed else ""
+        said = plan.rehearsal or "known seed: no protection from anybody who knows it"
+        self._note = f" ({said})" if plan.known_seed else ""
         print(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done", flush=True)
 
     def round_done(self, record: RoundRecord) -> None:

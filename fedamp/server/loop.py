@@ -246,6 +246,7 @@ class _Run:
             epsilon_server=charge.server_epsilon and Bracket.of(charge.server_epsilon),
             epsilon_nodes=charge.nodes_epsilon and Bracket.of(charge.nodes_epsilon),
             has_known_seed=plan.known_seed,
+            rehearsal=plan.rehearsal,
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),

@@ -73,7 +73,8 @@ def signal_to_noise(plan: Plan, sizes: Mapping[str, int]) -> float:
         sizes: number of trained coordinates of each part, by name.
     """
     longest = sum(part.clip**2 * plan.expected_cohort / part.denominator for part in plan.parts)
-    noise = sum(sizes[part.name] * (part.noise_deviation / part.denominator) ** 2 for part in plan.parts)
+    each = zip(plan.parts, plan.noise_deviations, strict=True)
+    noise = sum(sizes[part.name] * (deviation / part.denominator) ** 2 for part, deviation in each)
     response = plan.optimizer.response(plan.scenario.rounds) if plan.coefficients else None
     banded = path_noise(plan.coefficients, response) / path_noise((), response) if response is not None else 1.0
     return math.sqrt(plan.last_round * longest / noise) / banded if noise else math.inf
@@ -103,8 +104,9 @@ def _of_plan(plan: Plan) -> Iterator[Check]:
     asked, rounds, client = plan.scenario, plan.scenario.rounds, plan.scenario.client
     delta = asked.privacy.delta
     if plan.is_private:
-        weak = weakness(delta, plan.units)
-        yield Check.of("delta", f"{power(delta)} for {plan.units:,} {asked.privacy.unit}s", caution=weak)
+        units = plan.full_size.units
+        weak = plan.rehearsal or weakness(delta, units)
+        yield Check.of("delta", f"{power(delta)} for {units:,} {asked.privacy.unit}s", caution=weak)
     paid = plan.charge.affordable_rounds
     words = f"privacy.epsilon pays for {paid:,} of {rounds:,} rounds"
     yield Check.of("budget", words, caution=f"{words}; expected: all of them" if paid < rounds else None)

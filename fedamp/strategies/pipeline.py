@@ -132,7 +132,7 @@ class ReleasePipeline:
         noise, (start, hidden) = state.noise, self._start(state, round_)
         surplus = math.sqrt(1 + (aggregate.noise_surplus(plan.terms) or 0))
         if aggregate.noisy_nodes is None and (plan.is_private or hidden):
-            deviation = [part.noise_deviation * state.clip_scale * surplus for part in plan.parts]
+            deviation = [each * state.clip_scale * surplus for each in plan.noise_deviations]
             deviations = {name: deviation[part] for name, part in self.model.part_of.items()}
             noise = self.noise.update(sums, deviations, hidden, noise, seed, round_)
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
