@@ -19,7 +19,7 @@ from cryptography import x509
 
 from fedamp.accounting.verify import Check
 from fedamp.base import devices
-from fedamp.errors import DeploymentError
+from fedamp.errors import DeploymentError, FedampError
 
 FLOWER = (1, 41), (1, 43)  # the first version that is supported, and the first that is not: as in pyproject.toml
 PACKAGES = "fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba", "datasets", "dp-accounting"
@@ -136,6 +136,8 @@ def examine_site(name: str) -> list[Check]:
                     "policy", f"{tasks}, with at least {policy.least_people} people here, where --node-config has it"
                 )
             )
+            if policy.population:
+                checks.append(_population(Path(policy.population)))
         except DeploymentError as error:
             checks.append(_check("policy", False, str(error), "correct policy.yaml"))
     else:
@@ -143,6 +145,17 @@ def examine_site(name: str) -> list[Check]:
     if known and Path("ca.crt").exists():
         checks += examine_superlink(known[1], Path("ca.crt"))
     return checks
+
+
+def _population(file: Path) -> Check:
+    """Whether the budget of a node's people can be charged, and what is left to whom the most is spent of."""
+    from fedamp.population.store import Population, percent
+
+    try:
+        spent = Population(file).read().spent()
+    except FedampError as error:
+        return _check("population", False, str(error))
+    return Check.of("population", f"{len(spent)} people; each has at least {percent(1 - float(spent.max()))} left")
 
 
 def examine_server(folder: Path) -> list[Check]:

@@ -7,7 +7,7 @@ records. Nothing here imports torch.
 import hashlib
 import logging
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -80,6 +80,7 @@ class ClientTask(Record):
     checkpoint_every: int = 1
     answer_after: float | None = Field(None, exclude_if=lambda seconds: seconds is None)  # of a node of a deployment
     run: str = Field("", exclude_if=lambda run: not run)  # tells runs apart, also when resumed; empty: known seed
+    charge: dict[str, Any] | None = Field(None, exclude_if=lambda cost: cost is None)  # of a unit in the run, as told
     data: Data
     data_seed: int  # decides the partition (and synthetic records)
     stack: StackSize = StackSize()  # how many units train together at most
@@ -87,7 +88,9 @@ class ClientTask(Record):
     @property
     def digest(self) -> str:
         """Of all that decides a unit's update, for nodes that have agreed on it."""
-        return hashlib.sha256(self.model_dump_json(exclude={"terms", "stack", "personal", "run"}).encode()).hexdigest()
+        return hashlib.sha256(
+            self.model_dump_json(exclude={"terms", "stack", "personal", "run", "charge"}).encode()
+        ).hexdigest()
 
     def without_places(self) -> Self:
         """The task for other machines, which have nothing to look for in the server's folders.

@@ -5,7 +5,7 @@ run changes the token in the file, so of two copies of a run folder only one goe
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -232,10 +232,15 @@ def charges(plan: Plan, contents: Contents, counts: Counts) -> tuple[Price, ...]
     """The cost of a run for a person with each number of units in it, and each budget."""
     if not plan.is_private:
         raise ScenarioError("privacy.noise_multiplier: 0 costs more than any budget; expected with a population: noise")
+    return prices(lambda units: mechanism_of(plan, units), contents, counts)
+
+
+def prices(of: Callable[[int], Mechanism], contents: Contents, counts: Counts) -> tuple[Price, ...]:
+    """The cost of a use for a person with each number of units in it, ``of`` that number, and each budget."""
     pairs = set(zip(counts.tolist(), contents.epsilons[: len(counts)].tolist(), strict=True))
     found = []
     for units, epsilon in sorted(pair for pair in pairs if pair[0]):
-        mechanism = mechanism_of(plan, units)
+        mechanism = of(units)
         found.append(Price(units, epsilon, Budget(epsilon, contents.delta).share(mechanism), mechanism))
     return tuple(found)
 

@@ -31,6 +31,7 @@ from fedamp.models.inspection import cost, kept_per_record
 from fedamp.models.layers import LSTM
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
+from fedamp.population.account import mechanism_of
 from fedamp.runs.records import Cost
 from fedamp.server.evaluate import Evaluation, evaluate
 from fedamp.strategies.aggregation import ClippedSums, ModelParts
@@ -189,6 +190,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         terms=plan.terms,
         answer_after=scenario.federation.answer_after,
         run="" if scenario.known_seed else rng.keyed_digest(plan.seed, "run", ())[:32],
+        charge=mechanism_of(plan, 1).to_json() if scenario.federation.hosts and plan.is_private else None,
         data=scenario.data.model_copy(update=classes),  # a node's own folder need not say it
         data_seed=data_seed,
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedamp.cli import doctor, membership
+from fedamp.population.store import Population
 from tests.deployment.machines import free_port
 
 
@@ -140,7 +141,7 @@ def named(checks: list) -> dict[str, tuple[str, str]]:
     return {check.name: (check.verdict, check.found) for check in checks}
 
 
-def test_each_thing_that_a_node_lacks_has_its_command(tmp_path, serve, keys):
+def test_each_thing_that_a_node_lacks_has_its_command(tmp_path, serve, keys, monkeypatch):
     """Each cure mends its line, and the next look says so."""
     with chdir(tmp_path):
         found = named(doctor.examine_site("site0"))
@@ -167,6 +168,14 @@ def test_each_thing_that_a_node_lacks_has_its_command(tmp_path, serve, keys):
         found = named(doctor.examine_site("site0"))
         expected = "the tasks digits, with at least 5 people here, where --node-config has it"
         assert found["policy"] == ("pass", expected)
+        monkeypatch.setenv("FEDAMP_HOME", str(tmp_path / "home"))
+        Path("policy.yaml").write_text("population: people.db")
+        found = named(doctor.examine_site("site0"))
+        assert found["population"][0] == "fail"
+        assert found["population"][1].endswith("no such population; expected: a file of fedamp population new")
+        Population.new(Path("people.db"), [("0", "0"), ("1", "1")], 8.0, 1e-6)
+        found = named(doctor.examine_site("site0"))
+        assert found["population"] == ("pass", "2 people; each has at least 100 % left")
         assert {verdict for verdict, _ in found.values()} == {"pass"}
         assert "closed" in found  # it has looked at the server as well
 

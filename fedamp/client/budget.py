@@ -1,0 +1,88 @@
+"""The budget of the people of one node: a task is charged to them before the node answers anything of it.
+
+A node that takes part in secure aggregation computes the charge from its own agreement: the noise that it and the other
+honest nodes add hides its people from the server, too. Otherwise the server adds the noise, and the node believes what
+the task says. Imported only where a policy names a population, because it brings the accountant.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedamp.accounting import Compose, Gaussian, Mechanism, NotPrivate, Repeat, from_json, group
+from fedamp.client.task import ClientTask, log
+from fedamp.errors import DeploymentError, FedampError, one_line
+from fedamp.federation.aggregation import Terms
+from fedamp.population.account import prices
+from fedamp.population.store import Overspent, Population, PopulationError, Use, counted
+
+
+def cost(task: ClientTask) -> Mechanism:
+    """What a task costs a person with one unit in it; DeploymentError: nothing says it."""
+    if task.unit != "client":
+        raise DeploymentError("this node's people pay by client; expected: privacy.unit: client")
+    if task.terms is not None:
+        return cost_of(task.terms)
+    if task.charge is None:
+        raise DeploymentError("the server does not say what its task costs; expected: noise, and federation.hosts")
+    try:
+        return from_json(task.charge)
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise DeploymentError(f"the cost of the server's task cannot be read ({one_line(error)[:100]})") from None
+
+
+def cost_of(terms: Terms) -> Mechanism:
+    """What the server and the colluding nodes learn of a unit, from the terms alone; submodels hide nothing here."""
+    if not all(terms.noise_multipliers):
+        return NotPrivate()
+    released = [Gaussian(noise) for noise in terms.noise_multipliers]
+    if terms.count_noise:
+        released.append(Gaussian(2 * terms.count_noise))  # a unit moves the centred count by at most one half
+    once = released[0] if len(released) == 1 else Compose(tuple(released))
+    if terms.check_in is None:
+        return Repeat(once, terms.most_check_ins)
+    return terms.check_in.charge(once, terms.rounds)
+
+
+def reserve(file: Path, task: ClientTask, use: str, units: Sequence[str], name: str, least_people: int) -> None:
+    """Charge a task to the people of this node, unless it is charged already.
+
+    A second process, or one after a ``kill -9``, finds the use in the file by its id.
+
+    Args:
+        file: of the population.
+        use: the id of the use.
+        units: the names of all units that live here: who is asked in a round is hidden, so all pay.
+        name: of the task, for the file's history.
+        least_people: with fewer the node takes no part.
+
+    Raises:
+        DeploymentError: it does not fit, in words that may go to the server; who lacks how much is in the node's log.
+    """
+    try:
+        population = Population(file)
+        counts = counted(population.owners(units))
+        if (people := int(np.count_nonzero(counts))) < least_people:
+            raise DeploymentError(f"this node's policy expects at least {least_people} people, and {people} live here")
+        contents = population.read()
+        if use not in contents.uses:
+            mechanism = cost(task)
+            asked = prices(lambda size: group(mechanism, size), contents, counts)
+            try:
+                population.reserve(Use(use, name, task.digest, asked, counts), units)
+            except Overspent:
+                raise
+            except PopulationError:  # another process was first
+                if use not in population.read().uses:
+                    raise
+    except Overspent as error:
+        log.warning("%s", error)
+        raise DeploymentError(
+            "this node's people have not enough of their budget left for this task; the node's log says who"
+        ) from None
+    except DeploymentError:
+        raise
+    except FedampError as error:
+        log.warning("%s", error)
+        raise DeploymentError("this node's population cannot be charged; the node's log says why") from None
