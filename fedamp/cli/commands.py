@@ -7,7 +7,7 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Argument, Context, Exit, Option, Typer
 
@@ -173,9 +173,6 @@ def compare(
     out_folder: Annotated[Path, Option("--out", help="folder for the plots")] = Path("comparison"),
     format_: Format = "table",
     pictures: Pictures = "png",
-    style: Annotated[
-        Literal["screen", "paper"], Option(help="paper: as wide as a column, small text, and no title")
-    ] = "screen",
     as_json: AsJson = False,
 ) -> None:
     """A table and plots of several runs, or of a sweep."""
@@ -183,7 +180,8 @@ def compare(
 
     compared, plots = compare(runs), list[str]()
     try:
-        plots = compared.save_pictures(out_folder, pictures.split(","), style == "paper")
+        formats = [each for each in pictures.split(",") if each != "paper"] or ["pdf"]
+        plots = compared.save_pictures(out_folder, formats, "paper" in pictures.split(","))
     finally:  # the table is all there is where no picture can be written
         print_published(compared, "json" if as_json else format_, plots)
 

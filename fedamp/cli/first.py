@@ -38,11 +38,6 @@ DATA = {
     "fashion-mnist": (6000, "{name: mlp, hidden: [128]}", ""),
     "mnist": (2000, "{name: mlp, hidden: [128]}", ""),
 }
-MACHINES = {
-    "here": "{kind: auto}",
-    "gpu": "{kind: auto, device: cuda}",
-    "cluster": "{kind: ray, address: auto}",
-}
 TEMPLATE = """\
 # fedamp explain KEY says what a key does; fedamp check says what is off, fedamp privacy what it costs.
 name: {name}
@@ -58,7 +53,7 @@ privacy:
   noise_multiplier: auto  # the least noise that keeps epsilon
   epsilon: {epsilon}  # the budget
   delta: 1.0e-5  # well below 1 / {unit}s
-engine: {engine}  # where clients train; it changes no result
+engine: {{kind: auto}}  # where clients train; it changes no result
 """
 
 
@@ -126,13 +121,11 @@ def explain(
 def new(
     file: Annotated[Path, Argument(help="the scenario to write")] = Path("scenario.yaml"),
     data: Annotated[str | None, Option(help=f"{', '.join(DATA)}, or a folder with train.npz")] = None,
-    model: Annotated[str | None, Option(help="logistic, mlp, ...; default: one that suits the data")] = None,
     unit: Annotated[str | None, Option(help="what is protected: client or sample")] = None,
     epsilon: Annotated[str | None, Option(help="the budget")] = None,
-    machine: Annotated[str | None, Option(help=f"where clients train: {', '.join(MACHINES)}")] = None,
     classes: Annotated[str | None, Option(help="how many classes the labels of a folder have")] = None,
 ) -> None:
-    """Write a commented scenario after five questions. Options answer them; without a terminal, the defaults do."""
+    """Write a commented scenario after three questions. Options answer them; without a terminal, the defaults do."""
     import json
     import os
 
@@ -147,11 +140,9 @@ def new(
         return given or default
 
     source = ask(f"Data ({', '.join(DATA)}, or a folder with train.npz)", data, "digits")
-    clients, suits, loss = DATA.get(source, (100, "{name: logistic}", ""))
-    suits = ask("Model", model, suits)
+    clients, model, loss = DATA.get(source, (100, "{name: logistic}", ""))
     unit = ask("What is protected: client, sample", unit, "client")
     epsilon = ask("Budget, epsilon", epsilon, "8")
-    machine = ask(f"Where clients train: {', '.join(MACHINES)}", machine, "here")
     divided = f", clients: {clients}" if unit == "client" or source == "synthetic" else ""
     named = f"name: {source}"
     if source not in DATA:
@@ -166,11 +157,10 @@ def new(
     text = TEMPLATE.format(
         name=file.stem,
         data=f"{{{named}{divided}}}",
-        model=suits if suits.startswith("{") else f"{{name: {suits}}}",
+        model=model,
         unit=unit,
         client=("steps: 3, learning_rate: 0.5" if unit == "client" else "learning_rate: 1.0") + loss,
         epsilon=epsilon,
-        engine=MACHINES.get(machine, f"{{kind: {machine}}}"),
     )
     validate(yaml.safe_load(text), str(file))
     if file.exists() or file.is_symlink():

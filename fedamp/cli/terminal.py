@@ -77,12 +77,12 @@ Format = Annotated[
 
 
 def _formats(text: str) -> str:
-    if not set(text.split(",")) <= {"png", "pdf", "svg"}:
-        raise InputError(f"--pictures {text}: expected: png, pdf or svg, with commas between them")
+    if not set(text.split(",")) <= {"png", "pdf", "svg", "paper"}:
+        raise InputError(f"--pictures {text}: expected: png, pdf, svg or paper, with commas between them")
     return text
 
 
-Pictures = Annotated[str, Option(help="formats of the pictures, e.g. pdf,svg", callback=_formats)]
+Pictures = Annotated[str, Option(help="formats, e.g. pdf,svg; paper: for a column, without titles", callback=_formats)]
 AsJson = Annotated[bool, Option("--json", help="one JSON object on standard output")]
 
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedamp.base.section import removed
 from fedamp.data.stored import ColumnsData, Names, Scale, Shape, StoredData, Tables
 from fedamp.data.table import Table, check_files, require
 from fedamp.data.tabular import Files, library, spelled
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import datasets
 
 KEPT = 256 * 2**20  # bytes; splits with at most so many decoded inputs are decoded once, larger ones as they are read
+_TRAIN = "train"  # the split with the training records
 NUMBERS = "numbers or equally long lists of numbers (inputs: or images)"
 _TYPE_LARGEST = {"I;16": 2.0**16 - 1, "I": 2.0**16 - 1, "F": 1.0}  # by PIL's mode; I is of 16 bits except in TIFF
 _BITS, _SIGN = 258, 339  # tags of TIFF
@@ -163,7 +165,7 @@ class HuggingFaceData(Columns):
     features: Names = Field("image", description="column or columns of the inputs")
     label: Names = Field("label", description="column or columns, as client.loss takes them")
     scale: Scale = None
-    train_split: str = Field("train", description="split with the training records")
+    train_split: Annotated[str, *removed(_TRAIN, "a split with this name")] = _TRAIN
     test_split: str | None = Field(
         "test", description="split with the test records, if test_is_public; null: a test_fraction"
     )
@@ -171,7 +173,7 @@ class HuggingFaceData(Columns):
     def open(self, folder: Path) -> Tables:
         test_split = self.test_split if self.test_is_public else None
         local = folder / Path(self.dataset).expanduser()
-        place = local if local.is_dir() else self._downloaded([self.train_split, *filter(None, [test_split])])
+        place = local if local.is_dir() else self._downloaded([_TRAIN, *filter(None, [test_split])])
         with library(f"data.dataset {self.dataset!r}: cannot be read") as reader:
             splits: dict[str, datasets.Dataset] = {}
             check_files(sorted(place.rglob("*.arrow")), self.max_bytes)
@@ -186,7 +188,7 @@ class HuggingFaceData(Columns):
             return section._split(place, name, place == local, public)
 
         test = None if test_split is None else read(self, test_split, True)
-        return Tables(read(self if test is None else self.like(test), self.train_split, False), test)
+        return Tables(read(self if test is None else self.like(test), _TRAIN, False), test)
 
     def _downloaded(self, splits: Sequence[str]) -> Path:
         """A folder with the hub's files of the splits, chosen by their names."""

@@ -3,13 +3,13 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from fedamp.accounting import Gaussian, Mechanism
-from fedamp.base.section import NoiseMultiplier, Positive, Section, Share
+from fedamp.base.section import NoiseMultiplier, Positive, Section, removed
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.noise.gaussian import Address, add_gaussian
 
@@ -20,6 +20,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 2.0**-30, 2.0**30
 # Fashion-MNIST. And the longest update of clients that move by 1 themselves: training diverges beyond it. And how many
 # times 1 / (1 - momentum) rounds it takes until momentum is at work.
 _TRAVEL, _LONGEST, _SETTLED = 5.0, 1.6, 5.0
+_QUANTILE, _RATE = 0.5, 0.2  # of an adaptive norm: its aim, and the step of its logarithm in a round
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,15 @@ class Normalised(ClippingRule):
 
 
 class AdaptiveClip(Section, ClippingRule):
-    """The norm follows a quantile of the update norms (Andrew et al. 2021, section 2.1, geometric update).
+    """The norm follows the median of the update norms (Andrew et al. 2021, section 2.1, geometric update).
 
     A round releases the sum, over the units that reported, of 1/2 for an update within the norm and -1/2 for another
     one, with Gaussian noise of standard deviation ``noise_multiplier``, divided by the expected number of units.
     """
 
     initial: Positive = Field(0.1, description="norm of the first round")
-    quantile: Share = Field(0.5, description="share of the updates that should be shorter than the norm")
-    learning_rate: Positive = Field(0.2, description="of the norm's logarithm, a round")
+    quantile: Annotated[float, *removed(_QUANTILE, "0.5, the median")] = _QUANTILE
+    learning_rate: Annotated[float, *removed(_RATE, "0.2, as the paper has it")] = _RATE
     noise_multiplier: NoiseMultiplier = Field(10.0, description="noise on the count below the norm, in counts")
 
     is_fixed: ClassVar[bool] = False
@@ -152,7 +153,7 @@ class AdaptiveClip(Section, ClippingRule):
         if private and counts.noisy is None:
             add_gaussian(count, self.noise_multiplier * counts.surplus, Address(seed, "clip", (round_,)))
         fraction = min(max(float(count[0]) / counts.expected + 0.5, 0.0), 1.0)
-        scale *= math.exp(-self.learning_rate * (fraction - self.quantile))
+        scale *= math.exp(-_RATE * (fraction - _QUANTILE))
         return min(max(scale, SMALLEST_SCALE), LARGEST_SCALE)
 
 

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, model_validator
 from fedamp import rng
 from fedamp.base import ids
 from fedamp.base.later import Later
-from fedamp.base.section import NoiseMultiplier, Positive, Section, Share, renamed
+from fedamp.base.section import NoiseMultiplier, Positive, Section, Share, removed, renamed
 from fedamp.federation.check_in import UnitIds
 from fedamp.models.architectures import check_masked, check_split
 from fedamp.models.custom import is_import_path
@@ -337,11 +337,11 @@ class DisjointSubmodels(_SplitModel):
 
 
 class DropoutSubmodels(_SplitModel):
-    """Every node of the named layers is kept with probability ``keep``, in one mask a unit and round."""
+    """Every node of the hidden layers is kept with probability ``keep``, in one mask a unit and round."""
 
     scheme: Literal["dropout"]
     keep: Share = Field(0.5, examples=[0.3], description="probability that a node is kept in a mask")
-    layers: tuple[str, ...] = Field((), description="hidden layers to mask; default: all hidden layers")
+    layers: Annotated[tuple[str, ...], *removed((), "all hidden layers")] = ()
     choices_are_all = False
 
     def share(self, units: int) -> float:
@@ -370,7 +370,7 @@ class DropoutSubmodels(_SplitModel):
         return [(seed, WHOLE) for seed in rng.client_seeds(0, "audited mask", 0, np.arange(masks)).tolist()]
 
     def check(self, model: Model) -> None:
-        check_masked(model, self.layers)
+        check_masked(model)
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         from fedamp.models.masks import Masks
@@ -379,7 +379,7 @@ class DropoutSubmodels(_SplitModel):
 
         module = build(model, input_shape, num_classes)
         random = is_random(module, model, input_shape)
-        masked = MaskedPiece(Masks(module, self.layers, self.unowned), self.probability, random)
+        masked = MaskedPiece(Masks(module, self.unowned), self.probability, random)
         return lambda submodel, round_: masked
 
 

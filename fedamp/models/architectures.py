@@ -329,14 +329,10 @@ def architecture_of(config: Model) -> Architecture:
     return found
 
 
-def check_masked(config: Model, layers: Sequence[str]) -> None:
-    """Raise ModelError for layers that a built-in model does not have."""
-    masked = [each.layer for each in architecture_of(config).units() if each.count]
-    if not masked:
+def check_masked(config: Model) -> None:
+    """Raise ModelError for a built-in model without hidden layers."""
+    if not any(each.count for each in architecture_of(config).units()):
         raise ModelError(f"submodels.scheme dropout: model {config.name} has no hidden layer to mask")
-    for name in layers:
-        if name not in masked:
-            raise ModelError(f"submodels.layers: {unknown(name, masked)}")
 
 
 def check_split(config: Model, count: int, shared: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
-from fedamp.models.units import Blocks, Units, check_shared, named_layers
+from fedamp.models.units import Blocks, Units, check_shared, hidden_layers
 
 
 class Masks:
@@ -23,7 +23,6 @@ class Masks:
     A mask is one vector of zeros and ones, the named layers one after another; :meth:`call` can be vmapped over masks.
 
     Args:
-        layers: hidden layers to mask; default: all that the module declares.
         rest: what becomes of parameters without owners: ``shared``, ``partitioned`` or ``frozen``.
 
     Attributes:
@@ -34,12 +33,12 @@ class Masks:
             Corollary 3.7); every coordinate of ``partitioned`` counts as a node.
 
     Raises:
-        ModelError: a layer that the module does not declare, a module that declares none, or nothing to share.
+        ModelError: a module that declares no hidden layers, or nothing to share.
     """
 
-    def __init__(self, module: nn.Module, layers: Sequence[str] = (), rest: str = "shared") -> None:
+    def __init__(self, module: nn.Module, rest: str = "shared") -> None:
         self.module = module
-        self._declarations = named_layers(module, layers)
+        self._declarations = hidden_layers(module)
         self.layers = {declaration.layer: declaration.count for declaration in self._declarations}
         self.nodes = sum(self.layers.values())
         names = [name for name, _ in module.named_parameters()]

@@ -34,7 +34,7 @@ from fedamp.models.masks import Masks
 from fedamp.models.model import Model
 from fedamp.models.networks import build, is_random
 from fedamp.models.pretrained import matching
-from fedamp.models.units import Blocks, Units, check_count, check_shared, named_layers, under, unknown
+from fedamp.models.units import Blocks, Units, check_count, check_shared, hidden_layers, under, unknown
 
 # (submodel, round) -> what clients train; the same object as long as it is the same piece.
 Pieces = Callable[[int, int], "Piece"]
@@ -195,7 +195,7 @@ class Split:
         rest: str = "shared",
     ) -> None:
         self.count, self.full = count, module
-        self.declarations = named_layers(module)
+        self.declarations = hidden_layers(module)
         self.shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
         self.extractable = callable(getattr(module, "smaller", None))
         layers = {name.rsplit(".", depth)[0] for name in self.shapes for depth in range(1, name.count(".") + 1)}

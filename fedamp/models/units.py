@@ -187,15 +187,12 @@ def declared(module: nn.Module) -> tuple[Units | Blocks, ...]:
     return tuple(each for each in declarations if each.count > 0)
 
 
-def named_layers(module: nn.Module, layers: Sequence[str] = ()) -> tuple[Units | Blocks, ...]:
-    """The declared layers of these names (default: all); ModelError where one, or any, is not declared."""
-    declarations = {declaration.layer: declaration for declaration in declared(module)}
+def hidden_layers(module: nn.Module) -> tuple[Units | Blocks, ...]:
+    """The declared layers; ModelError where there is none."""
+    declarations = declared(module)
     if not declarations:
         raise ModelError(
             f"model {type(module).__name__} declares no nodes that can be left out (method units_to_split), "
             "so it cannot be split or masked"
         )
-    for layer in layers:
-        if layer not in declarations:
-            raise ModelError(f"submodels.layers: {unknown(layer, list(declarations))}")
-    return tuple(each for layer, each in declarations.items() if not layers or layer in layers)
+    return tuple(declarations)

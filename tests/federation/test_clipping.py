@@ -17,7 +17,7 @@ from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import make_plan
 from tests.federations import small
 
-CLIP = AdaptiveClip(initial=0.1, quantile=0.7, learning_rate=0.3, noise_multiplier=2.0)
+CLIP = AdaptiveClip(initial=0.1, noise_multiplier=2.0)
 
 
 SERVER = ServerUpdate()
@@ -102,23 +102,24 @@ def test_without_noise_it_is_the_geometric_update(below):
 def test_the_noise_is_on_the_centred_count_and_of_the_stated_deviation():
     # 1,000 rounds: standard error of the deviation 2.2 %, of the mean 3.2 % of it; five of each.
     factors = np.array([adapt(1.0, 30, reported=60, round_=round_, private=True) for round_ in range(1, 1001)])
-    shares = 0.7 - np.log(factors) / 0.3
+    shares = 0.5 - np.log(factors) / 0.2
     assert shares.std() * 60 == pytest.approx(2.0, rel=0.11)
     assert shares.mean() * 60 == pytest.approx(30, abs=0.32)
 
 
-def test_it_finds_the_quantile():
+def test_it_finds_the_median():
     norms = np.random.default_rng(1).lognormal(size=60)
     scale = 1.0
     for round_ in range(1, 200):
         below = int((norms <= 0.1 * scale).sum())
         scale = adapt(scale, below, reported=60, round_=round_)
-    assert np.mean(norms <= 0.1 * scale) == pytest.approx(0.7, abs=0.05)
+    assert np.mean(norms <= 0.1 * scale) == pytest.approx(0.5, abs=0.05)
 
 
 def test_units_that_do_not_report_leave_the_norm_where_the_centre_puts_it():
     # A unit that is away adds zero to the centred count, neither +1/2 nor -1/2.
-    assert adapt(1.0, below=0, reported=0) == pytest.approx(math.exp(-0.3 * (0.5 - 0.7)))
+    assert adapt(1.0, below=0, reported=0) == 1.0
+    assert adapt(1.0, below=0, reported=30) == pytest.approx(math.exp(0.2 * 15 / 60))
 
 
 def test_the_norm_stays_within_what_float32_can_clip():

@@ -266,7 +266,7 @@ REFUSED = [
     ("submodels={scheme: disjoint, count: 13}", "submodels.count: 13 submodels, but model mlp has 12 nodes"),
     ("submodels={scheme: disjoint, count: 2, shared: [hidden.0]}", "0 nodes to partition beside submodels.shared"),
     ("submodels={scheme: disjoint, count: 2, shared: [outptu]}", "did you mean 'output'"),
-    ("submodels={scheme: dropout, layers: [hidden.1]}", "submodels.layers: 'hidden.1' is unknown"),
+    ("submodels={scheme: dropout, layers: [hidden.0]}", "layers was removed; expected: all hidden layers"),
     ("model={name: reznet20}", "model.name 'reznet20' is unknown"),
     (
         "submodels={scheme: dropout, unowned: partitioned, shared_clip: 0.2}",

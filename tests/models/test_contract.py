@@ -9,7 +9,7 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
 from fedamp.errors import ModelError
-from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
+from fedamp.federation.submodels import DisjointSubmodels
 from fedamp.models.architectures import ARCHITECTURES, architecture_of
 from fedamp.models.inspection import cost, kept_per_record, prove_silence
 from fedamp.models.masks import Masks
@@ -139,12 +139,3 @@ def test_submodels_are_smaller_and_extract_undoes_embed(name, share):
             cut.piece(j).embed_add(total, part)
             for name, value in cut.piece(j).extract(total).items():
                 np.testing.assert_array_equal(value, part[name])
-
-
-@every_splittable_model
-def test_dropout_takes_every_layer_that_it_names_and_no_other(name):
-    config = Model(name=name)
-    layers = [each.layer for each in architecture_of(config).units() if each.count]
-    DropoutSubmodels(scheme="dropout", layers=tuple(layers)).check(config)
-    with pytest.raises(ModelError, match=r"submodels\.layers: 'nowhere' is unknown"):
-        DropoutSubmodels(scheme="dropout", layers=("nowhere",)).check(config)
