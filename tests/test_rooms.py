@@ -26,7 +26,7 @@ ORDER = (
     ("strategies",),
     ("runs",),
     ("server",),
-    ("studies",),
+    ("studies", "merging"),
     ("report",),
     ("api",),
     ("cli",),
@@ -84,6 +84,11 @@ def test_imports_go_down():
 
 def test_the_accountant_imports_nothing_else():
     assert [arrow for arrow in ARROWS if room(arrow[0]) == "accounting" and room(arrow[1]) != "accounting"] == []
+
+
+def test_only_its_command_imports_merging():
+    """Reports read merged models through ``fedamp.runs.run.READERS``, as they would read any other kind of model."""
+    assert {room(name) for name, other in ARROWS if room(other) == "merging" != room(name)} == {"cli"}
 
 
 def test_no_imports_form_a_circle():

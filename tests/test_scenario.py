@@ -56,12 +56,11 @@ def test_keys_of_older_runs_are_read_at_their_defaults_and_named_otherwise():
     assert "client: beta1 was removed; expected: 0.9" in message_of("client.beta1=0.5")
     partition = "data.partition={scheme: shards, shards_per_client: 3}"
     for change, key in {
-        partition: "data.partition: shards_per_client",
-        "submodels={scheme: dropout, layers: [hidden.0]}": "submodels: layers",
-        "privacy.clip={initial: 0.1, quantile: 0.7}": "privacy.clip: quantile",
+        partition: "shards_per_client",
+        "submodels={scheme: dropout, layers: [hidden.0]}": "layers",
+        "privacy.clip={initial: 0.1, quantile: 0.7}": "quantile",
     }.items():
-        with pytest.raises(ScenarioError, match=rf"{key} was removed; expected: "):
-            reader.load(DIGITS, [change])
+        assert f"{change}: {key} was removed; expected: " in message_of(change)
     with pytest.warns(UserWarning, match=r"engine\.kind: flower was removed; .*flwr run"):
         assert reader.load(DIGITS, ["engine.kind=flower"]).engine.kind == "auto"
 

@@ -35,7 +35,7 @@ def removed(default: Any, expected: str) -> Any:
     """
 
     def check(value: Any, key: ValidationInfo) -> Any:
-        if value != default:
+        if (tuple(value) if isinstance(value, list) else value) != default:
             raise ValueError(f"{key.field_name} was removed; expected: {expected}")
         return default
 

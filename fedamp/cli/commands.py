@@ -221,9 +221,9 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
+    from fedamp.merging.merge import merge_runs
+    from fedamp.merging.weights import MergeRequest, numbers_of
     from fedamp.report.tables import merge_table
-    from fedamp.studies.merging.merge import merge_runs
-    from fedamp.studies.merging.weights import MergeRequest, numbers_of
 
     numbers = numbers_of("weights", weights), numbers_of("utility", utility)
     request = MergeRequest(tuple(models), method, epsilon, delta, *numbers)

@@ -16,9 +16,8 @@ from fedamp.report import notebook, style
 from fedamp.report.pictures import comparison_pictures, sweep_pictures
 from fedamp.report.tables import Cells, comparison_cells, sweep_cells, sweep_notes
 from fedamp.report.words import KNOWN_SEED, given
-from fedamp.runs.run import Run, frame_of
+from fedamp.runs.run import Model, Run, frame_of, read_models
 from fedamp.studies import swept
-from fedamp.studies.merging.merged import Merged, Model, read_models
 
 if TYPE_CHECKING:
     import pandas
@@ -160,14 +159,12 @@ class Sweep(swept.Sweep, Published):
 
 def facts(model: Model) -> dict[str, Any]:
     """A row of the comparison; keys that only a run has are None for a merged model."""
-    run, merged = (model, None) if isinstance(model, Run) else (None, model.certificate)
-    stated = model.ledger if isinstance(model, Run) else model.certificate
-    inputs = merged.inputs if merged else []
+    run = model if isinstance(model, Run) else None
     return {
         "name": model.name,
         "folder": str(model.folder),
-        "scenario": run.scenario.name if run else ", ".join(dict.fromkeys(each.scenario for each in inputs)),
-        "merged_by": merged and merged.method,
+        "scenario": model.title,
+        "merged_by": model.merged_by,
         **model.summary.final.content(),
         "score": list(model.score) if model.score else None,
         "epsilon": {"lower": model.summary.epsilon.content()["lower"], "upper": model.epsilon},
@@ -177,7 +174,7 @@ def facts(model: Model) -> dict[str, Any]:
         **{key: model.promise[key] for key in ("delta", "unit", "adjacency")},
         "amplification_charged": run and run.ledger.amplification_charged,
         "noise_multiplier": run and run.ledger.noise_multiplier,
-        "mechanism": stated.mechanism_in_words,
+        "mechanism": model.stated.mechanism_in_words,
         "rounds_completed": run and run.summary.rounds_completed,
         "stopped_because": model.summary.stopped_because,
         "bytes_per_check_in": run and run.bytes_per_check_in,
@@ -205,8 +202,4 @@ def cautions(models: Sequence[Model]) -> list[str]:
     if known := [model.name for model in models if model.is_private and model.has_known_seed]:
         found.append(f"the seed of {', '.join(known)} is known: {KNOWN_SEED}")
     found += [f"{run.name}: {run.ledger.rehearsal}" for run in runs if run.ledger.rehearsal]
-    for merged in (model for model in models if isinstance(model, Merged)):
-        if inputs := [run.name for run in runs if merged.is_made_of(run)]:
-            others = f"nothing else of {', '.join(inputs)} is released, such as accuracies in a report"
-            found.append(f"the epsilon of {merged.name} holds only while {others}")
-    return found
+    return found + [caution for model in models for caution in model.cautions(runs)]

@@ -18,9 +18,8 @@ from fedamp.report.comparison import Comparison
 from fedamp.report.pictures import run_pictures
 from fedamp.report.tables import spread
 from fedamp.report.words import environment
-from fedamp.runs.run import Run
+from fedamp.runs.run import Model, Run, read_models
 from fedamp.runs.verify import complaint
-from fedamp.studies.merging.merged import Model, read_models
 from fedamp.studies.swept import run_folders
 
 CAPTIONS = {
@@ -72,8 +71,7 @@ def _inline(pictures: Mapping[str, Figure]) -> list[tuple[str, str]]:
 
 def interpretation(model: Model) -> str:
     """The guarantee of the released models in one sentence."""
-    stated = model.ledger if isinstance(model, Run) else model.certificate
-    mechanism = stated.mechanism
+    stated, mechanism = model.stated, model.stated.mechanism
     if isinstance(model, Run) and model.ledger.epsilon_follows:
         mechanism = mechanism.after(len(model.ledger.releases))
     return str(risk(mechanism, stated.unit, stated.group_size)["in_words"])

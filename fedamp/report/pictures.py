@@ -17,8 +17,7 @@ from fedamp.data import LabelCounts
 from fedamp.report import style, words
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import RoundRecord, Score
-from fedamp.runs.run import Run, read_run
-from fedamp.studies.merging.merged import Merged, Model
+from fedamp.runs.run import Model, Run, read_run
 from fedamp.studies.swept import REPEATED, Outcome, Sweep
 
 COST = "privacy cost ε, at most (less is better)"
@@ -215,7 +214,7 @@ def _add_key(canvas: Figure, models: Mapping[int, Model], also: Sequence[Line2D]
     """The look of each model, the best model first, below the picture."""
     handles = list(also)
     for index, model in sorted(models.items(), key=lambda item: -_shown(item[1].score)):
-        merged = ", merged" if isinstance(model, Merged) else ""
+        merged = ", merged" if model.merged_by else ""
         name = style.shortened(model.name, 34 - len(merged))
         handles.append(Line2D([], [], label=f"{name}{merged}: {_final_words(model)}", **_line(index, 0)))
     style.key(canvas, handles)

@@ -1,17 +1,20 @@
-"""Reading the folders of runs: scenario, releases, cost."""
+"""Reading the folders of runs and of other released models: scenario, releases, cost."""
 
 import math
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedamp import rng
 from fedamp.accounting.verify import ENDED, Check
+from fedamp.base.text import printable
 from fedamp.errors import InputError, RunFolderError, ScenarioError, needs_extras, one_line
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan
@@ -19,7 +22,7 @@ from fedamp.federation.scenario import Scenario
 from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import plan_of
-from fedamp.runs.records import LedgerRecord, Quality, RoundRecord, Score, Summary, reports
+from fedamp.runs.records import Charged, LedgerRecord, Quality, RoundRecord, Score, Summary, reports
 from fedamp.runs.verify import contradictions, verify_ledger
 
 if TYPE_CHECKING:
@@ -27,9 +30,72 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+READERS = {"certificate.json": "fedamp.merging.merged:read_merged"}
+"""What reads a folder with this file, from the folder and a name: a :class:`Model` that is no run."""
+
+
+class Model(ABC):
+    """A released model with its guarantee, as reports show it alone or beside others.
+
+    Attributes:
+        page: the template of its page.
+    """
+
+    page: ClassVar[str]
+    name: str
+    folder: Path
+    summary: Any  # with final, epsilon and stopped_because
+
+    @property
+    @abstractmethod
+    def stated(self) -> Charged:
+        """The file that states its guarantee."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The scenario, or those of its parts."""
+
+    @property
+    @abstractmethod
+    def score(self) -> Score | None:
+        """The leading metric on the public test set; None if it was not evaluated."""
+
+    @property
+    @abstractmethod
+    def epsilon(self) -> float | None:
+        """Upper end of its guarantee; None (infinite) without noise."""
+
+    @property
+    @abstractmethod
+    def has_known_seed(self) -> bool:
+        """Whether the noise follows from a seed that others may know."""
+
+    @property
+    def merged_by(self) -> str | None:
+        """The method, if it is made of other models."""
+        return None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether noise was added at all."""
+        return self.epsilon is not None
+
+    @property
+    def promise(self) -> dict[str, Any]:
+        """Delta, unit, adjacency and group size of the guarantee."""
+        return self.stated.promise
+
+    def cautions(self, runs: "Sequence[Run]") -> list[str]:
+        """Why its guarantee may not hold beside these runs."""
+        return []
+
+
 @dataclass(frozen=True)
-class Run:
+class Run(Model):
     """A run that has ended and has released at least one round: read only."""
+
+    page: ClassVar[str] = "run.html.j2"
 
     name: str
     folder: Path
@@ -70,14 +136,12 @@ class Run:
         return reported / scheduled if scheduled else 1.0
 
     @property
-    def promise(self) -> dict[str, Any]:
-        """Delta, unit, adjacency and group size of the guarantee."""
-        return self.ledger.promise
+    def stated(self) -> LedgerRecord:
+        return self.ledger
 
     @property
-    def is_private(self) -> bool:
-        """Whether noise was added at all."""
-        return self.epsilon is not None
+    def title(self) -> str:
+        return self.scenario.name
 
     @property
     def epsilon(self) -> float | None:
@@ -194,6 +258,26 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
     with needs_extras():
         import pandas
     return pandas.DataFrame(rows)
+
+
+def read_models(folders: Sequence[Path]) -> list[Model]:
+    """Read folders of runs and of other models, each named by the shortest end of its path that is unique.
+
+    RunFolderError: one of them is missing, damaged, or given twice.
+    """
+    paths, depth = [folder.resolve() for folder in folders], 1
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise RunFolderError(f"{folders[index]}: given twice")
+    while len({path.parts[-depth:] for path in paths}) < len(paths):
+        depth += 1
+    models: list[Model] = []
+    for folder, path in zip(folders, paths, strict=True):
+        reader_ = next((READERS[file] for file in READERS if (folder / file).is_file()), "fedamp.runs.run:read_run")
+        module, _, name = reader_.partition(":")
+        read = getattr(import_module(module), name)
+        models.append(read(folder, printable("/".join(path.parts[-depth:]).lstrip("/"))))
+    return models
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:

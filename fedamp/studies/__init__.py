@@ -1,1 +1,1 @@
-"""What is built on many runs: sweeps, merging, audits."""
+"""What is built on many runs: sweeps, audits."""

@@ -19,7 +19,6 @@ from tests.federations import small
 
 CLIP = AdaptiveClip(initial=0.1, noise_multiplier=2.0)
 
-
 SERVER = ServerUpdate()
 RULES = {"number": 0.5, "auto": "auto", "adaptive": CLIP}
 
@@ -95,7 +94,7 @@ def test_an_automatic_norm_is_no_longer_than_clients_can_follow(client, drift):
 @pytest.mark.parametrize("below", [0, 20, 42, 60])
 def test_without_noise_it_is_the_geometric_update(below):
     # C <- C exp(-eta_C (b - gamma)), b the share of updates within the norm (Andrew et al. 2021, section 2.1).
-    expected = 1.7 * math.exp(-0.3 * (below / 60 - 0.7))
+    expected = 1.7 * math.exp(-0.2 * (below / 60 - 0.5))
     assert adapt(1.7, below, reported=60) == pytest.approx(expected, rel=1e-12)
 
 

@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from fedamp.errors import Interrupted
+from fedamp.merging.merge import merge_runs
+from fedamp.merging.weights import MergeRequest
 from fedamp.report.pictures import plot_run
 from fedamp.server.launch import launch
-from fedamp.studies.merging.merge import merge_runs
-from fedamp.studies.merging.weights import MergeRequest
 from tests.federations import Silent, small
 
 DELTA = 1e-5

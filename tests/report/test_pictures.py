@@ -12,8 +12,7 @@ from matplotlib.text import Text
 from fedamp.base.numbers import at_most
 from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures, plot_run, run_pictures
-from fedamp.runs.run import read_run
-from fedamp.studies.merging.merged import read_models
+from fedamp.runs.run import read_models, read_run
 
 
 def words(figure: Figure) -> str:

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.runs.run import read_run
-from fedamp.studies.merging.merged import read_merged, read_models
+from fedamp.merging.merged import read_merged
+from fedamp.runs.run import read_models, read_run
 from tests.chains import forge
 
 

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedamp.errors import FederationError, Interrupted, RunFolderError
+from fedamp.merging.merge import merge_runs
+from fedamp.merging.weights import MergeRequest
 from fedamp.report.comparison import compare
 from fedamp.report.page import write_report
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.run import read_run
 from fedamp.runs.verify import verify_ledger
 from fedamp.server.launch import launch
-from fedamp.studies.merging.merge import merge_runs
-from fedamp.studies.merging.weights import MergeRequest
 from tests.chains import change_ledger, forge
 from tests.federations import Silent, small
 from tests.server.plays import Crash, Killed

@@ -11,8 +11,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedamp.accounting import Allocation, Bounds, Gaussian, ModelMix, NotPrivate, RandomSelection, Repeat
-from fedamp.studies.merging.merge import draw
-from fedamp.studies.merging.weights import (
+from fedamp.merging.merge import draw
+from fedamp.merging.weights import (
     BY_PRIVACY_LOSS,
     BY_RENYI,
     RANDOM_SELECTION,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fedamp.accounting import Bounds, Compose, Mechanism, RandomSelection
 from fedamp.accounting.bounds import Method, log_deltas, search_orders
 from fedamp.errors import MergeError
-from fedamp.studies.merging.candidates import Candidates
+from fedamp.merging.candidates import Candidates
 
 Array = NDArray[np.float64]
 Weights = tuple[float, ...]

@@ -17,9 +17,9 @@ from scipy.stats import norm
 from fedamp.accounting import from_json
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.federation.cost import privacy_cost
+from fedamp.merging.merge import merge_runs
+from fedamp.merging.weights import MergeRequest
 from fedamp.runs.checkpoint import checkpoints
-from fedamp.studies.merging.merge import merge_runs
-from fedamp.studies.merging.weights import MergeRequest
 from tests.chains import change_ledger, forge
 from tests.documentation import commands, text
 from tests.federations import small

@@ -1,20 +1,19 @@
-"""Merged models: their files, and how to read them, alone or beside runs."""
+"""Merged models: their files, and how to read them. Reports know them by :data:`fedamp.runs.run.READERS` alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
-from fedamp.base.text import printable
 from fedamp.errors import RunFolderError
 from fedamp.runs.chain import salted
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Bracket, Charged, Epsilon, Quality, Score
-from fedamp.runs.run import Run, read_run
+from fedamp.runs.run import Model, Run
 
 
 class MergedSummary(FileRecord):
@@ -81,8 +80,10 @@ class Certificate(Charged):
 
 
 @dataclass(frozen=True)
-class Merged:
+class Merged(Model):
     """A merged model, as its files say; quality is of the released model on the public test set."""
+
+    page: ClassVar[str] = "merged.html.j2"
 
     name: str
     folder: Path
@@ -90,22 +91,17 @@ class Merged:
     certificate: Certificate
 
     @property
+    def stated(self) -> Certificate:
+        return self.certificate
+
+    @property
     def score(self) -> Score | None:
         return self.summary.final.score
 
     @property
-    def accuracy(self) -> float | None:
-        return self.summary.final.accuracy
-
-    @property
     def epsilon(self) -> float:
-        """Upper end of what releasing this model, and nothing else of its inputs, costs."""
+        """Upper end of what releasing this model, and nothing else of its inputs, costs; always finite."""
         return self.certificate.epsilon.upper
-
-    @property
-    def is_private(self) -> bool:
-        """Always: a merger keeps a finite budget, also with inputs without privacy."""
-        return True
 
     @property
     def has_known_seed(self) -> bool:
@@ -113,44 +109,25 @@ class Merged:
         return self.certificate.has_known_seed
 
     @property
-    def promise(self) -> dict[str, Any]:
-        return self.certificate.promise
+    def title(self) -> str:
+        return ", ".join(dict.fromkeys(each.scenario for each in self.certificate.inputs))
 
     @property
-    def method(self) -> str:
-        return self.certificate.method.replace("-", " ")
+    def merged_by(self) -> str:
+        return self.certificate.method
 
-    def is_made_of(self, run: Run) -> bool:
-        """Whether a model of this run went into it; known only where the merged model's salt is at hand."""
-        file, inputs = RunFolder(self.folder).salt, self.certificate.inputs
-        return file.is_file() and salted_digest(file.read_bytes(), run) in {it.ledger_sha256_with_salt for it in inputs}
-
-
-Model = Run | Merged
-"""The subject of a report."""
+    def cautions(self, runs: Sequence[Run]) -> list[str]:
+        """Its epsilon does not hold beside a run of which a model went into it; known only where its salt is here."""
+        file = RunFolder(self.folder).salt
+        inputs = {each.ledger_sha256_with_salt for each in self.certificate.inputs if file.is_file()}
+        used = [run.name for run in runs if inputs and salted_digest(file.read_bytes(), run) in inputs]
+        others = f"nothing else of {', '.join(used)} is released, such as accuracies in a report"
+        return [f"the epsilon of {self.name} holds only while {others}"] if used else []
 
 
 def salted_digest(salt: bytes, run: Run) -> str:
     """SHA-256 of a salt and a run's ledger: it identifies the run for those who have both, and for nobody else."""
     return salted(salt, run.files.ledger.read_bytes())
-
-
-def read_models(folders: Sequence[Path]) -> list[Model]:
-    """Read folders of runs and merged models, each named by the shortest end of its path that is unique.
-
-    RunFolderError: one of them is missing, damaged, or given twice.
-    """
-    paths, depth = [folder.resolve() for folder in folders], 1
-    for index, path in enumerate(paths):
-        if path in paths[:index]:
-            raise RunFolderError(f"{folders[index]}: given twice")
-    while len({path.parts[-depth:] for path in paths}) < len(paths):
-        depth += 1
-    models: list[Model] = []
-    for folder, path in zip(folders, paths, strict=True):
-        read = read_merged if RunFolder(folder).certificate.is_file() else read_run
-        models.append(read(folder, printable("/".join(path.parts[-depth:]).lstrip("/"))))
-    return models
 
 
 def read_merged(folder: Path, name: str | None = None) -> Merged:

@@ -13,12 +13,12 @@ from fedamp.accounting.arithmetic import delta_left
 from fedamp.base.files import write_secret
 from fedamp.base.version import version
 from fedamp.errors import MergeError
+from fedamp.merging.candidates import Candidates, read_candidates
+from fedamp.merging.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
+from fedamp.merging.weights import RANDOM_SELECTION, Decision, MergeRequest, combine, select
 from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
 from fedamp.runs.records import EVALUATED, FROM_SYSTEM, NOT_EVALUATED, Bracket, Quality, measured
-from fedamp.studies.merging.candidates import Candidates, read_candidates
-from fedamp.studies.merging.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
-from fedamp.studies.merging.weights import RANDOM_SELECTION, Decision, MergeRequest, combine, select
 
 GIVEN_SEED = "given, so known: it may have been chosen for its draw"
 ASSUMPTIONS = (
@@ -104,7 +104,7 @@ def draw(weights: Sequence[float], seed: int) -> int:
     """The index of the model that a random selection releases, drawn with exactly these weights; never one of weight 0.
 
     Raises:
-        ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.studies.merging.weights.exact`).
+        ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.merging.weights.exact`).
     """
     below = list(accumulate(map(Fraction, weights)))
     if below[-1] != 1:
