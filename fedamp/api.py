@@ -17,8 +17,7 @@ from fedamp.server.observers import Callback, Forewarning, Observer, Observers
 
 if TYPE_CHECKING:
     from fedamp.report.comparison import Comparison, Sweep
-    from fedamp.report.notebook import Answer
-    from fedamp.report.views import Run
+    from fedamp.report.views import Answer, Run
     from fedamp.runs.records import RoundRecord
     from fedamp.studies.sweep import Watcher
 
@@ -59,8 +58,8 @@ def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "
     An InputError says what is wrong.
     """
     from fedamp.federation.cost import privacy_cost
-    from fedamp.report.notebook import Answer
     from fedamp.report.tables import privacy_table
+    from fedamp.report.views import Answer
     from fedamp.server.traffic import traffic
 
     asked = load(scenario, **settings)
@@ -90,7 +89,7 @@ def run(
         FederationError: the run failed; the folder can be resumed.
         Interrupted: Ctrl-C; the message says how to resume.
     """
-    from fedamp.report.notebook import notebook_cell
+    from fedamp.report.views import notebook_cell
     from fedamp.server.launch import how_to_resume, launch
 
     checks = Forewarning(None if resume else anyway, "anyway=True")

@@ -13,7 +13,7 @@ from typer import Argument, Context, Exit, Option, Typer
 
 from fedamp.base.text import printable
 from fedamp.base.version import version
-from fedamp.cli import agreements, first, membership, population, terminal
+from fedamp.cli import first, membership, population, terminal
 from fedamp.cli.terminal import (
     AsJson,
     Format,
@@ -38,7 +38,7 @@ shipped = Typer(help="The shipped scenarios, and the JSON schema for editors.", 
 app.add_typer(shipped, name="scenarios")
 app.add_typer(population.app, name="population")
 app.command()(population.total)
-for command in (first.new, first.explain, first.check, agreements.agreement, agreements.join, *membership.COMMANDS):
+for command in (first.new, first.explain, first.check, *membership.COMMANDS):
     app.command()(command)
 
 

@@ -1,4 +1,4 @@
-"""Who belongs to a deployment: the server's certificates, a node's own key, and its admission by name.
+"""Who belongs to a deployment: the server's certificates, a node's own key, its admission by name, and agreements.
 
 A private key is made where it is used, and stays there. A node's request holds the public half and a signature by the
 private one; the admission holds what the node must know of the server. Neither is secret, but both must come from whom
@@ -39,8 +39,8 @@ from typer import Argument, Option
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.record import one_line
 from fedamp.base.start import QUIET
-from fedamp.cli.terminal import print_paths
-from fedamp.errors import DeploymentError
+from fedamp.cli.terminal import Overrides, ScenarioArgument, load_scenario, patiently, print_paths
+from fedamp.errors import DeploymentError, ScenarioError
 
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 365
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]  # of files, and of federation.hosts
@@ -207,7 +207,44 @@ def admit(
         print_paths("with the authority", _fingerprint_of(told))
 
 
-COMMANDS = (certify, enroll, admit)
+def agreement(
+    scenario: ScenarioArgument,
+    keys: Annotated[list[Path], Argument(help="of each node of federation.hosts NAME.request, or NAME.pub")],
+    run: Annotated[str, Option(help="a name that no other run of these nodes has")],
+    overrides: Overrides,
+    out: Annotated[Path, Option(help="file to write")] = Path("agreement.json"),
+) -> None:
+    """Write what the nodes of a run with secure aggregation agree on: their keys, the terms, and the task."""
+    from fedamp.client.secure import Agreement
+    from fedamp.server.setup import prepare
+
+    asked = load_scenario(scenario, overrides)
+    if asked.aggregation.scheme != "secure":
+        raise ScenarioError("aggregation is plain; expected: {scheme: secure}")
+    found, named = {key.stem: key for key in keys}, set(asked.federation.hosted)
+    if set(found) != named:
+        raise ScenarioError(f"the keys are of {sorted(found)}; expected, as in federation.hosts: {sorted(named)}")
+    peers = {name: public_key(file) for name, file in sorted(found.items())}
+    task = patiently(prepare, asked).task.without_places()
+    assert task.terms is not None
+    agreed = Agreement(run=run, peers=peers, task=task.digest, terms=task.terms)
+    agreed.check(without_noise=True)  # each node says for itself whether it takes part without
+    write_atomically(out, agreed.to_text().encode())
+    print_paths("for every node", out)
+
+
+def join(
+    agreed: Annotated[Path, Argument(metavar="AGREEMENT", help="agreement.json, read and agreed to")],
+    state: Annotated[Path, Option(help="folder that only this node's owner may read, and that is kept during the run")],
+    without_noise: Annotated[bool, Option("--without-noise", help="also where the agreement has no noise")] = False,
+) -> None:
+    """On a node, once before a run: make its memory, without which it stays out."""
+    from fedamp.client.secure import join
+
+    print_paths("keep during the run", join(agreed, state, without_noise))
+
+
+COMMANDS = (certify, enroll, admit, agreement, join)
 
 
 def public_key(file: Path) -> str:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedamp.base.later import compiled
+from fedamp.base.start import compiled
 from fedamp.engines import flower
 from fedamp.models.embeddings import is_spare
 

@@ -32,7 +32,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from fedamp.base.devices import is_gpu
-from fedamp.base.later import compiled
+from fedamp.base.start import compiled
 from fedamp.client.stacks import Batch
 from fedamp.models.architectures import CNN, MLP, ResNet
 from fedamp.models.networks import Network

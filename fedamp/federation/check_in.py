@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedamp import rng
-from fedamp.base.later import Later
 from fedamp.base.section import Count, Probability, Section
+from fedamp.base.start import Later
 
 if TYPE_CHECKING:
     from fedamp import accounting

@@ -20,8 +20,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from fedamp import rng
 from fedamp.base import ids
-from fedamp.base.later import Later
 from fedamp.base.section import NoiseMultiplier, Positive, Section, Share, removed, renamed
+from fedamp.base.start import Later
 from fedamp.federation.check_in import UnitIds
 from fedamp.models.architectures import check_masked, check_split
 from fedamp.models.custom import is_import_path

@@ -12,12 +12,12 @@ from rich.console import Group, RenderableType
 
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, RunFolderError
-from fedamp.report import notebook, style
+from fedamp.report import style, views
 from fedamp.report.pictures import comparison_pictures, sweep_pictures
 from fedamp.report.tables import Cells, comparison_cells, sweep_cells, sweep_notes
 from fedamp.report.words import KNOWN_SEED, given
 from fedamp.runs.run import Model, Run, frame_of, read_models
-from fedamp.studies import swept
+from fedamp.studies import sweep
 
 if TYPE_CHECKING:
     import pandas
@@ -82,10 +82,10 @@ class Published(ABC):
         return Group(self.cells(answer).table(), *self.notes(answer))
 
     def __str__(self) -> str:
-        return notebook.printed(self.table()).export_text()
+        return views.printed(self.table()).export_text()
 
     def _repr_html_(self) -> str:
-        return notebook.as_html(self.table()) + style.all_inline(self.pictures())
+        return views.as_html(self.table()) + style.all_inline(self.pictures())
 
 
 def compare(folders: Sequence[Path]) -> "Comparison | Sweep":
@@ -96,9 +96,9 @@ def compare(folders: Sequence[Path]) -> "Comparison | Sweep":
     """
     if not folders:
         raise RunFolderError("no runs to compare; expected: at least one")
-    if len(folders) == 1 and swept.is_sweep(folders[0]):
-        return Sweep.of(swept.read_sweep(folders[0]))
-    return Comparison(read_models(swept.run_folders(folders)))
+    if len(folders) == 1 and sweep.is_sweep(folders[0]):
+        return Sweep.of(sweep.read_sweep(folders[0]))
+    return Comparison(read_models(sweep.run_folders(folders)))
 
 
 class Comparison(Published):
@@ -129,13 +129,13 @@ class Comparison(Published):
         return comparison_pictures(self.models)
 
 
-class Sweep(swept.Sweep, Published):
+class Sweep(sweep.Sweep, Published):
     """A sweep with its table, its pictures, and a view for notebooks."""
 
     cells, notes = staticmethod(sweep_cells), staticmethod(sweep_notes)
 
     @classmethod
-    def of(cls, read: swept.Sweep) -> "Sweep":
+    def of(cls, read: sweep.Sweep) -> "Sweep":
         return cls(read.folder, read.scenario, read.grid, read.runs)
 
     def rows(self) -> list[dict[str, Any]]:

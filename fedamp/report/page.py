@@ -20,7 +20,7 @@ from fedamp.report.tables import spread
 from fedamp.report.words import environment
 from fedamp.runs.run import Model, Run, read_models
 from fedamp.runs.verify import complaint
-from fedamp.studies.swept import run_folders
+from fedamp.studies.sweep import run_folders
 
 CAPTIONS = {
     "rounds": "Quality on the public test set, if there is one, and the privacy cost so far, round by round.",

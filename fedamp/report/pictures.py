@@ -18,7 +18,7 @@ from fedamp.report import style, words
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import RoundRecord, Score
 from fedamp.runs.run import Model, Run, read_run
-from fedamp.studies.swept import REPEATED, Outcome, Sweep
+from fedamp.studies.sweep import REPEATED, Outcome, Sweep
 
 COST = "privacy cost ε, at most (less is better)"
 WITHOUT = "without amplification"

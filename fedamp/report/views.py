@@ -1,12 +1,28 @@
-"""A run as ``fedamp.open`` and ``fedamp.run`` return it: it shows itself."""
+"""A run as ``fedamp.open`` and ``fedamp.run`` return it, and what notebooks show: tables as text and as HTML, the
+progress of a run in a cell, and how a released model serves each client.
+"""
 
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console, RenderableType
+
+from fedamp import rng
+from fedamp.base.devices import one_thread
 from fedamp.base.files import modes_of
 from fedamp.base.numbers import at_most
+from fedamp.base.text import harmless
 from fedamp.errors import InputError, fails_alone, needs_extras
-from fedamp.report import notebook
+from fedamp.federation.losses import form_of, loss_of
+from fedamp.report.progress import RunProgress
 from fedamp.report.tables import run_table
 from fedamp.report.words import ENDINGS, score
 from fedamp.runs import run
@@ -14,7 +30,116 @@ from fedamp.runs import run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedamp.report.clients import ByClient
+    from fedamp.runs.records import RoundRecord
+    from fedamp.server.setup import RunInputs
+
+PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
+Table = Callable[[Mapping[str, Any]], RenderableType]
+
+
+def printed(shown: RenderableType) -> Console:
+    """A console of 80 columns that records and shows nothing itself, not even in a notebook."""
+    console = Console(file=io.StringIO(), width=80, record=True, force_jupyter=False)
+    console.print(shown)
+    return console
+
+
+def as_html(shown: RenderableType) -> str:
+    """One ``pre`` element that needs no style sheet."""
+    return printed(shown).export_html(inline_styles=True, code_format=PAGE)
+
+
+class Answer(dict[str, Any]):
+    """The object that a command prints with ``--json``; printed or in a notebook it is the command's table."""
+
+    def __init__(self, answer: Mapping[str, Any], table: Table) -> None:
+        super().__init__(answer)
+        self._table = table
+
+    def __str__(self) -> str:
+        return printed(self._table(harmless(dict(self)))).export_text()
+
+    def _repr_html_(self) -> str:
+        return as_html(self._table(harmless(dict(self))))
+
+
+class Cell(RunProgress):
+    """The progress of a run in one output of a notebook, which changes in place.
+
+    ``display`` is IPython's: it shows an object, and returns a handle with ``update``.
+    """
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        super().__init__(Console(file=io.StringIO(), force_terminal=False, force_jupyter=False))  # no bar of rich
+        self._display = display
+
+    def started(self, prepared: "RunInputs", finished: "Sequence[RoundRecord]") -> None:
+        super().started(prepared, finished)
+        self._handle = self._display(self, display_id=True)
+
+    def round_done(self, record: "RoundRecord") -> None:
+        super().round_done(record)
+        self._handle.update(self)
+
+    def _repr_html_(self) -> str:
+        task = self._bar.tasks[0]
+        return f"<pre>{escape(f'round {task.completed:g} of {task.total:g}  {self._bar.facts}')}</pre>"
+
+
+def notebook_cell() -> list[Cell]:
+    """A cell where this process is the kernel of a notebook, else nothing."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return [Cell(import_module("IPython.display").display)] if hasattr(shell, "kernel") else []
+
+
+@dataclass(frozen=True)
+class ByClient:
+    """Of the clients that have records to test on. UNPROTECTED: each number follows from a client's records."""
+
+    clients: NDArray[np.int64]  # [n], their ids
+    records: NDArray[np.int64]  # [n], of each to test on
+    loss: NDArray[np.float64]  # [n], mean over the records of each
+    score: NDArray[np.float64]  # [n], the first metric of each, as accuracy
+
+
+def by_client(run: run.Run) -> ByClient:
+    """Evaluate the released model for each client, with the parameters of its own, on its own test records.
+
+    InputError: the test records belong to nobody; expected: a natural partition whose test file has the column, too.
+    """
+    from fedamp.client.personal import PersonalLayers  # these import torch
+    from fedamp.models.pieces import local_names
+    from fedamp.server.evaluate import evaluate
+
+    scenario, seed = run.scenario, rng.public_seed(run.scenario.seed, "data")
+    dataset = scenario.data.load(seed, Path(), form_of(scenario.client, scenario.model))
+    owners = dataset.test_clients
+    if owners is None:
+        raise InputError(
+            f"data.name {scenario.data.name}: the test records belong to no clients; expected: a natural partition, "
+            "with its column in the test file, and data.test_is_public: true"
+        )
+    module = run.model()
+    shared = {name: value.detach().numpy() for name, value in module.named_parameters()}
+    shapes = {name: shared[name].shape for name in local_names(module, scenario.model.local)}
+    own = PersonalLayers(run.files.personal, shapes, scenario.federation.checkpoint_every)
+    (inputs, labels), loss = dataset.test(), loss_of(scenario.client, scenario.model)
+    order = np.argsort(owners, kind="stable")
+    clients, starts = np.unique(owners[order], return_index=True)
+    rows = np.split(order, starts[1:])
+    with one_thread():
+        found = [
+            evaluate(
+                module,
+                {**shared, **((own.of(int(client), len(run.rounds) + 1) or {}) if shapes else {})},
+                inputs[each],
+                labels[each],
+                loss=loss,
+            )
+            for client, each in zip(clients, rows, strict=True)
+        ]
+    sizes = np.array([len(each) for each in rows])
+    return ByClient(clients, sizes, np.array([each.loss for each in found]), np.array([each.score for each in found]))
 
 
 class Run(run.Run):
@@ -30,10 +155,8 @@ class Run(run.Run):
             raise InputError(f"{self.folder}: no model was evaluated, and there is no epsilon: no picture")
         return pictures["rounds"]
 
-    def by_client(self) -> "ByClient":
-        """Loss and score of each client on its own test records, UNPROTECTED; see :mod:`fedamp.report.clients`."""
-        from fedamp.report.clients import by_client  # which imports torch
-
+    def by_client(self) -> ByClient:
+        """Loss and score of each client on its own test records, UNPROTECTED; see :func:`by_client`."""
         return by_client(self)
 
     def report(self, out: str | Path | None = None) -> Path:
@@ -60,4 +183,4 @@ class Run(run.Run):
             from fedamp.report import pictures, style
 
             drawn = style.all_inline(pictures.run_pictures(self))
-        return notebook.as_html(run_table(self.summary)) + drawn
+        return as_html(run_table(self.summary)) + drawn

@@ -6,7 +6,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import fedamp
-from fedamp.studies.swept import cost_of_choosing
+from fedamp.studies.sweep import cost_of_choosing
 from tests.federations import small
 
 
