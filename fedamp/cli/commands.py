@@ -205,7 +205,8 @@ def watch(run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")]) -
     from fedamp.report.watch import served
 
     with suppress(KeyboardInterrupt), served(run_) as address:
-        terminal.print_live_page(address)
+        # The address holds a secret, so it goes to the terminal and into no file.
+        terminal.err.print(f"live page, for you alone: {address}", highlight=False, markup=False, soft_wrap=True)
         Event().wait()
 
 
@@ -302,7 +303,8 @@ def list_scenarios() -> None:
     """The shipped scenarios."""
     from fedamp.federation.reader import load, shipped_files
 
-    out.print(tables.scenarios_table(map(load, shipped_files())))
+    shown = [{key: getattr(each, key) for key in ("name", "description")} for each in map(load, shipped_files())]
+    out.print(tables.listing(shown, {"scenario": "name", "description": "description"}))
 
 
 @shipped.command()

@@ -129,11 +129,6 @@ def print_paths(name: str, *paths: Path | str, unless: bool = False) -> None:
         out.print(f"{name}: {printable(path)}", highlight=False, markup=False, soft_wrap=True)
 
 
-def print_live_page(address: str) -> None:
-    """The address holds a secret, so it goes to the terminal and into no file."""
-    err.print(f"live page, for you alone: {address}", highlight=False, markup=False, soft_wrap=True)
-
-
 def caution(words: str) -> None:
     print(f"caution: {printable(words)}", file=sys.stderr)
 

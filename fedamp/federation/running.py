@@ -34,12 +34,8 @@ class Engine(Section):
     address: str | None = Field(None, description="address of a Ray cluster; default: this machine")
 
 
-def _as_text(value: Any) -> Any:
-    """YAML reads a single id as a number."""
-    return str(value) if type(value) is int else value
-
-
-Hosted = Annotated[str, BeforeValidator(_as_text)]
+# YAML reads a single id as a number.
+Hosted = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 
 
 class Federation(Section):

@@ -31,11 +31,9 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class Merger:
-    """A merger: the request, the models, the decision, and its results."""
+    """A merger's results."""
 
-    request: MergeRequest
     candidates: Candidates
-    decision: Decision
     folder: RunFolder
     certificate: Certificate
     final: Quality
@@ -97,7 +95,7 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
         method=request.method,
         parameters=sum(array.size for array in parameters.values()),
     ).write(folder.summary)
-    return Merger(request, candidates, decision, folder, certificate, final)
+    return Merger(candidates, folder, certificate, final)
 
 
 def draw(weights: Sequence[float], seed: int) -> int:

@@ -51,13 +51,9 @@ def check(module: nn.Module) -> None:
         if isinstance(parameter, nn.UninitializedParameter):
             raise ModelError(f"{where} has no shape yet (a lazy module); give its sizes")
         if parameter.dtype != torch.float32:
-            raise ModelError(f"{where} is {_dtype(parameter)}; only float32 is accepted")
+            raise ModelError(f"{where} is {str(parameter.dtype).removeprefix('torch.')}; only float32 is accepted")
     if sum(parameter.numel() for parameter in module.parameters()) == 0:
         raise ModelError(f"model {type(module).__name__} has no parameters to train")
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_classes: int) -> None:

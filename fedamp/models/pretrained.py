@@ -145,7 +145,10 @@ class Logits(nn.Module):
         return found if isinstance(found, Tensor) else found.logits
 
     def units_to_split(self) -> Sequence[Units]:
-        heads = _heads(self.network)
+        # Heads that share keys and values are one node; layers with different numbers of them have none.
+        config: Any = self.network.config
+        heads: Any = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
+        heads = heads if isinstance(heads, int) else 0
         return ranks(self) or [*_nodes(self, _NEURONS, None), *(_nodes(self, _HEADS, heads) if heads else ())]
 
 
@@ -190,13 +193,6 @@ def _nodes(model: Logits, families: Sequence[_Layers], count: int | None) -> lis
                 size = count or model.get_parameter(first).shape[owned[first]]
                 found.append(Units(f"{path}.{before[0]}", size, owned, f"{path}.{silenced}", along=-1))
     return found
-
-
-def _heads(network: nn.Module) -> int:
-    """Heads that share keys and values are one node; 0 where layers have different numbers of them."""
-    config: Any = network.config
-    heads: Any = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
-    return heads if isinstance(heads, int) else 0
 
 
 def _starts_at_zero(model: Logits) -> bool:
@@ -252,7 +248,7 @@ def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> nn.
     kind = getattr(importlib.import_module("transformers"), config.name.removeprefix(OF_LIBRARY))
     known, sizes = kind.config_class(), {"vocab_size": config.vocabulary, "num_labels": num_classes}
     fitting = {name: size for name, size in sizes.items() if size is not None and hasattr(known, name)}
-    silent = {name: 0.0 for name, value in vars(known).items() if _is_dropout(name, value)}
+    silent = {name: 0.0 for name, value in vars(known).items() if isinstance(value, float) and "drop" in name}
     options = {"attn_implementation": "eager", "use_cache": False, **silent, **fitting, **options}
     if config.initial is None:
         made: nn.Module = kind(kind.config_class(**options))
@@ -277,10 +273,6 @@ def _silent() -> Iterator[None]:
         logging.set_verbosity(before)
         if bars:
             logging.enable_progress_bar()
-
-
-def _is_dropout(name: str, value: Any) -> bool:
-    return isinstance(value, float) and "drop" in name
 
 
 def _replace_batch_norm(module: nn.Module) -> None:

@@ -162,7 +162,7 @@ def _opened(
     known = contents.uses.get(claim.use)
     if known is None and begun:
         raise PopulationError(f"{population.file}: it knows nothing of this run; expected: the file with all its uses")
-    wanted = _plan_digest(plan, digest)
+    wanted = chained(digest, {"units": plan.units, "mechanism": plan.charge.mechanism.to_json()})
     if known is not None and known.plan != wanted:
         raise PopulationError(f"{place}: the claim of another run; expected: as the run left it")
     if known is None or known.state == "void":
@@ -171,16 +171,13 @@ def _opened(
         raise PopulationError(f"{population.file}: this run is settled; expected: a new run")
     elif not ended:
         account._keep(tokens=(*claim.tokens[-2:], _random()))
-        population.move(claim.use, "running" if known.state == "running" else "reserved", *_tokens(account))
+        tokens = account._claim.tokens
+        population.move(claim.use, "running" if known.state == "running" else "reserved", tokens[:-1], tokens[-1])
         account._keep(tokens=account._claim.tokens[-1:])
         account._asked = known.state == "running"
     if account._claim.record is None:  # killed between the reservation and its record
         account._keep(record=_recorded(population.read(), claim.use))
     return account
-
-
-def _tokens(account: Account) -> tuple[tuple[str, ...], str]:
-    return account._claim.tokens[:-1], account._claim.tokens[-1]
 
 
 def _reserve(account: Account, plan: Plan, wanted: str, units: Sequence[str]) -> None:
@@ -274,10 +271,6 @@ def what_fits(plan: Plan, budget: Budget, units: int, left: float) -> str:
 
 def _with_k(plan: Plan, k: int) -> Scenario:
     return plan.scenario.model_copy(update={"check_in": plan.scenario.check_in.model_copy(update={"k": k})})
-
-
-def _plan_digest(plan: Plan, digest: str) -> str:
-    return chained(digest, {"units": plan.units, "mechanism": plan.charge.mechanism.to_json()})
 
 
 def _random() -> str:

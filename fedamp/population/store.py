@@ -69,10 +69,6 @@ class Use:
     def is_charged(self) -> bool:
         return self.state != "void"
 
-    def charge_of(self, units: int, epsilon: float) -> Price | None:
-        """The charge for a person with so many units in it."""
-        return next((each for each in self.charges if (each.units, each.epsilon) == (units, epsilon)), None)
-
 
 @dataclass
 class Contents:
@@ -100,22 +96,19 @@ class Contents:
 
     def needed(self, use: Use) -> NDArray[np.float64]:
         """Each person's share of a use; infinite where none was computed."""
-        counts = self._padded(use)
+        counts = np.pad(use.counts, (0, len(self.epsilons) - len(use.counts)))  # also of people who were added later
         needed = np.where(counts > 0, math.inf, 0.0)
         for charge in use.charges:
             needed[(counts == charge.units) & (self.epsilons == charge.epsilon)] = charge.share
         return needed
 
-    def _padded(self, use: Use) -> Counts:
-        """Of all people, also of those who were added after the use."""
-        return np.pad(use.counts, (0, len(self.epsilons) - len(use.counts)))
-
     def series(self, person: int) -> list[tuple[Use, Price]]:
         """The uses that a person was charged, in order."""
         found = []
         for use in self.uses.values():
-            units = int(use.counts[person]) if person < len(use.counts) else 0
-            if use.is_charged and units and (charge := use.charge_of(units, float(self.epsilons[person]))):
+            asked = int(use.counts[person]) if person < len(use.counts) else 0, float(self.epsilons[person])
+            charge = next((each for each in use.charges if (each.units, each.epsilon) == asked), None)
+            if use.is_charged and asked[0] and charge:
                 found.append((use, charge))
         return found
 
@@ -162,7 +155,7 @@ class Population:
         refuse_link(file)
         if file.exists():
             raise PopulationError(f"{file}: exists already; expected: a new file")
-        if (known := _kept_at(file)) is not None:
+        if (known := next((place for place, note in _notes() if note.get("file") == str(file)), None)) is not None:
             raise PopulationError(
                 f"{file}: a population was kept here, and what its people spent must not be forgotten"
                 f"; expected: that file back, or another name (its note is {known})"
@@ -497,10 +490,6 @@ def _notes() -> Iterator[tuple[Path, dict[str, Any]]]:
             yield file, json.loads(read_regular(file))
         except (OSError, ValueError) as error:
             raise PopulationError(f"{file}: damaged note ({error}); expected: as fedamp left it") from None
-
-
-def _kept_at(file: Path) -> Path | None:
-    return next((place for place, note in _notes() if note.get("file") == str(file)), None)
 
 
 def _compare(file: Path, contents: Contents, notes: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:

@@ -5,7 +5,9 @@ comes from a file that the organisation fills in. docs/releasing.md.
 """
 
 import datetime
+import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -95,18 +97,14 @@ def write_papers(run: Run, about: About, folder: Path) -> Path:
 
 
 def _papers(run: Run, about: About) -> Iterator[str]:
-    made = words.environment().overlay(autoescape=False)
-    facts = _facts(run)
-    values = {"about": about, "facts": facts, "ledger": run.ledger, "run": run}
-    yield made.get_template("board/nist_sp_800_226.md.j2").render(values)
-    yield yaml.safe_dump(_registry(run, about, facts), sort_keys=False, allow_unicode=True, width=100)
-    yield (
-        "---\n"
-        + yaml.safe_dump(_card(run, about), sort_keys=False)
-        + "---\n"
-        + made.get_template("board/model_card.md.j2").render(values)
-    )
-    yield made.get_template("board/assessment.md.j2").render(values)
+    made, facts = words.environment().overlay(autoescape=False), _facts(run)
+    made.filters["quoted"] = partial(json.dumps, ensure_ascii=False)  # which is YAML, too
+    name = f"{run.ledger.scenario}-{about.organisation}".lower()
+    slug = "".join(letter if letter.isalnum() else "-" for letter in name)
+    values = {"about": about, "facts": facts, "ledger": run.ledger, "run": run, "slug": slug}
+    for paper in PAPERS:
+        head = f"---\n{yaml.safe_dump(_card(run, about), sort_keys=False)}---\n" if paper == "model-card.md" else ""
+        yield head + made.get_template(f"board/{paper}.j2").render(values)
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -123,56 +121,6 @@ def _facts(run: Run) -> dict[str, str]:
         "rounds": f"The charge covers {len(ledger.releases)} models, one a round, of {ledger.rounds_planned} planned",
         "public": f"the number of {ledger.unit}s ({ledger.units:,}), and the public scenario of the release",
     }
-
-
-def _registry(run: Run, about: About, facts: dict[str, str]) -> dict[str, Any]:
-    """An entry of the registry of deployments of differential privacy (arXiv 2509.13509; schema: OpenDP's of 2026)."""
-    ledger = run.ledger
-    basic: dict[str, Any] = {
-        "name": ledger.scenario,
-        "data_curators": [about.organisation],
-        "description": about.product,
-        "intended_use": about.purpose,
-        "data_product_type": "Machine learning model",
-        "data_product_region": about.region,
-        "publication_date": about.date.isoformat(),
-    }
-    basic |= {"data_product_sector": about.sector} if about.sector else {}
-    deployment = {
-        "basic": basic,
-        "dp_variant": {
-            "variant_name": "Approximate DP",
-            "data_domain": about.people,
-            "unprotected_quantities": f"Public without noise: {facts['public']}.",
-        },
-        "privacy_loss": {
-            "privacy_unit": facts["unit"],
-            "privacy_unit_details": ledger.adjacency,
-            "privacy_parameters": {"epsilon": ledger.epsilon, "delta": ledger.delta},
-            "privacy_parameters_details": facts["in_words"],
-        },
-        "deployment_model": {
-            "model_name": "Federated",
-            "actors": f"Guarantee towards who sees the models: {facts['epsilon']}. {facts['server']}.",
-            "release_type": "Many releases",
-            "release_type_details": f"{facts['rounds']}. Other uses of these people's data: {about.other_uses}",
-            "data_source_type": "Static",
-            "access_type": "Non-interactive",
-        },
-        "accounting": {
-            "composition": f"{ledger.mechanism_in_words}. The upper end is {ledger.epsilon_bound}.",
-        },
-        "implementation": {
-            "preprocessing_and_hyperparameter_tuning": about.tuning,
-            "mechanisms": "\n".join((f"{ledger.written_by}.", *ledger.assumptions, about.security)),
-        },
-        "administrative": {
-            "notes": f"Head of the ledger's chain: {ledger.head}",
-            "registry_authors": [about.organisation],
-        },
-    }
-    slug = "".join(letter if letter.isalnum() else "-" for letter in f"{ledger.scenario}-{about.organisation}".lower())
-    return {"url_slug": slug, "status": "Draft", "tier": 3, "deployment": deployment}
 
 
 def _card(run: Run, about: About) -> dict[str, Any]:

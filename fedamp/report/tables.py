@@ -17,7 +17,6 @@ from fedamp.server.traffic import in_words
 
 if TYPE_CHECKING:
     from fedamp.data import LabelCounts
-    from fedamp.federation.scenario import Scenario
     from fedamp.runs.records import Summary
 
 Answer = Mapping[str, Any]
@@ -338,12 +337,6 @@ def doctor_table(answer: Answer) -> RenderableType:
     rows["devices"] = ", ".join(answer["devices"])
     deployment = [checks_table("deployment", answer["deployment"])] if "deployment" in answer else []
     return Group(facts("this machine", rows), *deployment)
-
-
-def scenarios_table(scenarios: "Iterable[Scenario]") -> Table:
-    """Scenarios with their descriptions."""
-    each = [{"name": scenario.name, "description": scenario.description} for scenario in scenarios]
-    return listing(each, {"scenario": "name", "description": "description"})
 
 
 def partition_summary(counts: "LabelCounts") -> str:

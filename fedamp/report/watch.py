@@ -47,24 +47,23 @@ def progress(folder: Path) -> dict[str, str]:
     if not files.ledger.exists():
         return said | {"state": "starting"}
     ledger, rounds = LedgerRecord.read(files.ledger), files.read_rounds()
-    planned, spent = ledger.rounds_planned, ledger.released_rounds_epsilon
+    planned, spent, ended = ledger.rounds_planned, ledger.released_rounds_epsilon, ledger.stopped_because
     budget = ledger.whole_run_epsilon.upper if ledger.budget_epsilon is None else ledger.budget_epsilon
     scores = [record.score for record in rounds if record.score is not None]
     missing = "not yet measured" if ledger.is_evaluated else words.NOT_MEASURED
     said |= {"round": f"{len(rounds):,} of {planned:,}", "quality": words.score(scores[-1]) if scores else missing}
     said |= {"spent": "no noise: no privacy", "left": "none"}
     if ledger.mechanism.is_private:
-        said["spent"] = f"ε ≤ {at_most(spent)} of {at_most(budget)}"
-        said["left"] = f"ε {at_least(max(budget - spent, 0.0))}"
-    state = words.ENDINGS[ledger.stopped_because] if ledger.stopped_because else "running"
+        said |= {
+            "spent": f"ε ≤ {at_most(spent)} of {at_most(budget)}",
+            "left": f"ε {at_least(max(budget - spent, 0.0))}",
+        }
+    state = words.ENDINGS[ended] if ended else "running"
     if rounds:
         last, (scheduled, reported, failed) = rounds[-1], reports(rounds)
-        said["time"] = "none"
-        said["reported"] = (
-            f"{last.reported:,} of {last.scheduled:,} in the last round, {reported:,} of {scheduled:,} in all"
-        )
-        said["reported"] += f", {failed:,} failed" if failed else ""
-        if not ledger.stopped_because:
+        in_all = f"{reported:,} of {scheduled:,} in all" + f", {failed:,} failed" * (failed > 0)
+        said |= {"reported": f"{last.reported:,} of {last.scheduled:,} in the last round, {in_all}", "time": "none"}
+        if not ended:
             ago, each = time() - files.rounds.stat().st_mtime, median(record.seconds for record in rounds[-LATEST:])
             state += f"; the last round ended {_duration(ago)} ago"
             said["time"] = f"at most about {_duration(each * (planned - len(rounds)))}"
@@ -76,59 +75,49 @@ def _duration(seconds: float) -> str:
     return str(timedelta(seconds=max(round(seconds), 0)))
 
 
-class _Server(ThreadingTCPServer):
-    daemon_threads, block_on_close = True, False
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.place = folder, f"/{rng.fresh_bytes(16).hex()}/"
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.host = f"127.0.0.1:{self.server_address[1]}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a browser that went away is no event of the run."""
-
-    def answer(self, path: str) -> tuple[str, str] | None:
-        """Content type and content of a path; None for another one."""
-        if compare_digest(path.encode(), f"{self.place}progress.json".encode()):
-            return "application/json", json.dumps(progress(self.folder))
-        if compare_digest(path.encode(), self.place.encode()):
-            name, said = self.folder.resolve().name, progress(self.folder)
-            return "text/html", environment().get_template("watch.html.j2").render(name=name, said=said)
-        return None
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout, server_version, sys_version = 10, "fedamp", ""  # seconds
-    server: _Server
-
-    def do_GET(self) -> None:
-        known = self.headers.get_all("Host") == [self.server.host]
-        try:
-            found = self.server.answer(self.path) if known else None
-        except (RunFolderError, OSError):
-            return self.send_error(503)
-        if found is None:
-            return self.send_error(404)
-        kind, content = found[0], found[1].encode()
-        self.send_response(200)
-        for name, value in HEADERS.items() | {"Content-Type": f"{kind}; charset=utf-8"}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-        return None
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the address is a secret."""
-
-
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serve the page of a run folder while the block runs; its address. RunFolderError: it is no run folder."""
     progress(folder)
-    with _Server(folder) as server:
+    place = f"/{rng.fresh_bytes(16).hex()}/"
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout, server_version, sys_version = 10, "fedamp", ""  # seconds
+
+        def do_GET(self) -> None:
+            known = self.headers.get_all("Host") == [f"127.0.0.1:{port}"]
+            known &= compare_digest(self.path[: len(place)].encode(), place.encode())
+            kind = {"": "text/html", "progress.json": "application/json"}.get(self.path[len(place) :])
+            if not (known and kind):
+                return self.send_error(404)
+            try:
+                said = progress(folder)
+            except (RunFolderError, OSError):
+                return self.send_error(503)
+            page = environment().get_template("watch.html.j2")
+            text = page.render(name=folder.resolve().name, said=said) if kind == "text/html" else json.dumps(said)
+            self.send_response(200)
+            for name, value in HEADERS.items() | {"Content-Type": f"{kind}; charset=utf-8"}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+            return None
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: the address is a secret."""
+
+    with _Server(("127.0.0.1", 0), Handler) as server:
+        port = server.server_address[1]
         Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
         try:
-            yield f"http://{server.host}{server.place}"
+            yield f"http://127.0.0.1:{port}{place}"
         finally:
             server.shutdown()
+
+
+class _Server(ThreadingTCPServer):
+    daemon_threads, block_on_close = True, False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: a browser that went away is no event of the run."""
