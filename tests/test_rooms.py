@@ -86,9 +86,11 @@ def test_the_accountant_imports_nothing_else():
     assert [arrow for arrow in ARROWS if room(arrow[0]) == "accounting" and room(arrow[1]) != "accounting"] == []
 
 
-def test_only_its_command_imports_merging():
-    """Reports read merged models through ``fedamp.runs.run.READERS``, as they would read any other kind of model."""
+def test_the_core_does_not_import_what_is_plugged_in():
+    """Merged models are read through ``fedamp.runs.run.READERS``; personal layers are given to a node by its app."""
     assert {room(name) for name, other in ARROWS if room(other) == "merging" != room(name)} == {"cli"}
+    used = {name for name, other in ARROWS if other == "fedamp.client.personal"}
+    assert used == {"fedamp.client.app", "fedamp.report.views"}
 
 
 def test_no_imports_form_a_circle():

@@ -25,8 +25,9 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.client import configuration, policy, secure
 from fedamp.client.clipping import clip_and_sum
+from fedamp.client.personal import Personal
 from fedamp.client.task import UNTRAINABLE, log
-from fedamp.client.worker import TrainingNode, TrainReport
+from fedamp.client.worker import Own, TrainingNode, TrainReport
 from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
@@ -203,7 +204,8 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
     """What trains a task; kept, because data and model are the same in every round."""
     dataset = configuration.dataset(task_json, folder)
     most = hosts if dataset.hosted is None else min(len(dataset.hosted), hosts or len(dataset.hosted))
-    return TrainingNode(configuration.task_of(task_json), dataset, device, most)
+    task = configuration.task_of(task_json)
+    return TrainingNode(task, dataset, device, most, Personal if task.personal else Own)
 
 
 def answer_after(kind: str, order: RoundOrder) -> float:

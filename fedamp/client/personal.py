@@ -2,27 +2,53 @@
 
 The server never gets them, so nothing is charged for them. They follow from a client's own records and the released
 models: who sees a client's own parameters learns of other clients what the released models tell.
+
+A node trains with them where ``personal`` is plugged in (``fedamp.client.app``); nothing else of a round knows them.
 """
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from fedamp.client.stacks import Stack
 from fedamp.client.task import ClientTask
+from fedamp.client.worker import Own
 from fedamp.models.pieces import Piece
 
 Values = Mapping[str, NDArray[np.float32]]
 _ROUND = struct.Struct("<q")
 
 
-def personal_layers(task: ClientTask, piece: Piece) -> "PersonalLayers":
-    """Those of a task's clients."""
-    shapes = {name: tuple(value.shape) for name, value in piece.module.named_parameters() if name in piece.local}
-    return PersonalLayers(Path(str(task.personal)), shapes, task.checkpoint_every)
+class Personal(Own):
+    """Clients go on from what they trained in their last round, which the task's file holds."""
+
+    def __init__(self, task: ClientTask, piece: Piece) -> None:
+        super().__init__(task, piece)
+        shapes = {name: tuple(value.shape) for name, value in piece.module.named_parameters() if name in piece.local}
+        self._layers = PersonalLayers(Path(str(task.personal)), shapes, task.checkpoint_every)
+
+    def start(self, start: dict[str, Tensor], stack: Stack, round_: int) -> dict[str, Tensor]:
+        own = super().start(start, stack, round_)
+        for slot, client in enumerate(stack.units.tolist()):
+            for name, value in (self._layers.of(client, round_) or {}).items():
+                own[name][slot] = torch.from_numpy(value)
+        return own
+
+    def keep(
+        self, trained: Callable[[], dict[str, Tensor]], stack: Stack, counted: NDArray[np.bool_], round_: int
+    ) -> None:
+        """What is not finite is not kept."""
+        after = {name: value.cpu().numpy() for name, value in trained().items()}
+        for slot, client in enumerate(stack.units.tolist()):
+            values = {name: each[slot] for name, each in after.items()}
+            if counted[slot] and all(np.isfinite(value).all() for value in values.values()):
+                self._layers.keep(client, round_, values)
 
 
 class PersonalLayers:

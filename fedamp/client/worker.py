@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from torch import Tensor
 from fedamp import rng
 from fedamp.client.clipping import ClippedSum, Rows, clip_and_sum
 from fedamp.client.ghost_clipping import GhostClipping
-from fedamp.client.personal import PersonalLayers, personal_layers
 from fedamp.client.proofs import Proof
 from fedamp.client.stacked_networks import layers_of
 from fedamp.client.stacks import Stack, aligned
@@ -81,13 +80,30 @@ class TrainReport(RoundAnswer):
         self.text = self.text or f"client {client}: {why}"
 
 
+class Own:
+    """What clients start from in the parameters that stay with them (``Piece.local``), by default the received ones.
+
+    Another class keeps what they have trained (:mod:`fedamp.client.personal`); whoever makes a node plugs it in.
+    """
+
+    def __init__(self, task: ClientTask, piece: Piece) -> None:
+        self.names = piece.local
+
+    def start(self, start: dict[str, Tensor], stack: Stack, round_: int) -> dict[str, Tensor]:
+        """[slots, ...] by name."""
+        return {name: start[name].repeat(len(stack.seeds), *[1] * start[name].dim()) for name in self.names}
+
+    def keep(
+        self, trained: Callable[[], dict[str, Tensor]], stack: Stack, counted: NDArray[np.bool_], round_: int
+    ) -> None:
+        """After a round; ``trained`` gives what they have now, and ``counted`` says which slots are no dummies."""
+
+
 class _PieceTrainer:
     """Trains clients of one piece of the model at one learning rate, in the fastest way that serves."""
 
-    def __init__(self, task: ClientTask, piece: Piece, rate: float, loss: Loss, device: str) -> None:
-        self.task, self.piece, self.rate = task, piece, rate
-        self.personal: PersonalLayers | None = None
-        self.round = 0  # in which it trains
+    def __init__(self, task: ClientTask, piece: Piece, rate: float, loss: Loss, device: str, own: Own) -> None:
+        self.task, self.piece, self.rate, self.own = task, piece, rate, own
         module = piece.module.to(device)
         known = module if piece.known else None
         self._trainer = Trainer(piece.forward, task.client, device, loss, rate, known)
@@ -113,7 +129,7 @@ class _PieceTrainer:
         )
 
     def train(
-        self, start: dict[str, Tensor], stack: Stack, clips: Sequence[float], report: TrainReport
+        self, start: dict[str, Tensor], stack: Stack, clips: Sequence[float], report: TrainReport, round_: int
     ) -> dict[str, NDArray[np.float64]]:
         """The sum of the clipped updates of the clients in a stack, in the shape of the piece."""
         piece, cohort = self.piece, stack.cohort
@@ -123,11 +139,11 @@ class _PieceTrainer:
             clipped, tensor = self._ghost.sum(start, cohort, parts, clips, self.task.normalised, counted)
             losses, records = tensor.cpu().numpy(), cohort.sizes
         else:
-            own = self._own(start, stack)
+            own = self.own.start(start, stack, round_)
             arguments, tables = self._row_inputs(start, cohort.inputs, stack.seeds)
             trained = self._trainer.train(start, cohort, stack.seeds, arguments, own | tables)
-            losses, records = trained.losses, trained.records
-            self._keep(own, trained.updates, stack, counted)
+            losses, records, moved = trained.losses, trained.records, trained.updates
+            self.own.keep(lambda: {name: each + moved[name] for name, each in own.items()}, stack, counted, round_)
             updates = piece.owned(trained.updates, stack.seeds)
             rows = {name: Rows(arguments[0], len(start[name])) for name in tables}
             clipped = clip_and_sum(
@@ -137,39 +153,26 @@ class _PieceTrainer:
         report.add(stack.units, clipped, losses, records)  # at last: a stack that is cut in two is not counted twice
         return sums
 
-    def _own(self, start: dict[str, Tensor], stack: Stack) -> dict[str, Tensor]:
-        """What each slot starts from in the parameters that stay with their client."""
-        own = {name: start[name].repeat(len(stack.seeds), *[1] * start[name].dim()) for name in self.piece.local}
-        if self.personal is not None:
-            for slot, client in enumerate(stack.units.tolist()):
-                for name, value in (self.personal.of(client, self.round) or {}).items():
-                    own[name][slot] = torch.from_numpy(value)
-        return own
-
-    def _keep(
-        self, own: dict[str, Tensor], updates: dict[str, Tensor], stack: Stack, counted: NDArray[np.bool_]
-    ) -> None:
-        """Keep what the clients have trained for themselves; what is not finite is not kept."""
-        if self.personal is None:
-            return
-        after = {name: (value + updates[name]).cpu().numpy() for name, value in own.items()}
-        for slot, client in enumerate(stack.units.tolist()):
-            values = {name: each[slot] for name, each in after.items()}
-            if counted[slot] and all(np.isfinite(value).all() for value in values.values()):
-                self.personal.keep(client, self.round, values)
-
 
 class TrainingNode:
     """Trains the clients of a data set (one record each where the unit is a sample) for a task, on one device.
 
-    ``most`` is the most clients that can be asked of this node, where that is known; no stack has more slots.
+    ``most`` is the most clients that can be asked of this node, where that is known; no stack has more slots. ``own``
+    makes what its clients keep for themselves.
 
     Raises:
         DataError: records of another shape, or with more labels, than the model takes.
         ModelError: a model that cannot be built or split.
     """
 
-    def __init__(self, task: ClientTask, dataset: Dataset, device: str = "cpu", most: int | None = None) -> None:
+    def __init__(
+        self,
+        task: ClientTask,
+        dataset: Dataset,
+        device: str = "cpu",
+        most: int | None = None,
+        own: Callable[[ClientTask, Piece], Own] = Own,
+    ) -> None:
         shape, expected = list(dataset.input_shape), list(task.input_shape)
         if shape != expected:
             raise DataError(f"inputs of the data have shape {shape}, the model takes {expected}")
@@ -177,7 +180,7 @@ class TrainingNode:
         submodels, self._loss = task.submodels, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
         one = submodels.a_piece(self._piece)
-        self._frozen, self._personal = one.frozen, personal_layers(task, one) if task.personal else None
+        self._frozen, self._own = one.frozen, own(task, one)
         self._most = sys.maxsize if most is None else most
         self._trainers: dict[int, _PieceTrainer] = {}
         # By the shapes of a model and places for records: how many clients train together, and where that was tried.
@@ -199,13 +202,12 @@ class TrainingNode:
             for submodel in np.unique(units["submodel"]).tolist():
                 piece, trainer = self._piece(submodel, order.round), self._trainers.get(submodel)
                 if trainer is None or trainer.piece is not piece or trainer.rate != rate:
-                    trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device)
+                    trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device, self._own)
                     self._trainers[submodel] = trainer
-                trainer.personal, trainer.round = self._personal, order.round
                 whole = order.extracted == WHOLE
                 start = piece.extract(received) if whole else received
                 its_own = units[units["submodel"] == submodel]
-                for part in self._sums(trainer, start, its_own["id"], its_own["seed"], order.clips, report):
+                for part in self._sums(trainer, start, its_own, order, report):
                     if whole:
                         piece.embed_add(sums, part)
                     else:
@@ -219,15 +221,15 @@ class TrainingNode:
         self,
         trainer: _PieceTrainer,
         start: dict[str, Tensor],
-        clients: NDArray[np.int64],
-        seeds: NDArray[np.void],
-        clips: Sequence[float],
+        units: NDArray[np.void],
+        order: RoundOrder,
         report: TrainReport,
     ) -> Iterator[dict[str, NDArray[np.float64]]]:
         """Sums of the clipped updates of clients that train the same piece, in its shape.
 
         A stack that raises, or has no room on a GPU, is cut in two, until it is clear which client fails.
         """
+        clients, seeds = units["id"], units["seed"]
         waiting = self._by_places(clients, trainer, report)
         while waiting:
             places, members = waiting.pop()
@@ -246,7 +248,7 @@ class TrainingNode:
                     continue
                 self._apart.add((shape, slots))
                 lost = self.dataset.lost(clients[members], stack.cohort.sizes[: len(members)])
-                sums = trainer.train(start, stack, clips, report)
+                sums = trainer.train(start, stack, order.clips, report, order.round)
                 report.lose(clients[members[lost]])
             except torch.OutOfMemoryError:
                 if slots == 1:  # how much memory a client needs follows from its records: the others train

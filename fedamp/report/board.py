@@ -5,9 +5,8 @@ comes from a file that the organisation fills in. docs/releasing.md.
 """
 
 import datetime
-import json
+import math
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -98,7 +97,8 @@ def write_papers(run: Run, about: About, folder: Path) -> Path:
 
 def _papers(run: Run, about: About) -> Iterator[str]:
     made, facts = words.environment().overlay(autoescape=False), _facts(run)
-    made.filters["quoted"] = partial(json.dumps, ensure_ascii=False)  # which is YAML, too
+    flow: Any = {"allow_unicode": True, "default_flow_style": True, "width": math.inf}
+    made.filters["quoted"] = lambda value: str(yaml.safe_dump([value], **flow))[1:-2]
     name = f"{run.ledger.scenario}-{about.organisation}".lower()
     slug = "".join(letter if letter.isalnum() else "-" for letter in name)
     values = {"about": about, "facts": facts, "ledger": run.ledger, "run": run, "slug": slug}

@@ -12,9 +12,9 @@ from rich.console import Group, RenderableType
 
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, RunFolderError
-from fedamp.report import style, views
+from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures, sweep_pictures
-from fedamp.report.tables import Cells, comparison_cells, sweep_cells, sweep_notes
+from fedamp.report.tables import Cells, as_html, comparison_cells, printed, sweep_cells, sweep_notes
 from fedamp.report.words import KNOWN_SEED, given
 from fedamp.runs.run import Model, Run, frame_of, read_models
 from fedamp.studies import sweep
@@ -82,10 +82,10 @@ class Published(ABC):
         return Group(self.cells(answer).table(), *self.notes(answer))
 
     def __str__(self) -> str:
-        return views.printed(self.table()).export_text()
+        return printed(self.table()).export_text()
 
     def _repr_html_(self) -> str:
-        return views.as_html(self.table()) + style.all_inline(self.pictures())
+        return as_html(self.table()) + style.all_inline(self.pictures())
 
 
 def compare(folders: Sequence[Path]) -> "Comparison | Sweep":

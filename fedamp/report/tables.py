@@ -1,12 +1,13 @@
 """A table for each object that a command prints with ``--json``, at most 80 columns wide."""
 
+import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -42,6 +43,21 @@ LABELS = {
     "unamplified_epsilon": "unamplified",
     "weights_chosen_by": "weights",
 }
+
+
+PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
+
+
+def printed(shown: RenderableType) -> Console:
+    """A console of 80 columns that records and shows nothing itself, not even in a notebook."""
+    console = Console(file=io.StringIO(), width=80, record=True, force_jupyter=False)
+    console.print(shown)
+    return console
+
+
+def as_html(shown: RenderableType) -> str:
+    """One ``pre`` element that needs no style sheet."""
+    return printed(shown).export_html(inline_styles=True, code_format=PAGE)
 
 
 def text(value: Any, key: str = "") -> str:

@@ -23,7 +23,7 @@ from fedamp.base.text import harmless
 from fedamp.errors import InputError, fails_alone, needs_extras
 from fedamp.federation.losses import form_of, loss_of
 from fedamp.report.progress import RunProgress
-from fedamp.report.tables import run_table
+from fedamp.report.tables import as_html, printed, run_table
 from fedamp.report.words import ENDINGS, score
 from fedamp.runs import run
 
@@ -33,20 +33,7 @@ if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord
     from fedamp.server.setup import RunInputs
 
-PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
 Table = Callable[[Mapping[str, Any]], RenderableType]
-
-
-def printed(shown: RenderableType) -> Console:
-    """A console of 80 columns that records and shows nothing itself, not even in a notebook."""
-    console = Console(file=io.StringIO(), width=80, record=True, force_jupyter=False)
-    console.print(shown)
-    return console
-
-
-def as_html(shown: RenderableType) -> str:
-    """One ``pre`` element that needs no style sheet."""
-    return printed(shown).export_html(inline_styles=True, code_format=PAGE)
 
 
 class Answer(dict[str, Any]):

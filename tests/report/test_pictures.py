@@ -63,7 +63,7 @@ def test_a_merged_model_is_one_more_point(runs, merged):
         for line in pictures["accuracy-epsilon"].axes[0].lines
         if len(line.get_xdata()) == 1 and line.get_markerfacecolor() != "white"
     ]
-    expected = [[model.epsilon, 100 * model.accuracy] for model in models]
+    expected = [[model.epsilon, 100 * model.score[1]] for model in models]
     np.testing.assert_allclose(sorted(points), sorted(expected))
     assert comparison_pictures([models[1], models[1]]).keys() == {"accuracy-epsilon"}
 
