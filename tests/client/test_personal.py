@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import fedamp
-from fedamp.client.personal import PersonalLayers
+from fedamp.client.personal import Personal, PersonalLayers
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import InputError
@@ -52,7 +52,7 @@ def scenario(folder, **changes):
 def node_of(asked, file):
     prepared = prepare(asked)
     task = prepared.task.model_copy(update={"personal": str(file)})
-    return TrainingNode(task, asked.data.load(0, file.parent)), prepared.state.parameters
+    return TrainingNode(task, asked.data.load(0, file.parent), own=Personal), prepared.state.parameters
 
 
 def order(round_, clients):
