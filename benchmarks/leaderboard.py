@@ -19,7 +19,7 @@ import yaml
 from fedamp.accounting import Claims
 from fedamp.base.numbers import amount_of_bytes, at_most
 from fedamp.runs.records import Summary
-from fedamp.runs.verify import complaint, verify_ledger
+from fedamp.runs.verification import complaint, verify_ledger
 
 ENTRIES, PAGE = Path(__file__).parent / "leaderboard", Path(__file__).parents[1] / "docs" / "leaderboard.md"
 FILES = ("ledger.json", "scenario.yaml")  # what of a run can be handed out

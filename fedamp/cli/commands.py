@@ -291,7 +291,7 @@ def verify(
     """Recompute every number of a ledger, and find every change since the run or its release."""
     from fedamp.accounting.verify import is_bundle
     from fedamp.report.release import verify_release
-    from fedamp.runs.verify import checks_json, verify_ledger
+    from fedamp.runs.verification import checks_json, verify_ledger
 
     checks = verify_release(run_, key, head) if is_bundle(run_) else terminal.patiently(verify_ledger, run_, head)
     print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))
@@ -342,7 +342,7 @@ def doctor(
 ) -> None:
     """Versions, devices, Ray, and free memory; and what a deployment lacks, with the command that mends it."""
     from fedamp.cli.doctor import examine_machine, examine_node, examine_server, examine_site, examine_superlink
-    from fedamp.runs.verify import checks_json
+    from fedamp.runs.verification import checks_json
 
     checks = examine_superlink(superlink, root_certificates) if superlink else []
     checks += examine_node(*node) if node else []

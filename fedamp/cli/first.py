@@ -69,7 +69,7 @@ def check(
     from fedamp.data.dataset import WRONG_RECORDS
     from fedamp.federation.losses import brings_code, look_for_files
     from fedamp.federation.plan import make_plan, privacy_units
-    from fedamp.runs.verify import checks_json
+    from fedamp.runs.verification import checks_json
 
     asked = load_scenario(scenario, overrides)
     look_for_files(asked)

@@ -111,7 +111,7 @@ def verify(
     from fedamp.population.account import known_to
     from fedamp.population.store import Population
     from fedamp.population.total import ledger_of
-    from fedamp.runs.verify import checks_json
+    from fedamp.runs.verification import checks_json
 
     contents = Population(file).read()
     checks = [known_to(contents, run, ledger_of(run).get("population")) for run in runs or ()]

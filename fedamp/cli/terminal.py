@@ -143,7 +143,7 @@ def caution_about(scenario: "Scenario") -> None:
 
 def judge(checks: "Sequence[Check]", about: str = "") -> None:
     """A line about checks that call for caution; exit status 1 if a check fails."""
-    from fedamp.runs.verify import complaint
+    from fedamp.runs.verification import complaint
 
     if words := complaint(checks, "caution"):
         caution(f"{about}{words}")

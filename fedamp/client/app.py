@@ -32,7 +32,7 @@ from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
-from fedamp.federation.training import LocalTraining
+from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import generators_from
 from fedamp.models.model import WHOLE
 from fedamp.models.networks import build

@@ -13,7 +13,7 @@ import numpy as np
 from fedamp.accounting import Compose, Gaussian, Mechanism, NotPrivate, Repeat, from_json, group
 from fedamp.client.task import ClientTask, log
 from fedamp.errors import DeploymentError, FedampError, one_line
-from fedamp.federation.aggregation import Terms
+from fedamp.federation.terms import Terms
 from fedamp.population.account import prices
 from fedamp.population.store import Overspent, Population, PopulationError, Use, counted
 

@@ -24,8 +24,8 @@ from fedamp.data.table import kept
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DataError, DeploymentError
+from fedamp.federation.local_training import DEPLOYED_RECORDS
 from fedamp.federation.losses import form_of
-from fedamp.federation.training import DEPLOYED_RECORDS
 
 
 class StartedAgainError(DeploymentError):

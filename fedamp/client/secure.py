@@ -34,8 +34,8 @@ from fedamp.client.configuration import task_of
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DeploymentError, FedampError, one_line
-from fedamp.federation.aggregation import STEPS, Terms
 from fedamp.federation.check_in import Attendance
+from fedamp.federation.terms import STEPS, Terms
 from fedamp.models.model import WHOLE
 from fedamp.noise.gaussian import Address, add_gaussian, grid_of
 from fedamp.secure.member import Member

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedamp import rng
 from fedamp.data import PaddedRecords
 from fedamp.errors import one_line
-from fedamp.federation.training import LocalTraining
+from fedamp.federation.local_training import LocalTraining
 
 # Numbers of updates to compare, twice, before units are taken to keep apart; and stacks, at most.
 _COMPARED, _TRIES = 40_000, 100

@@ -14,9 +14,9 @@ from pydantic import Field
 from fedamp.base.devices import is_gpu
 from fedamp.base.record import Record
 from fedamp.data.sections import Data
-from fedamp.federation.aggregation import Terms
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.submodels import AnySubmodels
-from fedamp.federation.training import LocalTraining
+from fedamp.federation.terms import Terms
 from fedamp.models.custom import is_import_path
 from fedamp.models.model import Model
 

@@ -18,8 +18,8 @@ from fedamp.base.devices import is_gpu
 from fedamp.client.stacked_networks import FullyConnected, for_all_clients, stacked
 from fedamp.client.stacks import MILD_RATE, Batches, why_alone
 from fedamp.data import PaddedRecords
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import CrossEntropy, Loss
-from fedamp.federation.training import LocalTraining
 from fedamp.models.custom import generators_from
 
 # Outputs [records, ...] of one client: forward(parameters, inputs [records, ...], *arguments of the client).

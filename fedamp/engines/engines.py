@@ -20,11 +20,11 @@ from fedamp.engines import flower
 from fedamp.engines.simulation import FIRST_NODE, LOGGER, SerialGrid, SimulationGrid
 from fedamp.engines.wire import NO_UNIT, RoundOrder
 from fedamp.errors import InputError, ScenarioError, fails_alone, missing
-from fedamp.federation.aggregation import SecureAggregation
 from fedamp.federation.losses import brings_code
 from fedamp.federation.plan import Plan
 from fedamp.federation.running import Engine, Faults
 from fedamp.federation.scenario import Scenario
+from fedamp.federation.terms import SecureAggregation
 from fedamp.models.custom import is_import_path
 
 CLIENT_APP = "fedamp.client.app:app"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fedamp.base import given
 from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form, Labels
 from fedamp.errors import DataError, FederationError, InputError, ModelError, one_line
-from fedamp.federation.training import LocalTraining
+from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import import_own, is_import_path, is_there
 from fedamp.models.model import OF_LIBRARY, Model
 from fedamp.models.units import unknown

@@ -31,14 +31,14 @@ from fedamp.accounting.bounds import Method
 from fedamp.base.numbers import at_most
 from fedamp.base.section import Steps, lengths
 from fedamp.errors import ScenarioError
-from fedamp.federation.aggregation import SecureAggregation, Terms
 from fedamp.federation.check_in import Attendance, CheckIn
-from fedamp.federation.clipping import ClippingRule, clipping_of
 from fedamp.federation.mixing import Mixing
 from fedamp.federation.noise import drawn_by
+from fedamp.federation.norms import ClippingRule, clipping_of
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.submodels import Part, SubmodelScheme
+from fedamp.federation.terms import SecureAggregation, Terms
 from fedamp.noise.banded import path_noise
 from fedamp.noise.independent import Noise
 

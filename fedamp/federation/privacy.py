@@ -7,8 +7,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from fedamp.accounting.sampling import PRECISION
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, no_truth
 from fedamp.federation.check_in import AnyCheckIn
-from fedamp.federation.clipping import AdaptiveClip
 from fedamp.federation.noise import AnyNoise, IndependentNoise
+from fedamp.federation.norms import AdaptiveClip
 
 
 class NoiseCohort(Section):

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedamp.data.partition import NaturalPartition
-from fedamp.federation.aggregation import SecureAggregation
 from fedamp.federation.check_in import MinSeparation
-from fedamp.federation.clipping import AdaptiveClip
 from fedamp.federation.noise import BandedNoise
+from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.submodels import NoSubmodels
+from fedamp.federation.terms import SecureAggregation
 
 Asked = Any
 """A scenario, in :mod:`fedamp.federation.scenario`, which imports this module."""

@@ -13,8 +13,8 @@ from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, Section
 from fedamp.data.sections import Data
-from fedamp.federation.aggregation import AnyAggregation, PlainAggregation
 from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.mixing import Mixing
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.optimizers import ServerUpdate
@@ -22,7 +22,7 @@ from fedamp.federation.privacy import Privacy
 from fedamp.federation.refusals import refuse
 from fedamp.federation.running import Engine, Faults, Federation, Trackers
 from fedamp.federation.submodels import AnySubmodels, NoSubmodels
-from fedamp.federation.training import LocalTraining
+from fedamp.federation.terms import AnyAggregation, PlainAggregation
 from fedamp.models.model import Model
 
 LONGEST_RUN = 1_000_000

@@ -13,7 +13,7 @@ from fedamp.errors import RunFolderError
 from fedamp.runs.chain import salted
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import Bracket, Charged, Epsilon, Quality, Score
-from fedamp.runs.run import Model, Run
+from fedamp.runs.run import ReleasedModel, Run
 
 
 class MergedSummary(FileRecord):
@@ -80,7 +80,7 @@ class Certificate(Charged):
 
 
 @dataclass(frozen=True)
-class Merged(Model):
+class Merged(ReleasedModel):
     """A merged model, as its files say; quality is of the released model on the public test set."""
 
     page: ClassVar[str] = "merged.html.j2"

@@ -16,7 +16,7 @@ from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures, sweep_pictures
 from fedamp.report.tables import Cells, as_html, comparison_cells, printed, sweep_cells, sweep_notes
 from fedamp.report.words import KNOWN_SEED, given
-from fedamp.runs.run import Model, Run, frame_of, read_models
+from fedamp.runs.run import ReleasedModel, Run, frame_of, read_models
 from fedamp.studies import sweep
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Comparison(Published):
     cells = staticmethod(comparison_cells)
     notes = staticmethod(lambda answer: [f"caution: {caution}" for caution in answer["cautions"]])
 
-    def __init__(self, models: Sequence[Model]) -> None:
+    def __init__(self, models: Sequence[ReleasedModel]) -> None:
         self.models = models
 
     def to_json(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Sweep(sweep.Sweep, Published):
         return sweep_pictures(self) if any(each.score for each in self.outcomes) else {}
 
 
-def facts(model: Model) -> dict[str, Any]:
+def facts(model: ReleasedModel) -> dict[str, Any]:
     """A row of the comparison; keys that only a run has are None for a merged model."""
     run = model if isinstance(model, Run) else None
     return {
@@ -182,7 +182,7 @@ def facts(model: Model) -> dict[str, Any]:
     }
 
 
-def cautions(models: Sequence[Model]) -> list[str]:
+def cautions(models: Sequence[ReleasedModel]) -> list[str]:
     """Reasons why the numbers of these models cannot be compared, or do not hold together."""
     runs = [model for model in models if isinstance(model, Run)]
     private = [model.promise for model in models if model.is_private]

@@ -18,8 +18,8 @@ from fedamp.report.comparison import Comparison
 from fedamp.report.pictures import run_pictures
 from fedamp.report.tables import spread
 from fedamp.report.words import environment
-from fedamp.runs.run import Model, Run, read_models
-from fedamp.runs.verify import complaint
+from fedamp.runs.run import ReleasedModel, Run, read_models
+from fedamp.runs.verification import complaint
 from fedamp.studies.sweep import run_folders
 
 CAPTIONS = {
@@ -69,7 +69,7 @@ def _inline(pictures: Mapping[str, Figure]) -> list[tuple[str, str]]:
     return [(style.inline(picture), CAPTIONS[name]) for name, picture in pictures.items()]
 
 
-def interpretation(model: Model) -> str:
+def interpretation(model: ReleasedModel) -> str:
     """The guarantee of the released models in one sentence."""
     stated, mechanism = model.stated, model.stated.mechanism
     if isinstance(model, Run) and model.ledger.epsilon_follows:

@@ -17,7 +17,7 @@ from fedamp.data import LabelCounts
 from fedamp.report import style, words
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import RoundRecord, Score
-from fedamp.runs.run import Model, Run, read_run
+from fedamp.runs.run import ReleasedModel, Run, read_run
 from fedamp.studies.sweep import REPEATED, Outcome, Sweep
 
 COST = "privacy cost ε, at most (less is better)"
@@ -39,7 +39,7 @@ def run_pictures(run: Run) -> dict[str, Figure]:
     return {"rounds": _by_round([run])} if run.evaluated or run.is_private else {}
 
 
-def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
+def comparison_pictures(models: Sequence[ReleasedModel]) -> dict[str, Figure]:
     """Pictures of several models by name: of the runs by round, of all by quality and epsilon."""
     evaluated = [model for model in models if model.score is not None]
     runs = [model for model in models if isinstance(model, Run)]
@@ -51,7 +51,7 @@ def comparison_pictures(models: Sequence[Model]) -> dict[str, Figure]:
     return pictures
 
 
-def _by_round(models: Sequence[Model]) -> Figure:
+def _by_round(models: Sequence[ReleasedModel]) -> Figure:
     """Quality, if it was measured, and epsilon of runs; of one alone also without amplification, and the budget."""
     runs = {index: model for index, model in enumerate(models) if isinstance(model, Run)}  # others have no rounds
     measured, private = (
@@ -85,7 +85,7 @@ def _by_round(models: Sequence[Model]) -> Figure:
     return canvas
 
 
-def _models_by_cost(models: Sequence[Model]) -> Figure:
+def _models_by_cost(models: Sequence[ReleasedModel]) -> Figure:
     """Every final model at its charged epsilon (filled), and each run also without amplification (hollow)."""
     canvas, (axes,) = style.figure(f"what {_metric(models)} costs", _protection(models))
     costs: list[float] = []
@@ -210,7 +210,7 @@ def _line(index: int, points: int) -> dict[str, Any]:
     return style.look(index).options | {"markersize": 5, "markevery": (3 * index % every, every)}
 
 
-def _add_key(canvas: Figure, models: Mapping[int, Model], also: Sequence[Line2D] = ()) -> None:
+def _add_key(canvas: Figure, models: Mapping[int, ReleasedModel], also: Sequence[Line2D] = ()) -> None:
     """The look of each model, the best model first, below the picture."""
     handles = list(also)
     for index, model in sorted(models.items(), key=lambda item: -_shown(item[1].score)):
@@ -265,22 +265,22 @@ def _shown(score: Score | None) -> float:
     return 100 * value if words.is_share(name) else value
 
 
-def _final_words(model: Model) -> str:
+def _final_words(model: ReleasedModel) -> str:
     name, value = model.score or ("accuracy", 0.0)
     return f"{100 * value:.1f} %" if words.is_share(name) else f"{words.metric(name)} {value:.3g}"
 
 
-def _metric(models: Sequence[Model]) -> str:
+def _metric(models: Sequence[ReleasedModel]) -> str:
     """The leading metric; of models of several tasks, all that lead."""
     return " or ".join(map(words.metric, sorted({model.score[0] for model in models if model.score})))
 
 
-def _quality_axis(axes: Axes, models: Sequence[Model], values: Iterable[float]) -> None:
+def _quality_axis(axes: Axes, models: Sequence[ReleasedModel], values: Iterable[float]) -> None:
     percent = any(words.is_share(model.score[0]) for model in models if model.score)
     style.quality(axes, _metric(models), percent, values)
 
 
-def _protection(models: Sequence[Model]) -> str:
+def _protection(models: Sequence[ReleasedModel]) -> str:
     """The subjects of the guarantees, and their deltas."""
     private = [model.promise for model in models if model.is_private]
     if not private:

@@ -29,7 +29,7 @@ from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY
 from fedamp.runs.records import LedgerRecord
 from fedamp.runs.run import read_run
-from fedamp.runs.verify import complaint, model_check, scenario_check
+from fedamp.runs.verification import complaint, model_check, scenario_check
 
 MODEL, LEDGER, SCENARIO, PAGE = FILES
 LEFT_OUT = {"description", "engine", "federation", "trackers"}  # what the plan reads of them is filled in elsewhere

@@ -21,9 +21,9 @@ from fedamp.base.files import write_atomically, write_secret, writing
 from fedamp.base.version import version
 from fedamp.errors import FederationError, InputError, RunFolderError
 from fedamp.federation import reader
-from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
+from fedamp.federation.terms import PlainAggregation
 from fedamp.population.account import PopulationRecord
 from fedamp.runs import chain
 from fedamp.runs.folder import RunFolder

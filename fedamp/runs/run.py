@@ -23,7 +23,7 @@ from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import plan_of
 from fedamp.runs.records import Charged, LedgerRecord, Quality, RoundRecord, Score, Summary, reports
-from fedamp.runs.verify import contradictions, verify_ledger
+from fedamp.runs.verification import contradictions, verify_ledger
 
 if TYPE_CHECKING:
     import pandas
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 READERS = {"certificate.json": "fedamp.merging.merged:read_merged"}
-"""What reads a folder with this file, from the folder and a name: a :class:`Model` that is no run."""
+"""What reads a folder with this file, from the folder and a name: a :class:`ReleasedModel` that is no run."""
 
 
-class Model(ABC):
+class ReleasedModel(ABC):
     """A released model with its guarantee, as reports show it alone or beside others.
 
     Attributes:
@@ -92,7 +92,7 @@ class Model(ABC):
 
 
 @dataclass(frozen=True)
-class Run(Model):
+class Run(ReleasedModel):
     """A run that has ended and has released at least one round: read only."""
 
     page: ClassVar[str] = "run.html.j2"
@@ -260,7 +260,7 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
     return pandas.DataFrame(rows)
 
 
-def read_models(folders: Sequence[Path]) -> list[Model]:
+def read_models(folders: Sequence[Path]) -> list[ReleasedModel]:
     """Read folders of runs and of other models, each named by the shortest end of its path that is unique.
 
     RunFolderError: one of them is missing, damaged, or given twice.
@@ -271,7 +271,7 @@ def read_models(folders: Sequence[Path]) -> list[Model]:
             raise RunFolderError(f"{folders[index]}: given twice")
     while len({path.parts[-depth:] for path in paths}) < len(paths):
         depth += 1
-    models: list[Model] = []
+    models: list[ReleasedModel] = []
     for folder, path in zip(folders, paths, strict=True):
         reader_ = next((READERS[file] for file in READERS if (folder / file).is_file()), "fedamp.runs.run:read_run")
         module, _, name = reader_.partition(":")

@@ -15,11 +15,11 @@ from fedamp.accounting.verify import Check, Verdict
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
 from fedamp.data.dataset import TO_TEST
 from fedamp.errors import ScenarioError, fails_alone
+from fedamp.federation.local_training import DEPLOYED_RECORDS
 from fedamp.federation.plan import DUMMY_WORK, PROTECTIONS, Plan, Protection, make_plan, weakness
-from fedamp.federation.training import DEPLOYED_RECORDS
 from fedamp.models.custom import is_import_path
 from fedamp.noise.banded import path_noise
-from fedamp.runs.verify import complaint
+from fedamp.runs.verification import complaint
 from fedamp.server.rehearsal import how_clients_train, seconds_of_a_unit
 from fedamp.server.setup import RunInputs
 from fedamp.server.traffic import in_words, traffic_of

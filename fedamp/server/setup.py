@@ -37,7 +37,7 @@ from fedamp.server.evaluate import Evaluation, evaluate
 from fedamp.strategies.aggregation import ClippedSums, ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy, WriteDown
-from fedamp.strategies.secure import SecureSums
+from fedamp.strategies.secure_sums import SecureSums
 
 # A larger stack of clients leaves a CPU's caches, a smaller one spends its time on calls; torch's convolutions of many
 # clients are slower. All are powers of two, like the slots of a stack.

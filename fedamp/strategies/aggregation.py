@@ -16,7 +16,7 @@ from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
-from fedamp.federation.aggregation import Terms
+from fedamp.federation.terms import Terms
 from fedamp.models.pieces import Piece
 
 log = logging.getLogger("fedamp.server")

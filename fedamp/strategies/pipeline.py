@@ -19,7 +19,7 @@ from fedamp.base.section import at
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DivergedError, FederationError, tell
-from fedamp.federation.clipping import NormCounts
+from fedamp.federation.norms import NormCounts
 from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.plan import Plan
 from fedamp.models.pieces import Pieces

@@ -15,8 +15,8 @@ from fedamp.data.sections import DigitsData, NpzData
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DataError
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.submodels import NoSubmodels
-from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 
 

@@ -21,8 +21,8 @@ from fedamp.client.training import Trainer
 from fedamp.client.worker import TrainingNode
 from fedamp.data import PaddedRecords
 from fedamp.errors import DataError
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
-from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from fedamp.server.setup import prepare

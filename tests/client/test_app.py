@@ -14,7 +14,7 @@ from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import Data, DigitsData, NpzData
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status
 from fedamp.errors import DeploymentError
-from fedamp.federation.training import LocalTraining
+from fedamp.federation.local_training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client import federation

@@ -16,7 +16,7 @@ from fedamp.client import budget, policy
 from fedamp.client.policy import check, use_of
 from fedamp.client.task import ClientTask
 from fedamp.errors import DeploymentError
-from fedamp.federation.aggregation import Terms
+from fedamp.federation.terms import Terms
 from fedamp.population import store
 from fedamp.population.store import Population
 from fedamp.server.loop import ask

@@ -20,9 +20,9 @@ from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.simulation import Demand
 from fedamp.engines.wire import RoundOrder
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import LOSSES
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
-from fedamp.federation.training import LocalTraining
 from fedamp.models.inspection import kept_per_record
 from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters

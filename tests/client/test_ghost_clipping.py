@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from fedamp.client.clipping import clip_and_sum, quantum
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.data import PaddedRecords
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import LOSSES
-from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import build
 from tests.client.federation import task_of

@@ -12,7 +12,7 @@ from fedamp.data.sections import Data, DigitsData, ExternalData
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, Status
 from fedamp.errors import DeploymentError
-from fedamp.federation.training import LocalTraining
+from fedamp.federation.local_training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client import federation, own_apps

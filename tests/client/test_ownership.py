@@ -13,8 +13,8 @@ import fedamp
 from fedamp import rng
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels
-from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from fedamp.models.units import Blocks, Units

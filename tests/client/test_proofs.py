@@ -9,7 +9,7 @@ import pytest
 
 from fedamp.client import proofs, worker
 from fedamp.engines import flower
-from fedamp.federation.training import LocalTraining
+from fedamp.federation.local_training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client.federation import order_of, records, task_of, trained

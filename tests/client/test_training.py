@@ -12,7 +12,7 @@ from fedamp.client.stacked_networks import Convolutional, ReluMaxPool, layers_of
 from fedamp.client.training import Trainer
 from fedamp.data import PaddedRecords
 from fedamp.federation import losses
-from fedamp.federation.training import LocalTraining
+from fedamp.federation.local_training import LocalTraining
 from fedamp.models.masks import Masks
 from fedamp.models.model import Model
 from fedamp.models.networks import Network, build

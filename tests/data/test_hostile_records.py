@@ -11,7 +11,7 @@ from fedamp.data.form import Form
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import NpzData, TabularData
 from fedamp.engines.wire import RoundOrder, rows
-from fedamp.federation.training import LocalTraining
+from fedamp.federation.local_training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client.federation import task_of, trained

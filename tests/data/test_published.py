@@ -13,8 +13,8 @@ from fedamp.data.form import Form
 from fedamp.data.published import InstEvalData
 from fedamp.data.sections import IdxData, KnownImages
 from fedamp.errors import DataError
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import form_of
-from fedamp.federation.training import LocalTraining
 from fedamp.models.model import Model
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (30, 4, 6), dtype=np.uint8)

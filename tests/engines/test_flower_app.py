@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedamp.federation import reader
-from fedamp.runs.verify import verify_ledger
+from fedamp.runs.verification import verify_ledger
 from fedamp.server.setup import prepare
 from tests.deployment.machines import free_port, running, wait
 from tests.documentation import ROOT, shell

@@ -11,7 +11,7 @@ from fedamp.errors import InputError
 from fedamp.federation.cost import privacy_cost
 from fedamp.federation.noise import BANDS
 from fedamp.federation.plan import make_plan
-from fedamp.runs.verify import verify_ledger
+from fedamp.runs.verification import verify_ledger
 from tests.federations import small
 from tests.server.plays import ledger_of, play_in
 

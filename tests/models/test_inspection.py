@@ -10,8 +10,8 @@ from torch import nn
 from fedamp.client.task import StackSize
 from fedamp.client.worker import TrainingNode
 from fedamp.errors import ModelError
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import CrossEntropy, Functions
-from fedamp.federation.training import LocalTraining
 from fedamp.models.inspection import Cost, check, cost, kept_per_record, prove_silence
 from fedamp.models.model import Model
 from fedamp.models.networks import build

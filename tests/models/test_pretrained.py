@@ -137,8 +137,8 @@ def test_adapters_of_peft_train_as_they_do_there():
     """A client's update after two steps, stacked with others, against torch's own SGD on the model of the libraries."""
     from fedamp.client.training import Trainer
     from fedamp.data import PaddedRecords
+    from fedamp.federation.local_training import LocalTraining
     from fedamp.federation.losses import TokenCrossEntropy
-    from fedamp.federation.training import LocalTraining
     from fedamp.models.pieces import Piece
 
     asked = Model(**GPT, options={**SMALL, "lora": LORA})

@@ -12,7 +12,7 @@ from fedamp.federation.plan import make_plan
 from fedamp.population.account import CLAIM, charged, known_to
 from fedamp.population.store import Population, PopulationError
 from fedamp.population.total import total
-from fedamp.runs.verify import verify_ledger
+from fedamp.runs.verification import verify_ledger
 
 SCENARIO = {
     "name": "people",

@@ -14,7 +14,7 @@ import pytest
 from fedamp.errors import InputError
 from fedamp.report.page import write_report
 from fedamp.report.words import KNOWN_SEED
-from fedamp.runs.verify import verify_ledger
+from fedamp.runs.verification import verify_ledger
 from tests.chains import forge
 
 

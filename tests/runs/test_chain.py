@@ -18,7 +18,7 @@ from fedamp.report.comparison import compare
 from fedamp.report.page import write_report
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.run import read_run
-from fedamp.runs.verify import verify_ledger
+from fedamp.runs.verification import verify_ledger
 from fedamp.server.launch import launch
 from tests.chains import change_ledger, forge
 from tests.federations import Silent, small

@@ -16,7 +16,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from fedamp.engines.simulation import FIRST_NODE, Node, SimulationGrid
 from fedamp.errors import FederationError, ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
-from fedamp.runs.verify import verify_ledger
+from fedamp.runs.verification import verify_ledger
 from fedamp.server.custom_app import LOG, AppStrategy
 from tests.client import own_apps
 from tests.documentation import ROOT

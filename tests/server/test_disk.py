@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from fedamp.errors import UnwritableError
-from fedamp.runs.verify import verify_ledger
+from fedamp.runs.verification import verify_ledger
 from fedamp.server.launch import launch
 from tests.federations import Silent, small, write_small
 from tests.server.plays import model_of, rounds_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedamp.runs.verify import verify_ledger
+from fedamp.runs.verification import verify_ledger
 from tests.federations import small, write_small
 from tests.server.forks import Forks
 from tests.server.plays import Killed, killed_at, ledger_of, model_of, play_in, rounds_of

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from fedamp.client.clipping import quantum
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
-from fedamp.federation.clipping import AdaptiveClip, NormCounts, clipping_of
+from fedamp.federation.norms import AdaptiveClip, NormCounts, clipping_of
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters

@@ -19,7 +19,7 @@ from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.runs.folder import RunFolder
 from fedamp.server.loop import ask, play
 from fedamp.server.setup import prepare
-from fedamp.strategies.secure import honest_norm
+from fedamp.strategies.secure_sums import honest_norm
 from tests.federations import Silent, small
 from tests.orders import order_in
 from tests.server.plays import ledger_of, rounds_of

@@ -23,11 +23,11 @@ from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError
 from fedamp.federation.check_in import log_mean
+from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.training import LocalTraining
 from fedamp.noise.banded import matched
 from fedamp.studies.audit.bound import Attacks, Claim, Finding, Worlds, examine
 from fedamp.studies.audit.planted import PlantedFederation, records_of

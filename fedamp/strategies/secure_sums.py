@@ -17,8 +17,8 @@ from fedamp.client.secure import Agreement, length_of, sums_of
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
-from fedamp.federation.aggregation import STEPS, SecureAggregation, Terms
 from fedamp.federation.plan import Plan
+from fedamp.federation.terms import STEPS, SecureAggregation, Terms
 from fedamp.noise.gaussian import grid_of
 from fedamp.secure.collector import Collector
 from fedamp.secure.member import DIGEST, SHARES

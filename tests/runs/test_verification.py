@@ -9,7 +9,7 @@ import pytest
 from fedamp.errors import RunFolderError
 from fedamp.runs.ledger import WRITTEN_BY
 from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED
-from fedamp.runs.verify import verify_ledger
+from fedamp.runs.verification import verify_ledger
 from fedamp.server.launch import launch
 from tests.chains import change_ledger
 from tests.federations import Silent, small

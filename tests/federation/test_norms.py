@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedamp.federation.clipping import (
+from fedamp.federation.norms import (
     LARGEST_SCALE,
     SMALLEST_SCALE,
     AdaptiveClip,
