@@ -111,7 +111,10 @@ def page() -> str:
                 cells = (each.name, each.says, each.state, where)
                 lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         for state in IN_SHORT:
-            names = ", ".join(each.name for each in listed if each.state == state)
+            kinds: dict[str, list[str]] = {}
+            for kind, _, number in (each.name.partition(" ") for each in listed if each.state == state):
+                kinds.setdefault(kind, []).append(number)
+            names = "; ".join(f"{kind} {', '.join(numbers)}" for kind, numbers in kinds.items())
             lines += ["", f"{state.capitalize()}: {names}."]
     return "\n".join([*lines, ""])
 
