@@ -3,6 +3,7 @@
 One torch thread: the models are tiny, and test processes share the cores.
 """
 
+import gc
 import io
 import os
 import re
@@ -47,6 +48,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") or item.path.parent.name == "deployment":
             item.add_marker(pytest.mark.timeout(3600))
+
+
+gc.disable()  # while the tests are collected: nothing is garbage then
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: to look through it at each collection takes as long as many tests."""
+    gc.enable()
+    gc.freeze()
 
 
 MARK = "FEDAMP_TEST_SESSION"  # in the environment of all that a session starts

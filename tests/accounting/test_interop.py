@@ -11,12 +11,10 @@ import pytest
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant, pld_privacy_accountant_test
-from opacus import PrivacyEngine
-from opacus.accountants.utils import get_noise_multiplier
 from scipy.stats import norm
 
 from fedamp.accounting import Gaussian, Poisson, Repeat, SubstitutedPoissonGaussian, WithoutReplacement
-from fedamp.accounting.interop import from_dp_accounting, opacus
+from fedamp.accounting.interop import from_dp_accounting
 from fedamp.accounting.interop.flower import Accountant as ForFlower
 from fedamp.accounting.interop.google import Accountant as ForGoogle
 from tests.accounting.oracles import delta_of
@@ -119,6 +117,11 @@ def test_black_boxes_of_later_versions_compose(name, fields):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_opacus_trains_with_our_accountant():
+    from opacus import PrivacyEngine
+    from opacus.accountants.utils import get_noise_multiplier
+
+    from fedamp.accounting.interop import opacus
+
     generator = torch.Generator().manual_seed(0)
     records = torch.utils.data.TensorDataset(torch.randn(200, 4, generator=generator), torch.zeros(200).long())
     engine, module = PrivacyEngine(accountant="fedamp"), torch.nn.Linear(4, 2)
@@ -222,6 +225,8 @@ def test_one_release_of_flower_costs_what_the_batch_costs():
 
 @pytest.mark.parametrize("rate", [1.7, -0.1, math.nan])
 def test_a_rate_that_there_cannot_be_is_refused_by_opacus_accountant(rate):
+    from fedamp.accounting.interop import opacus
+
     ours = opacus.Accountant()
     with pytest.raises(ValueError, match="rate must be"):
         ours.step(noise_multiplier=1.0, sample_rate=rate)

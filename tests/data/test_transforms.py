@@ -7,7 +7,6 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-import transformers
 from scipy import ndimage, signal
 
 from fedamp.data import transforms
@@ -160,6 +159,8 @@ def test_every_transform_has_an_example():
 @pytest.fixture
 def encoder(tmp_path, monkeypatch):
     """A folder as Hugging Face's hub has them, with random weights."""
+    import transformers
+
     monkeypatch.setenv("FEDAMP_MODELS", str(tmp_path))
     torch.manual_seed(1)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

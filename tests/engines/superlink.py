@@ -13,12 +13,10 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto import fleet_pb2
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.serverapp import Grid
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.fab import Fab
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
-from flwr.superlink.main import create_app
-from flwr.superlink.servicer.fleet import fleet_handlers
 
 from tests.deployment.machines import free_port, wait
 
@@ -99,6 +97,8 @@ class Node:
         self._header(message, Object("Message", body=os.urandom(20)).tree())
 
     def _header(self, message: Message, tree: ObjectTree) -> str:
+        from flwr.superlink.servicer.fleet import fleet_handlers
+
         header = message_to_proto(remove_content_from_message(message))
         header.metadata.message_id = tree.object_id
         request = fleet_pb2.PushMessagesRequest(messages_list=[header], message_object_trees=[tree])
@@ -112,11 +112,13 @@ class Link:
     """A SuperLink with one run at a time, which its server plays: without a beat, Flower ends it after a minute."""
 
     def __init__(self) -> None:
+        from flwr.superlink.main import create_app  # takes a second
+
         self.port, app = free_port(), create_app()
         self.state = app.state.linkstate_factory.state()
         self.server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="critical", ws="none"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
-        self.grids: list[HttpGrid] = []
+        self.grids: list[Grid] = []
         self.begin()
         self.ended = threading.Event()
         self.beating = threading.Thread(target=self._beat, daemon=True)
@@ -132,8 +134,10 @@ class Link:
         TaskIdentity._run_id = TaskIdentity._task_id = TaskIdentity._node_id = None  # else Flower refuses another
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = self.run_id, self.task, 1
 
-    def grid(self) -> HttpGrid:
+    def grid(self) -> Grid:
         """As Flower hands it to a server app."""
+        from flwr.superlink.grid import HttpGrid
+
         grid = HttpGrid(f"127.0.0.1:{self.port}", insecure=True, token=self.token)
         grid.set_run(self.state.get_run_info(run_ids=[self.run_id])[0])
         self.grids.append(grid)

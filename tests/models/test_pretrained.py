@@ -3,10 +3,8 @@
 import warnings
 
 import numpy as np
-import peft
 import pytest
 import torch
-import transformers
 from safetensors.torch import save_file
 from torch import nn
 
@@ -26,6 +24,8 @@ GPT = {"name": "transformers:GPT2LMHeadModel", "vocabulary": 11}
 
 @pytest.fixture(autouse=True)
 def quiet():
+    import transformers
+
     transformers.logging.set_verbosity_error()
 
 
@@ -127,6 +127,9 @@ def test_files_that_do_not_fit_are_refused(net, tmp_path):
 
 def own(options=LORA):
     """The same model, by the libraries alone."""
+    import peft
+    import transformers
+
     settings = transformers.GPT2Config(
         **SMALL, vocab_size=11, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0, use_cache=False
     )
@@ -183,6 +186,8 @@ def pretrained(tmp_path):
     "submodels", [{"scheme": "none"}, {"scheme": "disjoint", "count": 2, "unowned": "partitioned"}]
 )
 def test_a_run_trains_adapters_alone_and_goes_back_to_peft(tmp_path, pretrained, submodels):
+    import peft
+
     folder, base = pretrained
     generator = np.random.default_rng(1)
     x, y = generator.integers(0, 11, (2, 60, 8))
