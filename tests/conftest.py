@@ -81,6 +81,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that compare no bits of updates: the smallest models are tried 100 times otherwise."""
+    monkeypatch.setattr("fedamp.client.stacks._TRIES", 1)
+
+
 def started() -> list[psutil.Process]:
     """The other processes of this session that are running."""
     found = []

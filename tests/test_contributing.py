@@ -48,6 +48,7 @@ CONTRACTS = {
 }
 
 
+@pytest.mark.slow  # what the page adds is made and used below
 def test_additions_meet_the_contracts_of_their_families(copy):
     asked = ["-p", "many_answers_contract", *CONTRACTS.values(), "-k", " or ".join(CONTRACTS)]
     command = [sys.executable, "-m", "pytest", "-v", "-x", *asked]

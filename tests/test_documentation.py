@@ -37,6 +37,7 @@ FOREIGN = {
 FOREIGN |= {"fedamp-accounting", "nginx", "openssl", "pip", "ray", "sh"}
 FOREIGN |= {"apt", "echo", "install", "systemctl", "useradd"}  # of the system, as root: nobody but a reader runs these
 
+pytestmark = pytest.mark.usefixtures("few_tries")
 BASE = {
     "name": "base",
     "data": {"name": "digits", "clients": 60},

@@ -83,7 +83,7 @@ def test_amplified_cost_is_at_most_the_cost_without_amplification(noise):
             assert event.delta(cost).upper <= max(unamplified.delta(cost).upper, DELTA) * 1.05, event
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.1])
+@pytest.mark.parametrize("noise", [pytest.param(0.01, marks=pytest.mark.slow), 0.1])
 def test_no_round_of_a_curve_is_above_the_cost_without_amplification(noise):
     beside = Compose([Allocation(Gaussian(noise), 2, 10), Repeat(Gaussian(0.3), 4)])
     for event in (*hiding(noise)[:4], beside):
@@ -98,7 +98,10 @@ NARROW = {0.01: 0.002, 0.03: 0.007, 0.1: 0.04, 0.2: 0.008, 0.3: 0.008}
 """The widest relative bracket. At 0.1 ratios are too large to be sampled, and closed forms are log C(T, k) apart."""
 
 
-@pytest.mark.parametrize(("noise", "widest"), NARROW.items())
+@pytest.mark.parametrize(
+    ("noise", "widest"),
+    [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] in (0.03, 0.2))) for each in NARROW.items()],
+)
 def test_brackets_are_narrow(noise, widest):
     one = Gaussian(noise)
     together = Repeat(Poisson(Compose([Gaussian(2 * noise), Submodels(one, 3)]), 0.1), 40)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -137,7 +137,8 @@ def records(scale):
     return Records(inputs, generator.integers(0, CLASSES, size=(4, 3)), generator.integers(1, 4, size=4))
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.mark.usefixtures("few_tries")
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     case=st.sampled_from(sorted(MODELS)),
     scheme=st.sampled_from(sorted(SCHEMES)),
@@ -231,6 +232,7 @@ PLAIN_RUN, NO_BIAS = f"{{name: '{__name__}:Plain'}}", f"{{name: '{__name__}:Plai
         (NO_BIAS, "{scheme: disjoint, count: 2, unowned: frozen}", "optimizer: adam"),
     ],
 )
+@pytest.mark.usefixtures("few_tries")
 def test_in_a_whole_run_nodes_that_were_left_out_stay_where_they_were(model, submodels, client, tmp_path):
     asked = small(
         f"model={model}", f"submodels={submodels}", f"client={{weight_decay: 0.1, {client}}}", "rounds=1",

@@ -1,5 +1,6 @@
 """What Flower tells a registered node: by default, and with each protection, the same whoever else checks in."""
 
+import itertools
 import json
 import shutil
 import threading
@@ -261,10 +262,16 @@ def cohorts(raw: dict[str, Any]) -> list[set[str]]:
 
 def two_seeds(machines: Machines | Here) -> list[int]:
     """Of one all nodes have a unit in each round, of the other the observer and some."""
-    found = [(seed, cohorts(scenario(machines, seed))) for seed in range(300)]
-    everybody = next(seed for seed, each in found if all(len(names) == 3 for names in each))
-    some = next(seed for seed, each in found if all(len(names) < 3 and OBSERVER in names for names in each))
-    return [everybody, some]
+    check_in = make_plan(reader.validate(scenario(machines), "hospitals"), CLIENTS).check_in
+
+    def first(condition: Callable[[set[str]], bool]) -> int:
+        for seed in itertools.count():
+            cohorts = check_in.cohorts(ROUNDS, CLIENTS, seed)
+            if all(condition({NODES[unit // 20] for unit in cohort.tolist()}) for cohort in cohorts):
+                return seed
+        raise AssertionError
+
+    return [first(lambda names: len(names) == 3), first(lambda names: len(names) < 3 and OBSERVER in names)]
 
 
 def told_in(machines: Machines | Here, raw: dict[str, Any], joined: bool = False) -> tuple[list, list, dict]:

@@ -23,6 +23,7 @@ SCENARIO = {
     "privacy": {"clip": 0.5, "noise_multiplier": 5.0, "epsilon": None},
     "engine": {"kind": "serial"},
 }
+ALL = {"check_in": {"scheme": "all"}}  # whose cost is known soonest
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_a_run_is_resumed_with_its_own_population_only(file, tmp_path, changes):
 
 
 def test_what_does_not_fit_is_refused_before_a_folder_is_made_and_what_fits_is_named(file, tmp_path):
-    costly = scenario(file, **{"privacy.noise_multiplier": 0.8})
+    costly = scenario(file, **ALL, **{"privacy.noise_multiplier": 0.8})
     with pytest.raises(PopulationError) as caught:
         fedamp.run(costly, tmp_path / "run")
     message = str(caught.value)
@@ -137,13 +138,13 @@ def test_what_does_not_fit_is_refused_before_a_folder_is_made_and_what_fits_is_n
     assert states(file) == []
     named = float(message.rpartition("noise_multiplier at least ")[2].partition(",")[0])
     with pytest.raises(PopulationError):
-        Opened(file, tmp_path / "less", **{"privacy.noise_multiplier": 0.95 * named}).play()
-    Opened(file, tmp_path / "enough", **{"privacy.noise_multiplier": named}).play()
+        Opened(file, tmp_path / "less", **ALL, **{"privacy.noise_multiplier": 0.95 * named}).play()
+    Opened(file, tmp_path / "enough", **ALL, **{"privacy.noise_multiplier": named}).play()
     assert states(file) == ["settled"]
 
 
 def test_for_noise_that_is_calibrated_an_epsilon_is_named(file, tmp_path):
-    asked = {"privacy.noise_multiplier": "auto", "privacy.epsilon": 3.0}
+    asked = ALL | {"privacy.noise_multiplier": "auto", "privacy.epsilon": 3.0}
     with pytest.raises(PopulationError) as caught:
         Opened(file, tmp_path / "run", **asked).play()
     named = float(str(caught.value).rpartition("privacy.epsilon at most ")[2])
@@ -245,11 +246,11 @@ def test_fewer_clients_than_people_charge_those_who_are_asked(file, tmp_path):
 def test_two_units_of_one_person_cost_that_person_as_a_group(tmp_path):
     file = tmp_path / "p.db"
     Population.new(file, [(str(n), "ann" if n < 2 else str(n)) for n in range(30)], 8.0, 1e-5)
-    Opened(file, tmp_path / "run").play()
+    Opened(file, tmp_path / "run", **ALL).play()
     population = Population(file)
     costs = population.read().spent()
     ann = population.person("ann")
-    # A group of two is at least two changes: twice mu, so four times the share of a Gaussian; hidden rounds cost more.
+    # A group of two is at least two changes: twice mu, so four times the share of a Gaussian, but for the tails' part.
     others = [cost for number, cost in enumerate(costs) if number != ann]
     assert len(others) == 28
     assert costs[ann] > 3.5 * max(others)

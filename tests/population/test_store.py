@@ -202,7 +202,7 @@ def test_killed_between_any_two_steps_it_is_as_before_or_after(tmp_path, home, r
             call(Population(tried / "p.db"))
         contents = Population(tried / "p.db").read()
         assert contents.spent() == pytest.approx([0 if after == "void" else SHARE] * 5)
-        step += max(1, step // 12)  # each of the first steps, and then some: the lines of a loop repeat
+        step += max(1, step // 6)  # each of the first steps, and then some: the lines of a loop repeat
     assert seen == {before, after}
 
 

@@ -53,7 +53,8 @@ def at_hand(name):
 # Two of them have a ResNet-101, which takes half a minute to build.
 NAMES = [file.stem for file in reader.shipped_files() if "cifar10-partial" not in file.stem]
 # Seconds of accounting each, or of building a transformer.
-SLOW = ("cifar10-modelmix", "balanced-submodels", "correlated", "regression", "households", "adapters", "sections")
+SLOW = {"cifar10-modelmix", "balanced-submodels", "correlated", "regression", "households", "adapters", "sections"}
+SLOW |= {"descriptions", "fashion-mnist-sample", "femnist-balanced-submodels"}  # whose kinds have others here
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in NAMES])
@@ -180,7 +181,7 @@ def test_the_page_has_the_limits():
     [("privacy.clip=1e6", "privacy.clip"), ("client.learning_rate=1e5", "client.learning_rate")],
 )
 def test_a_refusal_names_the_key_to_change(change: str, key: str) -> None:
-    asked = reader.load("digits", [change])
+    asked = reader.load("digits", [change, POISSON])
     plan = make_plan(asked, 479)
     wrong = [check for check in preflight(plan, prepare(asked)) if check.verdict == "fail"]
     assert wrong

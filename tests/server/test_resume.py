@@ -55,12 +55,13 @@ def assert_same_run(folder: Path, whole: Path) -> None:
     assert rounds[0] == rounds[1]
 
 
-# All steps for one kind, every second one of them slow; a sample for the others, whose steps are the same.
-SAMPLES = [(kind, 1, 5) for kind in STATEFUL if kind != "momentum"]
+# All steps for one kind, two of three slow; a sample for the others, whose steps are the same.
+SAMPLES = [(kind, 1, 9) for kind in STATEFUL if kind != "momentum"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "first", "every"), [("momentum", 0, 2), pytest.param("momentum", 1, 2, marks=pytest.mark.slow), *SAMPLES]
+    ("kind", "first", "every"),
+    [("momentum", 0, 3), *(pytest.param("momentum", i, 3, marks=pytest.mark.slow) for i in (1, 2)), *SAMPLES],
 )
 def test_a_run_killed_before_any_step_on_the_disk_resumes_to_the_same_model(tmp_path, monkeypatch, kind, first, every):
     scenario = small("check_in.k=2", "rounds=4", "federation.checkpoint_every=2", *STATEFUL[kind])

@@ -137,12 +137,12 @@ def test_a_seed_without_its_ledger_is_refused(fedamp, interrupted, lost):
     assert (interrupted / "seed.secret").exists()
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (1, 2))])
 def test_a_run_killed_before_any_step_releases_every_round_once(tmp_path, monkeypatch, first):
     scenario = small("rounds=2", *CHEAP)
     with killed_at(monkeypatch, step=-1) as steps:
         launch(scenario, Silent(), tmp_path / "whole")
-    for step in range(first, len(steps), 2):
+    for step in range(first, len(steps), 3):
         folder = tmp_path / f"killed-{step}"
         with killed_at(monkeypatch, step), pytest.raises(Killed):
             launch(scenario, Silent(), folder)
