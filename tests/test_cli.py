@@ -211,7 +211,7 @@ def test_privacy_needs_neither_torch_nor_flower_nor_ray(tmp_path):
 
 def test_calibrate_keeps_the_budget(fedamp, tmp_path):
     scenario = write_small(tmp_path)
-    answer = json.loads(fedamp("calibrate", scenario, "--epsilon", 4, "--delta", 1e-4, "--json").out)
+    answer = json.loads(fedamp("calibrate", scenario, "--epsilon", 4, "--set", "privacy.delta=1e-4", "--json").out)
     assert answer["delta"] == 1e-4
     assert answer["epsilon"]["lower"] <= answer["epsilon"]["upper"] <= 4
     noise = f"privacy.noise_multiplier={answer['noise_multiplier']!r}"

@@ -157,13 +157,12 @@ def calibrate(
     scenario: ScenarioArgument,
     overrides: Overrides,
     epsilon: Annotated[float, Option(help="budget")],
-    delta: Annotated[float | None, Option(help="default: the scenario's")] = None,
     as_json: AsJson = False,
 ) -> None:
     """The smallest noise multiplier that keeps a budget, landing on the safe side."""
     from fedamp.federation.cost import calibration
 
-    answer = terminal.patiently(calibration, load_scenario(scenario, overrides), epsilon, delta)
+    answer = terminal.patiently(calibration, load_scenario(scenario, overrides), epsilon)
     print_answer(answer, as_json, tables.calibration_table)
 
 

@@ -82,18 +82,17 @@ def risk(mechanism: Mechanism, unit: str, group_size: int) -> dict[str, Any]:
     }
 
 
-def calibration(scenario: Scenario, epsilon: float, delta: float | None = None) -> dict[str, Any]:
+def calibration(scenario: Scenario, epsilon: float) -> dict[str, Any]:
     """The smallest noise multiplier that keeps a budget, as ``fedamp calibrate --json`` prints it.
 
     Args:
         scenario: what would run.
-        epsilon: the budget, positive.
-        delta: in (0, 1); default: the scenario's.
+        epsilon: the budget, positive, at the scenario's delta.
 
     Raises:
         ScenarioError: a budget out of range.
     """
-    budget = {"epsilon": epsilon, "noise_multiplier": "auto"} | ({} if delta is None else {"delta": delta})
+    budget = {"epsilon": epsilon, "noise_multiplier": "auto"}
     raw = scenario.model_dump(mode="json")
     scenario = validate(raw | {"privacy": raw["privacy"] | budget}, f"scenario {scenario.name} with this budget")
     plan = make_plan(scenario, privacy_units(scenario))
