@@ -24,7 +24,7 @@ def relinked(ledger: dict) -> dict:
     def sha256(previous: str, content: dict) -> str:
         return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
 
-    ends = {key: ledger[key] for key in ("stopped_because", "files")}
+    ends = {key: ledger[key] for key in ("stopped_because", "files", "final_evaluation") if key in ledger}
     last = sha256("", {key: ledger[key] for key in ledger if key not in {*ends, "releases", "head"}})
     releases = []
     for release in ledger["releases"]:

@@ -209,7 +209,7 @@ def test_a_file_that_is_no_scenario_is_refused_in_one_line(tmp_path, subtests):
 MEANT = {
     "client.lr=1": "learning_rate",
     "lr=1": "client.learning_rate or server.learning_rate",
-    "noise=1": "privacy.noise_multiplier",
+    "noise=1": "privacy.noise_multiplier or evaluation.noise_multiplier",
     "clip=1": "privacy.clip",
     "client.clip=1": "privacy.clip",
     "rouns=1": "rounds",

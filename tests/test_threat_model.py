@@ -27,10 +27,11 @@ def test_every_key_of_the_ledger_is_explained(tmp_path):
     ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
     sometimes = {"precision", "server_mechanism", "epsilon_server"}  # another one than usual; secure aggregation
     sometimes |= {"nodes_mechanism", "epsilon_nodes", "population"}  # a deployment; a budget of people
+    sometimes |= {"rehearsal", "evaluation", "evaluated", "final_evaluation"}  # of few clients; on people's own records
     assert explained("Keys of `ledger.json`") == {*ledger, *ledger["releases"][0], *sometimes}
     assert (ROOT / ledger["guarantees_explained_in"]).is_file()
     line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
-    assert explained("Keys of a line of `rounds.jsonl`") == {*line, "noise_surplus", "impossible_sum"}
+    assert explained("Keys of a line of `rounds.jsonl`") == {*line, "noise_surplus", "impossible_sum", "evaluated"}
 
 
 def test_every_file_of_a_run_folder_is_explained(fedamp, tmp_path):

@@ -34,8 +34,8 @@ UNCHECKED = "units, group_size, clips, denominators, and whether the noise is th
 """What the ledger alone does not show."""
 
 ENDED = ("finished", "budget")  # stops that were decided before the run began
-_LAST = ("stopped_because", "files")
-_EXCLUDED = {*_LAST, "releases", "head", "link"}
+LAST = ("stopped_because", "files", "final_evaluation")
+_EXCLUDED = {*LAST, "releases", "head", "link"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def link(previous: str, content: Json) -> str:
 
 def head(last: str, ledger: Json) -> str:
     """The head: of the last link, why the run stopped, and the digests of its files."""
-    return chained(last, {key: ledger[key] for key in _LAST})
+    return chained(last, {key: ledger[key] for key in LAST if key in ledger})
 
 
 def chained(previous: str, content: Json) -> str:
@@ -95,6 +95,14 @@ def altered_ledger(ledger: Json) -> Iterator[str]:
 # The numbers.
 
 
+def ahead_of_rounds(mechanism: events.Mechanism, evaluated_at_end: bool) -> int:
+    """How many releases a mechanism has before its first round: the evaluation at the end, which every cost includes.
+
+    Of a run of a single round both are one release together.
+    """
+    return int(evaluated_at_end and mechanism.span > 1)
+
+
 def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check]:
     """Compute a ledger's numbers again: each may be more than the cost, never less.
 
@@ -114,8 +122,9 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
             yield _bracket(whom, f"epsilon_{whom}", ledger[f"epsilon_{whom}"], cost)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
-    elif by_round is None and mechanism.span == planned:
-        by_round = epsilon_over_rounds(mechanism, delta, precision=precision)
+    ahead = ahead_of_rounds(mechanism, (ledger.get("evaluation") or {}).get("every") == "end")
+    if by_round is None and mechanism.span == planned + ahead:
+        by_round = epsilon_over_rounds(mechanism, delta, range(1 + ahead, planned + ahead + 1), precision)
     spent = [_epsilon(entry["epsilon_upper"]) for entry in releases]
     if by_round is None:
         missing = "the ledger does not say when a unit can have taken part; put scenario.yaml beside it"
@@ -142,9 +151,12 @@ def mechanism_check(ledger: Json) -> Check:
     charged = {"it": mechanism} | others
     for name, each in charged.items():
         noise = set(_values(each.to_json(), "noise_multiplier"))
-        for part in ledger["parts"] if mechanism.is_private else ():
-            if part["noise_multiplier"] not in noise:
-                wrong = f"the noise multiplier {part['noise_multiplier']} of part {part['name']!r} is not in {name}"
+        multipliers = {f"part {part['name']!r}": part["noise_multiplier"] for part in ledger["parts"]}
+        if ledger.get("evaluation"):
+            multipliers["the evaluation"] = ledger["evaluation"]["noise_multiplier"]
+        for what, multiplier in multipliers.items() if mechanism.is_private else ():
+            if not noise & {multiplier, multiplier / ledger["group_size"]}:  # of a group's release, where it is exact
+                wrong = f"the noise multiplier {multiplier} of {what} is not in {name}"
     told = list(ledger["noise_coefficients"])
     if any(coefficients != told for coefficients in _values(mechanism.to_json(), "coefficients")):
         wrong = f"noise_coefficients are {told}, but not in it"

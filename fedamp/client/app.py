@@ -25,6 +25,7 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.client import configuration, policy, secure
 from fedamp.client.clipping import clip_and_sum
+from fedamp.client.evaluation import Evaluator
 from fedamp.client.personal import Personal
 from fedamp.client.task import UNTRAINABLE, log
 from fedamp.client.worker import Own, TrainingNode, TrainReport
@@ -148,7 +149,12 @@ class PrivateClientApp(ClientApp):
     def _train(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
         if hosted is not None and (others := set(order.ids) - hosted):
             raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
-        report = self._sum(order, message, context, hosted)
+        report = self._sum(order, message, context, hosted) if order.trains else TrainReport(dummies=order.dummies)
+        if order.cells:
+            if self._reads_records(order.task):
+                raise DeploymentError("this app reads its records itself, and no others are held out to evaluate on")
+            folder, device = configuration.text(context, "data"), configuration.device(context)
+            evaluator_of(order.task, folder, device).add(order, report)
         report.text = UNTRAINABLE if report.text and flower.in_supernode() else report.text
         return report
 
@@ -206,6 +212,15 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
     most = hosts if dataset.hosted is None else min(len(dataset.hosted), hosts or len(dataset.hosted))
     task = configuration.task_of(task_json)
     return TrainingNode(task, dataset, device, most, Personal if task.personal else Own)
+
+
+@lru_cache(maxsize=2)
+def evaluator_of(task_json: str, folder: str, device: str) -> Evaluator:
+    """What evaluates models for a task; DeploymentError: the task evaluates none."""
+    held_out = configuration.divided(task_json, folder)[1]
+    if held_out is None:
+        raise DeploymentError("the order asks for an evaluation, and the task for none")
+    return Evaluator(configuration.task_of(task_json), held_out, device)
 
 
 def answer_after(kind: str, order: RoundOrder) -> float:

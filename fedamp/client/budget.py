@@ -39,10 +39,13 @@ def cost_of(terms: Terms) -> Mechanism:
     released = [Gaussian(noise) for noise in terms.noise_multipliers]
     if terms.count_noise:
         released.append(Gaussian(2 * terms.count_noise))  # a unit moves the centred count by at most one half
+    evaluated = [Gaussian(terms.evaluation_noise)] if terms.evaluation_noise else []
+    if not terms.evaluated_at_end:
+        released += evaluated
     once = released[0] if len(released) == 1 else Compose(tuple(released))
-    if terms.check_in is None:
-        return Repeat(once, terms.most_check_ins)
-    return terms.check_in.charge(once, terms.rounds)
+    drawn = terms.check_in
+    rounds = Repeat(once, terms.most_check_ins) if drawn is None else drawn.charge(once, terms.rounds)
+    return Compose((*evaluated, rounds)) if terms.evaluated_at_end else rounds
 
 
 def reserve(file: Path, task: ClientTask, use: str, units: Sequence[str], name: str, least_people: int) -> None:

@@ -97,9 +97,14 @@ def hosts(context: Context, task_json: str, by_partition: bool) -> set[int] | No
     return set(ids.tolist())
 
 
-@lru_cache(maxsize=2)
 def dataset(task_json: str, folder: str) -> Dataset:
-    """A task's records (a client each where the unit is a sample), the same in every round."""
+    """A task's records that train (a client each where the unit is a sample), the same in every round."""
+    return divided(task_json, folder)[0]
+
+
+@lru_cache(maxsize=2)
+def divided(task_json: str, folder: str) -> tuple[Dataset, Dataset | None]:
+    """The same, and the records that are held out of training, on which a task evaluates, if it does."""
     task = task_of(task_json)
     config = task.data.model_dump()
     if folder:
@@ -119,7 +124,9 @@ def dataset(task_json: str, folder: str) -> Dataset:
     records = section.load(task.data_seed, Path(), form)
     if folder and task.run:
         _check_owners(records, task.run, str(Path(folder).absolute()))
-    return records.by_record() if task.unit == "sample" else records
+    if task.evaluation is not None:
+        return records.held_out(task.evaluation.share, task.data_seed)
+    return (records.by_record() if task.unit == "sample" else records), None
 
 
 def _check_owners(records: Dataset, run: str, folder: str) -> None:

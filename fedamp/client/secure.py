@@ -35,6 +35,7 @@ from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DeploymentError, FedampError, one_line
 from fedamp.federation.check_in import Attendance
+from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.terms import STEPS, Terms
 from fedamp.models.model import WHOLE
 from fedamp.noise.gaussian import Address, add_gaussian, grid_of
@@ -301,7 +302,7 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
     terms, exchange = own.agreement.terms, str(asked["exchange"])
     if task.terms != terms or own.agreement.task not in ("", task.digest):
         raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
-    if not 1 <= round_ <= terms.rounds:
+    if not 1 <= round_ <= terms.last_round:
         raise DeploymentError(f"round {round_} is none of the {terms.rounds} that were agreed on")
     place = terms.context(round_, order.clips, bytes(asked["attempt"]))
     with own.alone():
@@ -359,7 +360,7 @@ def _words(
     order: RoundOrder, own: Participant, member: Member, hosted: set[int], whose: Iterable[bytes], train: Train
 ) -> Words:
     """What the node adds to the sum of a round, before masks."""
-    terms, ids = own.agreement.terms, order.ids
+    terms, ids, evaluation = own.agreement.terms, order.ids, task_of(order.task).evaluation
     units = rng.keyed_digest(int(own.memory.schedule, 16), "units", [str(sorted(hosted)).encode(), *whose])
     if own.memory.units not in ("", units):
         raise DeploymentError("other units live on this node, or own its records, than when it joined the run")
@@ -369,23 +370,26 @@ def _words(
         raise DeploymentError("the order is of a part of the model")
     if len(set(ids)) != len(ids):
         raise DeploymentError("the order names a unit twice")
-    if terms.check_in is not None:
+    evaluates = evaluation is not None and (evaluation.is_in(order.round) or not order.trains)
+    if order.trains != (order.round <= terms.rounds) or bool(order.cells) != evaluates:
+        raise DeploymentError("the order trains or evaluates in another round than was agreed on")
+    if terms.check_in is not None and order.trains:
         order = _drawn(order, own, hosted)
-    else:
+    elif order.trains:
         counted = set(map(str, order.counted))
         rounds = {client: tuple(sorted({*own.memory.check_ins.get(client, ()), order.round})) for client in counted}
         if any(len(each) > terms.most_check_ins for each in rounds.values()):
             raise DeploymentError(f"a unit would take part in more than {terms.most_check_ins} rounds")
         own.remember(check_ins=own.memory.check_ins | rounds)
     answer = train(order)
-    parts = [0] * len(answer.sums)
-    if len(terms.noise_multipliers) == 2:
-        shared = own_piece(order.task).shared
-        parts = [0 if name in shared else 1 for name in answer.sums]
-    if len(order.clips) != len(terms.noise_multipliers):
+    if order.trains and len(order.clips) != len(terms.noise_multipliers):
         raise DeploymentError("the order has clipping norms for other parts than were agreed on")
-    multiplier_of = {name: terms.noise_multipliers[part] for name, part in zip(answer.sums, parts, strict=True)}
-    clip_of = {name: order.clips[part] for name, part in zip(answer.sums, parts, strict=True)}
+    shared = own_piece(order.task).shared if len(terms.noise_multipliers) == 2 else answer.sums
+    part_of = {name: int(name not in shared) for name in answer.sums if name != EVALUATION}
+    multiplier_of = {name: terms.noise_multipliers[part] for name, part in part_of.items()}
+    clip_of = {name: order.clips[part] for name, part in part_of.items()}
+    if order.cells:
+        multiplier_of[EVALUATION], clip_of[EVALUATION] = terms.evaluation_noise, 1.0
     count = answer.below_clip - len(answer.reported) / 2
     content = sha256(repr(count).encode())
     for array in answer.sums.values():
@@ -427,12 +431,12 @@ def words_of(
     (docs/secure-aggregation.md, Lemma 1), so it costs at most what the Gaussian costs.
 
     Args:
-        count: units below the clip minus half of all that trained; the last word where the terms have noise for it.
+        count: units below the clip minus half of all that trained; the last word where :func:`counts` says so.
         multiplier_of, clip_of: noise multiplier and clipping norm of each array.
         seed: secret, of this attempt alone.
     """
     parts = [(array.astype(np.float64).ravel(), multiplier_of[name], clip_of[name]) for name, array in sums.items()]
-    if terms.count_noise:
+    if counts(sums, terms):
         parts.append((np.array([count]), terms.count_noise, 1.0))
     words = []
     for index, (flat, multiplier, clip) in enumerate(parts):
@@ -459,10 +463,15 @@ def sums_of(
         grid = grid_of_words(clip_of[name], multiplier_of[name], terms)
         sums[name] = (signed[place : place + size] * grid).reshape(shape)
         place += size
-    noise = terms.count_noise
-    return sums, float(signed[-1] * grid_of_words(1.0, noise, terms)) if noise else 0.0
+    count = float(signed[-1] * grid_of_words(1.0, terms.count_noise, terms)) if counts(shapes, terms) else 0.0
+    return sums, count
 
 
 def length_of(shapes: Mapping[str, tuple[int, ...]], terms: Terms) -> int:
     """Number of words."""
-    return sum(int(np.prod(shape)) for shape in shapes.values()) + bool(terms.count_noise)
+    return sum(int(np.prod(shape)) for shape in shapes.values()) + counts(shapes, terms)
+
+
+def counts(names: Iterable[str], terms: Terms) -> bool:
+    """Whether a word counts the short updates: where the terms have noise for it, and units train."""
+    return bool(terms.count_noise) and any(name != EVALUATION for name in names)

@@ -14,6 +14,7 @@ from pydantic import Field
 from fedamp.base.devices import is_gpu
 from fedamp.base.record import Record
 from fedamp.data.sections import Data
+from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.submodels import AnySubmodels
 from fedamp.federation.terms import Terms
@@ -76,6 +77,7 @@ class ClientTask(Record):
     linf_coordinates: int  # coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not
     normalised: bool = False  # short updates are scaled up to the clipping norm (``privacy.clip: auto``)
     terms: Terms | None = None  # of secure aggregation
+    evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda asked: asked is None)
     personal: str | None = None  # the file of the parameters that stay with their client
     checkpoint_every: int = 1
     answer_after: float | None = Field(None, exclude_if=lambda seconds: seconds is None)  # of a node of a deployment

@@ -1,7 +1,7 @@
 """A federated data set, and the section of a scenario that loads one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
@@ -92,6 +92,20 @@ class Dataset(ABC):
     @abstractmethod
     def by_record(self) -> Self:
         """The same training records, each as a client of its own, in an order that no partition changes."""
+
+    def held_out(self, share: float, seed: int) -> tuple[Self, Self]:
+        """The records that train, and those that are held out, of each client: drawn for each by itself.
+
+        Of n records share * n are held out, rounded up, but never all. DataError: these data cannot be divided.
+        """
+        raise DataError("these data cannot be divided into records that train and records that are held out")
+
+    def groups(self, column: str, names: Sequence[str]) -> NDArray[np.int64]:
+        """The group that each client names in its first record, [num_clients]: its place in ``names``, or their number.
+
+        DataError: there is no such column.
+        """
+        raise DataError(f"evaluation.by: these data have no column {column!r}; expected: ids of clients by group")
 
     def whose(self) -> Iterator[bytes]:
         """Private facts that change where a record gets another client; none where no file says whose they are."""

@@ -8,7 +8,7 @@ federation.json on a machine that holds some clients only (see docs/data.md)
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -161,6 +161,29 @@ class StoredDataset(Dataset):
         if (wrong := self.form.wrong(inputs)).any():
             raise _wrong_inputs(testing.table, int(testing.numbers[np.argmax(wrong)]), self.form)
         return self.form.read(inputs), testing.labels.copy()
+
+    def held_out(self, share: float, seed: int) -> "tuple[StoredDataset, StoredDataset]":
+        sizes, apart = np.diff(self.offsets), np.zeros(len(self.training.numbers), dtype=bool)
+        base = np.uint64(rng.public_seed(seed, "held out"))
+        for size in np.unique(sizes[sizes > 1]).tolist():
+            clients = np.flatnonzero(sizes == size)
+            order = np.argsort(rng.public_uniforms(base + clients.astype(np.uint64), "held out", size), axis=1)
+            chosen = order[:, : partition.hold_out_size(size, share)]
+            apart[(self.offsets[clients][:, None] + chosen).ravel()] = True
+
+        def of(kept: NDArray[np.bool_]) -> StoredDataset:
+            ends = np.concatenate([[0], np.cumsum(kept)])[self.offsets]
+            return replace(self, training=self.training.take(kept), offsets=ends.astype(np.int64))
+
+        return of(~apart), of(apart)
+
+    def groups(self, column: str, names: Sequence[str]) -> NDArray[np.int64]:
+        table, place = self.training.table, {name: number for number, name in enumerate(names)}
+        values = table.column(column, complete=False, key="evaluation.by")[self.training.numbers].tolist()
+        groups = np.full(self.num_clients, len(names))
+        some = np.flatnonzero(np.diff(self.offsets))
+        groups[some] = [place.get(_name(values[first]), len(names)) for first in self.offsets[some]]
+        return groups
 
     def by_record(self) -> "StoredDataset":
         if self.hosted is not None:
@@ -457,7 +480,7 @@ def _name(client: Any) -> str:
     """The name that a column gives a client: a whole number is written alike in every format."""
     if isinstance(client, bytes):
         return client.decode(errors="backslashreplace")
-    return str(int(client) if isinstance(client, float) else client)
+    return str(int(client) if isinstance(client, float) and client.is_integer() else client)
 
 
 def _wrong_inputs(table: Table, number: int, form: Form) -> DataError:

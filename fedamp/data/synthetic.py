@@ -14,6 +14,7 @@ from fedamp import rng
 from fedamp.base.section import Count, Positive
 from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
 from fedamp.data.form import CLASSIFICATION, Form
+from fedamp.data.partition import hold_out_size
 from fedamp.errors import DataError
 
 _NUMBERS_AT_ONCE = 1 << 16  # normals drawn at once: their temporaries stay in the processor's cache
@@ -73,6 +74,8 @@ class SyntheticDataset(Dataset):
     seed: int
     centres: NDArray[np.float32]  # [classes, features]
     records_per_unit: int  # records_per_client, or 1 by record
+    first: int = 0  # of the places among a client's records that are in this part of them
+    last: int | None = None
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         self.check_ids(clients)
@@ -81,7 +84,8 @@ class SyntheticDataset(Dataset):
     @property
     def _places(self) -> NDArray[np.int64]:
         """Of the records that train, among a client's."""
-        return np.arange(min(self.records_per_unit, self.form.most or self.records_per_unit))
+        places = np.arange(self.records_per_unit)[self.first : self.last]
+        return places[: self.form.most]
 
     def gather(self, clients: NDArray[np.int64]) -> PaddedRecords:
         sizes = self.sizes(clients)
@@ -103,6 +107,12 @@ class SyntheticDataset(Dataset):
 
     def labels_of(self, client: int) -> NDArray[np.int64]:
         return self._labels("training", client * self.records_per_unit + self._places)
+
+    def held_out(self, share: float, seed: int) -> "tuple[SyntheticDataset, SyntheticDataset]":
+        """The last records of each client are held out: all of them are drawn alike."""
+        records = self.records_per_unit
+        kept = records - (hold_out_size(records, share) if records > 1 else 0)
+        return replace(self, last=kept), replace(self, first=kept)
 
     def by_record(self) -> "SyntheticDataset":
         return replace(self, num_clients=self.num_clients * self.records_per_unit, records_per_unit=1)

@@ -175,15 +175,15 @@ class Table:
         """The place of a record in a message, where it is known, else the source."""
         return self.source if self.place is None else self.place(record)
 
-    def column(self, name: str, complete: bool = True) -> NDArray[Any]:
+    def column(self, name: str, complete: bool = True, key: str = "data.partition.column") -> NDArray[Any]:
         """The client of each record as stored: integers, strings or anything else that is ordered, shape [records].
 
-        Raises DataError for no such column, not a value for each record, or (``complete``) values that name nobody:
-        nothing, an empty text, NaN, or a number that is not whole.
+        Raises DataError, with the ``key`` that names the column, for no such column, not a value for each record, or
+        (``complete``) values that name nobody: nothing, an empty text, NaN, or a number that is not whole.
         """
         if not self.columns:
             raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
-        require(name, self.columns, "data.partition.column", self.source)
+        require(name, self.columns, key, self.source)
         values = self.columns[name]()
         if values.shape != (len(self),) or values.dtype.kind not in "biufUSOMm":
             raise DataError(

@@ -27,6 +27,7 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays, Sums
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
+from fedamp.federation.evaluation import EVALUATION
 from fedamp.models.model import WHOLE
 
 UNIT = np.dtype([("id", "<i8"), ("seed", f"V{rng.SEED_BYTES}"), ("submodel", "<i4"), ("counted", "?"), ("zeros", "V3")])
@@ -92,6 +93,8 @@ class RoundOrder:
         secret: by which the node knows that the order is the server's; of a query: nothing.
         below: units with smaller ids may be named in the answer to a query.
         exchange: what a protocol of an aggregator tells beside, and ``answer_bytes``, of its answer; 0: a sum is asked.
+        cells: of an evaluation that the answer adds to the sums; 0: none is asked.
+        trains: whether the units train; False: they are evaluated alone.
 
     Raises:
         ValueError: norms of more than two parts, or units with another submodel than the one that was sent.
@@ -109,6 +112,8 @@ class RoundOrder:
     below: int = 0
     exchange: Mapping[str, Any] = field(default_factory=dict)
     answer_bytes: int = 0
+    cells: int = 0
+    trains: bool = True
 
     def __post_init__(self) -> None:
         if len(self.clips) > 2:
@@ -145,6 +150,7 @@ class RoundOrder:
     def digest(self) -> bytes:
         """SHA-256 of all that decides the sum."""
         told = repr([self.task, self.round, self.clips, self.extracted, self.frozen, sorted(self.config.items())])
+        told += f" {self.cells} {self.trains}"
         found = sha256(told.encode() + self.rows.tobytes())
         for name, array in sorted(self.arrays.items()):
             found.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -189,6 +195,8 @@ class RoundOrder:
             "secret": self.secret,
             "below": self.below,
             "bytes": self.answer_bytes,
+            "cells": self.cells,
+            "trains": self.trains,
             "arrays": [f"{a.dtype.str} {','.join(map(str, a.shape))} {name}" for name, a in self.arrays.items()],
         }
         told |= {f"config/{key}": value for key, value in self.config.items()}
@@ -219,14 +227,16 @@ class RoundOrder:
         )
         clips, frozen = tuple(told["clips"]), tuple(told["frozen"])
         given = (told["task"], told["round"], clips, units, arrays, told["extracted"], frozen, config)
-        return cls(*given, told["secret"], told["below"], exchange, told["bytes"])
+        return cls(*given, told["secret"], told["below"], exchange, told["bytes"], told["cells"], told["trains"])
 
     @cached_property
     def _form(self) -> _Form:
         asked, shapes = np.arange(self.below), dict[str, tuple[int, ...]]()
         if self.arrays and not self.answer_bytes:
             asked = np.where(self.rows["counted"], self.rows["id"], NO_UNIT)
-            shapes = {name: array.shape for name, array in self.arrays.items() if name not in self.frozen}
+            trained = self.arrays if self.trains else {}
+            shapes = {name: array.shape for name, array in trained.items() if name not in self.frozen}
+            shapes |= {EVALUATION: (self.cells,)} if self.cells else {}
         elif self.answer_bytes:
             asked = asked[:0]
         places = np.full(len(asked) + -len(asked) % 64, NO_UNIT)

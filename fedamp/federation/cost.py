@@ -57,6 +57,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "rounds": scenario.rounds,
         "affordable_rounds": charge.affordable_rounds,
         "mechanism": str(charge.mechanism),
+        "evaluation": _evaluation(plan),
         "per_round": [
             {"round": round_, "epsilon_upper": _finite(amplified), "unamplified_upper": _finite(plain)}
             for round_, (amplified, plain) in enumerate(by_round, 1)
@@ -105,6 +106,18 @@ def calibration(scenario: Scenario, epsilon: float) -> dict[str, Any]:
         "delta": scenario.privacy.delta,
         "budget": epsilon,
         "mechanism": str(plan.charge.mechanism),
+    }
+
+
+def _evaluation(plan: Plan) -> dict[str, Any] | None:
+    """What an evaluation costs alone, and the largest deviation of its noise on a score; None: no unit is evaluated."""
+    if not plan.evaluation_noise:
+        return None
+    alone = plan.charge.of_evaluation(plan.evaluation_noise).epsilon(delta_left(plan.scenario.privacy.delta))
+    return {
+        "noise_multiplier": plan.evaluation_noise,
+        "epsilon": alone.to_json(),
+        "score_deviation_upper": plan.evaluation_deviation,
     }
 
 

@@ -6,7 +6,7 @@ From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,6 +28,8 @@ from fedamp.accounting import (
 )
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.bounds import Method
+from fedamp.accounting.verify import ahead_of_rounds
+from fedamp.base import ids
 from fedamp.base.numbers import at_most
 from fedamp.base.section import Steps, lengths
 from fedamp.errors import ScenarioError
@@ -59,7 +61,7 @@ PROTECTIONS: Mapping[str, str] = {
 }
 """What hides the check-ins of others from a registered node, in words."""
 
-_WITHOUT_SEED = ("bands", "noise_multiplier", "charge")
+_WITHOUT_SEED = ("bands", "noise_multiplier", "evaluation_noise", "charge")
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,9 @@ class Plan:
         multipliers = tuple(part.noise_multiplier for part in self.parts)
         given = (self.check_in, asked.rounds, self.units, asked.federation)
         try:
-            return asked.aggregation.terms(*given, multipliers, self.clipping.count_noise)
+            return asked.aggregation.terms(
+                *given, multipliers, self.clipping.count_noise, asked.evaluation, self.evaluation_noise
+            )
         except ValueError as error:
             raise ScenarioError(str(error)) from None
 
@@ -245,6 +249,27 @@ class Plan:
             raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
 
     @cached_property
+    def evaluation_noise(self) -> float:
+        """Deviation of the noise on an evaluation, over a unit's largest contribution; 0: no unit is evaluated."""
+        asked, privacy = self.scenario.evaluation, self.scenario.privacy
+        if asked is None or asked.noise_multiplier is not None:
+            return 0.0 if asked is None else float(asked.noise_multiplier or 0)
+        assert asked.epsilon is not None, "validated with the section"
+        try:
+            return calibrate(self.charge.of_evaluation, asked.epsilon, delta_left(privacy.delta))
+        except ValueError as error:
+            raise ScenarioError(f"evaluation.epsilon finds no noise: {error}") from None
+
+    @property
+    def evaluation_deviation(self) -> float:
+        """The largest standard deviation of the noise on a score of all groups together; 0: no unit is evaluated."""
+        asked = self.scenario.evaluation
+        if asked is None:
+            return 0.0
+        units = self.units if asked.at_end else self.expected_cohort
+        return self.evaluation_noise * math.sqrt(len(asked.slots)) / asked.weight / units
+
+    @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The parts of the model with their clipping, noise and denominators."""
         return self.parts_at(self.noise_multiplier)
@@ -319,17 +344,44 @@ class Charge:
     def at(self, noise_multiplier: float, group_size: int, capacity: str | None = None) -> Mechanism:
         """The same for another noise multiplier; for a unit of a class of devices, default: that pays the most."""
         plan, rounds = self.plan, self._rounds
-        widths = plan.charged_widths or ((1, None),)
-        charged = tuple(
-            plan.check_in.charge(self.of_a_round(noise_multiplier, width, capacity), length)
-            for (_, width), length in zip(widths, lengths(widths, rounds), strict=True)
-        )
-        amplified = group(charged[0] if len(charged) == 1 else Compose(charged), group_size)
+        evaluated, widths = plan.scenario.evaluation, plan.charged_widths or ((1, None),)
+        spans: list[tuple[float | None, int, bool]] = [
+            (width, length, True) for (_, width), length in zip(widths, lengths(widths, rounds), strict=True)
+        ]
+        if evaluated is not None and evaluated.every != "end" and plan.check_in.rounds_are_independent:
+            some = rounds // evaluated.every  # in which order they come changes no cost; those that cost more lead
+            if some < rounds > 2:
+                spans = [(None, some, True), (None, rounds - some, False)]
+        charged = [
+            plan.check_in.charge(self.of_a_round(noise_multiplier, width, capacity, evaluates), length)
+            for width, length, evaluates in spans
+        ]
+        amplified = group(_together([*self._at_end, *charged]), group_size)
         assert amplified.relation == plan.check_in.relation, "the ledger names the relation that is charged"
         return amplified if plan.scenario.privacy.amplification else amplified.unamplified()
 
-    def of_a_round(self, noise_multiplier: float, width: float | None, capacity: str | None = None) -> Mechanism:
-        """The cost of taking part in a round, in which ModelMix is charged at this width; None: without it."""
+    def of_evaluation(self, noise_multiplier: float) -> Mechanism:
+        """The cost of the evaluation alone."""
+        plan, release = self.plan, Gaussian(noise_multiplier)
+        asked, check_in = plan.scenario.evaluation, plan.check_in
+        at_end = asked is None or asked.at_end
+        return group(check_in.shown(release) if at_end else check_in.charge(release, self._rounds), self._group_size)
+
+    @property
+    def _at_end(self) -> list[Mechanism]:
+        """The evaluation of all units, which each cost includes from the first round on."""
+        asked = self.plan.scenario.evaluation
+        if asked is None or not asked.at_end:
+            return []
+        return [self.plan.check_in.shown(Gaussian(self.plan.evaluation_noise))]
+
+    def of_a_round(
+        self, noise_multiplier: float, width: float | None, capacity: str | None = None, evaluates: bool = True
+    ) -> Mechanism:
+        """The cost of taking part in a round, in which ModelMix is charged at this width; None: without it.
+
+        ``evaluates``: with the evaluation of its cohort, if the scenario asks for one in rounds.
+        """
         plan, released = self.plan, []
         for part in plan.parts_at(noise_multiplier):
             release: Mechanism = Gaussian(part.noise_multiplier)
@@ -337,19 +389,27 @@ class Charge:
                 release = plan.mixing.charge(part.noise_multiplier, width, plan.largest_step(part))
             released.append(plan.submodels.charge(part, release, capacity))
         released += plan.clipping.charges()
-        return released[0] if len(released) == 1 else Compose(tuple(released))
+        if evaluates and plan.evaluation_noise and not self._at_end:
+            released.append(Gaussian(plan.evaluation_noise))
+        return _together(released)
 
     def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds without amplification: a unit pays for every round that it can have taken part in."""
         smallest = min((width for _, width in self.plan.charged_widths), default=None)
         once = self.plan.check_in.shown(self.of_a_round(noise_multiplier, smallest))
-        return group(Repeat(once, self.plan.check_in.most_check_ins(rounds, self._rounds)), self._group_size)
+        known = Repeat(once, self.plan.check_in.most_check_ins(rounds, self._rounds))
+        return group(_together([*self._at_end, known]), self._group_size)
 
     def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds, as they are charged."""
         if not self.plan.scenario.privacy.amplification:
             return self._unamplified(rounds, noise_multiplier)
-        return self.at(noise_multiplier, self._group_size).after(rounds)
+        return self.beginning(self.at(noise_multiplier, self._group_size), rounds)
+
+    def beginning(self, whole: Mechanism, rounds: int) -> Mechanism:
+        """The first rounds of :meth:`at`, with the evaluation at the end; all of it where it spans no rounds."""
+        ahead = ahead_of_rounds(whole, bool(self._at_end))
+        return whole.after(rounds + ahead) if whole.span == self._rounds + ahead else whole
 
     @property
     def server_mechanism(self) -> Mechanism | None:
@@ -408,16 +468,20 @@ class Charge:
         """Upper end of epsilon after each round; entry r - 1 is after round r."""
         if not self.plan.is_private or not self.plan.scenario.privacy.amplification:
             return self.unamplified_epsilon_by_round
-        return epsilon_over_rounds(self.mechanism, self._delta, precision=self.plan.scenario.privacy.precision)
+        ahead = ahead_of_rounds(self.mechanism, bool(self._at_end))
+        rounds, precision = range(1 + ahead, self._rounds + ahead + 1), self.plan.scenario.privacy.precision
+        return epsilon_over_rounds(self.mechanism, self._delta, rounds, precision)
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
         """Like ``epsilon_by_round``, without amplification."""
         if not self.plan.is_private:
             return np.full(self._rounds, np.inf)
-        spent = epsilon_over_rounds(self._unamplified(self._rounds, self.plan.noise_multiplier), self._delta)
-        most = self.plan.check_in.most_check_ins
-        return np.asarray(spent[np.array([most(round_, self._rounds) for round_ in range(1, self._rounds + 1)]) - 1])
+        known = self._unamplified(self._rounds, self.plan.noise_multiplier)
+        most = [self.plan.check_in.most_check_ins(round_, self._rounds) for round_ in range(1, self._rounds + 1)]
+        ahead = ahead_of_rounds(known, bool(self._at_end))
+        spent = epsilon_over_rounds(known, self._delta, range(1 + ahead, most[-1] + ahead + 1))
+        return np.asarray(spent[np.array(most) - 1])
 
     @cached_property
     def affordable_rounds(self) -> int:
@@ -500,6 +564,10 @@ class Charge:
         return self.plan.scenario.privacy.group_size
 
 
+def _together(releases: Sequence[Mechanism]) -> Mechanism:
+    return releases[0] if len(releases) == 1 else Compose(tuple(releases))
+
+
 def weakness(delta: float, units: int) -> str | None:
     """One line if a delta is too large for the number of units, else None.
 
@@ -540,4 +608,8 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
             f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "
             "so rounds would be empty; expected: at least 1 (raise the rate or k, or use fewer rounds)"
         )
+    evaluated = scenario.evaluation
+    for name, text in evaluated.by.items() if evaluated is not None and isinstance(evaluated.by, dict) else ():
+        if (last := max(last for _, last in ids.ranges(text))) >= units:
+            raise ScenarioError(f"evaluation.by.{name}: there is no client {last}; expected: 0-{units - 1}")
     return plan

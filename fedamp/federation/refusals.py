@@ -96,6 +96,21 @@ def _with_local(
     )
 
 
+def _evaluated(
+    what: str, refused: Callable[[Asked], bool], line: str | Callable[[Asked], str], *example: str, more: str = ""
+) -> Refusal:
+    return Refusal(
+        f"`evaluation` {what}",
+        lambda asked: asked.evaluation is not None and refused(asked),
+        line,
+        (f"evaluation={{on: clients, noise_multiplier: 20{more}}}", *example),
+    )
+
+
+def _in_rounds(asked: Asked) -> bool:
+    return not asked.evaluation.at_end
+
+
 _BANDED = "privacy.noise={scheme: banded, bands: 2}"
 _SPACED = "check_in={scheme: spaced, k: 2, gap: 2}"
 _SECURE = "aggregation={scheme: secure}"
@@ -259,13 +274,13 @@ REFUSALS: tuple[Refusal, ...] = (
         ("privacy={clip: 0.1, noise_multiplier: 1, noise_cohort: 900}", "known_seed=false"),
     ),
     Refusal(
-        "`privacy.noise_cohort` with mixing, banded noise, secure aggregation, nodes, or a population",
+        "`privacy.noise_cohort` with mixing, banded noise, secure aggregation, nodes, a population, or `evaluation`",
         lambda asked: (
             _rehearses(asked)
             and (
                 _is_secure(asked)
                 or _is_banded(asked)
-                or bool(asked.mixing or asked.federation.hosts or asked.privacy.population)
+                or bool(asked.mixing or asked.federation.hosts or asked.privacy.population or asked.evaluation)
             )
         ),
         "privacy.noise_cohort rehearses plain simulations with independent noise alone; expected: it is left out",
@@ -299,6 +314,61 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda asked: asked.mixing is not None and asked.mixing.steps[-1][0] > asked.rounds,
         lambda asked: f"mixing.width names round {asked.mixing.steps[-1][0]}, but rounds is {asked.rounds}",
         ("mixing={width: [[1, 0.1], [9, 0.2]]}", "server={momentum: 0}"),
+    ),
+    _evaluated(
+        "with `privacy.unit: sample`",
+        lambda asked: asked.privacy.unit == "sample",
+        "evaluation holds out records of each client, and here each is a unit; expected: privacy.unit client",
+        "privacy.unit=sample",
+        "client={}",
+    ),
+    _evaluated(
+        "with external data",
+        lambda asked: asked.data.name == "external",
+        "evaluation holds out records that fedamp reads; expected: data of another name than external",
+        "data={name: external, clients: 60}",
+        "model={name: external}",
+    ),
+    _evaluated(
+        "with `model.local`",
+        lambda asked: bool(asked.model.local),
+        "evaluation scores the global model, and model.local keeps parameters with their client; expected: one of both",
+        "model={name: mlp, local: [output]}",
+    ),
+    _evaluated(
+        "in rounds, with banded noise",
+        lambda asked: _in_rounds(asked) and _is_banded(asked),
+        "evaluation.every: a round has one release under banded noise; expected: end, or independent noise",
+        _SPACED,
+        _BANDED,
+        more=", every: 1",
+    ),
+    _evaluated(
+        "in rounds, with `mixing`",
+        lambda asked: _in_rounds(asked) and asked.mixing is not None,
+        "evaluation.every: mixing hides the model's sum alone; expected: end, or no mixing",
+        _MIXING,
+        more=", every: 1",
+    ),
+    _evaluated(
+        "every so many rounds, and there are fewer",
+        lambda asked: _in_rounds(asked) and asked.evaluation.every > asked.rounds,
+        lambda asked: f"evaluation.every must be at most rounds ({asked.rounds}) or end, got {asked.evaluation.every}",
+        more=", every: 9",
+    ),
+    _evaluated(
+        "of `score`, with the squared error",
+        lambda asked: "score" in asked.evaluation.metrics and asked.client.loss == "mean-squared-error",
+        "evaluation.metrics: the squared error has no score of few records; expected: [loss]",
+        "data={name: diabetes, clients: 60}",
+        "client={loss: mean-squared-error}",
+    ),
+    _evaluated(
+        "of `calibration`, with another loss than cross-entropy",
+        lambda asked: "calibration" in asked.evaluation.metrics and asked.client.loss != "cross-entropy",
+        lambda asked: f"evaluation.metrics: calibration needs client.loss cross-entropy, got {asked.client.loss}",
+        "client={loss: binary-cross-entropy}",
+        more=", metrics: [calibration]",
     ),
     _with_local(
         "`privacy.unit: sample`",

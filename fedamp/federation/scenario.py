@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from fedamp.base.section import Count, Section
 from fedamp.data.sections import Data
 from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
+from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.mixing import Mixing
 from fedamp.federation.noise import IndependentNoise
@@ -50,6 +51,7 @@ class Scenario(Section):
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
+    evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda asked: asked is None)
     trackers: Trackers = Field(
         (), description="who receives the public numbers: tensorboard, mlflow, wandb, prometheus"
     )

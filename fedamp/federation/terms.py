@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from fedamp.base.record import Record
 from fedamp.base.section import Count, Section
 from fedamp.federation.check_in import AnyCheckIn, CheckIn
+from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.federation.running import Federation
 from fedamp.secure.protocol import Settings
 
@@ -55,6 +56,8 @@ class SecureAggregation(Section):
         federation: Federation,
         noise_multipliers: tuple[float, ...],
         count_noise: float,
+        evaluation: ClientEvaluation | None = None,
+        evaluation_noise: float = 0.0,
     ) -> "Terms":
         """What the nodes agree on, for the plan's numbers; ValueError: too few nodes for these shares."""
         nodes = (len(federation.hosted) or units) if self.nodes == "auto" else self.nodes
@@ -70,6 +73,8 @@ class SecureAggregation(Section):
             most_check_ins=check_in.most_check_ins(rounds, rounds),
             noise_multipliers=noise_multipliers,
             count_noise=count_noise,
+            evaluation_noise=evaluation_noise,
+            evaluated_at_end=evaluation is not None and evaluation.at_end,
             bits=64,
         )
         if terms.honest < 1:
@@ -77,11 +82,10 @@ class SecureAggregation(Section):
                 f"aggregation: of {nodes} nodes {terms.dropped} may drop out and {terms.colluding} collude"
             )
         terms.settings.check()
-        signal = (
-            cohort / min(noise_multipliers) + _TAIL * math.sqrt(nodes / terms.honest)
-            if all(noise_multipliers)
-            else math.inf
-        )
+        signals = [cohort / noise if noise else math.inf for noise in noise_multipliers]
+        if evaluation_noise:
+            signals.append((units if terms.evaluated_at_end else cohort) / evaluation_noise)
+        signal = max(signals) + _TAIL * math.sqrt(nodes / terms.honest)
         fits = signal * math.sqrt(terms.honest) * 2 ** (STEPS + 1) < 2**30
         return terms.model_copy(update={"bits": 32 if fits else 64})
 
@@ -99,6 +103,8 @@ class Terms(Record):
         most_check_ins: of a unit, in all rounds.
         noise_multipliers: of each part of the model, for the sum of all honest nodes; 0: no noise.
         count_noise: deviation of the noise on the count of short updates, in counts; 0: no count is sent.
+        evaluation_noise: over a unit's largest contribution to an evaluation; 0: no unit is evaluated.
+        evaluated_at_end: whether all units are evaluated after the last round.
         bits: of a word: sums are modulo 2**bits.
     """
 
@@ -111,6 +117,8 @@ class Terms(Record):
     most_check_ins: NonNegativeInt
     noise_multipliers: tuple[NonNegative, ...]
     count_noise: NonNegative
+    evaluation_noise: NonNegative = Field(0.0, exclude_if=lambda noise: noise == 0)
+    evaluated_at_end: bool = Field(False, exclude_if=lambda asked: not asked)
     bits: Literal[32, 64]
 
     def context(self, round_: int, clips: Sequence[float], attempt: bytes) -> bytes:
@@ -125,6 +133,11 @@ class Terms(Record):
     def settings(self) -> Settings:
         """Of the protocol."""
         return Settings(self.nodes, self.dropped, self.colluding)
+
+    @property
+    def last_round(self) -> int:
+        """The number of the last sum: that of the evaluation at the end, if there is one, or of the last round."""
+        return self.rounds + self.evaluated_at_end
 
     @property
     def honest(self) -> int:

@@ -189,9 +189,8 @@ def _read_model(text: str, run: Run, round_: int | None, prepared: RunInputs) ->
     released = {entry.round: entry.digest for entry in run.ledger.releases}
     if released.get(round_) != digest(parameters):
         raise RunFolderError(f"{source}: not the model that ledger.json names for round {round_}")
-    mechanism = run.ledger.mechanism
     # A run that was stopped early costs all its rounds: the decision to stop may depend on its models.
     charged = run.plan.last_round if run.was_stopped_early else round_
     # Without amplification, a run spans only the rounds in which one unit can take part.
-    cost = mechanism.after(min(charged, mechanism.span)) if mechanism.is_private else NotPrivate()
+    cost = run.ledger.cost_after(charged) if run.ledger.mechanism.is_private else NotPrivate()
     return Candidate(text, run, round_, cost, parameters)

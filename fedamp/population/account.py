@@ -222,7 +222,7 @@ def mechanism_of(plan: Plan, units: int, noise_multiplier: float | None = None) 
     noise = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     whole = plan.charge.at(noise, units)
     last = plan.last_round if noise_multiplier is None else plan.scenario.rounds
-    return whole.after(last) if whole.span == plan.scenario.rounds else whole
+    return plan.charge.beginning(whole, last)
 
 
 def charges(plan: Plan, contents: Contents, counts: Counts) -> tuple[Price, ...]:

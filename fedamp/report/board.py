@@ -75,6 +75,11 @@ def read_about(file: Path) -> About:
         raise InputError(f"{file}: {one_line(error)}; expected: {wanted}") from None
 
 
+def _on_people(run: Run) -> str:
+    said = [f"{name}: {found}" for name, found in words.on_people(run.ledger.evaluated).items()]
+    return "; ".join(said) or words.NOT_MEASURED
+
+
 def check_guarantee(run: Run) -> None:
     """InputError: the run has no guarantee that a paper could state."""
     if not run.is_private or run.has_known_seed:
@@ -117,7 +122,7 @@ def _facts(run: Run) -> dict[str, str]:
         "epsilon": f"epsilon <= {at_most(ledger.epsilon)} at delta = {power(ledger.delta)}",
         "in_words": interpretation(run),
         "server": f"Guarantee towards who runs the server: {words.for_server(server.upper if server else None)}",
-        "tested": f"{words.score(run.score)} on public test records" if run.evaluated else words.NOT_MEASURED,
+        "tested": f"{words.score(run.score)} on public test records" if run.evaluated else _on_people(run),
         "rounds": f"The charge covers {len(ledger.releases)} models, one a round, of {ledger.rounds_planned} planned",
         "public": f"the number of {ledger.unit}s ({ledger.units:,}), and the public scenario of the release",
     }

@@ -73,5 +73,5 @@ def interpretation(model: ReleasedModel) -> str:
     """The guarantee of the released models in one sentence."""
     stated, mechanism = model.stated, model.stated.mechanism
     if isinstance(model, Run) and model.ledger.epsilon_follows:
-        mechanism = mechanism.after(len(model.ledger.releases))
+        mechanism = model.ledger.cost_after(len(model.ledger.releases))
     return str(risk(mechanism, stated.unit, stated.group_size)["in_words"])

@@ -149,8 +149,9 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
         others = {other: value_of(other, found) for other, found in summary.final.metrics.items() if other != name}
         beside = [f"loss {summary.final.loss:.3f}", *(f"{metric(other)} {found}" for other, found in others.items())]
         rows[metric(name)] = f"{value_of(name, value, 2)} on the public test set ({', '.join(beside)})"
-    else:
+    elif summary.evaluated is None:
         rows["quality"] = words.NOT_MEASURED
+    rows |= words.on_people(summary.evaluated)
     if math.isinf(summary.epsilon.upper):
         rows["privacy"] = "none: no noise was added"
     else:
@@ -200,6 +201,9 @@ def privacy_table(answer: Answer) -> RenderableType:
         "interpretation": answer["risk"]["in_words"],
         "budget": "none" if budget is None else f"epsilon <= {budget:g}, {pays}",
     }
+    if evaluated := answer["evaluation"]:
+        off, alone = at_most(100 * evaluated["score_deviation_upper"], 2), at_most(evaluated["epsilon"]["upper"], 3)
+        rows["evaluation"] = f"noise of at most {off} points on a score; alone it costs epsilon {alone}"
     if answer["epsilon_nodes"]:
         upper = answer["epsilon_nodes"]["upper"]
         rows["for the nodes"] = words.for_nodes(upper, answer["unamplified_epsilon"]["upper"], answer["protection"])

@@ -51,6 +51,8 @@ def progress(folder: Path) -> dict[str, str]:
     budget = ledger.whole_run_epsilon.upper if ledger.budget_epsilon is None else ledger.budget_epsilon
     scores = [record.score for record in rounds if record.score is not None]
     missing = "not yet measured" if ledger.is_evaluated else words.NOT_MEASURED
+    if ledger.evaluated is not None and (own := ledger.evaluated.of("score")) is not None:
+        missing = words.estimate(own)
     said |= {"round": f"{len(rounds):,} of {planned:,}", "quality": words.score(scores[-1]) if scores else missing}
     said |= {"spent": "no noise: no privacy", "left": "none"}
     if ledger.mechanism.is_private:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from fedamp.base import numbers
 from fedamp.base.numbers import at_most
 from fedamp.base.version import version
+from fedamp.federation.evaluation import OTHERS
 from fedamp.federation.plan import PROTECTIONS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from fedamp.federation.evaluation import Estimate, Evaluated
     from fedamp.population.account import PopulationRecord
 
 GUARANTEES = "docs/threat-model.md"
@@ -64,6 +66,25 @@ def score(found: tuple[str, float] | None) -> str:
         return ""
     words, value = metric(found[0]), value_of(*found)
     return f"{value} {words}" if is_share(found[0]) else f"{words} {value}"
+
+
+def estimate(found: "Estimate") -> str:
+    """A released number with the larger half of its intervals of 95 %: for noise alone, and with who was asked."""
+    ends = (found.lower, found.upper), (found.people_lower, found.people_upper)
+    halves = [max(found.value - lower, upper - found.value) for lower, upper in ends]
+    if found.name == "units":
+        return f"{found.value:,.0f} ± {halves[0]:,.0f}"
+    unit = 1 if found.name == "loss" else 100
+    noise, people = (f"{numbers.at_most(half * unit, 2 if unit == 1 else 1)}" for half in halves)
+    value = f"{found.value:.3f} ± {noise}" if unit == 1 else f"{found.value * unit:.1f} ± {noise} %"
+    return f"{value} by noise alone, ± {people} with who was asked"
+
+
+def on_people(found: "Evaluated | None") -> dict[str, str]:
+    """What a released evaluation on people's held-out records says, by metric and group."""
+    each = () if found is None else found.estimates
+    empty = {one.group for one in each if one.name == "units" and one.group == OTHERS and one.lower == 0}
+    return {f"{one.name} of {one.group or 'all people'}": estimate(one) for one in each if one.group not in empty}
 
 
 def common(scores: Iterable[tuple[str, float] | None]) -> str | None:

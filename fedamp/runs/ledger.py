@@ -21,6 +21,7 @@ from fedamp.base.files import write_atomically, write_secret, writing
 from fedamp.base.version import version
 from fedamp.errors import FederationError, InputError, RunFolderError
 from fedamp.federation import reader
+from fedamp.federation.evaluation import ClientEvaluation, Evaluated
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.terms import PlainAggregation
@@ -31,6 +32,7 @@ from fedamp.runs.records import (
     FROM_SYSTEM,
     KNOWN_SEED,
     NOT_EVALUATED,
+    ON_CLIENTS,
     Bracket,
     LedgerEntry,
     LedgerRecord,
@@ -83,7 +85,12 @@ class Ledger:
             guaranteed_epsilon=charge.guaranteed_epsilon.upper if plan.is_private else None,
             epsilon_server=charge.server_epsilon and Bracket.of(charge.server_epsilon),
             epsilon_nodes=charge.nodes_epsilon and Bracket.of(charge.nodes_epsilon),
-            assumptions=(SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED, *ASSUMPTIONS, evaluation),
+            assumptions=(
+                SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED,
+                *ASSUMPTIONS,
+                *([evaluation] if plan.scenario.evaluation is None or evaluation != NOT_EVALUATED else []),
+                *([] if plan.scenario.evaluation is None else [ON_CLIENTS]),
+            ),
             population=population,
             stopped_because=None,
             files=None,
@@ -102,7 +109,7 @@ class Ledger:
                 raise RunFolderError(
                     f"{file}: the run {asked}; expected: data.test_is_public and its files as it began"
                 )
-            self._head |= {"stopped_because": found.stopped_because, "files": found.files}
+            self._head |= {key: value for key, value in found.content().items() if key in verify.LAST}
             self._add(found.releases)
 
     def _read(self, frozen_sha256: str | None) -> LedgerRecord:
@@ -188,21 +195,23 @@ class Ledger:
         """
         spent = float(self.plan.charge.epsilon_by_round[round_ - 1])
         line = None if record is None else chain.salted(self._salt, record.to_json().encode())
-        entry = LedgerEntry(round=round_, epsilon_upper=spent, digest=digest(parameters), record=line, link="")
+        evaluated = None if record is None else record.evaluated
+        known = {"round": round_, "epsilon_upper": spent, "digest": digest(parameters), "record": line}
+        entry = LedgerEntry(**known, evaluated=evaluated, link="")
         later: list[LedgerEntry] = []
         if round_ <= len(self.releases):
-            known = self.releases[round_ - 1]
-            if known.digest != entry.digest:
+            before = self.releases[round_ - 1]
+            if before.digest != entry.digest:
                 raise FederationError(
                     f"{self.file}: round {round_} was released before with another model; "
                     "releasing it again would spend its privacy budget twice"
                 )
-            if record is None or known.record == line:
-                return known
+            if record is None or before.record == line:
+                return before
             if not self.plan.known_seed:  # such a round is never computed again, so its line has been altered
                 raise FederationError(f"{self.file}: round {round_} was released with another line of rounds.jsonl")
             # A round that is computed again after a crash has another time in its line, so later links change.
-            entry, later = known.model_copy(update={"record": line}), self.releases[round_:]
+            entry, later = before.model_copy(update={"record": line}), self.releases[round_:]
             del self.releases[round_ - 1 :], self._lines[round_ - 1 :]
         elif round_ != len(self.releases) + 1:
             raise FederationError(f"{self.file}: round {round_} is out of turn after round {len(self.releases)}")
@@ -210,6 +219,17 @@ class Ledger:
         self._end(None, None)
         self._write(durable)
         return entry
+
+    @property
+    def final_evaluation(self) -> Evaluated | None:
+        """What was released after the last round."""
+        found = self._head.get("final_evaluation")
+        return None if found is None else Evaluated.model_validate(found)
+
+    def enter_evaluation(self, found: Evaluated) -> None:
+        """Write down the evaluation after the last round, before it is released."""
+        self._head["final_evaluation"], self._text = found.content(), ""
+        self._write(durable=True)
 
     def reopen(self) -> None:
         """Write down that the run goes on, before its files change: from then on they are not those of its end."""
@@ -279,7 +299,12 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "nodes_mechanism": plan.charge.nodes_mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
         "rehearsal": plan.rehearsal,
+        "evaluation": _with_noise(plan.scenario.evaluation, plan.evaluation_noise),
     }
+
+
+def _with_noise(asked: ClientEvaluation | None, noise: float) -> ClientEvaluation | None:
+    return asked and asked.model_copy(update={"noise_multiplier": noise, "epsilon": None})
 
 
 def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
@@ -288,6 +313,9 @@ def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
     if scenario.privacy.noise_multiplier == "auto":
         noise = {"noise_multiplier": ledger.noise_multiplier}
         scenario = scenario.model_copy(update={"privacy": scenario.privacy.model_copy(update=noise)})
+    if scenario.evaluation is not None and ledger.evaluation is not None and scenario.evaluation.epsilon is not None:
+        evaluation = _with_noise(scenario.evaluation, ledger.evaluation.noise_multiplier or 0)
+        scenario = scenario.model_copy(update={"evaluation": evaluation})
     return replace(make_plan(scenario, ledger.units), known_seed=scenario.known_seed)
 
 

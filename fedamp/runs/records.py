@@ -19,8 +19,10 @@ from pydantic import (
 
 from fedamp.accounting import Bounds, Mechanism, from_json
 from fedamp.accounting.sampling import PRECISION
+from fedamp.accounting.verify import ahead_of_rounds
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
+from fedamp.federation.evaluation import ClientEvaluation, Evaluated
 from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.federation.submodels import Part
 from fedamp.population.account import PopulationRecord
@@ -29,6 +31,10 @@ FROM_SYSTEM = "from the operating system"
 KNOWN_SEED = "known: the scenario's, so everybody who knows it can subtract the noise"
 EVALUATED = "Accuracy and loss are computed on a test set that is declared public."
 NOT_EVALUATED = "No evaluation: no model was tested on anybody's records."
+ON_CLIENTS = (
+    "Models are evaluated on held-out records of the clients themselves. A client contributes a vector of norm at most "
+    "1, and noise is added to the sum: the mechanism includes it."
+)
 
 
 def _mechanism(value: Any) -> Mechanism:
@@ -101,6 +107,7 @@ class RoundRecord(Quality):
         noise_surplus: variance of the noise over the one that is charged, minus 1 (secure aggregation).
         impossible_sum: whether the sum could not be that of honest nodes, and zeros stand in its place.
         nodes_given_up, nodes_back: ids of nodes that are no longer waited for, and that answer again.
+        evaluated: how good the model of the round before is on held-out records of the cohort, with noise.
         unprotected: numbers computed from private data without noise. For the server's owner only.
     """
 
@@ -112,6 +119,7 @@ class RoundRecord(Quality):
     seconds: float
     noise_surplus: float | None = Field(None, exclude_if=lambda surplus: surplus is None)
     impossible_sum: bool = Field(False, exclude_if=lambda found: not found)
+    evaluated: Evaluated | None = Field(None, exclude_if=lambda found: found is None)
     nodes_given_up: tuple[NonNegativeInt, ...] = ()
     nodes_back: tuple[NonNegativeInt, ...] = ()
     unprotected: dict[str, int | float]
@@ -153,6 +161,7 @@ class Summary(FileRecord):
         clients_scheduled, clients_trained: scheduled units of the released rounds, and those that reported.
         clients_failed: units whose update was not finite, or whose records could not be read; they contribute zero.
         error: why it failed or diverged, in one line.
+        evaluated: how good a model is on held-out records of the clients, with noise; the last one that was evaluated.
     """
 
     kind: ClassVar[str] = "summary"
@@ -178,6 +187,7 @@ class Summary(FileRecord):
     error: str | None
     parameters: NonNegativeInt
     cost: Cost
+    evaluated: Evaluated | None = Field(None, exclude_if=lambda found: found is None)
 
 
 class Charged(FileRecord):
@@ -206,12 +216,14 @@ class LedgerEntry(Record):
     """One released round: its number, the epsilon spent after it (infinite without noise), SHA-256 of its model.
 
     ``record`` is the salted digest of its line of ``rounds.jsonl``, if any; ``link`` is of :mod:`fedamp.runs.chain`.
+    ``evaluated`` is the evaluation that was released with it, if any.
     """
 
     round: PositiveInt
     epsilon_upper: Epsilon
     digest: str
     record: str | None
+    evaluated: Evaluated | None = Field(None, exclude_if=lambda found: found is None)
     link: str
 
 
@@ -223,6 +235,7 @@ class LedgerRecord(Charged):
     ``nodes_mechanism`` and ``epsilon_nodes`` are for a registered node of a deployment, of units of other nodes.
     ``population`` says what the people have paid with this run; without it other uses of their data add to this one.
     ``rehearsal`` is the sentence of :attr:`fedamp.federation.plan.Plan.rehearsal`.
+    ``evaluation`` is the scenario's, with its noise, and ``final_evaluation`` what was released after the last round.
     Without noise ``guaranteed_epsilon`` is None, and while the run is played ``files`` is.
     """
 
@@ -243,11 +256,13 @@ class LedgerRecord(Charged):
     epsilon_nodes: Bracket | None = Field(None, exclude_if=lambda found: found is None)
     guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
     population: PopulationRecord | None = Field(None, exclude_if=lambda found: found is None)
+    evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda found: found is None)
     noise_seed: str
     rehearsal: str = Field("", exclude_if=lambda said: not said)
     guarantees_explained_in: str = "docs/threat-model.md"
     stopped_because: Ending | None
     files: dict[str, str] | None
+    final_evaluation: Evaluated | None = Field(None, exclude_if=lambda found: found is None)
     releases: tuple[LedgerEntry, ...]
     head: str
 
@@ -265,7 +280,13 @@ class LedgerRecord(Charged):
     @property
     def is_evaluated(self) -> bool:
         """Whether models are evaluated, on public records."""
-        return NOT_EVALUATED not in self.assumptions
+        return NOT_EVALUATED not in self.assumptions and (self.evaluation is None or EVALUATED in self.assumptions)
+
+    @property
+    def evaluated(self) -> Evaluated | None:
+        """The last evaluation on held-out records of the clients."""
+        each = [entry.evaluated for entry in self.releases if entry.evaluated]
+        return self.final_evaluation or (each[-1] if each else None)
 
     @property
     def noise_multiplier(self) -> float:
@@ -283,7 +304,15 @@ class LedgerRecord(Charged):
 
         Without amplification it may span only the rounds in which one unit can take part; the scenario names them.
         """
-        return not self.mechanism.is_private or self.mechanism.span == self.rounds_planned
+        return not self.mechanism.is_private or self.mechanism.span == self.rounds_planned + self._ahead
+
+    @property
+    def _ahead(self) -> int:
+        return ahead_of_rounds(self.mechanism, self.evaluation is not None and self.evaluation.at_end)
+
+    def cost_after(self, rounds: int) -> Mechanism:
+        """What the first rounds release, with the evaluation at the end; all of it where it spans no rounds."""
+        return self.mechanism.after(min(rounds + self._ahead, self.mechanism.span))
 
     def check_rounds(self, most: int) -> None:
         """Check that rounds 1, 2, 3, ... are released once each, and at most ``most`` of them; else ValueError."""

@@ -38,6 +38,7 @@ from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY, differences, digest, of_auto, plan_of
 from fedamp.runs.records import Bracket, LedgerRecord, RoundRecord, Summary, reports
 
+ENDS = ("value", "lower", "upper", "people_lower", "people_upper")  # of an estimate
 SHOWN = 5  # of the complaints of a check
 CLAIMED = ("epsilon", "released_rounds_epsilon", "delta", "noise_multiplier", "has_known_seed", "stopped_because")
 
@@ -85,6 +86,8 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         yield Check("releases", "fail", str(error))
     weak = weakness(ledger.delta, ledger.units)
     yield Check.of("delta", f"{power(ledger.delta)} for {ledger.units} units", caution=weak)
+    if ledger.evaluation is not None:
+        yield evaluation_check(ledger)
     if (told := ledger.population) is not None:
         file = reader.load(files.scenario).privacy.population if files.scenario.is_file() else None
         if file is None or not Path(file).is_file():
@@ -108,6 +111,29 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         yield Check("scenario", "caution", f"{files.scenario.name} is not here: {UNCHECKED} were not checked")
     if files.model.is_file():
         yield model_check(ledger, files)
+
+
+def evaluation_check(ledger: LedgerRecord) -> Check:
+    """Whether the estimates of an evaluation follow from its noisy sums, and these have the noise that is charged."""
+    asked, wrong, missing = ledger.evaluation, None, None
+    assert asked is not None, "the ledger has an evaluation"
+    each = [(entry.round - 1, entry.evaluated) for entry in ledger.releases if not asked.at_end and entry.evaluated]
+    if asked.at_end and ledger.final_evaluation is not None:
+        each = [(len(ledger.releases), ledger.final_evaluation)]
+    for round_, found in each:
+        again = asked.evaluated(round_, np.array(found.sums), found.deviation, found.units)
+        numbers = (
+            [[getattr(one, key) for key in ENDS] for one in found.estimates],
+            [[getattr(one, key) for key in ENDS] for one in again.estimates],
+        )
+        if found.round != round_ or found.deviation < (asked.noise_multiplier or 0) or len(found.sums) != asked.cells:
+            wrong = f"of the model of round {found.round}: another round, or less noise, than is charged"
+        elif len(numbers[0]) != len(numbers[1]) or not np.allclose(*numbers, rtol=TOLERANCE, atol=TOLERANCE):
+            wrong = f"of the model of round {found.round}: its numbers do not follow from its noisy sums"
+    if ledger.stopped_because in ENDED and not each:
+        missing = "charged, and not released"
+    said = f"{len(each)} released, with noise of multiplier {asked.noise_multiplier:g}"
+    return Check.of("evaluation", said, caution=missing, fail=wrong)
 
 
 def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequence[RoundRecord]) -> Iterator[str]:

@@ -79,6 +79,8 @@ def main(grid: Grid, context: Context) -> None:
             summary = play(prepared, with_faults(grid, scenario.faults), folder, watching)
     with fails_alone("the display"):
         quality = _words(summary.final.score)
+        if summary.evaluated is not None and (own := summary.evaluated.of("score")) is not None:
+            quality = f"score {own.value} ({own.lower} to {own.upper}) on held-out records"
         print(f"{summary.stopped_because} after round {summary.rounds_completed}: {quality}", flush=True)
 
 

@@ -19,8 +19,10 @@ from pathlib import Path
 from time import perf_counter
 from types import FrameType
 
+import numpy as np
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fedamp.accounting.verify import ENDED
 from fedamp.base.files import write_secret
@@ -32,6 +34,7 @@ from fedamp.errors import (
     StopTraining,
     UnwritableError,
 )
+from fedamp.federation.evaluation import Evaluated
 from fedamp.population.account import Account, charged
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder, read_summary
@@ -102,22 +105,10 @@ def _rounds(
     interrupts = _interrupts(observer) if finish_round else nullcontext(lambda: False)
     with interrupts as interrupted, ThreadPoolExecutor(1) as meanwhile:
         for round_ in range(run.state.round + 1, prepared.plan.last_round + 1):
-            try:
+            with _concluded(run):
                 if round_ == 1:
                     rehearsal.check_training(prepared)
                 record = run.play_round(round_, meanwhile)
-            except (FederationError, UnwritableError, KeyboardInterrupt) as error:
-                # The ledger may be a round ahead of the state, so the file of the model stays the same.
-                ending: Ending = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-                ending = "diverged" if isinstance(error, DivergedError) else ending
-                summary = run.summary(ending, str(error) or None)
-                try:
-                    run.ledger.conclude(summary)
-                except UnwritableError:  # the second one
-                    pass
-                except Exception:  # the person must see the first error
-                    log.exception("the summary could not be written")
-                raise
             try:
                 observer.round_done(record)
                 yield record
@@ -128,8 +119,29 @@ def _rounds(
                 raise
             if interrupted():
                 break
+        with _concluded(run):
+            run.evaluate()
     run.finish()
     run.check_trained()
+
+
+@contextmanager
+def _concluded(run: "_Run") -> Iterator[None]:
+    """A run that fails, or is stopped at once, gets a summary."""
+    try:
+        yield
+    except (FederationError, UnwritableError, KeyboardInterrupt) as error:
+        # The ledger may be a round ahead of the state, so the file of the model stays the same.
+        ending: Ending = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        ending = "diverged" if isinstance(error, DivergedError) else ending
+        summary = run.summary(ending, str(error) or None)
+        try:
+            run.ledger.conclude(summary)
+        except UnwritableError:  # the second one
+            pass
+        except Exception:  # the person must see the first error
+            log.exception("the summary could not be written")
+        raise
 
 
 class _Run:
@@ -167,14 +179,25 @@ class _Run:
         if not self.startup_seconds:
             self.grid.get_node_ids()  # waits for the nodes: no work of the first round
             self.startup_seconds = perf_counter() - self.prepared.began
-        if self.account:
-            self.account.asks()
+        self._asks()
         self.round_began = perf_counter()
         aggregate = ask(self.strategy, self.grid, round_, meanwhile if round_ < self.plan.last_round else None)
         self.strategy.release(round_, aggregate)  # which calls write_down
         self._append(self.record)
         aggregate.check_possible()
         return self.record
+
+    def _asks(self) -> None:
+        if self.account:
+            self.account.asks()
+
+    def evaluate(self) -> None:
+        """Evaluate the model of the last round on held-out records of all clients, if that is asked for and left."""
+        asked = self.plan.scenario.evaluation
+        is_last = 0 < self.state.round == self.plan.last_round
+        if asked is not None and asked.at_end and is_last and self.ledger.final_evaluation is None:
+            self._asks()
+            self.ledger.enter_evaluation(evaluate(self.strategy, self.grid))
 
     def _append(self, record: RoundRecord) -> None:
         self.folder.append_round(record)
@@ -259,9 +282,16 @@ class _Run:
             error=error,
             parameters=sum(array.size for array in self.state.parameters.values()),
             cost=self.prepared.cost,
+            evaluated=self.evaluated,
         )
         self.observer.ended(summary)
         return summary
+
+    @property
+    def evaluated(self) -> Evaluated | None:
+        """The last evaluation on held-out records of the clients."""
+        each = [record.evaluated for record in self.finished if record.evaluated]
+        return self.ledger.final_evaluation or (each[-1] if each else None)
 
     def _record(self, release: Release, collected: Aggregate) -> RoundRecord:
         round_, roster, validation_score = release.round, self.strategy.roster, None
@@ -289,6 +319,7 @@ class _Run:
             seconds=perf_counter() - self.round_began,
             noise_surplus=collected.noise_surplus(self.plan.terms),
             impossible_sum=bool(collected.impossible),
+            evaluated=release.evaluated,
             nodes_given_up=tuple(roster.given_up),
             nodes_back=tuple(roster.back),
             unprotected=unprotected,
@@ -355,6 +386,23 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int, meanwhile: Executor 
     if prepared is not None:
         prepared.result()
     return strategy.aggregate(round_, replies)
+
+
+def evaluate(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | None = None) -> Evaluated:
+    """The noisy score of the strategy's model on the held-out records of some units; default: of all.
+
+    It costs :meth:`fedamp.federation.plan.Charge.of_evaluation`, which the caller has reserved. FederationError: too
+    few of them answered; nothing is known of their records.
+    """
+    messages = list(strategy.configure_evaluation(grid, units))
+    deadline, count = strategy.plan.scenario.federation.round_deadline, strategy.plan.units
+    replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
+    aggregate, count = strategy.aggregate(strategy.state.round, replies), count if units is None else len(units)
+    strategy.pipeline.check_evaluated(aggregate, count)
+    aggregate.check_possible()
+    found = strategy.pipeline.evaluated(strategy.state, aggregate, count)
+    assert found is not None, "it was asked for"
+    return found
 
 
 @contextmanager

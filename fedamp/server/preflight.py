@@ -36,6 +36,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 }
 """Beyond the first number a check says caution, beyond the second one it fails: both are least, or largest, values."""
 
+COARSE = 0.02  # standard deviation of the noise on a score
 LARGE_INPUTS = 30.0  # root mean square
 _TIMED_STEPS, _PATIENCE = 4, 3.0  # of the timed training; seconds after which no further advice is computed
 
@@ -168,6 +169,12 @@ def _of_model(plan: Plan, prepared: RunInputs, thorough: bool) -> Iterator[Check
 def _evaluation(prepared: RunInputs) -> Check:
     """What models are evaluated on; a caution where nothing says that they are not to be."""
     asked, public = prepared.plan.scenario.federation.evaluate_every, len(prepared.test[1])
+    if (plan := prepared.plan).scenario.evaluation is not None and not (public and asked):
+        people = plan.units if plan.scenario.evaluation.at_end else plan.expected_cohort
+        off, who = plan.evaluation_deviation, f"{people:,.4g} {plan.scenario.privacy.unit}s"
+        found = f"on held-out records of {who}, with noise of at most {100 * off:.2g} points on a score"
+        more = f"{found}; expected: more of them, or less noise (evaluation.noise_multiplier)" if off > COARSE else None
+        return Check.of("evaluation", found, caution=more)
     if public and asked:
         return Check("evaluation", "pass", f"on {public:,} public test records")
     caution = None if asked == 0 else f"none; expected: {TO_TEST}, or federation.evaluate_every: 0"

@@ -188,6 +188,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         linf_coordinates=plan.linf_coordinates,
         normalised=plan.clipping.normalises,
         terms=plan.terms,
+        evaluation=scenario.evaluation,
         answer_after=scenario.federation.answer_after,
         run="" if scenario.known_seed else rng.keyed_digest(plan.seed, "run", ())[:32],
         charge=mechanism_of(plan, 1).to_json() if scenario.federation.hosts and plan.is_private else None,

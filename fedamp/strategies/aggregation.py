@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fedamp.base.arrays import BLOCK, Arrays, Sums
 from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
+from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.terms import Terms
 from fedamp.models.pieces import Piece
 
@@ -38,6 +40,15 @@ class ModelParts:
         """The parts of a model; ``shared`` names the arrays of the shared part; None: there is one part."""
         part_of = {name: 0 if shared is None or name in shared else 1 for name in arrays}
         return cls({name: array.shape for name, array in arrays.items()}, part_of)
+
+    def evaluated(self, cells: int, trains: bool) -> "ModelParts":
+        """With the cells of an evaluation as a last part of their own; ``trains``: beside the model, or alone."""
+        if not cells:
+            return self
+        shapes, part_of = (self.shapes, self.part_of) if trains else ({}, {})
+        return ModelParts(
+            {**shapes, EVALUATION: (cells,)}, {**part_of, EVALUATION: max(part_of.values(), default=-1) + 1}
+        )
 
     def zeros(self) -> Sums:
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
@@ -87,6 +98,7 @@ class Aggregate:
         loss_sum, records: of the received model, on the units' records, as the nodes claim.
         noisy_nodes: nodes in the sum, each with its share of the noise (secure aggregation); None: no noise is in it.
         noisy_count: ``below_clip`` less half of ``reported``, with its noise (secure aggregation).
+        evaluation: the units' contributions to an evaluation, without or with noise as the sums; None: none was asked.
         impossible: why the sum cannot be that of honest nodes (secure aggregation). It is then replaced by zeros.
         nodes: those whose reply is in the sums.
         errors: why replies were refused and units failed; each line names the node.
@@ -104,6 +116,7 @@ class Aggregate:
     records: int = 0
     noisy_nodes: int | None = None
     noisy_count: float | None = None
+    evaluation: NDArray[np.float64] | None = None
     impossible: str = ""
     nodes: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)

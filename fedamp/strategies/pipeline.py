@@ -19,11 +19,12 @@ from fedamp.base.section import at
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DivergedError, FederationError, tell
+from fedamp.federation.evaluation import EVALUATION, Evaluated
 from fedamp.federation.norms import NormCounts
 from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.plan import Plan
 from fedamp.models.pieces import Pieces
-from fedamp.noise.gaussian import Uniform
+from fedamp.noise.gaussian import Address, Uniform, add_gaussian
 from fedamp.noise.independent import Noise
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, ModelParts
 
@@ -62,12 +63,14 @@ class Release:
         noisy_sums: the sum of the clipped updates with its noise and, with ModelMix, its uniform noise; float64 by
             name, whole multiples of a power of two.
         clip_scale: clipping norms of this round over the plan's.
+        evaluated: how good the model was that the round's cohort was sent; None: it was not evaluated.
     """
 
     round: int
     parameters: Arrays
     noisy_sums: Sums
     clip_scale: float
+    evaluated: Evaluated | None = None
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,30 @@ class ReleasePipeline:
         names: Mapping[int, str],
     ) -> Aggregate:
         """The sum of a round's clipped updates: private. ``names`` are of the nodes, for the log."""
-        clips, coordinates = self.clips(state), self.plan.linf_coordinates
-        asked = Asked(orders, self.model, clips, names, lambda each: self.pieces(each, round_), coordinates)
-        return self.aggregator.aggregate(replies, asked)
+        order = next(iter(orders.values()), None)
+        cells, trains = (order.cells, order.trains) if order else (0, True)
+        clips = [*(self.clips(state) if trains else ()), *([1.0] if cells else ())]
+        coordinates = self.plan.linf_coordinates if trains else 0
+        model = self.model.evaluated(cells, trains)
+        asked = Asked(orders, model, clips, names, lambda each: self.pieces(each, round_), coordinates)
+        total = self.aggregator.aggregate(replies, asked)
+        total.evaluation = total.sums.pop(EVALUATION, None)
+        return total
+
+    def evaluated(self, state: ServerState, aggregate: Aggregate, units: float | None = None) -> Evaluated | None:
+        """The release of an evaluation of the model of a state: its sum gets the noise. None: none was asked.
+
+        ``units`` were asked, in expectation; default: a round's cohort. As with :meth:`release`, every attempt has
+        noise of its own.
+        """
+        plan, asked, sums = self.plan, self.plan.scenario.evaluation, aggregate.evaluation
+        if asked is None or sums is None:
+            return None
+        deviation = plan.evaluation_noise * math.sqrt(1 + (aggregate.noise_surplus(plan.terms) or 0))
+        if aggregate.noisy_nodes is None:
+            seed = plan.seed if plan.known_seed else rng.seed_from_system()
+            add_gaussian(sums, deviation, Address(seed, "evaluation", (state.round,)))
+        return asked.evaluated(state.round, sums, deviation, units or plan.expected_cohort)
 
     def release(
         self, state: ServerState, round_: int, aggregate: Aggregate, needs_quorum: bool = True
@@ -124,7 +148,7 @@ class ReleasePipeline:
                 f"expected: at most {LARGEST_COHORT}"
             )
         if needs_quorum and aggregate.noisy_nodes is None:  # else the protocol has its own
-            self._check_reported(round_, scheduled, aggregate)
+            self._check_reported(f"round {round_}", scheduled, aggregate)
         plan, sums = self.plan, aggregate.sums
         # A round that is tried again may have other replies. With the same noise the difference of the two releases
         # would be the difference of the replies. So the noise is drawn anew for every attempt, and stored nowhere.
@@ -149,9 +173,15 @@ class ReleasePipeline:
         scale = plan.clipping.next_scale(state.clip_scale, counts, seed, round_, plan.is_private)
         previous = state.parameters if plan.mixing else None
         following = ServerState(parameters, round_, moments, previous, scale, noise)
-        return following, Release(round_, following.model, sums, state.clip_scale)
+        evaluated = self.evaluated(state, aggregate)
+        return following, Release(round_, following.model, sums, state.clip_scale, evaluated)
 
-    def _check_reported(self, round_: int, scheduled: int, aggregate: Aggregate) -> None:
+    def check_evaluated(self, aggregate: Aggregate, units: int) -> None:
+        """Raise FederationError if too few of the units that were asked have answered; nothing was released."""
+        if aggregate.noisy_nodes is None:  # else the protocol has its own quorum
+            self._check_reported("evaluation", units, aggregate)
+
+    def _check_reported(self, what: str, scheduled: int, aggregate: Aggregate) -> None:
         """Raise FederationError below the quorum. A round in which no unit was scheduled, or all failed, is released.
 
         Otherwise clients' data would decide whether the run continues.
@@ -159,13 +189,13 @@ class ReleasePipeline:
         reported, quorum, unit = aggregate.reported, self.plan.quorum, self.plan.scenario.privacy.unit
         if 0 < reported <= aggregate.failed:
             why = f" ({aggregate.errors[0]})" if aggregate.errors else ""
-            tell(f"round {round_}: each of {reported} {unit}s failed{why}: the release is noise")
+            tell(f"{what}: each of {reported} {unit}s failed{why}: the release is noise")
         if scheduled == 0 or (reported > 0 and reported >= quorum * scheduled):
             return
         found = f"{reported or 'none'} of {scheduled} {unit}s reported"
         below = f", below federation.quorum {quorum:g}" if reported else ""
         why = f" ({aggregate.errors[0]})" if aggregate.errors else ""
-        raise FederationError(f"round {round_}: {found}{below}{why}; nothing of it was released")
+        raise FederationError(f"{what}: {found}{below}{why}; nothing of it was released")
 
     def check_budget(self, round_: int) -> None:
         """Raise FederationError if a round would exceed the budget."""

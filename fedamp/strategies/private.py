@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
 from fedamp import rng
 from fedamp.client.task import ClientTask
@@ -26,6 +27,8 @@ from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
 from fedamp.strategies.roster import Roster
 
 log = logging.getLogger("fedamp.server")
+
+EVALUATION_BATCHES = 64  # of all units, for the workers of a simulation: no result depends on it
 
 WriteDown = Callable[[ServerState, Release, Aggregate], object]
 """Stores a release and the state after it; called before the release leaves the strategy."""
@@ -113,18 +116,55 @@ class PrivateStrategy(Strategy):
         self._orders, self.collected = {}, None  # its sums would be in memory while clients train
         roster, aggregator = self.roster, self.pipeline.aggregator
         hosted, simulated = Counter(roster.host_of.values()), flower.is_simulated(grid)
+        cells = self._cells_in(server_round)
         assigned, masked, none = roster.assign(self._batches[1]), aggregator.plays(grid), np.zeros(0, UNIT)
         if masked or self.dummies:  # every node answers in every round
             drawn = masked and (self.plan.terms is None or self.plan.terms.check_in is not None)  # by the nodes
             assigned = {node: none if drawn else assigned.get(node, none) for node in sorted(hosted)}
         for node, units in assigned.items():
             submodels = set(units["submodel"].tolist())
-            one = len(submodels) == 1 and node not in roster.everywhere and not (self.dummies or masked)
+            one = len(submodels) == 1 and node not in roster.everywhere and not (self.dummies or masked or cells)
             room = 0 if simulated else hosted[node] or self.plan.units
             self._orders[node] = self._order(server_round, units, submodels.pop() if one else WHOLE, room, config)
-            self._orders[node] = replace(self._orders[node], secret=roster.secrets.get(node, NO_SECRET))
-        names = {node: roster.registered(node) for node in self._orders}
-        self._orders = aggregator.prepare(self._orders, grid, names, self.pipeline.model.shapes)
+            self._orders[node] = replace(self._orders[node], cells=cells)
+        return self._ask(grid)
+
+    def configure_evaluation(self, grid: Grid, units: NDArray[np.int64] | None = None) -> Iterable[Message]:
+        """A message to every node that hosts some of these units (default: all), to evaluate the released model.
+
+        Their replies go to :meth:`aggregate`, whose sum goes to :meth:`ReleasePipeline.evaluated`: one use of the
+        units' data, which costs :meth:`Charge.of_evaluation`. It trains nobody.
+        """
+        asked, plan, roster = self.plan.scenario.evaluation, self.plan, self.roster
+        assert asked is not None, "the scenario asks for evaluations"
+        roster.refresh(grid, plan.scenario.federation.round_deadline, self._task_json)
+        units, round_ = np.arange(plan.units) if units is None else units, plan.scenario.rounds + 1
+        each = rows(units, rng.client_seeds(plan.seed, "evaluation", self.state.round, units))
+        batches = np.array_split(each, min(len(each), EVALUATION_BATCHES))
+        hosted, room, none = Counter(roster.host_of.values()), not flower.is_simulated(grid), np.zeros(0, UNIT)
+        assigned = roster.assign(batches)
+        if self.pipeline.aggregator.plays(grid):
+            assigned = {node: assigned.get(node, none) for node in sorted(hosted)}
+        order = RoundOrder(self._task_json, round_, (1.0,), arrays=self.state.model, cells=asked.cells, trains=False)
+        self._orders = {
+            node: replace(order, rows=padded(own, max(len(own), (hosted[node] or plan.units) * room)))
+            for node, own in assigned.items()
+        }
+        return self._ask(grid)
+
+    def _cells_in(self, round_: int) -> int:
+        """Of an evaluation of a round's cohort; 0: it is not evaluated."""
+        asked = self.plan.scenario.evaluation
+        return asked.cells if asked is not None and asked.is_in(round_) else 0
+
+    def _ask(self, grid: Grid) -> list[Message]:
+        """The messages of the orders, with each node's secret, after the exchanges that come before."""
+        roster, pipeline, secrets = self.roster, self.pipeline, self.roster.secrets
+        orders = {node: replace(order, secret=secrets.get(node, NO_SECRET)) for node, order in self._orders.items()}
+        names = {node: roster.registered(node) for node in orders}
+        order = next(iter(orders.values()), None)
+        shapes = pipeline.model.evaluated(order.cells, order.trains).shapes if order else {}
+        self._orders = pipeline.aggregator.prepare(orders, grid, names, shapes)
         self._messages = [Message(order.content(), node, "train") for node, order in self._orders.items()]
         return self._messages
 

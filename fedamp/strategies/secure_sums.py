@@ -13,10 +13,11 @@ from flwr.serverapp import Grid
 
 from fedamp import rng
 from fedamp.base.arrays import Sums
-from fedamp.client.secure import Agreement, length_of, sums_of
+from fedamp.client.secure import Agreement, counts, length_of, sums_of
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
+from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
 from fedamp.federation.terms import STEPS, SecureAggregation, Terms
 from fedamp.noise.gaussian import grid_of
@@ -142,7 +143,8 @@ class SecureSums(ClippedSums):
             "unmask", dict.fromkeys(names, further), lambda name: SHARE * (collector.neighbours_of(name) + 1)
         )
         words = collector.unmasked(shares)
-        multipliers = {name: self.terms.noise_multipliers[part] for name, part in asked.model.part_of.items()}
+        noise = self._multipliers(asked)
+        multipliers = {name: noise[part] for name, part in asked.model.part_of.items()}
         clips = {name: asked.clips[part] for name, part in asked.model.part_of.items()}
         sums, count = sums_of(words, asked.model.shapes, multipliers, clips, self.terms)
         nodes = {current.node_of[name] for name in names}
@@ -165,6 +167,12 @@ class SecureSums(ClippedSums):
             noisy_count=count,
         )
 
+    def _multipliers(self, asked: Asked) -> list[float]:
+        """The noise multiplier of each part of a sum; an evaluation is the last one, or alone."""
+        shapes, evaluation = asked.model.shapes, self.terms.evaluation_noise
+        model = list(self.terms.noise_multipliers) if set(shapes) - {EVALUATION} else []
+        return [*model, evaluation] if EVALUATION in shapes else model
+
     def _impossible(self, sums: Sums, count: float, nodes: int, units: int, asked: Asked) -> str:
         """Why the noisy sum cannot be that of honest nodes, up to a probability of 1e-9; empty: it can.
 
@@ -175,9 +183,9 @@ class SecureSums(ClippedSums):
         sizes = [0] * len(norms)
         for name, shape in asked.model.shapes.items():
             sizes[asked.model.part_of[name]] += math.prod(shape)
-        parts = list(zip(norms, asked.clips, terms.noise_multipliers, sizes, strict=True))
+        parts = list(zip(norms, asked.clips, self._multipliers(asked), sizes, strict=True))
         looks = [(norm, clip * units, multiplier * clip, size) for norm, clip, multiplier, size in parts]
-        if terms.count_noise:
+        if counts(asked.model.shapes, terms):
             looks.append((abs(count), units / 2, terms.count_noise, 1))
         for norm, reach, deviation, size in looks:
             most = honest_norm(reach, deviation, size, nodes, terms, IMPOSSIBLE / len(looks))

@@ -219,6 +219,7 @@ def test_a_task_has_the_charge_of_its_run(tmp_path):
 # Secure aggregation: the node's own agreement says it all.
 
 CHARGED = {"check_in", "count_noise", "most_check_ins", "noise_multipliers", "rounds"}
+CHARGED |= {"evaluated_at_end", "evaluation_noise"}
 OTHER_TERMS = {"bits", "colluding", "dropped", "nodes", "units"}  # they say how much noise a node adds, or nothing
 
 
@@ -234,6 +235,8 @@ def test_each_of_the_terms_is_charged_or_costs_nothing():
         (("check_in={scheme: poisson, rate: 0.4, drawn_by: node}",), True),
         (("check_in={scheme: poisson, rate: 0.4}",), True),
         (("privacy.clip={initial: 0.5, noise_multiplier: 3.0}",), True),
+        (("evaluation={on: clients, noise_multiplier: 3}",), True),
+        (("evaluation={on: clients, noise_multiplier: 3, every: 1}", "check_in={scheme: poisson, rate: 0.4}"), True),
         (("model={name: mlp, hidden: [12]}", "submodels={scheme: disjoint, count: 3}"), False),
     ],
 )

@@ -30,7 +30,7 @@ def write(folder: Path, swapped: bool = False, changed: bool = False) -> None:
     arrays["x"] += changed
     arrays["client"] = np.where(swapped & (arrays["client"] < 2), 1 - arrays["client"], arrays["client"])
     write_folder(folder, arrays)
-    configuration.dataset.cache_clear()  # as in the process that Flower starts for the next message
+    configuration.divided.cache_clear()  # as in the process that Flower starts for the next message
     node_of.cache_clear()
 
 

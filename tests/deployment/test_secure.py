@@ -18,7 +18,7 @@ ROUNDS = 3
 def test_three_nodes_hide_their_sums_and_one_is_killed_in_mid_round(machines: Machines):
     partition_digits(machines.folder, NODES, CLIENTS)
     [_, block] = blocks(PAGE, "yaml")
-    raw = yaml.safe_load(block.text) | {"rounds": ROUNDS}
+    raw = yaml.safe_load(block.text) | {"rounds": ROUNDS, "evaluation": {"on": "clients", "noise_multiplier": 2.0}}
     raw["federation"]["round_deadline"] = 600  # of an exchange; only the killed node is late, and Flower says so
     raw["data"]["shape"] = [64]  # the server holds no record, public or not
     (machines.server / "data" / "test.npz").unlink()
@@ -49,6 +49,10 @@ def test_three_nodes_hide_their_sums_and_one_is_killed_in_mid_round(machines: Ma
     assert lines[-1]["noise_surplus"] == pytest.approx(0.0)
     assert all("training_loss" not in line["unprotected"] for line in lines)
     assert {line["accuracy"] for line in lines} == {None}
+    found = ledger["final_evaluation"]  # one more sum of the same protocol, of the two nodes that are left
+    assert found["deviation"] == pytest.approx(2.0)
+    [units] = [each["value"] for each in found["estimates"] if each["name"] == "units"]
+    assert abs(units - CLIENTS * 2 / 3) <= 5 * 2.0 * 2**0.5
     assert (
         ledger["epsilon_server"] == ledger["whole_run_epsilon"]
     )  # nodes draw check-ins: amplified for the server, too

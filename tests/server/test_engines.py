@@ -12,8 +12,8 @@ from tests.server.plays import ledger_of
 pytest.importorskip("ray")
 
 SCHEMES = {
-    "whole": (),
-    "disjoint": ("submodels={scheme: disjoint, count: 3}",),
+    "whole": ("evaluation={on: clients, noise_multiplier: 5}",),
+    "disjoint": ("submodels={scheme: disjoint, count: 3}", "evaluation={on: clients, noise_multiplier: 5, every: 2}"),
     "dropout": ("submodels={scheme: dropout, keep: 0.5}",),
     "records": ("privacy.unit=sample", "client.steps=1", "check_in={scheme: poisson, rate: 0.05}"),
 }
