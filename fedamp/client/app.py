@@ -25,7 +25,7 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.client import configuration, policy, secure
 from fedamp.client.clipping import clip_and_sum
-from fedamp.client.evaluation import Evaluator
+from fedamp.client.evaluator import Evaluator
 from fedamp.client.personal import Personal
 from fedamp.client.task import UNTRAINABLE, log
 from fedamp.client.worker import Own, TrainingNode, TrainReport
