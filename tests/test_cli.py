@@ -196,7 +196,7 @@ def test_privacy_answers_in_json_and_as_a_table(fedamp, tmp_path):
 
 
 def test_privacy_needs_neither_torch_nor_flower_nor_ray(tmp_path):
-    write_small(tmp_path)
+    write_small(tmp_path, "check_in={scheme: poisson, rate: 0.4}")
     code = (
         "import sys; sys.argv = ['fedamp', 'privacy', 'small.yaml', '--json']\n"
         "from fedamp.cli import main\n"
@@ -366,7 +366,7 @@ def test_every_key_is_explained(fedamp, subtests):
 ANSWERS = [
     (),
     ("--data", "diabetes", "--unit", "sample"),
-    ("--data", "segments", "--epsilon", 2),
+    pytest.param(("--data", "segments", "--epsilon", 2), marks=pytest.mark.slow),
 ]
 
 

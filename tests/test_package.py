@@ -177,12 +177,18 @@ def test_the_accountant_imports_nothing_of_what_trains():
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.parametrize("module", ["fedamp.cli", "fedamp.server.app", "fedamp.client.app"])
-def test_what_is_large_is_imported_where_it_is_used(module):
+def test_importing_fedamp_imports_nothing_large_and_leaves_the_environment_alone():
     large = {"mpmath", "sklearn", "pyarrow", "matplotlib", "datasets", "pandas", "ray"}
-    program = f"import sys, {module}; print({large!r} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout == "set()\n"
+    program = (
+        "import os, sys; before = dict(os.environ);"
+        "import fedamp.cli, fedamp.server.app, fedamp.client.app, fedamp.api;"
+        f"print({large!r} & set(sys.modules), os.environ == before)"
+    )
+    free = {key: value for key, value in os.environ.items() if not key.startswith(("FLWR_", "RAY_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True, env=free
+    )
+    assert done.stdout == "set() True\n"
 
 
 def test_what_is_compiled_needs_no_place_to_be_kept(monkeypatch):

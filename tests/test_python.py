@@ -16,7 +16,6 @@ from fedamp.engines.engines import choose
 from fedamp.errors import InputError, Interrupted, RunFolderError, ScenarioError
 from fedamp.federation.check_in import PoissonCheckIn
 from tests.federations import SMALL
-from tests.tools import but_patience
 
 SMALL_DICT = yaml.safe_load(SMALL) | {"rounds": 4, "engine": {}}
 
@@ -203,12 +202,10 @@ def test_the_engine_is_chosen_by_the_work_and_whose_code_it_is(monkeypatch):
     assert why.startswith("serial: Ray is not installed, so the code of mine:")
 
 
-def test_without_ray_a_run_trains_here_and_says_so(tmp_path):
-    program = (
-        "import sys; sys.modules['ray'] = None; from fedamp.cli import main;"
-        "sys.argv = ['fedamp', 'run', 'digits', '--set', 'rounds=2', '--set', 'check_in.k=1',"
-        " '--set', 'privacy.noise_multiplier=1', '--set', 'privacy.epsilon=null', '--out', sys.argv[1]]; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", program, tmp_path / "run"], capture_output=True, text=True)
-    assert (done.returncode, but_patience(done.stderr)) == (0, "")
+def test_without_ray_a_run_trains_here_and_says_so(fedamp_command, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    short = ("rounds=2", "check_in.k=1", "privacy.noise_multiplier=1", "privacy.epsilon=null")
+    sets = [word for each in short for word in ("--set", each)]
+    answer = fedamp_command("run", "digits", *sets, "--out", tmp_path / "run")
+    assert (answer.status, answer.err) == (0, "")
     assert "engine serial: Ray is not installed" in (tmp_path / "run" / "log.txt").read_text()

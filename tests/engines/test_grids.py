@@ -108,7 +108,7 @@ def test_an_exception_becomes_an_error_reply_and_the_log_has_its_traceback(grid,
 def test_late_replies_are_absent_and_named_and_do_not_delay_the_next_round(grid, log):
     nodes = grid.get_node_ids()
     first, others = nodes[0], nodes[1:]
-    timeout, seconds = (5, 10_000) if others else (0.5, 0.6)  # the serial grid cannot interrupt a message
+    timeout, seconds = (10, 10_000) if others else (0.5, 0.6)  # the serial grid cannot interrupt a message
     sent = [message(first, "train.sleep", seconds=seconds), *map(message, others)]
     replies = grid.send_and_receive(sent, timeout=timeout)
     assert [reply.metadata.src_node_id for reply in replies] == others

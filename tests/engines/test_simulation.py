@@ -95,6 +95,7 @@ print(nobody, faults(20))
 """
 
 
+@pytest.mark.slow  # of speed alone
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about the allocator of glibc")
 def test_a_node_needs_no_ray_and_keeps_the_memory_that_every_step_asks_for_again():
     """Four blocks of 12 MB, 20 times: 245,760 pages, cleared by the system each time or once."""

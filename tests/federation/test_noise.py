@@ -70,7 +70,7 @@ def test_an_automatic_norm_changes_neither_the_bands_nor_their_gain():
     """With a shorter norm both noise and updates are shorter, so only noise over the norm can be compared."""
     found = []
     for clip in ("auto", "1"):
-        overrides = ("rounds=30", "check_in={scheme: classes, k: 3}", "server={learning_rate: 0.5}")
+        overrides = ("rounds=12", "check_in={scheme: classes, k: 2}", "server={learning_rate: 0.5}")
         scenario = small(
             *overrides, f"privacy={{clip: {clip}, epsilon: 8, precision: 0.05, noise: {{scheme: banded}}}}"
         )

@@ -263,11 +263,3 @@ def test_a_module_that_reads_the_command_line_or_moves_away_disturbs_nothing(tmp
     (tmp_path / "ends.py").write_text("raise SystemExit(3)")
     with pytest.raises(InputError, match=r"ends:Net' cannot be imported .*SystemExit 3"):
         build(Model(name="ends:Net", folder=str(tmp_path)), (64,), 10)
-
-
-def test_importing_fedamp_leaves_the_environment_alone() -> None:
-    import subprocess
-
-    code = "import os; before = dict(os.environ); import fedamp.api, fedamp.server.loop; assert os.environ == before"
-    free = {key: value for key, value in os.environ.items() if not key.startswith(("FLWR_", "RAY_"))}
-    subprocess.run([sys.executable, "-c", code], check=True, env=free)

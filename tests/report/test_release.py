@@ -269,12 +269,11 @@ def test_the_commands_and_the_verifier_that_needs_nothing_else(run, tmp_path, ho
         "finally: print({'torch', 'flwr', 'ray', 'pydantic'} & set(sys.modules))"
     )
     root = Path(__file__).parents[2]
-    for key, status in ((made["public_key"], 0), ("0" * 64, 1)):
-        command = [sys.executable, "-c", program, made["folder"], "--key", key]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
-        assert done.returncode == status, done.stderr
-        assert done.stdout.endswith("set()\n")
-        assert "guarantee: epsilon" in done.stdout
+    command = [sys.executable, "-c", program, made["folder"], "--key", made["public_key"]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("set()\n")
+    assert "guarantee: epsilon" in done.stdout
 
 
 def test_a_run_that_has_ended_keeps_no_secret_seed_and_no_checkpoint(run, tmp_path):
@@ -291,11 +290,12 @@ def test_a_run_that_has_ended_keeps_no_secret_seed_and_no_checkpoint(run, tmp_pa
     assert list((tmp_path / "known" / "checkpoint").iterdir())  # there it protects nothing
 
 
-def test_a_run_killed_while_it_ends_can_be_verified_and_ended(fedamp, tmp_path, monkeypatch):
+@pytest.mark.parametrize("first", [pytest.param(12, marks=pytest.mark.slow), 11])
+def test_a_run_killed_while_it_ends_can_be_verified_and_ended(fedamp, tmp_path, monkeypatch, first):
     scenario = small("rounds=1", "check_in.k=1", "known_seed=false")
     with killed_at(monkeypatch, -1) as undisturbed:
         launch(scenario, Silent(), tmp_path / "undisturbed")
-    for step in range(len(undisturbed) - 12, len(undisturbed)):  # from the model's file to the last deleted one
+    for step in range(len(undisturbed) - first, len(undisturbed), 2):  # from the model's file to the last deleted one
         folder = tmp_path / str(step)
         with killed_at(monkeypatch, step), pytest.raises(Killed):
             launch(scenario, Silent(), folder)

@@ -247,12 +247,12 @@ def test_a_clip_that_auto_of_another_version_chose_is_told_and_costs_the_same(tm
 
 def test_bands_of_auto_that_cost_less_are_refused(tmp_path):
     """Smaller coefficients are charged less, at the noise multiplier that the scenario gives."""
-    spaced = ("check_in={scheme: spaced, k: 2, gap: 3}", "rounds=8")
+    spaced = ("check_in={scheme: spaced, k: 2, gap: 3}", "rounds=6")
     run = play(tmp_path / "run", *spaced, BANDED)
     other = play(tmp_path / "other", *spaced, BANDED.replace("bands: 3", "bands: 3, coefficients: [0.1, 0.05]"))
     for version in (WRITTEN_BY, "fedamp 0.0.1"):
         assert "what auto chooses costs" in with_ledger_of(run, other, written_by=version)
-        assert wrong(run).keys() - {"claim", "chain"} == {"scenario"}  # summary.json and lines are the run's own
+    assert wrong(run).keys() - {"claim", "chain"} == {"scenario"}  # summary.json and lines are the run's own
 
 
 def test_units_that_the_scenario_says_are_compared(tmp_path, run):

@@ -14,6 +14,7 @@ from fedamp.studies.audit.attack import CanaryFederation, subject_of
 from tests.federations import small
 
 MLP = "model={name: mlp, hidden: [12]}"
+pytestmark = pytest.mark.usefixtures("few_tries")
 SCENARIOS = {
     "all": ["check_in={scheme: all}", "rounds=2"],
     "poisson": ["check_in={scheme: poisson, rate: 0.3}", "rounds=3"],
