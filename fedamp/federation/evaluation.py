@@ -112,7 +112,7 @@ class ClientEvaluation(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the groups."""
+        """The groups' names."""
         return tuple(self.by) if isinstance(self.by, dict) else self.groups
 
     @property

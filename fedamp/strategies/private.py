@@ -153,7 +153,7 @@ class PrivateStrategy(Strategy):
         return self._ask(grid)
 
     def _cells_in(self, round_: int) -> int:
-        """Of an evaluation of a round's cohort; 0: it is not evaluated."""
+        """The length of a unit's vector, if a round's cohort is evaluated; else 0."""
         asked = self.plan.scenario.evaluation
         return asked.cells if asked is not None and asked.is_in(round_) else 0
 
