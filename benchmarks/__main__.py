@@ -26,6 +26,7 @@ MINUTES = {
     "deployment": 5,
     "secure": 30,
     "norm_proofs": 1,
+    "tuning": 5,
     "soak": 30,
     "federations": 180,
     "peers": 60,

@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedamp.api import StopTraining, compare, load, open, play, privacy, run, sweep
+    from fedamp.api import StopTraining, compare, load, open, play, privacy, run, sweep, tune
 
     __version__: str
 
-__all__ = ["StopTraining", "compare", "load", "open", "play", "privacy", "run", "sweep"]
+__all__ = ["StopTraining", "compare", "load", "open", "play", "privacy", "run", "sweep", "tune"]
 
 
 def __getattr__(name: str) -> Any:

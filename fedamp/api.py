@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedamp.report.views import Answer, Run
     from fedamp.runs.records import RoundRecord
     from fedamp.studies.sweep import Watcher
+    from fedamp.studies.tune import Tuned
 
 Source = str | Path | Mapping[str, Any] | AnyScenario | None
 """A YAML file, the name of a shipped scenario (``"digits"``), the content of such a file, or a scenario; None: all of
@@ -143,6 +144,36 @@ def sweep(
 
     base = load(scenario, **settings) if settings else scenario
     return Sweep.of(sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))
+
+
+def tune(
+    scenario: Source,
+    grid: Mapping[str, Any],
+    out: str | Path | None = None,
+    share: float = 0.2,
+    jobs: int | None = None,
+    watcher: "Watcher | None" = None,
+    **settings: Any,
+) -> "Tuned":
+    """Choose among settings with charge: ``privacy.epsilon`` pays for all trials, and for the run that follows.
+
+    Each trial trains on all people with more noise, and is judged by its charged ``evaluation``. The answer has
+    ``scenario``, with the chosen settings and the noise that is left for it, and ``record``, as in ``tune.json``.
+
+    Args:
+        grid: values by key, as of :func:`sweep`; of keys that change no cost.
+        out: folder; default: ``tuned/NAME``. Finished trials are kept, interrupted ones are resumed.
+        share: of the budget, for all trials.
+        jobs, watcher, settings: as of :func:`sweep`.
+
+    Raises:
+        InputError: nothing was run; one line that says what is wrong.
+        FedampError: trials have not come to their end; the same call resumes them.
+    """
+    from fedamp.studies.tune import tune
+
+    base = load(scenario, **settings)
+    return tune(lambda values: load(base, **values), grid, _folder(out), share, jobs, watcher)
 
 
 def compare(runs: "Iterable[str | Path | Run | Sweep]") -> "Comparison | Sweep":

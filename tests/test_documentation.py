@@ -176,6 +176,16 @@ def test_read_a_ledger(fedamp, monkeypatch, tmp_path, capsys):
     assert float(upper) == pytest.approx(float(theirs), rel=2e-3)
 
 
+def test_a_year_of_a_hospital(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDAMP_HOME", "")  # the tutorial sets it; afterwards it is as before
+    exec(python("docs/tutorials/year.md"), {})
+    printed = capsys.readouterr().out
+    assert "'settled': 3" in printed  # two trials and the run
+    assert re.search(r"the person of unit 0 \(and 799 more\) has [\d.]+ % .* left, .* privacy.epsilon at most", printed)
+    assert not re.search("^(fail|caution)", printed, re.MULTILINE)
+
+
 @pytest.mark.slow
 def test_sweeps_and_trackers(fedamp, monkeypatch, tmp_path, capsys):
     pytest.importorskip("tensorboard")

@@ -95,12 +95,13 @@ def altered_ledger(ledger: Json) -> Iterator[str]:
 # The numbers.
 
 
-def ahead_of_rounds(mechanism: events.Mechanism, evaluated_at_end: bool) -> int:
-    """How many releases a mechanism has before its first round: the evaluation at the end, which every cost includes.
+def ahead_of_rounds(mechanism: events.Mechanism, beside: int) -> int:
+    """How many releases a mechanism has before its first round: those of all units, which every cost includes.
 
-    Of a run of a single round both are one release together.
+    They are the statistics before training and the evaluation at the end, ``beside`` in all. Of a run of a single round
+    all are one release together.
     """
-    return int(evaluated_at_end and mechanism.span > 1)
+    return beside if mechanism.span > 1 else 0
 
 
 def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check]:
@@ -122,7 +123,8 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
             yield _bracket(whom, f"epsilon_{whom}", ledger[f"epsilon_{whom}"], cost)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
-    ahead = ahead_of_rounds(mechanism, (ledger.get("evaluation") or {}).get("every") == "end")
+    at_end = (ledger.get("evaluation") or {}).get("every") == "end"
+    ahead = ahead_of_rounds(mechanism, at_end + (ledger.get("statistics") is not None))
     if by_round is None and mechanism.span == planned + ahead:
         by_round = epsilon_over_rounds(mechanism, delta, range(1 + ahead, planned + ahead + 1), precision)
     spent = [_epsilon(entry["epsilon_upper"]) for entry in releases]

@@ -136,6 +136,28 @@ def sweep(
 
 
 @app.command()
+def tune(
+    scenario: ScenarioArgument,
+    overrides: Overrides,
+    grid: Annotated[list[str], Option(help="key.path=value,value,... to try, as often as needed")],
+    out_folder: Annotated[Path | None, Option("--out", help="default: tuned/NAME; resumed if it exists")] = None,
+    share: Annotated[float, Option(help="of the budget, for all trials; the rest is for the run")] = 0.2,
+    jobs: Annotated[int | None, Option(help="trials at once; default: the number of cores")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose among settings with charge: one budget pays for the trials and for the run that follows."""
+    from fedamp.api import tune
+    from fedamp.report.progress import SweepProgress
+    from fedamp.studies.sweep import grid_of
+    from fedamp.studies.tune import CHOSEN
+
+    with SweepProgress(terminal.err).shown() as progress:
+        tuned = tune(load_scenario(scenario, overrides), grid_of(grid), out_folder, share, jobs, progress)
+    print_answer(tuned.record.content(), as_json, tables.tune_table)
+    print_paths("run next", tuned.folder / CHOSEN, unless=as_json)
+
+
+@app.command()
 def privacy(
     scenario: ScenarioArgument,
     overrides: Overrides,

@@ -121,11 +121,16 @@ def verify(
 
 
 def total(
-    runs: Annotated[list[Path], Argument(help="run folders, released folders or zips of the same people")],
+    runs: Annotated[
+        list[Path],
+        Argument(help="run folders, released folders or zips of the same people; and those of sweeps and of tuning"),
+    ],
     delta: Annotated[float | None, Option(help="default: the largest of the runs")] = None,
     as_json: AsJson = False,
 ) -> None:
     """What several runs cost together, for somebody who is in all of them."""
     from fedamp.population.total import total
+    from fedamp.studies.sweep import everything_in
 
-    print_answer(terminal.patiently(total, runs, delta), as_json, tables.total_table)
+    each = [run for given in runs for run in everything_in(given)]
+    print_answer(terminal.patiently(total, each, delta), as_json, tables.total_table)

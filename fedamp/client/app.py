@@ -27,6 +27,7 @@ from fedamp.client import configuration, policy, secure
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.evaluator import Evaluator
 from fedamp.client.personal import Personal
+from fedamp.client.statistics import STATISTICS, summed
 from fedamp.client.task import UNTRAINABLE, log
 from fedamp.client.worker import Own, TrainingNode, TrainReport
 from fedamp.data.dataset import WRONG_RECORDS
@@ -199,6 +200,8 @@ class _StackedApp(PrivateClientApp):
     def _sum(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
         most = None if hosted is None else len(hosted)
         folder, device = configuration.text(context, "data"), configuration.device(context)
+        if STATISTICS in order.arrays and (step := configuration.task_of(order.task).data.statistics):
+            return summed(order, step, configuration.divided(order.task, folder, before_statistics=True)[0])
         return node_of(order.task, folder, device, most).train(order)
 
 

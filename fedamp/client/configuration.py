@@ -103,8 +103,11 @@ def dataset(task_json: str, folder: str) -> Dataset:
 
 
 @lru_cache(maxsize=2)
-def divided(task_json: str, folder: str) -> tuple[Dataset, Dataset | None]:
-    """The same, and the records that are held out of training, on which a task evaluates, if it does."""
+def divided(task_json: str, folder: str, before_statistics: bool = False) -> tuple[Dataset, Dataset | None]:
+    """The same, and the records that are held out of training, on which a task evaluates, if it does.
+
+    ``before_statistics``: with their inputs as they are before the step whose numbers are to be released.
+    """
     task = task_of(task_json)
     config = task.data.model_dump()
     if folder:
@@ -121,6 +124,8 @@ def divided(task_json: str, folder: str) -> tuple[Dataset, Dataset | None]:
     form = form_of(task.client, task.model)
     if form.most is None and flower.in_supernode():  # one client's number of records must not make the node late
         form = replace(form, most=DEPLOYED_RECORDS)
+    if before_statistics or task.statistics:
+        section = section.with_statistics(None if before_statistics else task.statistics)
     records = section.load(task.data_seed, Path(), form)
     if folder and task.run:
         _check_owners(records, task.run, str(Path(folder).absolute()))

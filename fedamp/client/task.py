@@ -14,6 +14,7 @@ from pydantic import Field
 from fedamp.base.devices import is_gpu
 from fedamp.base.record import Record
 from fedamp.data.sections import Data
+from fedamp.data.transforms import Standardise
 from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.submodels import AnySubmodels
@@ -84,6 +85,7 @@ class ClientTask(Record):
     run: str = Field("", exclude_if=lambda run: not run)  # tells runs apart, also when resumed; empty: known seed
     charge: dict[str, Any] | None = Field(None, exclude_if=lambda cost: cost is None)  # of a unit in the run, as told
     data: Data
+    statistics: Standardise | None = Field(None, exclude_if=lambda step: step is None)  # as released
     data_seed: int  # decides the partition (and synthetic records)
     stack: StackSize = StackSize()  # how many units train together at most
 
@@ -91,7 +93,7 @@ class ClientTask(Record):
     def digest(self) -> str:
         """Of all that decides a unit's update, for nodes that have agreed on it."""
         return hashlib.sha256(
-            self.model_dump_json(exclude={"terms", "stack", "personal", "run", "charge"}).encode()
+            self.model_dump_json(exclude={"terms", "stack", "personal", "run", "charge", "statistics"}).encode()
         ).hexdigest()
 
     def without_places(self) -> Self:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from pydantic import Field
 from fedamp.base.section import Count, Section
 from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.errors import DataError
+
+if TYPE_CHECKING:
+    from fedamp.data.transforms import Standardise
 
 TO_TEST = "data.test_is_public: true, where everybody may know the test records (docs/data.md)"
 
@@ -154,6 +157,15 @@ class DataSection(Section, ABC):
     @abstractmethod
     def count_records(self, folder: Path) -> int:
         """Number of training records of :meth:`load`."""
+
+    @property
+    def statistics(self) -> "Standardise | None":
+        """The transform whose numbers are to be released before the first round."""
+        return None
+
+    def with_statistics(self, released: "Standardise | None") -> Self:
+        """The section with the released numbers; None: without this transform and all that come after it."""
+        return self
 
 
 class ExternalData(DataSection):

@@ -24,7 +24,7 @@ from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
 from fedamp.data.form import CLASSES, CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import MOST, Table, distinct
-from fedamp.data.transforms import Transforms, transformed
+from fedamp.data.transforms import Standardise, Transforms, transformed
 from fedamp.errors import DataError, one_line
 
 Shape = tuple[Count, ...] | None
@@ -232,6 +232,17 @@ class StoredData(DataSection):
         description="bytes to which an array, or the files of a split, may unfold; checked before they are read",
     )
     known: ClassVar[int | None] = None  # number of classes of data that everybody knows
+
+    @property
+    def statistics(self) -> Standardise | None:
+        return next((step for step in self.transform if isinstance(step, Standardise) and step.is_private), None)
+
+    def with_statistics(self, released: Standardise | None) -> Self:
+        if self.statistics is None:
+            return self
+        place = self.transform.index(self.statistics)
+        after = self.transform[place + 1 :] if released else ()
+        return self.model_copy(update={"transform": (*self.transform[:place], *filter(None, [released]), *after)})
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 import scipy  # loads its parts on first use
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from fedamp import rng
-from fedamp.base.section import Count, Positive, Section
+from fedamp.base.section import Count, NoiseMultiplier, Positive, Section
 from fedamp.data.table import Table, kept, places_of
 from fedamp.errors import DataError, needs_extras
 
@@ -59,22 +59,98 @@ class Transform(Section):
 
 
 class Standardise(Transform):
-    """(input - mean) / deviation, with constants that are public: one each, or one for each column or channel."""
+    """(input - mean) / deviation, with public constants: one each, or one for each column or channel.
+
+    ``mean: private``: both are released with noise before the first round, from all units and a public range. Before
+    that the middle of the range and half of its width stand in their place. Each unit gives one vector of norm at most
+    1, so the release is one use of a Gaussian mechanism (:meth:`vectors`).
+    """
 
     name: Literal["standardise"]
-    mean: Finite | tuple[Finite, ...]
-    deviation: Positive | tuple[Positive, ...]
+    mean: Finite | tuple[Finite, ...] | Literal["private"]
+    deviation: Positive | tuple[Positive, ...] | None = Field(None, description="left out with mean: private")
+    range: tuple[Finite, Finite] | tuple[tuple[Finite, Finite], ...] | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="with mean: private: [lowest, highest] of the inputs, or one pair for each column or channel; "
+        "public, not read off the records; inputs beyond count as its ends",
+    )
+    noise_multiplier: NoiseMultiplier | None = Field(
+        None,
+        exclude_if=lambda noise: noise is None,
+        description="with mean: private: noise standard deviation over the norm of a unit's vector; 20 adds about .02 "
+        "to epsilon 1",
+    )
+
+    @model_validator(mode="after")
+    def _given_or_private(self) -> "Standardise":
+        private = (self.range is not None, self.noise_multiplier is not None, self.deviation is None)
+        if self.mean == "private" and private != (True, True, True):
+            raise ValueError("mean: private needs range and noise_multiplier, and no deviation")
+        if self.mean != "private" and private != (False, False, False):
+            raise ValueError("needs mean and deviation; or mean: private, range and noise_multiplier")
+        if any(low >= high for low, high in np.reshape(self.range or (0, 1), (-1, 2)).tolist()):
+            raise ValueError("range must be [lowest, highest], the first below the second")
+        return self
+
+    @property
+    def is_private(self) -> bool:
+        """Whether its constants are to be released."""
+        return self.mean == "private"
+
+    @property
+    def constants(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and deviation, [columns] or [1] each; of a private one the middle and half the width of the range."""
+        if self.is_private:
+            low, high = np.reshape(self.range or (), (-1, 2)).T
+            return (low + high) / 2, (high - low) / 2
+        return np.atleast_1d(self.mean).astype(float), np.atleast_1d(self.deviation).astype(float)  # type: ignore[arg-type]
 
     def output_shape(self, shape: Shape) -> Shape:
-        for key, given in (("mean", self.mean), ("deviation", self.deviation)):
-            if isinstance(given, tuple) and len(given) != shape[0]:
-                raise ValueError(f"{len(given)} numbers in {key}, for {shape[0]} columns (or channels)")
+        given: dict[str, object] = {"mean": self.mean, "deviation": self.deviation}
+        if self.is_private:
+            given = {"range": None if np.ndim(self.range or ()) < 2 else self.range}
+        for key, numbers in given.items():
+            if isinstance(numbers, tuple) and len(numbers) != shape[0]:
+                raise ValueError(f"{len(numbers)} numbers in {key}, for {shape[0]} columns (or channels)")
         return shape
 
     def apply(self, inputs: Floats) -> Floats:
         each = [-1, *[1] * (inputs.ndim - 2)]
-        mean, deviation = (np.array(given, np.float32).reshape(each) for given in (self.mean, self.deviation))
+        mean, deviation = (constant.astype(np.float32).reshape(each) for constant in self.constants)
         return np.asarray((inputs - mean) / deviation)
+
+    def vectors(self, inputs: Floats, sizes: NDArray[np.int64]) -> Floats:
+        """What each unit gives for the statistics: float32 [units, 2, columns], of Euclidean norm at most 1.
+
+        With t in [-1, 1] the place of an input in its range (of NaN: 0), the unit's means of t and of 2 t^2 - 1: of
+        cos(a) and cos(2a), each at most 1 in size. So all of them over sqrt(2 columns) have norm at most 1. A unit
+        without records gives zeros.
+
+        Args:
+            inputs: before this step, [units, longest, columns, ...], padded.
+            sizes: [units], records of each unit.
+        """
+        middle, half = (constant.reshape(-1, *[1] * (inputs.ndim - 3)) for constant in self.constants)
+        place = np.nan_to_num((inputs - middle) / half, nan=0.0).clip(-1.0, 1.0)
+        real = (np.arange(inputs.shape[1]) < sizes[:, None]) / np.maximum(sizes, 1)[:, None]
+        place = place.reshape(*inputs.shape[:3], math.prod(inputs.shape[3:]))
+        means = [np.einsum("ulcp,ul->uc", each, real) / place.shape[3] for each in (place, 2 * place**2 - 1)]
+        return np.asarray(np.stack(means, axis=1) / math.sqrt(2 * inputs.shape[2]), np.float32)
+
+    def released(self, mean: Floats, units: int) -> "Standardise":
+        """This step with the constants that a noisy mean of :meth:`vectors` [2, columns] over the units tells.
+
+        Whatever the noise, the mean is in the range, and the deviation is between that of the noise and half the range.
+        """
+        first, second = np.asarray(mean, np.float64) * math.sqrt(2 * mean.shape[1])
+        first = first.clip(-1, 1)
+        noise = (self.noise_multiplier or 0.0) * math.sqrt(2 * mean.shape[1]) / units
+        variance = ((second + 1) / 2 - first**2).clip(max(noise / 2, 1e-6), 1.0)
+        middle, half = self.constants
+        numbers = middle + half * first, half * np.sqrt(variance)
+        given = {key: tuple(map(float, each)) for key, each in zip(("mean", "deviation"), numbers, strict=True)}
+        return Standardise.model_validate({"name": self.name} | given)
 
 
 class GroupNorm(Transform):
@@ -352,8 +428,18 @@ class Encode(Transform):
 _ENCODED = 64  # texts that the encoder sees at once: always as many, so that a text's features depend on no other
 
 AnyTransform = Annotated[Standardise | Scattering | GroupNorm | Whiten | Encode, Field(discriminator="name")]
+
+
+def _one_private(steps: tuple[AnyTransform, ...]) -> tuple[AnyTransform, ...]:
+    if len([step for step in steps if isinstance(step, Standardise) and step.is_private]) > 1:
+        raise ValueError("two steps with mean: private; expected: one, the other with public numbers")
+    return steps
+
+
 Transforms = Annotated[
-    tuple[AnyTransform, ...], Field(description="steps for every input, in order; a result depends on its record alone")
+    tuple[AnyTransform, ...],
+    AfterValidator(_one_private),
+    Field(description="steps for every input, in order; a result depends on its record and on public numbers alone"),
 ]
 
 _BLOCK = 256  # records transformed at once: the temporaries of a scattering stay in the tens of megabytes

@@ -356,7 +356,7 @@ class Charge:
             plan.check_in.charge(self.of_a_round(noise_multiplier, width, capacity, evaluates), length)
             for width, length, evaluates in spans
         ]
-        amplified = group(_together([*self._at_end, *charged]), group_size)
+        amplified = group(_together([*self._beside, *charged]), group_size)
         assert amplified.relation == plan.check_in.relation, "the ledger names the relation that is charged"
         return amplified if plan.scenario.privacy.amplification else amplified.unamplified()
 
@@ -368,12 +368,12 @@ class Charge:
         return group(check_in.shown(release) if at_end else check_in.charge(release, self._rounds), self._group_size)
 
     @property
-    def _at_end(self) -> list[Mechanism]:
-        """The evaluation of all units, which each cost includes from the first round on."""
-        asked = self.plan.scenario.evaluation
-        if asked is None or not asked.at_end:
-            return []
-        return [self.plan.check_in.shown(Gaussian(self.plan.evaluation_noise))]
+    def _beside(self) -> list[Mechanism]:
+        """Statistics and the evaluation at the end, of all units: each cost includes them from the first round on."""
+        asked, step = self.plan.scenario.evaluation, self.plan.scenario.data.statistics
+        noise = [] if step is None or step.noise_multiplier is None else [step.noise_multiplier]
+        noise += [self.plan.evaluation_noise] if asked is not None and asked.at_end else []
+        return [self.plan.check_in.shown(Gaussian(each)) for each in noise]
 
     def of_a_round(
         self, noise_multiplier: float, width: float | None, capacity: str | None = None, evaluates: bool = True
@@ -389,7 +389,8 @@ class Charge:
                 release = plan.mixing.charge(part.noise_multiplier, width, plan.largest_step(part))
             released.append(plan.submodels.charge(part, release, capacity))
         released += plan.clipping.charges()
-        if evaluates and plan.evaluation_noise and not self._at_end:
+        asked = plan.scenario.evaluation
+        if evaluates and asked is not None and not asked.at_end:
             released.append(Gaussian(plan.evaluation_noise))
         return _together(released)
 
@@ -398,7 +399,7 @@ class Charge:
         smallest = min((width for _, width in self.plan.charged_widths), default=None)
         once = self.plan.check_in.shown(self.of_a_round(noise_multiplier, smallest))
         known = Repeat(once, self.plan.check_in.most_check_ins(rounds, self._rounds))
-        return group(_together([*self._at_end, known]), self._group_size)
+        return group(_together([*self._beside, known]), self._group_size)
 
     def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds, as they are charged."""
@@ -408,7 +409,7 @@ class Charge:
 
     def beginning(self, whole: Mechanism, rounds: int) -> Mechanism:
         """The first rounds of :meth:`at`, with the evaluation at the end; all of it where it spans no rounds."""
-        ahead = ahead_of_rounds(whole, bool(self._at_end))
+        ahead = ahead_of_rounds(whole, len(self._beside))
         return whole.after(rounds + ahead) if whole.span == self._rounds + ahead else whole
 
     @property
@@ -468,7 +469,7 @@ class Charge:
         """Upper end of epsilon after each round; entry r - 1 is after round r."""
         if not self.plan.is_private or not self.plan.scenario.privacy.amplification:
             return self.unamplified_epsilon_by_round
-        ahead = ahead_of_rounds(self.mechanism, bool(self._at_end))
+        ahead = ahead_of_rounds(self.mechanism, len(self._beside))
         rounds, precision = range(1 + ahead, self._rounds + ahead + 1), self.plan.scenario.privacy.precision
         return epsilon_over_rounds(self.mechanism, self._delta, rounds, precision)
 
@@ -479,7 +480,7 @@ class Charge:
             return np.full(self._rounds, np.inf)
         known = self._unamplified(self._rounds, self.plan.noise_multiplier)
         most = [self.plan.check_in.most_check_ins(round_, self._rounds) for round_ in range(1, self._rounds + 1)]
-        ahead = ahead_of_rounds(known, bool(self._at_end))
+        ahead = ahead_of_rounds(known, len(self._beside))
         spent = epsilon_over_rounds(known, self._delta, range(1 + ahead, most[-1] + ahead + 1))
         return np.asarray(spent[np.array(most) - 1])
 

@@ -274,17 +274,24 @@ REFUSALS: tuple[Refusal, ...] = (
         ("privacy={clip: 0.1, noise_multiplier: 1, noise_cohort: 900}", "known_seed=false"),
     ),
     Refusal(
-        "`privacy.noise_cohort` with mixing, banded noise, secure aggregation, nodes, a population, or `evaluation`",
+        "`privacy.noise_cohort` with mixing, bands, secure aggregation, nodes, population, evaluation or private means",
         lambda asked: (
             _rehearses(asked)
             and (
                 _is_secure(asked)
                 or _is_banded(asked)
                 or bool(asked.mixing or asked.federation.hosts or asked.privacy.population or asked.evaluation)
+                or asked.data.statistics is not None
             )
         ),
         "privacy.noise_cohort rehearses plain simulations with independent noise alone; expected: it is left out",
         ("privacy={clip: 0.1, noise_multiplier: 1, noise_cohort: 900}", "known_seed=true", _SECURE),
+    ),
+    Refusal(
+        "private means under secure aggregation",
+        lambda asked: _is_secure(asked) and asked.data.statistics is not None,
+        "data.transform standardise with mean: private needs aggregation: {scheme: plain}; expected here: numbers",
+        ("data.transform=[{name: standardise, mean: private, range: [0, 1], noise_multiplier: 20}]", _SECURE),
     ),
     Refusal(
         "mixing with momentum or Adam",

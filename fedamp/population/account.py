@@ -26,6 +26,7 @@ from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.population.store import (
+    SLACK,
     STATES,
     Contents,
     Counts,
@@ -36,6 +37,7 @@ from fedamp.population.store import (
     State,
     Use,
     counted,
+    percent,
 )
 
 CLAIM = "population.json"
@@ -240,6 +242,26 @@ def prices(of: Callable[[int], Mechanism], contents: Contents, counts: Counts) -
         mechanism = of(units)
         found.append(Price(units, epsilon, Budget(epsilon, contents.delta).share(mechanism), mechanism))
     return tuple(found)
+
+
+def check_room(runs: Sequence[tuple[Plan, int]]) -> None:
+    """Refuse several runs, each so many times, that together cost a person of the population more than is left.
+
+    Raises PopulationError before the first of them; each reserves its own cost when it starts.
+    """
+    population = Population(Path(runs[0][0].scenario.privacy.population or ""))
+    contents, names = population.read(), runs[0][0].scenario.data.unit_names(Path())
+    counts = counted(population.owners(names))
+    uses = [(Use("", "", "", charges(plan, contents, counts), counts), times) for plan, times in runs]
+    needed = sum((times * contents.needed(use) for use, times in uses), np.zeros(len(contents.epsilons)))
+    left = 1 - contents.spent() * SLACK
+    if (needed > left).any():
+        person = int(np.argmin(left - needed))
+        found = f"{percent(max(float(left[person]), 0.0))} of the budget left, and all of them cost"
+        raise PopulationError(
+            f"{population.file}: somebody has {found} {percent(float(needed[person]), up=True)}; expected: a smaller "
+            "privacy.epsilon"
+        )
 
 
 def what_fits(plan: Plan, budget: Budget, units: int, left: float) -> str:

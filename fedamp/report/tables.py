@@ -135,6 +135,26 @@ def total_table(answer: Answer) -> RenderableType:
     return Group(listing(answer["runs"], columns), facts("for somebody who is in all of them", rows))
 
 
+def tune_table(answer: Answer) -> RenderableType:
+    """What each trial released, the chosen settings, and the cost of everything."""
+    columns: dict[str, Cell] = {"settings": "settings", "score, with its noise": "score", "95 % of the noise": "ends"}
+    trials = [
+        {
+            "settings": ", ".join(f"{key} {value}" for key, value in each["settings"].items()),
+            "score": "diverged" if each["score"] is None else f"{each['score']:.1%}",
+            "ends": "" if each["score"] is None else f"{each['lower']:.1%} to {each['upper']:.1%}",
+        }
+        for each in answer["trials"]
+    ]
+    rows = {
+        "chosen": ", ".join(f"{key} {value}" for key, value in answer["chosen"].items()),
+        "epsilon, trials and run": answer["epsilon"],
+        "delta": answer["delta"],
+        "noise multiplier": f"{answer['noise']:.4g} of the run, {answer['trial_noise']:.4g} of a trial",
+    }
+    return Group(listing(trials, columns), facts("for somebody who is in all of it", rows))
+
+
 def spread(rows: Sequence[Any], count: int) -> list[Any]:
     """At most ``count`` of the rows, evenly spread, with the last one."""
     chosen = {max(1, round(share * len(rows) / count)) for share in range(1, count + 1)} if rows else set()

@@ -19,6 +19,7 @@ from fedamp.accounting import verify
 from fedamp.base.arrays import Arrays
 from fedamp.base.files import write_atomically, write_secret, writing
 from fedamp.base.version import version
+from fedamp.data.transforms import Standardise
 from fedamp.errors import FederationError, InputError, RunFolderError
 from fedamp.federation import reader
 from fedamp.federation.evaluation import ClientEvaluation, Evaluated
@@ -46,6 +47,9 @@ SECURE = (
     "The server and up to {colluding} of {nodes} nodes may be dishonest: they see noisy sums alone. The other nodes "
     "run fedamp with the terms of this run, and hold the public keys of each other."
 )
+BEFORE = (
+    "Before the first round, means and deviations of inputs were released, of all units, with noise multiplier {:g}."
+)
 ASSUMPTIONS = (
     "Check-in and submodel assignments are drawn afresh, independently for every unit, and hidden from everybody who "
     "sees the releases.",
@@ -61,7 +65,8 @@ class Ledger:
     A round is in it before its model is released. A round that is computed again after a crash must give the model
     that the ledger names: releasing another one would spend the round's budget twice.
     ``frozen_sha256`` is the digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`), and
-    ``evaluation`` says what models are evaluated on, and ``population`` who pays for the run.
+    ``evaluation`` says what models are evaluated on, ``population`` who pays for the run, and ``statistics`` what was
+    released before the first round.
     """
 
     def __init__(
@@ -71,10 +76,13 @@ class Ledger:
         frozen_sha256: str | None = None,
         evaluation: str = NOT_EVALUATED,
         population: PopulationRecord | None = None,
+        statistics: Standardise | None = None,
     ) -> None:
         self.file, self.folder, self.plan, charge = file, RunFolder(file.parent), plan, plan.charge
         self.releases: list[LedgerEntry] = []
         self._lines: list[str] = []
+        step = plan.scenario.data.statistics
+        before = [BEFORE.format(step.noise_multiplier)] if step else []
         planned = LedgerRecord(
             format="fedamp ledger 4",
             written_by=WRITTEN_BY,
@@ -90,8 +98,10 @@ class Ledger:
                 *ASSUMPTIONS,
                 *([evaluation] if plan.scenario.evaluation is None or evaluation != NOT_EVALUATED else []),
                 *([] if plan.scenario.evaluation is None else [ON_CLIENTS]),
+                *before,
             ),
             population=population,
+            statistics=statistics,
             stopped_because=None,
             files=None,
             releases=(),
@@ -349,9 +359,10 @@ def differences(
     ``asked`` is the scenario as it was asked for, where the plan's has its noise filled in (:func:`plan_of`).
     """
     wanted = _of_the_plan(plan, asked or plan.scenario, frozen_sha256)
+    unasked = (ledger.statistics is None) != (plan.scenario.data.statistics is None)
     if ledger.nodes_mechanism is None and ledger.written_by != WRITTEN_BY:
         del wanted["nodes_mechanism"]  # earlier versions charged registered nodes with nothing
-    return [key for key, value in wanted.items() if getattr(ledger, key) != value]
+    return [key for key, value in wanted.items() if getattr(ledger, key) != value] + ["statistics"] * unasked
 
 
 def digest(parameters: Arrays) -> str:

@@ -22,6 +22,7 @@ from fedamp.accounting.sampling import PRECISION
 from fedamp.accounting.verify import ahead_of_rounds
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
+from fedamp.data.transforms import Standardise
 from fedamp.federation.evaluation import ClientEvaluation, Evaluated
 from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.federation.submodels import Part
@@ -236,6 +237,7 @@ class LedgerRecord(Charged):
     ``population`` says what the people have paid with this run; without it other uses of their data add to this one.
     ``rehearsal`` is the sentence of :attr:`fedamp.federation.plan.Plan.rehearsal`.
     ``evaluation`` is the scenario's, with its noise, and ``final_evaluation`` what was released after the last round.
+    ``statistics`` are the released numbers of ``data.transform`` with ``mean: private``, as a scenario takes them.
     Without noise ``guaranteed_epsilon`` is None, and while the run is played ``files`` is.
     """
 
@@ -257,6 +259,7 @@ class LedgerRecord(Charged):
     guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
     population: PopulationRecord | None = Field(None, exclude_if=lambda found: found is None)
     evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda found: found is None)
+    statistics: Standardise | None = Field(None, exclude_if=lambda found: found is None)
     noise_seed: str
     rehearsal: str = Field("", exclude_if=lambda said: not said)
     guarantees_explained_in: str = "docs/threat-model.md"
@@ -308,7 +311,8 @@ class LedgerRecord(Charged):
 
     @property
     def _ahead(self) -> int:
-        return ahead_of_rounds(self.mechanism, self.evaluation is not None and self.evaluation.at_end)
+        at_end = self.evaluation is not None and self.evaluation.at_end
+        return ahead_of_rounds(self.mechanism, at_end + (self.statistics is not None))
 
     def cost_after(self, rounds: int) -> Mechanism:
         """What the first rounds release, with the evaluation at the end; all of it where it spans no rounds."""

@@ -54,6 +54,7 @@ from fedamp.runs.records import (
 from fedamp.server import rehearsal
 from fedamp.server.observers import Observer
 from fedamp.server.setup import RunInputs
+from fedamp.server.statistics import standardised
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
 from fedamp.strategies.private import PrivateStrategy
@@ -89,6 +90,7 @@ def rounds(
     ended = known is not None and known.stopped_because in ENDED
     digest = fingerprint(prepared.plan.scenario)
     with charged(prepared.plan, digest, folder.path, known is not None, ended) as account:
+        prepared = standardised(prepared, grid, known, account)
         yield from _rounds(prepared, grid, folder, observer, finish_round, account)
 
 
@@ -163,7 +165,7 @@ class _Run:
         self.startup_seconds = 0.0
         evaluation = EVALUATED if prepared.evaluate_every else NOT_EVALUATED
         frozen, population = prepared.task.model.frozen_sha256, account.record if account else None
-        self.ledger = Ledger(folder.ledger, self.plan, frozen, evaluation, population)
+        self.ledger = Ledger(folder.ledger, self.plan, frozen, evaluation, population, prepared.task.statistics)
         self.finished: list[RoundRecord] = []
         self.strategy = prepared.strategy(self._resume() or prepared.state, self._write_down)
         self.ledger.begin()

@@ -1,7 +1,7 @@
 """From a scenario to everything for a run: data, model, plan, strategy."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +21,7 @@ from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, power_a
 from fedamp.client.training import Trainer
 from fedamp.data.dataset import TO_TEST
 from fedamp.data.sections import Data
+from fedamp.data.transforms import Standardise
 from fedamp.engines.simulation import Demand
 from fedamp.errors import ScenarioError, fails_alone
 from fedamp.federation.check_in import AllCheckIn
@@ -77,6 +78,14 @@ class RunInputs:
     owners: str = ""
     engine: str = ""
     began: float = field(default_factory=perf_counter)
+
+    def with_statistics(self, released: Standardise) -> "RunInputs":
+        """The same with the released means and deviations of ``data.transform``, also in the public records."""
+        scenario = self.plan.scenario
+        data, form = scenario.data.with_statistics(released), form_of(scenario.client, scenario.model)
+        test, validation = _kept_apart(data.load(self.task.data_seed, Path(), form).test(), scenario)
+        task = self.task.model_copy(update={"statistics": released})
+        return replace(self, task=task, test=test, validation=validation)
 
     def strategy(self, state: ServerState, write_down: WriteDown | None = None) -> PrivateStrategy:
         return PrivateStrategy(self.pipeline, self.task, state, write_down)

@@ -240,6 +240,11 @@ def run_folders(folders: Sequence[Path]) -> list[Path]:
     return [folder for below in each for folder in below]
 
 
+def everything_in(folder: Path) -> list[Path]:
+    """A run's folder; of a sweep, or of tuning, the runs that have begun."""
+    return sorted(ledger.parent for ledger in (folder / RUNS).glob("*/ledger.json")) if is_sweep(folder) else [folder]
+
+
 def finished(folder: Path) -> Run | None:
     """The finished run of a folder; None if there is none, and a RunFolderError if it is damaged."""
     if not (folder / "summary.json").is_file() or read_summary(folder).rounds_completed == 0:
@@ -325,7 +330,7 @@ def sweep(
     lists = checked(grid)
     runs = tuple(PlannedRun(folder=folder_name(each, lists), settings=each) for each in points(lists))
     scenarios = {run.folder: load(run.settings) for run in runs}
-    if not all(each.evaluates for each in scenarios.values()):
+    if not all(each.evaluates or each.evaluation for each in scenarios.values()):
         raise InputError(f"sweep: nothing scores its runs; expected: {TO_TEST}, and an evaluation")
     name = scenarios[runs[0].folder].name
     folder = out or SWEEPS / name

@@ -1,0 +1,78 @@
+"""Means and deviations, released before the first round: one round with a sum of other vectors than updates.
+
+Its "model" is the mean over the units of :meth:`fedamp.data.transforms.Standardise.vectors`, its "update" is one unit's
+vector, and its denominator is the public number of units. So clipping, exact sums, quorum, faults, noise and the
+protocol of a deployment are those of training.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+
+from fedamp import rng
+from fedamp.client.statistics import STATISTICS
+from fedamp.data.transforms import Standardise
+from fedamp.errors import RunFolderError
+from fedamp.federation.check_in import AllCheckIn
+from fedamp.federation.losses import form_of
+from fedamp.federation.noise import IndependentNoise
+from fedamp.federation.optimizers import ServerUpdate
+from fedamp.federation.plan import Plan
+from fedamp.federation.submodels import NoSubmodels
+from fedamp.population.account import Account
+from fedamp.runs.records import LedgerRecord
+from fedamp.server.setup import RunInputs
+from fedamp.strategies.aggregation import ModelParts
+from fedamp.strategies.pipeline import ReleasePipeline
+from fedamp.strategies.private import PrivateStrategy
+
+
+def standardised(prepared: RunInputs, grid: Grid, known: LedgerRecord | None, account: Account | None) -> RunInputs:
+    """The run with its means and deviations: those of its ledger, or released now; as it is where it asks for none."""
+    step = prepared.plan.scenario.data.statistics
+    if step is None:
+        return prepared
+    if known is not None and known.statistics is None:
+        raise RunFolderError(f"ledger.json of {known.scenario}: no statistics; expected: as the run began")
+    if known is not None and known.statistics is not None:
+        return prepared.with_statistics(known.statistics)
+    if account:
+        account.asks()
+    return prepared.with_statistics(_released(step, prepared, grid))
+
+
+def _released(step: Standardise, prepared: RunInputs, grid: Grid) -> Standardise:
+    plan, task = _plan_of(step, prepared.plan), prepared.task
+    before = plan.scenario.data.load(task.data_seed, Path(), form_of(task.client, task.model))
+    parameters = {STATISTICS: np.zeros((2, before.input_shape[0]), np.float32)}
+    pipeline = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces, plan.noise)
+    strategy = PrivateStrategy(pipeline, task, pipeline.start(parameters))
+    messages = list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
+    replies = grid.send_and_receive(messages, timeout=plan.scenario.federation.round_deadline)
+    release = strategy.release(1, strategy.aggregate(1, replies))
+    return step.released(release.parameters[STATISTICS], plan.units)
+
+
+def _plan_of(step: Standardise, plan: Plan) -> Plan:
+    """Of the round: all units, clipping norm 1, the step's noise. Its charge is in the run's own."""
+    asked, noise = plan.scenario, {"noise_multiplier": step.noise_multiplier, "noise": IndependentNoise()}
+    changes: dict[str, Any] = {
+        "data": asked.data.with_statistics(None),
+        "privacy": asked.privacy.model_copy(update={"clip": 1.0, "epsilon": None, **noise}),
+        "check_in": AllCheckIn(),
+        "submodels": NoSubmodels(),
+        "server": ServerUpdate(),
+        "mixing": None,
+        "evaluation": None,
+        "rounds": 1,
+    }
+    scenario = asked.model_copy(update=changes)
+    return replace(plan, scenario=scenario, seed=rng.public_seed(plan.seed, STATISTICS))
+
+
+def _no_pieces(submodel: int, round_: int) -> NoReturn:
+    raise AssertionError("statistics have no submodels")

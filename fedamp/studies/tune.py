@@ -1,0 +1,218 @@
+"""Choosing settings with charge: the trials, and the run with the best settings, are paid from one budget.
+
+Every trial is a run on all people, with more noise than the run that follows: a sum over all people has less noise, for
+the same cost, than one over a tenth of them (docs/budget.md compares the ways). More noise asks for smaller steps:
+``privacy.clip: auto`` shortens updates by its own rule; with another clip the server's rate is divided by the factor of
+the noise, so that the noise in a trial's model is that of the run. A trial is judged by what it releases: its
+evaluation on held-out records of people, which is charged to it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field
+
+from fedamp.accounting import Bounds, Compose, Repeat, calibrate
+from fedamp.accounting.arithmetic import delta_left
+from fedamp.base.files import FileRecord, write_atomically
+from fedamp.base.version import version
+from fedamp.errors import FedampError, ScenarioError
+from fedamp.federation.plan import Plan, make_plan, privacy_units
+from fedamp.federation.scenario import Scenario
+from fedamp.population.account import check_room
+from fedamp.runs.folder import read_summary
+from fedamp.runs.records import Bracket
+from fedamp.studies.sweep import Settings, Sweep, Watcher, checked, points, sweep
+
+TUNED = Path("tuned")
+FILE, CHOSEN = "tune.json", "chosen.yaml"
+SHARE = 0.2  # of the budget, in squares of Gaussian parameters, for all trials: the run then has 1.12 times the noise
+SCORE = "score"
+
+
+class TrialRecord(FileRecord):
+    """What a trial released of itself; ``score`` and its interval are None for a trial that diverged."""
+
+    kind: ClassVar[str] = "trial"
+    settings: Settings
+    score: float | None
+    lower: float | None
+    upper: float | None
+
+
+class TuneRecord(FileRecord):
+    """``tune.json``: all trials, what was chosen, and what everything costs a person.
+
+    Attributes:
+        share: of the budget, for all trials.
+        trial_noise, noise: noise multipliers of a trial, and of the run with the chosen settings.
+        epsilon, delta: of the trials and that run together.
+    """
+
+    kind: ClassVar[str] = "tuning"
+    format: Literal["fedamp tune 1"] = "fedamp tune 1"
+    written_by: str
+    scenario: str
+    share: Annotated[float, Field(gt=0, lt=1)]
+    trial_noise: float
+    noise: float
+    epsilon: Bracket
+    delta: float
+    trials: tuple[TrialRecord, ...]
+    chosen: Settings
+
+
+class Tuned(NamedTuple):
+    """A tuning that has ended: its record, the folder, and the scenario with the chosen settings."""
+
+    record: TuneRecord
+    folder: Path
+    scenario: Scenario
+
+
+class Split(NamedTuple):
+    """The noise multipliers of each trial and of the run after them, and what all of them cost together."""
+
+    trial_noise: float
+    noise: float
+    epsilon: Bounds
+
+
+def split(plan: Plan, trials: int, share: float) -> Split:
+    """The noise with which so many trials spend a share of the budget, and the run after them the rest.
+
+    Costs of Gaussian uses add up in squares of 1 / noise. So a trial has sqrt(trials (1 - share) / share) times the
+    noise of the run; one factor of both is calibrated on the exact composition.
+
+    Raises:
+        ScenarioError: no noise keeps the budget.
+    """
+    privacy = plan.scenario.privacy
+    ratio, delta = math.sqrt(trials * (1 - share) / share), delta_left(privacy.delta, trials + 1)
+
+    def together(noise: float) -> Compose:
+        trial, run = (plan.charge.at(times * noise, privacy.group_size) for times in (ratio, 1.0))
+        return Compose((Repeat(trial, trials), run))
+
+    assert privacy.epsilon is not None, "checked"
+    try:
+        noise = calibrate(together, privacy.epsilon, delta, precision=privacy.precision)
+    except ValueError as error:
+        raise ScenarioError(f"tune: no noise keeps privacy.epsilon {privacy.epsilon:g}: {error}") from None
+    return Split(ratio * noise, noise, together(noise).epsilon(delta, precision=privacy.precision))
+
+
+def tune(
+    load: Callable[[Settings], Scenario],
+    grid: Mapping[str, Any],
+    out: Path | None = None,
+    share: float = SHARE,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
+) -> Tuned:
+    """Try every combination of a grid's values, and choose one: see :func:`fedamp.api.tune`.
+
+    Args:
+        load: the scenario with some values changed.
+        grid, out, jobs, watcher: as of :func:`fedamp.studies.sweep.sweep`; default of ``out``: ``tuned/NAME``.
+        share: of the budget, for all trials.
+
+    Raises:
+        InputError: nothing was run; one line that says what is wrong.
+        FedampError: trials have not come to their end; the same call resumes them.
+        Interrupted: Ctrl-C; the same call resumes the trials.
+    """
+    lists = checked(grid)
+    settings = points(lists)
+    base, scenarios = load({}), [load(each) for each in settings]
+    plan = _checked(base, scenarios, lists, share)
+    noise, folder = split(plan, len(settings), share), out or TUNED / base.name
+    asked = [_with_noise(each, noise.noise) for each in scenarios]
+    tried, run = make_plan(_trial(base, noise), plan.units), make_plan(asked[0], plan.units)
+    for each, multiplier in ((tried, noise.trial_noise), (run, noise.noise)):
+        if each.charge.mechanism != plan.charge.at(multiplier, base.privacy.group_size):
+            raise ScenarioError(
+                "tune: what a round costs follows from its noise or rate; expected: no mixing, bands by number"
+            )
+    if base.privacy.population is not None and not folder.exists():
+        check_room([(tried, len(settings)), (run, 1)])
+    swept = sweep(lambda each: _trial(load(each), noise), lists, folder, jobs, watcher)
+    trials = _trials(swept)
+    best = max((each for each in trials if each.score is not None), key=lambda each: each.score or 0.0, default=None)
+    if best is None:
+        raise FedampError(f"{swept.folder}: every trial diverged; expected: smaller rates, or more people")
+    chosen = asked[settings.index(best.settings)]
+    record = TuneRecord(
+        written_by=f"fedamp {version()}",
+        scenario=base.name,
+        share=share,
+        trial_noise=noise.trial_noise,
+        noise=noise.noise,
+        epsilon=Bracket.of(noise.epsilon),
+        delta=base.privacy.delta,
+        trials=trials,
+        chosen=best.settings,
+    )
+    write_atomically(swept.folder / CHOSEN, chosen.to_yaml().encode())
+    record.write(swept.folder / FILE)
+    return Tuned(record, swept.folder, chosen)
+
+
+def _checked(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[Any]], share: float) -> Plan:
+    """The plan of the scenario; ScenarioError: it cannot be tuned, or not by these keys."""
+    if not 0 < share < 1:
+        raise ScenarioError(f"--share: got {share:g}; expected: the trials' share of the budget, between 0 and 1")
+    if base.privacy.noise_multiplier != "auto":
+        raise ScenarioError(
+            "tune: expected: privacy.noise_multiplier auto, and privacy.epsilon for all trials and the run"
+        )
+    if any(
+        each.evaluation is None or not each.evaluation.at_end or SCORE not in each.evaluation.metrics
+        for each in scenarios
+    ):
+        raise ScenarioError(
+            "tune: nothing judges a trial; expected: evaluation: {on: clients, every: end, metrics: [score]}"
+        )
+    plan = make_plan(base, privacy_units(base))
+    once = plan.charge.at(1.0, base.privacy.group_size)
+    for key in grid:
+        if key.partition(".")[0] in ("name", "seed", "known_seed", "data", "privacy", "evaluation"):
+            raise ScenarioError(f"tune: {key} cannot be tuned; expected: keys of model, client, server or submodels")
+    for each in scenarios:
+        if make_plan(each, plan.units).charge.at(1.0, base.privacy.group_size) != once:
+            raise ScenarioError(
+                f"tune: {', '.join(grid)}: the settings cost differently; expected: keys that change no cost"
+            )
+    return plan
+
+
+def _with_noise(scenario: Scenario, noise: float) -> Scenario:
+    privacy = scenario.privacy.model_copy(update={"noise_multiplier": noise, "epsilon": None})
+    return scenario.model_copy(update={"privacy": privacy})
+
+
+def _trial(scenario: Scenario, noise: Split) -> Scenario:
+    """A trial; it is judged by its charged evaluation alone, so no model is tested on public records."""
+    federation, server = scenario.federation.model_copy(update={"evaluate_every": 0}), scenario.server
+    if server.optimizer == "sgd" and scenario.privacy.clip != "auto":  # adam's steps have their size whatever noise is
+        rate = server.learning_rate * noise.noise / noise.trial_noise
+        server = server.model_copy(update={"learning_rate": rate})
+    changes = {"name": f"{scenario.name[:72]}-trial", "federation": federation, "server": server}
+    return _with_noise(scenario.model_copy(update=changes), noise.trial_noise)
+
+
+def _trials(swept: Sweep) -> tuple[TrialRecord, ...]:
+    """What the trials released; FedampError: one may still come to its end."""
+    found, left = [], []
+    for each in swept.runs:
+        summary = read_summary(each.folder) if (each.folder / "summary.json").is_file() else None
+        score = summary.evaluated.of(SCORE) if each.run and summary and summary.evaluated else None
+        if score is None and (summary is None or summary.stopped_because != "diverged"):
+            left.append(each.error or f"{each.folder.name} is not finished")
+        ends = (None, None, None) if score is None else (score.value, score.lower, score.upper)
+        found.append(TrialRecord(settings=each.settings, score=ends[0], lower=ends[1], upper=ends[2]))
+    if left:
+        raise FedampError(f"{swept.folder}: {len(left)} of {len(found)} trials have not come to their end ({left[0]})")
+    return tuple(found)

@@ -1,0 +1,159 @@
+"""Tuning with charge: one budget for the trials and the run, no public record is used, one number for all of it."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+import fedamp
+from fedamp.errors import FedampError, InputError, ScenarioError
+from fedamp.population.store import Population, PopulationError
+from fedamp.population.total import total
+from fedamp.runs.folder import RunFolder, read_summary
+from fedamp.studies import tune as module
+from fedamp.studies.sweep import everything_in
+from fedamp.studies.tune import CHOSEN, FILE, TuneRecord
+
+GRID = {"server.learning_rate": [0.01, 1.0]}
+BASE = {
+    "name": "tuned",
+    "known_seed": True,
+    "data": {"name": "synthetic", "clients": 300, "records_per_client": 5},
+    "model": {"name": "logistic"},
+    "rounds": 4,
+    "check_in": {"scheme": "all"},
+    "client": {"steps": 2, "learning_rate": 0.5},
+    "evaluation": {"on": "clients", "noise_multiplier": 8.0},
+    "privacy": {"clip": 0.5, "epsilon": 6.0, "delta": 1e-5},
+    "engine": {"kind": "serial"},
+}
+
+
+def scenario(**changes):
+    return fedamp.load(BASE, **changes)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tuning")
+    return fedamp.tune(scenario(), GRID, folder / "tuned", jobs=1)
+
+
+def test_the_trials_and_the_run_cost_the_budget_together(tuned):
+    """Oracle: everybody is in every round, so all is one Gaussian use, whose cost is known in closed form."""
+    record = TuneRecord.read(tuned.folder / FILE)
+    squares = 2 * 4 / record.trial_noise**2 + 4 / record.noise**2 + 3 / 8.0**2
+    mu = brentq(lambda mu: norm.cdf(mu / 2 - 6 / mu) - np.exp(6) * norm.cdf(-mu / 2 - 6 / mu) - 1e-5, 0.1, 5)
+    assert squares == pytest.approx(mu**2, rel=2e-3)
+    assert squares <= mu**2
+    assert 2 * 4 / record.trial_noise**2 == pytest.approx(0.2 * (squares - 3 / 8.0**2), rel=1e-6), "the share of trials"
+    run = fedamp.run(tuned.scenario, out=tuned.folder.parent / "run", anyway=True)
+    whole = total([*everything_in(tuned.folder), run.folder])
+    assert whole["fixed"]["upper"] == pytest.approx(record.epsilon.upper, rel=1e-3)
+    assert whole["fixed"]["upper"] <= 6.0
+    assert run.summary.evaluated is not None
+
+
+def test_the_best_charged_evaluation_decides_and_no_public_record_is_looked_at(tuned):
+    record, folders = tuned.record, everything_in(tuned.folder)
+    summaries = [read_summary(folder) for folder in folders]
+    released = [summary.evaluated.of("score").value for summary in summaries]
+    assert released == [trial.score for trial in record.trials]
+    assert record.chosen == record.trials[int(np.argmax(released))].settings == {"server.learning_rate": 1.0}
+    assert [summary.final.score for summary in summaries] == [None, None]
+    ledgers = [json.loads(RunFolder(folder).ledger.read_text()) for folder in folders]
+    assert all("8" in str(ledger["mechanism"]) for ledger in ledgers)
+    chosen = fedamp.load(tuned.folder / CHOSEN)
+    assert (chosen.server.learning_rate, chosen.privacy.noise_multiplier) == (1.0, record.noise)
+    assert chosen.privacy.epsilon is None
+
+
+def test_the_noise_in_the_model_of_a_trial_is_that_of_the_run(tuned):
+    """``clip: 0.5`` here; with ``auto`` the rule of the clip does it."""
+    rates = [fedamp.load(folder / "scenario.yaml").server.learning_rate for folder in everything_in(tuned.folder)]
+    factor = tuned.record.trial_noise / tuned.record.noise
+    assert [rate * factor for rate in rates] == pytest.approx([0.01, 1.0])
+
+
+def test_it_is_resumed_and_plays_no_trial_twice(tuned, monkeypatch):
+    before = {folder: (folder / "ledger.json").read_bytes() for folder in everything_in(tuned.folder)}
+    record = (tuned.folder / FILE).read_bytes()
+    (tuned.folder / FILE).unlink()
+    again = fedamp.tune(scenario(), GRID, tuned.folder, jobs=1)
+    assert {folder: (folder / "ledger.json").read_bytes() for folder in before} == before
+    assert (again.folder / FILE).read_bytes() == record
+    with pytest.raises(InputError, match="a run of another scenario"):  # more trials have other noise
+        fedamp.tune(scenario(), {"server.learning_rate": [0.01, 1.0, 2.0]}, tuned.folder, jobs=1)
+
+
+def test_a_population_pays_for_all_of_it_or_nothing_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAMP_HOME", str(tmp_path / "home"))
+    file = tmp_path / "people.db"
+    Population.new(file, [(str(unit), str(unit)) for unit in range(300)], 7.0, 1e-5)
+    asked = scenario(**{"privacy.population": str(file)})
+    folder = tmp_path / "tuned"
+    tuned = fedamp.tune(asked, GRID, folder, jobs=1)
+    fedamp.run(tuned.scenario, out=tmp_path / "run", anyway=True)
+    contents = Population(file).read()
+    assert [(use.name, use.state) for use in contents.uses.values()] == [
+        ("tuned-trial", "settled"),
+        ("tuned-trial", "settled"),
+        ("tuned", "settled"),
+    ]
+    assert 0.5 < contents.spent().max() <= 1
+    with pytest.raises(
+        PopulationError, match=r"of the budget left, and all of them cost .*; expected: a smaller"
+    ) as error:
+        fedamp.tune(asked, GRID, tmp_path / "again", jobs=1)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "again").exists()
+    assert len(Population(file).read().uses) == 3
+
+
+def test_a_trial_that_did_not_end_is_no_reason_to_choose_among_the_others(tmp_path, monkeypatch):
+    grid = {"client.learning_rate": [0.5, 0.1]}
+    real = module.sweep
+
+    def one_is_interrupted(load, lists, *rest):
+        swept = real(load, lists, *rest)
+        (swept.folder / "runs" / "client.learning_rate=0.1" / "summary.json").unlink()
+        return module.Sweep(swept.folder, swept.scenario, swept.grid, swept.runs)
+
+    monkeypatch.setattr(module, "sweep", one_is_interrupted)
+    with pytest.raises(FedampError, match="1 of 2 trials have not come to their end"):
+        fedamp.tune(scenario(), grid, tmp_path / "tuned", jobs=1)
+    assert not (tmp_path / "tuned" / CHOSEN).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "grid", "message"),
+    [
+        ({"evaluation": None}, GRID, "nothing judges a trial"),
+        ({"evaluation": {"on": "clients", "noise_multiplier": 8, "every": 2}}, GRID, "nothing judges a trial"),
+        ({"privacy.noise_multiplier": 3.0}, GRID, "noise_multiplier auto"),
+        ({}, {"rounds": [4, 5]}, "the settings cost differently"),
+        ({}, {"seed": [1, 2]}, "seed cannot be tuned"),
+        ({}, {"privacy.epsilon": [1, 2]}, "privacy.epsilon cannot be tuned"),
+        ({"evaluation.noise_multiplier": 0.3}, GRID, "no noise keeps privacy.epsilon 6"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_anything_is_made(tmp_path, changes, grid, message):
+    with pytest.raises(ScenarioError, match=message) as error:
+        fedamp.tune(scenario(**changes), grid, tmp_path / "tuned", jobs=1)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "tuned").exists()
+
+
+def test_the_command_prints_one_number_for_all_of_it(fedamp, tmp_path):
+    file = tmp_path / "tuned.yaml"
+    file.write_text(scenario().to_yaml())
+    folder = tmp_path / "tuned"
+    answer = fedamp("tune", file, "--grid", "server.learning_rate=0.01,1", "--out", folder, "--jobs", 1, "--json")
+    assert answer.status == 0
+    told = json.loads(answer.out)
+    assert told["chosen"] == {"server.learning_rate": 1}
+    whole = json.loads(fedamp("total", folder, "--json").out)
+    assert len(whole["runs"]) == 2
+    assert whole["fixed"]["upper"] < told["epsilon"]["upper"] <= 6
