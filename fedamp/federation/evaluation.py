@@ -71,7 +71,7 @@ class Evaluated(Record):
 class ClientEvaluation(Section):
     """Evaluation on people's own held-out records, with noise and charge; no public test set is needed."""
 
-    on: Literal["clients"]
+    on: Literal["clients"] = Field(description="whose records models are scored on: a part of each client's own")
     share: Share = Field(0.2, description="of each client's records, rounded up but never all: they never train")
     metrics: tuple[Metric, ...] = Field(
         ("score",), min_length=1, description="score (the leading metric), loss, calibration; several share the norm"

@@ -52,9 +52,9 @@ from fedamp.runs.records import (
     reports,
 )
 from fedamp.server import rehearsal
+from fedamp.server.moments import standardised
 from fedamp.server.observers import Observer
 from fedamp.server.setup import RunInputs
-from fedamp.server.statistics import standardised
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import Release, ServerState
 from fedamp.strategies.private import PrivateStrategy
