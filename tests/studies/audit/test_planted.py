@@ -40,7 +40,8 @@ PLANTED = {
 
 # 100 repetitions do not show them at 99 % confidence, or only with luck.
 HARDER = {"noise", "noise, a sample", "clip by array", "kept submodel", "rescheduled"}
-SLOW = HARDER - {"noise"} | {"fixed submodel", "no dropout"}  # many repetitions of several rounds
+# Many repetitions of several rounds; noise and Poisson sampling are measured in tests/strategies/test_charge.py, too.
+SLOW = HARDER | {"fixed submodel", "no dropout", "poisson"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PLANTED])
