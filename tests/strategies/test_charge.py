@@ -31,7 +31,6 @@ from fedamp.strategies import PrivateStrategy
 from tests.federations import small
 from tests.orders import answer_in, order_in
 
-pytestmark = pytest.mark.usefixtures("few_tries")
 ROUNDS, CLASSES, HIDDEN, FEATURES = 6, 20, 12, 4
 CHECK_IN = {
     "all": "{scheme: all}",
