@@ -34,8 +34,8 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy fedamp
 
-wheel: install           ## the wheel and the source archive in build/wheels, checked, ready for upload
-	sh packaging/wheel.sh $(BIN)/python build/wheels
+wheel: install           ## the wheel and the source archive in build/wheels, checked; KEY=FILE signs their sums
+	sh packaging/wheel.sh $(BIN)/python build/wheels $(KEY)
 
 install: $(VENV)/.installed
 

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Build what is uploaded, and check it: sh packaging/wheel.sh PYTHON FOLDER
+# Build what is uploaded, with its bill of materials and sums, and check it: sh packaging/wheel.sh PYTHON FOLDER [KEY]
+# With KEY (an absolute path) the sums are signed: packaging/sign.sh.
 # Its tools are in an environment of their own. torch and the like are borrowed from PYTHON's: they are gigabytes.
 set -eu
-python=$1 out=$2 tools=$(mktemp -d)
+python=$1 out=$2 key=${3-} tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
 rm -rf "$out"
 mkdir -p "$out"
@@ -10,6 +11,8 @@ mkdir -p "$out"
 "$tools/build/bin/pip" install --quiet build twine
 "$tools/build/bin/python" -m build --outdir "$out" .
 "$tools/build/bin/twine" check --strict "$out"/*
+"$python" packaging/sbom.py "$out"/fedamp-*.whl
+sh packaging/sign.sh "$out" "$key"
 "$python" -m venv "$tools/fresh"
 "$tools/fresh/bin/pip" install --quiet --no-deps "$out"/fedamp-*.whl
 "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$("$tools/fresh/bin/python" -c '

@@ -34,7 +34,7 @@ FOREIGN = {
     "mkdir",
     "patch",
 }
-FOREIGN |= {"fedamp-accounting", "nginx", "openssl", "pip", "ray", "sh"}
+FOREIGN |= {"fedamp-accounting", "nginx", "openssl", "pip", "ray", "sh", "sha256sum", "ssh-keygen"}
 FOREIGN |= {"apt", "echo", "install", "systemctl", "useradd"}  # of the system, as root: nobody but a reader runs these
 
 pytestmark = pytest.mark.usefixtures("few_tries")

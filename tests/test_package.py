@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +29,7 @@ from fedamp.accounting.arithmetic import compiled
 from fedamp.cli.doctor import FLOWER
 from fedamp.errors import EXTRAS, missing
 from tests.conftest import required
-from tests.documentation import ROOT
+from tests.documentation import ROOT, shell
 
 FULL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OPTIONAL = FULL["optional-dependencies"]
@@ -200,6 +202,75 @@ def test_what_is_compiled_needs_no_place_to_be_kept(monkeypatch):
 
 def _twice(number):
     return 2 * number
+
+
+# --- what is uploaded ------------------------------------------------------------------------------------------------
+
+
+def item(name: str, needs: list[str] = [], extras: list[str] = [], **about: str) -> dict:  # noqa: B006
+    sums = {"archive_info": {"hashes": {"sha256": sha256(name.encode()).hexdigest()}}}
+    told = {"metadata": {"name": name, "version": "1.0", "requires_dist": needs} | about, "download_info": sums}
+    return told | ({"requested_extras": extras} if extras else {})
+
+
+def test_the_bill_of_materials_is_cyclonedx_and_has_every_package(tmp_path):
+    validation, schema = map(pytest.importorskip, ("cyclonedx.validation.json", "cyclonedx.schema"))
+    wheel, report = tmp_path / "fedamp-1.0-py3-none-any.whl", tmp_path / "report.json"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("fedamp/__init__.py", (2020, 2, 2, 0, 0, 0)), "")
+    needs = ["NumPy>=2", 'torch; extra == "train"', 'ray; extra == "ray"', 'of-another-system; sys_platform == "none"']
+    items = [
+        item("fedamp", needs, ["train"], license="Apache License"),
+        item("numpy", license_expression="BSD-3-Clause"),
+    ]
+    items += [item("Torch", ["typing_extensions"], license="UNKNOWN"), item("typing_extensions", license="PSF")]
+    report.write_text(json.dumps({"install": items}))
+    command = [sys.executable, ROOT / "packaging" / "sbom.py", wheel, report]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    text = (tmp_path / "sbom.cdx.json").read_text()
+    assert validation.JsonStrictValidator(schema.SchemaVersion.V1_6).validate_str(text) is None
+    told = json.loads(text)
+    found = {
+        each["purl"]: each["hashes"][0]["content"] for each in [*told["components"], told["metadata"]["component"]]
+    }
+    assert found == {
+        f"pkg:pypi/{canonicalize_name(name)}@1.0": sha256(name.encode()).hexdigest()
+        for name in ("fedamp", "numpy", "Torch", "typing_extensions")
+    }
+    needed = {each["ref"]: each.get("dependsOn", []) for each in told["dependencies"]}
+    assert needed["fedamp@1.0"] == ["numpy@1.0", "torch@1.0"]
+    assert needed["torch@1.0"] == ["typing-extensions@1.0"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "sbom.cdx.json").read_text() == text  # of no clock, and of no chance
+
+
+def verified(folder: Path) -> bool:
+    """By the page's commands."""
+    commands = shell("docs/operations.md", "any machine: verify the wheel")
+    return subprocess.run(["sh", "-euc", commands], cwd=folder, capture_output=True).returncode == 0
+
+
+def test_the_sums_of_what_is_uploaded_are_signed_and_verified_offline(tmp_path):
+    for name in ("right", "wrong"):
+        subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    (folder := tmp_path / "wheels").mkdir()
+    (folder / "fedamp-1.0-py3-none-any.whl").write_bytes(b"wheel")
+    (folder / "sbom.cdx.json").write_bytes(b"bill")
+    for key in ("wrong", "right"):  # the second time in place of the first
+        subprocess.run(["sh", ROOT / "packaging" / "sign.sh", folder, tmp_path / key], check=True)
+    assert sorted(line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()) == [
+        "fedamp-1.0-py3-none-any.whl",
+        "sbom.cdx.json",
+    ]
+    signers = folder / "allowed_signers"
+    signers.write_text("fedamp " + (tmp_path / "wrong.pub").read_text())
+    assert not verified(folder)
+    signers.write_text("fedamp " + (tmp_path / "right.pub").read_text())
+    assert verified(folder)
+    (folder / "fedamp-1.0-py3-none-any.whl").write_bytes(b"another wheel")
+    assert not verified(folder)
+    subprocess.run(["sh", ROOT / "packaging" / "sign.sh", folder], check=True)  # sums alone
+    assert not verified(folder)
 
 
 # --- public names ----------------------------------------------------------------------------------------------------
@@ -389,7 +460,7 @@ def test_a_federation_trains_with_what_trains_alone(tmp_path, wheel):
 
 
 @pytest.mark.slow
-def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path, wheel):
+def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path, wheel, monkeypatch):
     """What it depends on is borrowed from this environment (torch alone is gigabytes); the wheel is the real one."""
     environment = Environment(tmp_path / "full")
     environment.install(wheel, "--no-deps")
@@ -399,8 +470,12 @@ def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path, wheel):
     where = environment.python("import fedamp; print(fedamp.__file__)")
     assert Path(where).is_relative_to(libraries)
     assert environment("fedamp", "--version").split() == ["fedamp", FULL["version"]]
+    monkeypatch.setenv("FEDAMP_HOME", str(tmp_path / "home"))
+    (tmp_path / "full" / "more.csv").write_text("one more\n")
     elsewhere = {re.match(COMMAND, line)[0] for line in ELSEWHERE}
-    assert {" ".join(words) for words in every_command()} == elsewhere | {"watch"}  # which serves until Ctrl-C
+    # `watch` serves until Ctrl-C, and `admit` speaks to a SuperLink.
+    assert {" ".join(words) for words in every_command()} == elsewhere | {"watch", "admit"}
+    assert environment.fails("fedamp", "admit").startswith("error: flwr supernode list: No such file")
     printed = {line: environment("fedamp", *line.split()) for line in ELSEWHERE}
     assert "R²" in printed[ELSEWHERE[0]]
     assert "perplexity" in printed[ELSEWHERE[1]]
@@ -410,6 +485,10 @@ def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path, wheel):
     assert "<h1>" in (here / "page.html").read_text()
     assert (here / "comparison" / "rounds.png").is_file()
     assert (here / "merged" / "certificate.json").is_file()
+    assert (here / "a-release.zip").is_file()
+    assert (here / "state").is_dir()
+    assert "480 people" in printed[ADDED]
+    assert FLOWERS in printed["node --version"]
 
 
 def every_command():
@@ -420,8 +499,13 @@ def every_command():
         yield from ((name, each) for each in below) if below else [(name,)]
 
 
-COMMAND = r"(scenarios )?\w+"
+COMMAND = r"((scenarios|population) )?\w+"
+ADDED = "population add people.db --people more.csv --epsilon 4"
+FLOWERS = f"Flower version: {metadata.version('flwr')}"
 SHORT = "--set rounds=2 --set check_in.k=1 --set privacy.noise_multiplier=1 --set privacy.epsilon=null"
+HOSTS = "--set data.clients=40 --set aggregation.scheme=secure --set federation.hosts=" + json.dumps(
+    {f"site{number}": f"{10 * number}-{10 * number + 9}" for number in range(4)}, separators=(",", ":")
+).replace('"', "'")
 ELSEWHERE = [
     f"run regression {SHORT} --out a",
     f"run characters {SHORT} --set data.clients=200 --out characters",
@@ -434,7 +518,21 @@ ELSEWHERE = [
     "report a --out page.html",
     "merge a b --method random-selection --epsilon 50 --delta 1e-4 --out merged",
     "verify a",
+    "release a",
+    "total a b",
     "doctor",
+    "certify 127.0.0.1",
+    *(f"enroll site{number}" for number in range(4)),
+    f"agreement digits {SHORT} {HOSTS} --run first site0.request site1.request site2.request site3.request",
+    "join agreement.json --state state",
+    "node --version",
+    "explain privacy.clip",
+    "new scenario.yaml --data digits",
+    "population new people.db --data digits --epsilon 8 --delta 1e-6",
+    ADDED,
+    "population show people.db",
+    "population history people.db 0",
+    "population verify people.db",
     "scenarios list",
     "scenarios show multi-label",
     "check digits",
