@@ -14,6 +14,8 @@ from email.utils import parsedate_to_datetime
 from math import inf
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from cryptography import x509
 
@@ -71,20 +73,23 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
     if not host or not number.isdecimal() or not 0 < int(number) < 65536:
         raise DeploymentError(f"--superlink {address}: expected: HOST:PORT, e.g. fl.example.org:8000")
     host, port = host.strip("[]"), int(number)
-    context = _context(root_certificates)
+    context, proxy = _context(root_certificates), _forward_proxy(host)
     checks = [_versions()]
     if root_certificates is not None:
         checks.append(_days("authority", [str(certificate["notAfter"]) for certificate in context.get_ca_certs()]))
     try:
-        with socket.create_connection((host, port), timeout=TIMEOUT):
-            checks.append(Check.of("address", f"{address} answers"))
+        with socket.create_connection(proxy or (host, port), timeout=TIMEOUT):
+            through = "the proxy {}:{} answers, on the way to ".format(*proxy) + address if proxy else ""
+            checks.append(Check.of("address", through or f"{address} answers"))
     except OSError as error:
         reason = error.strerror or str(error)
         return [*checks, _check("address", False, f"{address} does not answer ({reason}); is the SuperLink running?")]
-    connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)
+    connection = http.client.HTTPSConnection(*(proxy or (host, port)), timeout=TIMEOUT, context=context)
+    if proxy:
+        connection.set_tunnel(host, port)
     try:
         connection.connect()
-        checks += _over_tls(connection)
+        checks += _over_tls(connection, host)
     except ssl.SSLCertVerificationError as error:
         checks.append(_check("certificate", False, f"refused: {error.verify_message}; see docs/deployment.md"))
     except ssl.SSLError as error:
@@ -197,7 +202,19 @@ def _private(file: Path, cure: str) -> Check:
     return _check(file.name, fine, "its owner's alone" if fine else "others may read it", f"chmod 600 {file}")
 
 
-def _over_tls(connection: http.client.HTTPSConnection) -> list[Check]:
+def _forward_proxy(host: str) -> tuple[str, int] | None:
+    """The proxy that ``HTTPS_PROXY`` names for this host, as Flower's own client reads it; None: the way is direct."""
+    found = getproxies().get("https", "")
+    if not found or proxy_bypass(host):
+        return None
+    try:
+        parts = urlsplit(found if "//" in found else f"//{found}")
+        return str(parts.hostname), parts.port or 80
+    except ValueError:
+        raise DeploymentError(f"HTTPS_PROXY {found}: expected: as http://proxy.example.org:3128") from None
+
+
+def _over_tls(connection: http.client.HTTPSConnection, host: str) -> list[Check]:
     certificate: Any = connection.sock.getpeercert()
     before = time.time()
     connection.request("GET", "/health")
@@ -213,7 +230,7 @@ def _over_tls(connection: http.client.HTTPSConnection) -> list[Check]:
     anybody = "anybody who reaches this port can run code on the server and on every node"
     closing = f"{anybody}; only the proxy of docs/deployment.md may listen here"
     return [
-        Check.of("certificate", f"signed by the authority, for {connection.host}"),
+        Check.of("certificate", f"signed by the authority, for {host}"),
         _days("certificate's validity", [str(certificate["notAfter"])]),
         Check.of("service", "a SuperLink that is ready", fail=None if answer.status == 200 else no_superlink),
         _check("clock", skew <= LARGEST_SKEW, clock, f"expected: {LARGEST_SKEW:g} s"),

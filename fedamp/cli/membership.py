@@ -280,7 +280,10 @@ def _flower(command: str, *arguments: str) -> Any:
     places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     program = shutil.which("flwr", path=places) or "flwr"
     words = [program, "supernode", command, *arguments, "--format", "json"]
-    done = subprocess.run(words, capture_output=True, text=True, env=QUIET | dict(os.environ), check=False)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, env=QUIET | dict(os.environ), check=False)
+    except OSError as error:
+        raise DeploymentError(f"flwr supernode {command}: {error.strerror}; expected: Flower on the PATH") from None
     try:
         answer = json.loads(done.stdout[done.stdout.index("{") :])
     except ValueError:

@@ -44,7 +44,7 @@ def new(
     from fedamp.population.store import Population
 
     made = Population.new(file, _people(data, people), epsilon, delta).read()
-    terminal.out.print(f"{len(made.epsilons):,} people; head {made.head}")
+    terminal.out.print(f"{len(made.epsilons):,} people; head {made.head}", soft_wrap=True)
 
 
 @app.command()
@@ -59,7 +59,7 @@ def add(
 
     (population := Population(file)).add(_people(data, people), epsilon)
     contents = population.read()
-    terminal.out.print(f"{len(contents.epsilons):,} people; head {contents.head}")
+    terminal.out.print(f"{len(contents.epsilons):,} people; head {contents.head}", soft_wrap=True)
 
 
 @app.command()

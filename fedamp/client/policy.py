@@ -67,7 +67,7 @@ class Policy(Record):
         if here < self.least_people and self.least_people > 1:
             found = "nothing says who lives here" if people is None else f"{here} live here"
             raise DeploymentError(f"this node's policy expects at least {self.least_people} people, and {found}")
-        evaluation = getattr(known, "evaluation", None)
+        evaluation = known.evaluation if known else None
         if evaluation and self.metrics is not None and (others := set(evaluation.metrics) - set(self.metrics)):
             allowed = ", ".join(self.metrics) or "none"
             raise DeploymentError(

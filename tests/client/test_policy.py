@@ -5,6 +5,7 @@ from flwr.app import Context, RecordDict
 
 from fedamp.client.policy import Policy, check
 from fedamp.errors import DeploymentError
+from fedamp.federation.evaluation import ClientEvaluation
 from tests.client.federation import task_of
 from tests.deployed import Deployment
 from tests.strategies.test_dummies import THREE, played
@@ -38,6 +39,16 @@ def test_a_node_with_too_few_people_takes_no_part(tmp_path):
     expected = "this node's policy expects at least 11 people, and 10 live here"
     assert refused(tmp_path, "least_people: 11") == expected
     assert refused(tmp_path, "least_people: 11", hosts="") == expected.replace("10 live", "nothing says who lives")
+
+
+def test_records_are_evaluated_by_the_metrics_of_the_policy_alone(tmp_path):
+    section = ClientEvaluation(on="clients", metrics=("score", "loss", "calibration"), noise_multiplier=9.0)
+    task = TASK.model_copy(update={"evaluation": section})
+    assert refused(tmp_path, "metrics: [calibration, loss, score]", task) == refused(tmp_path, "", task) == ""
+    why = "this node's policy does not allow the metrics calibration, loss; expected: score"
+    assert refused(tmp_path, "metrics: [score]", task) == why
+    assert refused(tmp_path, "metrics: []", task).endswith("expected: none")
+    assert refused(tmp_path, "metrics: []") == ""  # this task evaluates nothing
 
 
 @pytest.mark.parametrize(

@@ -144,10 +144,10 @@ class Machines:
         command = [*self._inside("server"), sys.executable, "-c", probe]
         wait(lambda: subprocess.run(command, capture_output=True).returncode == 0, 60, "the SuperLink to listen")
 
-    def start_node(self, name: str, command: str = "fedamp node") -> None:
-        """``command``: the page's, or ``flower-supernode``."""
+    def start_node(self, name: str, command: str = "fedamp node", config: str = "") -> None:
+        """``command``: the page's, or ``flower-supernode``; ``config`` goes after the page's configuration."""
         settings = {"NODE": name, "RUNTIME_PORT": str(free_port())}
-        self.start(name, "node: start the SuperNode", self.folder / name, command=command, **settings)
+        self.start(name, "node: start the SuperNode", self.folder / name, command=command, config=config, **settings)
 
     def start_stranger(self, name: str) -> None:
         """A node whose key nobody has registered."""
@@ -191,9 +191,16 @@ class Machines:
         return done.stdout
 
     def start(
-        self, name: str, title: str, folder: Path, page: str = PAGE, command: str = "fedamp node", **settings: str
+        self,
+        name: str,
+        title: str,
+        folder: Path,
+        page: str = PAGE,
+        command: str = "fedamp node",
+        config: str = "",
+        **settings: str,
     ) -> None:
-        text = shell(page, title).replace("fedamp node", f"exec {command}")
+        text = shell(page, title).replace("fedamp node", f"exec {command}").replace('/data\\""', f'/data\\"{config}"')
         words = [*self._inside(folder.name), "sh", "-euc", self.ported(text)]
         environment = self.environment() | {"FLWR_LOG_LEVEL": "INFO"} | settings
         self.processes[name] = start(words, self.folder / f"{name}.log", folder, environment)

@@ -2,6 +2,9 @@
 
 import http.server
 import json
+import select
+import socket
+import socketserver
 import ssl
 import subprocess
 import threading
@@ -10,9 +13,11 @@ from contextlib import chdir
 from email.utils import formatdate
 from pathlib import Path
 
+import httpx
 import pytest
 
 from fedamp.cli import doctor, membership
+from fedamp.errors import DeploymentError
 from fedamp.population.store import Population
 from tests.deployment.machines import free_port
 
@@ -87,6 +92,50 @@ def test_a_sound_deployment_is_fine(serve, keys):
     expected = "versions, authority, address, certificate, certificate's validity, service, clock, closed"
     assert ", ".join(found) == expected
     assert found["certificate's validity"][1] in ("364 days left", "365 days left")
+
+
+class ForwardProxy(socketserver.StreamRequestHandler):
+    """Opens tunnels, and nothing else; ``asked`` has where to."""
+
+    asked: list[str] = []  # noqa: RUF012
+
+    def handle(self) -> None:
+        verb, place, _ = self.rfile.readline().decode().split()
+        while self.rfile.readline().strip():
+            pass
+        self.asked.append(f"{verb} {place}")
+        host, port = place.split(":")
+        with socket.create_connection((host, int(port))) as there:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            ends = {self.connection: there, there: self.connection}
+            while all(data := [(each, each.recv(65536)) for each in select.select(list(ends), [], [])[0]]):
+                for each, piece in data:
+                    if not piece:
+                        return
+                    ends[each].sendall(piece)
+
+
+def test_the_way_through_a_forward_proxy_is_checked_as_nodes_go_it(serve, keys, monkeypatch):
+    address = serve()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), ForwardProxy) as proxy:
+        proxy.daemon_threads = True
+        threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
+        way = f"127.0.0.1:{proxy.server_address[1]}"
+        monkeypatch.setenv("https_proxy", f"http://{way}")
+        found = checks(address, keys / "ca.crt")
+        with httpx.Client(verify=ssl.create_default_context(cafile=keys / "ca.crt")) as client:  # as Flower makes it
+            assert client.get(f"https://{address}/health").status_code == 200
+        proxy.shutdown()
+    assert all(fine for fine, _ in found.values())
+    assert found["address"][1] == f"the proxy {way} answers, on the way to {address}"
+    assert ForwardProxy.asked[-1] == f"CONNECT {address}"
+    assert len(ForwardProxy.asked) >= 2
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert checks(address, keys / "ca.crt")["address"][1] == f"{address} answers"
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.setenv("https_proxy", "http://proxy:x")
+    with pytest.raises(DeploymentError, match="HTTPS_PROXY http://proxy:x: expected: as http"):
+        checks(address, keys / "ca.crt")
 
 
 PATHS = ("/v1/control/list-runs", "/v1/runtime/get-nodes", "/v1/fleet/../control/list-runs")

@@ -233,8 +233,8 @@ def test_machines_with_addresses_of_their_own(tmp_path, proxy):
         try:
             raw = write_scenario(machines)
             machines.start_server()
-            machines.shell("node: check the way to the server", where="site1")
             machines.admit_nodes()
+            machines.shell("node: check the way to the server", where="site1")
             start_nodes(machines)
             machines.start_run(known_seed=True)
             wait_for_end(machines, 200)
