@@ -1,7 +1,5 @@
 """Means and deviations before training: what a node adds up for them, instead of updates."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -33,7 +31,8 @@ def summed(order: RoundOrder, step: Standardise, dataset: Dataset) -> TrainRepor
         report.lose(clients[lost])
         np.add(total, clipped.sums[STATISTICS].numpy(), out=total)
 
-    for clients in _blocks(order.units["id"].astype(np.int64)):
+    units = order.units["id"].astype(np.int64)
+    for clients in np.array_split(units, -(-len(units) // _AT_ONCE) or 1):
         try:
             add(clients)
         except Exception:  # of one unit's records: the others do not notice
@@ -45,8 +44,3 @@ def summed(order: RoundOrder, step: Standardise, dataset: Dataset) -> TrainRepor
     report.reported.sort()
     report.sums = {STATISTICS: total}
     return report
-
-
-def _blocks(clients: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(clients), _AT_ONCE):
-        yield clients[start : start + _AT_ONCE]

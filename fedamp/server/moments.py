@@ -36,13 +36,13 @@ def standardised(prepared: RunInputs, grid: Grid, known: LedgerRecord | None, ac
     step = prepared.plan.scenario.data.statistics
     if step is None:
         return prepared
-    if known is not None and known.statistics is None:
+    if known is None:
+        if account:
+            account.asks()
+        return prepared.with_statistics(_released(step, prepared, grid))
+    if known.statistics is None:
         raise RunFolderError(f"ledger.json of {known.scenario}: no statistics; expected: as the run began")
-    if known is not None and known.statistics is not None:
-        return prepared.with_statistics(known.statistics)
-    if account:
-        account.asks()
-    return prepared.with_statistics(_released(step, prepared, grid))
+    return prepared.with_statistics(known.statistics)
 
 
 def _released(step: Standardise, prepared: RunInputs, grid: Grid) -> Standardise:

@@ -30,6 +30,7 @@ TUNED = Path("tuned")
 FILE, CHOSEN = "tune.json", "chosen.yaml"
 SHARE = 0.2  # of the budget, in squares of Gaussian parameters, for all trials: the run then has 1.12 times the noise
 SCORE = "score"
+_NOT_TUNED = ("name", "seed", "known_seed", "data", "privacy", "evaluation")
 
 
 class TrialRecord(FileRecord):
@@ -134,7 +135,7 @@ def tune(
     for each, multiplier in ((tried, noise.trial_noise), (run, noise.noise)):
         if each.charge.mechanism != plan.charge.at(multiplier, base.privacy.group_size):
             raise ScenarioError(
-                "tune: what a round costs follows from its noise or rate; expected: no mixing, bands by number"
+                "tune: a round's cost follows from its rate or noise; expected: no mixing, no auto bands"
             )
     if base.privacy.population is not None and not folder.exists():
         check_room([(tried, len(settings)), (run, 1)])
@@ -165,26 +166,16 @@ def _checked(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[
     if not 0 < share < 1:
         raise ScenarioError(f"--share: got {share:g}; expected: the trials' share of the budget, between 0 and 1")
     if base.privacy.noise_multiplier != "auto":
-        raise ScenarioError(
-            "tune: expected: privacy.noise_multiplier auto, and privacy.epsilon for all trials and the run"
-        )
-    if any(
-        each.evaluation is None or not each.evaluation.at_end or SCORE not in each.evaluation.metrics
-        for each in scenarios
-    ):
-        raise ScenarioError(
-            "tune: nothing judges a trial; expected: evaluation: {on: clients, every: end, metrics: [score]}"
-        )
+        raise ScenarioError("tune: expected: privacy.noise_multiplier auto, and privacy.epsilon for all of it")
+    judged = base.evaluation
+    if judged is None or not judged.at_end or SCORE not in judged.metrics:
+        raise ScenarioError("tune: nothing judges a trial; expected: evaluation with every: end and the metric score")
+    if wrong := [key for key in grid if key.partition(".")[0] in _NOT_TUNED]:
+        raise ScenarioError(f"tune: {wrong[0]} cannot be tuned; expected: keys of model, client, server or submodels")
     plan = make_plan(base, privacy_units(base))
-    once = plan.charge.at(1.0, base.privacy.group_size)
-    for key in grid:
-        if key.partition(".")[0] in ("name", "seed", "known_seed", "data", "privacy", "evaluation"):
-            raise ScenarioError(f"tune: {key} cannot be tuned; expected: keys of model, client, server or submodels")
-    for each in scenarios:
-        if make_plan(each, plan.units).charge.at(1.0, base.privacy.group_size) != once:
-            raise ScenarioError(
-                f"tune: {', '.join(grid)}: the settings cost differently; expected: keys that change no cost"
-            )
+    costs = [make_plan(each, plan.units).charge.at(1.0, base.privacy.group_size) for each in (base, *scenarios)]
+    if any(cost != costs[0] for cost in costs):
+        raise ScenarioError(f"tune: {', '.join(grid)}: settings cost differently; expected: keys that change no cost")
     return plan
 
 
