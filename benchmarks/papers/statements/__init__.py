@@ -4,7 +4,7 @@ python -m benchmarks.papers.statements
 
 A YAML file per paper lists its statements. Which tests check one, their marker says:
 ``@pytest.mark.statement("groups", "Theorem 3.4")``. Tests that call code of fedamp are in ``tests/papers``; a change of
-fedamp cannot break the others, so they are here, a file per paper, and run where the page is made.
+fedamp cannot break the others, so they are here, and run where the page is made.
 """
 
 import ast
@@ -26,7 +26,7 @@ TITLES = {
     "groups": "Schuchardt, Stoian, Kosmala, Günnemann 2024: groups",
     "merging": "Yin, Zaheer, Li 2026: merging",
 }
-HERE = [Path(__file__).with_name(f"{paper}.py") for paper in TITLES]
+HERE = [file for file in sorted(Path(__file__).parent.glob("*.py")) if not file.stem.startswith("__")]
 STATES = {
     "charged": "fedamp charges by it, or by something at least as tight",
     "checked": "a test checks it; nothing is charged by it",

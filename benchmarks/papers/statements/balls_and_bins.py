@@ -8,7 +8,7 @@ from scipy.special import rel_entr
 from scipy.stats import beta, norm
 
 from benchmarks.papers.bounds import balls_and_bins
-from tests.papers.bounds.test_allocation import call_option, two_rounds
+from benchmarks.papers.statements.allocation_bounds import call_option, two_rounds
 
 
 def one_of_two(noise_multiplier, epsilon):
