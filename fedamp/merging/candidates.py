@@ -131,6 +131,8 @@ def _check(first: Run, other: Run) -> None:
     same_rounds = (ledger.unit, ledger.rounds_planned) == (scenario.privacy.unit, scenario.rounds)
     if not (same_noise and same_rounds and ledger.mechanism == other.plan.charge.mechanism):
         raise RunFolderError(f"{other.files.ledger}: not the ledger of the scenario.yaml beside it")
+    if ledger.statistics is not None:
+        raise MergeError(f"{other.folder}: its inputs have means of its own; expected: runs with the same public means")
     compared = {key: (getattr(first.ledger, key), getattr(ledger, key)) for key in ("unit", "adjacency", "group_size")}
     compared["number of units"] = first.ledger.units, ledger.units
     compared["data"] = _data_differences(first, other)

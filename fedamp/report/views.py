@@ -99,7 +99,8 @@ def by_client(run: run.Run) -> ByClient:
     from fedamp.server.evaluate import evaluate
 
     scenario, seed = run.scenario, rng.public_seed(run.scenario.seed, "data")
-    dataset = scenario.data.load(seed, Path(), form_of(scenario.client, scenario.model))
+    data = scenario.data.with_statistics(run.ledger.statistics)
+    dataset = data.load(seed, Path(), form_of(scenario.client, scenario.model))
     owners = dataset.test_clients
     if owners is None:
         raise InputError(

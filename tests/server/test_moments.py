@@ -12,8 +12,10 @@ import fedamp
 from fedamp.client.statistics import STATISTICS, summed
 from fedamp.data.transforms import Standardise
 from fedamp.engines.wire import RoundOrder, rows
-from fedamp.errors import RunFolderError, ScenarioError
+from fedamp.errors import MergeError, RunFolderError, ScenarioError
 from fedamp.federation.plan import make_plan
+from fedamp.merging.merge import merge_runs
+from fedamp.merging.weights import MergeRequest
 from fedamp.population.store import Population
 from fedamp.runs.folder import RunFolder
 from fedamp.server.loop import play
@@ -92,6 +94,16 @@ def test_the_released_numbers_are_those_of_the_records_within_the_noise(folder):
     place = (expected.mean_ - [50, 0, 2000]) / half
     room = 5 * noise * (0.5 + 2 * np.abs(place)) * half / (2 * expected.scale_ / half)
     assert np.all(np.abs(released.deviation - expected.scale_) < room)
+
+
+def test_who_reads_a_run_later_has_the_released_numbers(folder):
+    """All clients have as many test records, so the mean over clients is the run's own score."""
+    run = fedamp.run(scenario(folder), out=folder / "run")
+    found = run.by_client()
+    assert found.loss.mean() == pytest.approx(run.summary.final.loss, rel=1e-5)
+    assert found.score.mean() == pytest.approx(run.accuracy)
+    with pytest.raises(MergeError, match="its inputs have means of its own"):
+        merge_runs(MergeRequest((str(run.folder),) * 2, "random-selection", 20.0, 1e-3), folder / "merged")
 
 
 def test_no_noise_leads_out_of_the_range():
