@@ -130,8 +130,9 @@ def evaluation_check(ledger: LedgerRecord) -> Check:
             wrong = f"of the model of round {found.round}: another round, or less noise, than is charged"
         elif len(numbers[0]) != len(numbers[1]) or not np.allclose(*numbers, rtol=TOLERANCE, atol=TOLERANCE):
             wrong = f"of the model of round {found.round}: its numbers do not follow from its noisy sums"
-    if ledger.stopped_because in ENDED and not each:
-        missing = "charged, and not released"
+    ended, released = ledger.stopped_because in ENDED, len(ledger.releases)
+    if len(each) < (int(ended) if asked.every == "end" else released // asked.every):
+        missing = f"charged, and {len(each)} released"
     said = f"{len(each)} released, with noise of multiplier {asked.noise_multiplier:g}"
     return Check.of("evaluation", said, caution=missing, fail=wrong)
 

@@ -396,10 +396,12 @@ def evaluate(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | N
     It costs :meth:`fedamp.federation.plan.Charge.of_evaluation`, which the caller has reserved. FederationError: too
     few of them answered; nothing is known of their records.
     """
-    messages = list(strategy.configure_evaluation(grid, units))
-    deadline, count = strategy.plan.scenario.federation.round_deadline, strategy.plan.units
-    replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
-    aggregate, count = strategy.aggregate(strategy.state.round, replies), count if units is None else len(units)
+    messages, plan = list(strategy.configure_evaluation(grid, units)), strategy.plan
+    replies = grid.send_and_receive(messages, timeout=plan.scenario.federation.round_deadline) if messages else []
+    aggregate, count = (
+        strategy.aggregate(plan.scenario.rounds + 1, replies),
+        plan.units if units is None else len(units),
+    )
     strategy.pipeline.check_evaluated(aggregate, count)
     aggregate.check_possible()
     found = strategy.pipeline.evaluated(strategy.state, aggregate, count)

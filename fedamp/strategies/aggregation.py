@@ -43,8 +43,6 @@ class ModelParts:
 
     def evaluated(self, cells: int, trains: bool) -> "ModelParts":
         """With the cells of an evaluation as a last part of their own; ``trains``: beside the model, or alone."""
-        if not cells:
-            return self
         shapes, part_of = (self.shapes, self.part_of) if trains else ({}, {})
         return ModelParts(
             {**shapes, EVALUATION: (cells,)}, {**part_of, EVALUATION: max(part_of.values(), default=-1) + 1}

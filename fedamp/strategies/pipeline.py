@@ -90,6 +90,13 @@ class ReleasePipeline:
         """Clipping norm of every part in the coming round."""
         return [part.clip * state.clip_scale for part in self.plan.parts]
 
+    def asked(self, round_: int) -> ModelParts:
+        """The parts of a round's sum, whoever is asked; with an evaluation, or that alone after the last round."""
+        evaluation, rounds = self.plan.scenario.evaluation, self.plan.scenario.rounds
+        if evaluation is None or not (round_ > rounds or evaluation.is_in(round_)):
+            return self.model
+        return self.model.evaluated(evaluation.cells, round_ <= rounds)
+
     def aggregate(
         self,
         state: ServerState,
@@ -99,11 +106,9 @@ class ReleasePipeline:
         names: Mapping[int, str],
     ) -> Aggregate:
         """The sum of a round's clipped updates: private. ``names`` are of the nodes, for the log."""
-        order = next(iter(orders.values()), None)
-        cells, trains = (order.cells, order.trains) if order else (0, True)
-        clips = [*(self.clips(state) if trains else ()), *([1.0] if cells else ())]
+        model, trains = self.asked(round_), round_ <= self.plan.scenario.rounds
+        clips = [*(self.clips(state) if trains else ()), *([1.0] if EVALUATION in model.shapes else ())]
         coordinates = self.plan.linf_coordinates if trains else 0
-        model = self.model.evaluated(cells, trains)
         asked = Asked(orders, model, clips, names, lambda each: self.pieces(each, round_), coordinates)
         total = self.aggregator.aggregate(replies, asked)
         total.evaluation = total.sums.pop(EVALUATION, None)

@@ -20,6 +20,7 @@ from fedamp import rng
 from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.engines.wire import NO_SECRET, UNIT, RoundOrder, Rows, padded, rows
+from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
 from fedamp.models.model import WHOLE
 from fedamp.strategies.aggregation import Aggregate
@@ -116,7 +117,7 @@ class PrivateStrategy(Strategy):
         self._orders, self.collected = {}, None  # its sums would be in memory while clients train
         roster, aggregator = self.roster, self.pipeline.aggregator
         hosted, simulated = Counter(roster.host_of.values()), flower.is_simulated(grid)
-        cells = self._cells_in(server_round)
+        cells = math.prod(self.pipeline.asked(server_round).shapes.get(EVALUATION, (0,)))
         assigned, masked, none = roster.assign(self._batches[1]), aggregator.plays(grid), np.zeros(0, UNIT)
         if masked or self.dummies:  # every node answers in every round
             drawn = masked and (self.plan.terms is None or self.plan.terms.check_in is not None)  # by the nodes
@@ -127,7 +128,7 @@ class PrivateStrategy(Strategy):
             room = 0 if simulated else hosted[node] or self.plan.units
             self._orders[node] = self._order(server_round, units, submodels.pop() if one else WHOLE, room, config)
             self._orders[node] = replace(self._orders[node], cells=cells)
-        return self._ask(grid)
+        return self._ask(grid, server_round)
 
     def configure_evaluation(self, grid: Grid, units: NDArray[np.int64] | None = None) -> Iterable[Message]:
         """A message to every node that hosts some of these units (default: all), to evaluate the released model.
@@ -150,21 +151,14 @@ class PrivateStrategy(Strategy):
             node: replace(order, rows=padded(own, max(len(own), (hosted[node] or plan.units) * room)))
             for node, own in assigned.items()
         }
-        return self._ask(grid)
+        return self._ask(grid, round_)
 
-    def _cells_in(self, round_: int) -> int:
-        """The length of a unit's vector, if a round's cohort is evaluated; else 0."""
-        asked = self.plan.scenario.evaluation
-        return asked.cells if asked is not None and asked.is_in(round_) else 0
-
-    def _ask(self, grid: Grid) -> list[Message]:
+    def _ask(self, grid: Grid, round_: int) -> list[Message]:
         """The messages of the orders, with each node's secret, after the exchanges that come before."""
         roster, pipeline, secrets = self.roster, self.pipeline, self.roster.secrets
         orders = {node: replace(order, secret=secrets.get(node, NO_SECRET)) for node, order in self._orders.items()}
         names = {node: roster.registered(node) for node in orders}
-        order = next(iter(orders.values()), None)
-        shapes = pipeline.model.evaluated(order.cells, order.trains).shapes if order else {}
-        self._orders = pipeline.aggregator.prepare(orders, grid, names, shapes)
+        self._orders = pipeline.aggregator.prepare(orders, grid, names, pipeline.asked(round_).shapes)
         self._messages = [Message(order.content(), node, "train") for node, order in self._orders.items()]
         return self._messages
 

@@ -103,6 +103,14 @@ def test_in_rounds_each_cohort_is_evaluated_before_it_trains(tmp_path):
     assert ledger.final_evaluation is None
 
 
+def test_a_round_without_a_cohort_releases_its_evaluation_too(tmp_path):
+    """Otherwise a missing one would tell that nobody has checked in."""
+    play_in(tmp_path / "run", federation("check_in={scheme: poisson, rate: 0.02}", "rounds=12", every=1))
+    lines = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
+    assert 0 in [json.loads(line)["scheduled"] for line in lines]
+    assert all("evaluated" in json.loads(line) for line in lines)
+
+
 def test_a_run_killed_before_its_evaluation_is_evaluated_once(tmp_path):
     scenario, folder = federation(), tmp_path / "run"
     with pytest.raises(Killed):
