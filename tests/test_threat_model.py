@@ -28,6 +28,7 @@ def test_every_key_of_the_ledger_is_explained(tmp_path):
     sometimes = {"precision", "server_mechanism", "epsilon_server"}  # another one than usual; secure aggregation
     sometimes |= {"nodes_mechanism", "epsilon_nodes", "population"}  # a deployment; a budget of people
     sometimes |= {"rehearsal", "evaluation", "evaluated", "final_evaluation"}  # of few clients; on people's own records
+    sometimes |= {"statistics"}  # private means and deviations
     assert explained("Keys of `ledger.json`") == {*ledger, *ledger["releases"][0], *sometimes}
     assert (ROOT / ledger["guarantees_explained_in"]).is_file()
     line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
