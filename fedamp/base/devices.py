@@ -16,10 +16,8 @@ PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 
 
 def available(asked: str) -> str:
-    """The device that was asked for, with torch's name.
-
-    Raises:
-        InputError: this process does not see it, or there is no such device.
+    """The device that was asked for, with torch's name. InputError: this process does not see it, or there is no such
+    device.
     """
     if asked == "cpu":
         return asked

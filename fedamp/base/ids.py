@@ -11,11 +11,7 @@ PATTERN = r"\d{1,18}(-\d{1,18})?(, ?\d{1,18}(-\d{1,18})?)*"
 
 
 def ranges(text: str) -> Ranges:
-    """The ranges of a list such as ``0-9,12``.
-
-    Raises:
-        ValueError: it is none, or a range ends before it begins.
-    """
+    """The ranges of a list such as ``0-9,12``. ValueError: it is none, or a range ends before it begins."""
     if not re.fullmatch(PATTERN, text, re.ASCII):
         raise ValueError(f"must be ids and ranges such as 0-9,12, got {text!r:.60}")
     pairs = [item.partition("-") for item in text.replace(" ", "").split(",")]

@@ -244,14 +244,12 @@ def cache_folder() -> Path:
 
 def kept(kind: str, name: str, write: Callable[[Path], None]) -> Path:
     """A copy of private records in the cache, readable by its owner alone; written first if no process has done so.
+    DataError: it cannot be kept there.
 
     Args:
         kind: folder of the cache.
         name: a digest of all that the copy follows from.
         write: makes the copy.
-
-    Raises:
-        DataError: it cannot be kept there.
     """
     try:
         folder = cache_folder() / kind

@@ -69,15 +69,13 @@ def _kind_and_reason(asked: Scenario, work: float, a_round: float) -> tuple[str,
 
 @contextmanager
 def open_grid(engine: Engine, log: Path, client_app: str = CLIENT_APP) -> Iterator[SimulationGrid]:
-    """The nodes of a simulation, for as long as the context lasts. No process is left running after it.
+    """The nodes of a simulation, for as long as the context lasts. No process is left running after it. InputError: Ray
+    is not installed, or the device or the cluster is not there.
 
     Args:
         engine: of kind ``ray`` or ``serial`` (:func:`choose`).
         log: file for the output of Flower, Ray and the nodes.
         client_app: import path of the Flower client app, ``package.module:name``.
-
-    Raises:
-        InputError: Ray is not installed, or the device or the cluster is not there.
     """
     grid: SimulationGrid
     if engine.kind == "serial":

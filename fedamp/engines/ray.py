@@ -98,11 +98,8 @@ class RayGrid(SimulationGrid):
 
     @property
     def workers(self) -> int:  # type: ignore[override]
-        """Number of nodes; waits until the actors are ready.
-
-        Raises:
-            InputError: the device or the cluster is not there, or the cluster asks for no token.
-            FederationError: workers did not start, or could not import the client app.
+        """Number of nodes; waits until the actors are ready. InputError: the device or the cluster is not there, or the
+        cluster asks for no token. FederationError: workers did not start, or could not import the client app.
         """
         if self._resources is None:
             answer = self._answer(START_DEADLINE)

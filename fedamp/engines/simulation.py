@@ -192,16 +192,14 @@ class WorkerResources:
 
 
 def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand | None = None) -> WorkerResources:
-    """Workers for the cores and GPUs that there are; more workers than cores (or GPUs) share them evenly.
+    """Workers for the cores and GPUs that there are; more workers than cores (or GPUs) share them evenly. InputError:
+    CUDA is asked for and there is no GPU.
 
     On a GPU there are as many as fit into its memory, at most ``MOST``, with a core and a batch each; ``FEW`` where the
     run's demand is unknown.
 
     Args:
         cores, gpus: as Ray counts them; a GPU that is named by its number is the only one that it sees.
-
-    Raises:
-        InputError: CUDA is asked for and there is no GPU.
     """
     device = engine.device
     if device == "auto":

@@ -19,13 +19,11 @@ FALSE_POSITIVE_RATE = 0.01
 
 def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
     """The cost of the whole run, of its prefixes, and of groups of units, as ``fedamp privacy --json`` prints it.
+    ScenarioError: the budget pays for no round, or no noise multiplier keeps it.
 
     Args:
         scenario: what would run.
         groups: compute the cost of groups even if that takes seconds; otherwise ``groups`` is null in that case.
-
-    Raises:
-        ScenarioError: the budget pays for no round, or no noise multiplier keeps it.
     """
     plan = make_plan(scenario, privacy_units(scenario))
     charge = plan.charge
@@ -84,14 +82,12 @@ def risk(mechanism: Mechanism, unit: str, group_size: int) -> dict[str, Any]:
 
 
 def calibration(scenario: Scenario, epsilon: float) -> dict[str, Any]:
-    """The smallest noise multiplier that keeps a budget, as ``fedamp calibrate --json`` prints it.
+    """The smallest noise multiplier that keeps a budget, as ``fedamp calibrate --json`` prints it. ScenarioError: a
+    budget out of range.
 
     Args:
         scenario: what would run.
         epsilon: the budget, positive, at the scenario's delta.
-
-    Raises:
-        ScenarioError: a budget out of range.
     """
     budget = {"epsilon": epsilon, "noise_multiplier": "auto"}
     raw = scenario.model_dump(mode="json")

@@ -305,11 +305,8 @@ def brings_code(asked: "Scenario") -> bool:
 
 
 def look_for_files(asked: "Scenario") -> None:
-    """Look for the files that a scenario names, without reading them or running code.
-
-    Raises:
-        ModelError: the module of a custom model or loss, or ``model.initial``, is not there.
-        DataError: ``data.path`` is not there.
+    """Look for the files that a scenario names, without reading them or running code. ModelError: the module of a
+    custom model or loss, or ``model.initial``, is not there. DataError: ``data.path`` is not there.
     """
     for key, name in {"model.name": asked.model.name, "client.loss": asked.client.loss}.items():
         folder = asked.model.folder
@@ -324,20 +321,14 @@ def look_for_files(asked: "Scenario") -> None:
 
 
 def check_name(name: str) -> None:
-    """Refuse a loss that is neither built in nor an import path.
-
-    Raises:
-        ModelError: one line that names what is accepted.
-    """
+    """Refuse a loss that is neither built in nor an import path. ModelError: one line that names what is accepted."""
     if not is_import_path(name) and name not in LOSSES:
         raise ModelError(f"client.loss {unknown(name, [*LOSSES, 'package.module:name'])}")
 
 
 def loss_of(client: LocalTraining, model: Model) -> Loss:
-    """The loss that a ``client`` section names; a custom one may also lie in ``model.folder``.
-
-    Raises:
-        ModelError: an unknown name, or an import path that gives no subclass of :class:`Loss`.
+    """The loss that a ``client`` section names; a custom one may also lie in ``model.folder``. ModelError: an unknown
+    name, or an import path that gives no subclass of :class:`Loss`.
     """
     check_name(client.loss)
     if not is_import_path(client.loss):

@@ -84,9 +84,7 @@ class Plan:
     @cached_property
     def full_size(self) -> "Plan":
         """The plan whose noise and charge this one rehearses (``privacy.noise_cohort``); itself if it is no rehearsal.
-
-        Raises:
-            ScenarioError: no number of units has the cohort that it names.
+        ScenarioError: no number of units has the cohort that it names.
         """
         asked, rehearsed = self.scenario, self.scenario.privacy.noise_cohort
         if rehearsed is None:
@@ -590,10 +588,8 @@ def privacy_units(scenario: Scenario) -> int:
 
 
 def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
-    """The plan of a scenario for a number of privacy units, with the scenario's seed or a secret one.
-
-    Raises:
-        ScenarioError: the expected cohort is below one unit, or delta is too small.
+    """The plan of a scenario for a number of privacy units, with the scenario's seed or a secret one. ScenarioError:
+    the expected cohort is below one unit, or delta is too small.
     """
     try:
         delta_left(scenario.privacy.delta)

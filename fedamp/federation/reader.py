@@ -34,7 +34,7 @@ SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fed
 def load(
     source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), changes: Mapping[str, Any] | None = None
 ) -> Scenario:
-    """Read and validate a scenario.
+    """Read and validate a scenario. ScenarioError: one line with the file, the key path, and the expected values.
 
     Args:
         source: a YAML file, the name of a shipped scenario (``digits``), or the content of such a file.
@@ -45,9 +45,6 @@ def load(
     Returns:
         The scenario, with data and model paths made absolute (relative ones start at the folder of the scenario, which
         may be behind a link, or at the working directory where there is no file).
-
-    Raises:
-        ScenarioError: one line with the file, the key path, and the expected values.
     """
     file = None if isinstance(source, Mapping) else find(source)
     raw, lines = _read(file) if file else (_plain(source), {})
@@ -252,9 +249,7 @@ def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[str]:
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
     """How many values a node is once its aliases are written out. Ten lines of aliases can be a billion.
-
-    Raises:
-        yaml.YAMLError: too many, or endlessly many, because it holds itself.
+    yaml.YAMLError: too many, or endlessly many, because it holds itself.
     """
     if id(node) not in sizes:
         sizes[id(node)] = LARGEST  # for a reference to it from within

@@ -124,22 +124,18 @@ class SubmodelScheme(Section, ABC):
         return pieces(submodel, 1)
 
     def check(self, model: Model) -> None:
-        """Refuse, without torch, a built-in model that cannot be cut so.
-
-        Raises:
-            ModelError: an unknown layer, or more submodels than nodes; one line that names the key.
+        """Refuse, without torch, a built-in model that cannot be cut so. ModelError: an unknown layer, or more
+        submodels than nodes; one line that names the key.
         """
         return
 
     @abstractmethod
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
         """The submodels of the scenario's model. The cut may be public; which unit trains which submodel is hidden.
+        ModelError: the model cannot be built, or not be cut so.
 
         Args:
             seed: public seed of the partitions.
-
-        Raises:
-            ModelError: the model cannot be built, or not be cut so.
         """
 
 

@@ -48,7 +48,8 @@ class Merger:
 
 
 def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
-    """Merge trained models for a new budget.
+    """Merge trained models for a new budget. MergeError: the models cannot be merged, or not within the budget.
+    RunFolderError: an input is missing or damaged, or ``out`` is not empty.
 
     The folder holds ``model.safetensors``, ``certificate.json`` (to publish with the model), ``summary.json`` and
     ``salt.secret`` (proves to an auditor which ledgers the certificate refers to).
@@ -56,10 +57,6 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
     Args:
         request: models, method and budget.
         out: the new folder; default: a new one under ``runs``.
-
-    Raises:
-        MergeError: the models cannot be merged, or not within the budget.
-        RunFolderError: an input is missing or damaged, or ``out`` is not empty.
     """
     candidates = read_candidates(request.models)
     selects = request.method == RANDOM_SELECTION
@@ -100,9 +97,7 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
 
 def draw(weights: Sequence[float], seed: int) -> int:
     """The index of the model that a random selection releases, drawn with exactly these weights; never one of weight 0.
-
-    Raises:
-        ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.merging.weights.exact`).
+    ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.merging.weights.exact`).
     """
     below = list(accumulate(map(Fraction, weights)))
     if below[-1] != 1:

@@ -131,11 +131,7 @@ def numbers_of(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def select(request: MergeRequest, candidates: Candidates) -> Decision:
-    """The weights of a random selection.
-
-    Raises:
-        MergeError: no weights are within the budget.
-    """
+    """The weights of a random selection. MergeError: no weights are within the budget."""
     mechanisms, best, delta, utility = candidates.mechanisms, dict[str, Weights](), request.delta, request.utility
     assumptions: tuple[str, ...] = (ONE_DRAW, FIXED_WEIGHTS)
     if request.weights is not None:
@@ -239,9 +235,7 @@ def _weights(models: int, first: int, second: int, share: float) -> Weights:
 
 def combine(request: MergeRequest, candidates: Candidates) -> Decision:
     """The weights of a linear combination, charged as the joint release of all the models that were considered.
-
-    Raises:
-        MergeError: models share their noise, or nothing is within the budget.
+    MergeError: models share their noise, or nothing is within the budget.
     """
     for first, second in itertools.combinations(candidates.models, 2):
         if first.shares_noise_with(second):

@@ -73,14 +73,12 @@ def freeze(module: nn.Module) -> None:
 
 
 def load_start(module: nn.Module, path: Path, names: Mapping[str, str | None]) -> None:
-    """Fill a module with frozen parameters from a file or folder; every frozen parameter must be there.
+    """Fill a module with frozen parameters from a file or folder; every frozen parameter must be there. ModelError: the
+    file cannot be read; names are missing or unexpected; a shape is another.
 
     Args:
         path: a safetensors file, a ``state_dict`` that ``torch.load`` reads, or a folder of Hugging Face.
         names: prefixes of names in the file, and what stands for them in the model; None leaves the tensors out.
-
-    Raises:
-        ModelError: the file cannot be read; names are missing or unexpected; a shape is another.
     """
     given = read_tensors(path, names)
     state = module.state_dict(keep_vars=True)
@@ -217,13 +215,11 @@ def ranks(module: nn.Module) -> list[Units]:
 
 def from_transformers(config: Model, num_classes: int) -> nn.Module:
     """The network of a class of ``transformers``: from a folder (``model.initial``), or with random weights.
+    ModelError: no such class, or it cannot be built; a library is not installed.
 
     Options are those of the class's configuration, ``lora``: those of ``peft.LoraConfig``, and ``pad``: a token to
     which no other one attends. Dropout is 0, batch norms become group norms, and attention is computed so that clients
     can train together.
-
-    Raises:
-        ModelError: no such class, or it cannot be built; a library is not installed.
     """
     options = dict(config.options)
     lora, pad = options.pop("lora", None), options.pop("pad", None)

@@ -140,14 +140,12 @@ class Population:
 
     @classmethod
     def new(cls, file: Path, people: Iterable[tuple[str, str]], epsilon: float, delta: float) -> "Population":
-        """Make the file of a new population.
+        """Make the file of a new population. PopulationError: the file exists, or one was kept there; an id is empty or
+        stands twice; no such budget.
 
         Args:
             people: a unit and the person whom it belongs to, each.
             epsilon, delta: the budget of each of these people.
-
-        Raises:
-            PopulationError: the file exists, or one was kept there; an id is empty or stands twice; no such budget.
         """
         file = Path(os.path.abspath(file))
         budget = _budget(epsilon, delta)

@@ -13,7 +13,8 @@ from fedamp.errors import RunFolderError
 
 
 def total(runs: Sequence[Path], delta: float | None = None) -> dict[str, Any]:
-    """The cost of several runs for somebody who is in all of them.
+    """The cost of several runs for somebody who is in all of them. RunFolderError: a ledger is missing, altered,
+    without noise or given twice.
 
     Args:
         runs: run folders, released folders or zips; each run once.
@@ -22,9 +23,6 @@ def total(runs: Sequence[Path], delta: float | None = None) -> dict[str, Any]:
     Returns:
         ``fixed``: the bracket of epsilon if all runs were fixed before the first; ``adaptive_epsilon``: the smallest
         budget that pays for them if each was chosen after seeing the others, infinite above 70; ``runs``, ``delta``.
-
-    Raises:
-        RunFolderError: a ledger is missing, altered, without noise or given twice.
     """
     ledgers = [ledger_of(run) for run in runs]
     heads = [ledger["head"] for ledger in ledgers]

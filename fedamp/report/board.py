@@ -52,11 +52,8 @@ def form() -> str:
 
 
 def read_about(file: Path) -> About:
-    """What the organisation says.
-
-    Raises:
-        InputError: a key is missing, empty, unknown or of another kind; or there was no file, and the form to fill in
-            stands there now.
+    """What the organisation says. InputError: a key is missing, empty, unknown or of another kind; or there was no
+    file, and the form to fill in stands there now.
     """
     try:
         if not file.exists():

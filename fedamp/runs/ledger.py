@@ -194,14 +194,12 @@ class Ledger:
     def enter(
         self, round_: int, parameters: Arrays, record: RoundRecord | None = None, durable: bool = True
     ) -> LedgerEntry:
-        """Write down a round that is about to be released.
+        """Write down a round that is about to be released. FederationError: the round was released before with another
+        model, or is out of turn.
 
         Args:
             record: its line of ``rounds.jsonl``, where one is to be written.
             durable: whether the entry must survive a power cut, which takes longer than a short round of a simulation.
-
-        Raises:
-            FederationError: the round was released before with another model, or is out of turn.
         """
         spent = float(self.plan.charge.epsilon_by_round[round_ - 1])
         line = None if record is None else chain.salted(self._salt, record.to_json().encode())

@@ -224,9 +224,7 @@ def is_sweep(folder: Path) -> bool:
 
 def read_sweep(folder: Path, errors: Mapping[str, str] | None = None) -> Sweep:
     """Read the folder of a sweep; ``errors`` tells why runs did not finish, by the names of their folders.
-
-    Raises:
-        RunFolderError: ``sweep.json`` is missing or damaged, or a run in it is damaged.
+    RunFolderError: ``sweep.json`` is missing or damaged, or a run in it is damaged.
     """
     record, errors = SweepRecord.read(folder / FILE), errors or {}
     swept = [(planned, folder / RUNS / planned.folder) for planned in record.runs]
@@ -313,17 +311,14 @@ def sweep(
     jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Sweep:
-    """Run every combination of a grid's values: see :func:`fedamp.api.sweep`.
+    """Run every combination of a grid's values: see :func:`fedamp.api.sweep`. InputError: nothing was run; one line
+    that says what is wrong. Interrupted: Ctrl-C; the same call resumes the sweep.
 
     Args:
         load: the scenario with some values changed.
         grid, watcher: as there.
         out: folder; default: ``sweeps/NAME``. Runs that it holds are skipped, or resumed.
         jobs: runs at once, each in its own process; 1: one after the other in this process; default: one per core.
-
-    Raises:
-        InputError: nothing was run; one line that says what is wrong.
-        Interrupted: Ctrl-C; the same call resumes the sweep.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs: got {jobs}; expected: a whole number >= 1")
@@ -395,10 +390,8 @@ def _serial(job: Job) -> Job:
 
 
 def run_job(job: Job, tell: Tell) -> str | None:
-    """Run a job in this process; returns one line that says why it stopped before its end.
-
-    Raises:
-        Interrupted: Ctrl-C; the run can be resumed.
+    """Run a job in this process; returns one line that says why it stopped before its end. Interrupted: Ctrl-C; the run
+    can be resumed.
     """
     try:
         watching = Observers([Forewarning(None), lambda record: tell(job, record.round)])
@@ -413,12 +406,10 @@ def run_job(job: Job, tell: Tell) -> str | None:
 
 
 def run_apart(jobs: Sequence[Job], processes: int, tell: Tell) -> Generator[Ended]:
-    """Run jobs in several processes at once; yields each job after its end, as :func:`run_job`.
+    """Run jobs in several processes at once; yields each job after its end, as :func:`run_job`. Interrupted: Ctrl-C.
+    Current runs have finished their round; a second Ctrl-C kills them.
 
     A process that dies fails its current run, and no other.
-
-    Raises:
-        Interrupted: Ctrl-C. Current runs have finished their round; a second Ctrl-C kills them.
     """
     waiting, interrupts = deque(jobs), 0
     busy, idle = dict[Connection, _Worker](), list[_Worker]()
@@ -519,10 +510,8 @@ def _serve(pipe: Connection, threads: int) -> None:
 
 
 def grid_of(texts: Sequence[str]) -> Grid:
-    """The grid from ``--set``: ``privacy.epsilon=1,2,4``, ``seed=1..5``, ``model.hidden=[8],[16,8]``.
-
-    Raises:
-        ScenarioError: a key without values, a key or value that is given twice, or too many runs.
+    """The grid from ``--set``: ``privacy.epsilon=1,2,4``, ``seed=1..5``, ``model.hidden=[8],[16,8]``. ScenarioError: a
+    key without values, a key or value that is given twice, or too many runs.
     """
     grid: Grid = {}
     for key, values in (key_and_value(text, several=True) for text in texts):
