@@ -20,6 +20,7 @@ from fedamp.data.npz import store
 from fedamp.errors import FederationError, InputError, RunFolderError, ScenarioError
 from tests.tools import but_patience
 
+pytestmark = pytest.mark.usefixtures("few_tries")
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(300, 6)).astype(np.float32)
 Y = X[:, :3].argmax(1)

@@ -41,9 +41,12 @@ def test_every_story_is_told():
     assert {"fashion-mnist-disjoint-3", "fashion-mnist-dropout", "fashion-mnist-merging"} <= set(PICTURES)
 
 
+LESS = ("client.steps=1", "client.batch_size=1", "federation.evaluate_every=2")
+
+
 @pytest.mark.parametrize("name", OFFLINE)
 def test_it_runs_shortened(name, tmp_path):
-    run_shortened(name, tmp_path, ())
+    run_shortened(name, tmp_path, LESS if name == "characters" else ())
 
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("descriptions", "adapters", "sections")]
@@ -53,9 +56,8 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("descriptions", 
 def test_people_s_records_run_where_they_are_at_hand(name, tmp_path):
     if name == "adapters":
         pytest.importorskip("peft")
-    less = ("client.steps=1", "client.batch_size=1", "federation.evaluate_every=2")
     try:
-        run_shortened(name, tmp_path, () if name == "ratings" else less)
+        run_shortened(name, tmp_path, () if name == "ratings" else LESS)
     except DataError as error:
         pytest.skip(str(error))
 

@@ -325,6 +325,7 @@ class ChangesOutputs(CrossEntropy):
         return losses
 
 
+@pytest.mark.usefixtures("few_tries")
 @pytest.mark.parametrize("units", [1, 8], ids=["alone", "together"])
 def test_what_a_try_out_misses_changes_no_further_step_and_no_other_unit(units: int, subtests) -> None:
     generator, here = np.random.default_rng(3), "tests.models.test_inspection:"

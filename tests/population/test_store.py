@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 
 import numpy as np
@@ -110,36 +109,27 @@ def test_the_exact_cost_of_a_series_is_below_the_filters(file):
 
 # Attacks.
 
-RESERVE = """
-import sys
-sys.path.insert(0, {tests!r})
-from test_store import *
-sys.stdin.readline()
-try:
-    reserve(Population(Path(sys.argv[1])), sys.argv[2])
-    print("charged")
-except store.Overspent:
-    print("refused")
-"""
-
 
 def test_of_runs_that_start_at_once_only_those_that_fit_are_charged(file):
-    script = RESERVE.format(tests=os.path.dirname(__file__)).replace(
-        "import sys\n", "import sys\nfrom pathlib import Path\n", 1
-    )
-    started = [
-        subprocess.Popen([sys.executable, "-c", script, file, str(n)], stdin=-1, stdout=-1, stderr=-1, text=True)
-        for n in range(4)
-    ]
-    said = []
-    for process in started:  # all have their line, and so go, before the first is waited for
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in started:
-        out, err = process.communicate()
-        assert not err
-        said.append(out.strip())
-    assert sorted(said) == ["charged"] * 2 + ["refused"] * 2
+    starts, go = os.pipe()
+    children = []
+    for number in range(4):
+        if not (child := os.fork()):
+            status = 2
+            try:
+                os.read(starts, 1)
+                reserve(Population(file), str(number))
+                status = 0
+            except store.Overspent:
+                status = 1
+            finally:
+                os._exit(status)
+        children.append(child)
+    os.write(go, b"4 go")  # all wait
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    os.close(starts)
+    os.close(go)
+    assert sorted(codes) == [0, 0, 1, 1]
     assert Population(file).read().spent() == pytest.approx([2 * SHARE] * 5)
 
 

@@ -84,7 +84,7 @@ def federation(folder, strategy: str, client: str, unit: str = "client") -> RunI
     return prepare(
         small(
             f"data={{name: npz, path: {folder}, classes: {CLASSES}, partition: {{scheme: natural}}}}",
-            "model={name: mlp, hidden: [8]}",
+            "model={name: mlp, hidden: [48]}",  # a smaller one is tried longer before it trains in stacks
             "rounds=2",
             "check_in={scheme: all}",
             f"client={CLIENTS[client]}",
@@ -149,9 +149,9 @@ def test_a_client_moves_each_part_by_at_most_its_clip(strategy, folder, grid):
         # Each unit trains by itself, and sums are exact: no tolerance.
         for norm, clip in zip(norms(prepared, sums, answer_in(other, message).sums, False), clips, strict=True):
             assert norm <= clip
-        # Models are float32 of size 1, in units of 12 contributors: 12 * 2**-24 * sqrt(100 coordinates).
+        # Models are float32 of size 1, in units of 12 contributors: 12 * 2**-24 * sqrt(532 coordinates).
         moved = norms(prepared, released, model_after(prepared, grid, other), True)
-        assert all(norm <= clip + 1e-5 for norm, clip in zip(moved, clips, strict=True))
+        assert all(norm <= clip + 2e-5 for norm, clip in zip(moved, clips, strict=True))
         check_counts(answer_in(whole, message), answer_in(other, message))
 
 
