@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from fedamp.runs.run import read_run
 from fedamp.runs.verification import verify_ledger
 from fedamp.server.loop import ask, evaluate
 from fedamp.server.setup import prepare
+from fedamp.strategies.private import PrivateStrategy
 from tests.chains import change_ledger
 from tests.federations import small
 from tests.server.plays import Crash, Killed, ledger_of, play_in
@@ -126,12 +128,13 @@ def test_a_run_killed_before_its_evaluation_is_evaluated_once(tmp_path):
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says_in_a_hundred_seeds():
-    """With secret seeds, through the whole path: at least 95 % less four deviations of a binomial, and not wider."""
-    prepared = prepare(federation("known_seed=false", noise_multiplier=3), seed=7)
-    strategy, hits, widths = prepared.strategy(prepared.state), 0, []
+    """Through the whole path: at least 95 % less four deviations of a binomial, and not wider."""
+    prepared, hits, widths = prepare(federation(noise_multiplier=3)), 0, []
     right = truth(prepared, prepared.state.parameters, range(60))
     with SerialGrid(CLIENT_APP, "cpu") as grid:
-        for _ in range(100):
+        for seed in range(100):
+            pipeline = replace(prepared.pipeline, plan=replace(prepared.plan, seed=seed))
+            strategy = PrivateStrategy(pipeline, prepared.task, prepared.state)
             found = evaluate(strategy, grid).of("score")
             hits += found.lower <= right <= found.upper
             widths.append(found.upper - found.lower)
