@@ -20,7 +20,7 @@ from fedamp.population.total import total
 from fedamp.studies.sweep import everything_in
 
 RESULT = ROOT / "benchmarks" / "results" / "tuning.json"
-SEEDS = (1, 2, 3)
+SEEDS = (11, 12, 13)  # the settings were chosen on other ones
 CLIP = 0.1  # nearly every update is longer, so the server's rate says how far the model gets: 2^5 to 2^9 in the run
 RATES = [2**power * (1 - SERVER["momentum"]) / FEDERATION["rounds"] / CLIP for power in (5, 6, 7, 8, 9)]
 KEY = "server.learning_rate"
