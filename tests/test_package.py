@@ -44,6 +44,7 @@ PROMISED = {
         "Allocation",
         "AllocationPrefix",
         "Approximate",
+        "BallsInBins",
         "Bounds",
         "CappedPoisson",
         "Claims",

@@ -29,6 +29,7 @@ from fedamp.accounting.events import (
     Allocation,
     AllocationPrefix,
     Approximate,
+    BallsInBins,
     CappedPoisson,
     Compose,
     Gaussian,
@@ -50,7 +51,7 @@ from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRo
 from fedamp.accounting.law import DEFAULT_DETAIL, Detail, numerical_law
 from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.sampling import PRECISION, SampledProfile
-from fedamp.accounting.spaced import SpacedRemove, SpacedRun
+from fedamp.accounting.spaced import ListedRemove, ListedRun, SpacedRemove, SpacedRun
 from fedamp.accounting.theorems import (
     Participation,
     attained,
@@ -558,7 +559,7 @@ def in_closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
 
 def is_sampled(event: Mechanism) -> bool:
     """Whether a person takes part in several hidden rounds. Law and moments are only bounds there."""
-    if isinstance(event, Spaced):
+    if isinstance(event, (BallsInBins, Spaced)):
         precision, others = factors(event.mechanism)
         return precision > 0 and not others and not event.is_empty
     return event.is_private and any(_is_hidden(other) for other in factors(event)[1])
@@ -569,9 +570,9 @@ def sampled_profile(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Sample
     ``event``: what is released. ``detail``: of the law that bounds the add direction. Raises ``NotEvaluable``: a round,
     or the rest, has no numerical law.
     """
-    if isinstance(event, Spaced):
-        spaced = SpacedRun((), event, factors(event.mechanism)[0] ** -0.5)
-        return SampledProfile(spaced, spaced, (), SpacedRemove, None)
+    if isinstance(event, (BallsInBins, Spaced)):
+        spaced = SpacedRun.of(event, factors(event.mechanism)[0] ** -0.5)
+        return SampledProfile(spaced, spaced, (), ListedRemove if isinstance(spaced, ListedRun) else SpacedRemove, None)
     if isinstance(event, Group):
         return _sampled_pair(event)
     precision, others = factors(event)

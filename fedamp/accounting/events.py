@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, get_type_hints
 
 from fedamp.accounting import checks
@@ -732,15 +733,55 @@ class Cyclic(Hidden):
         return self.of_a_class.after(self.begun(rounds))
 
 
+class _Correlated(_Begun, is_kind=False):
+    """Noise C^-1 z, C the lower triangular Toeplitz matrix of the coefficients 1, c_1, c_2, ..; see its kinds."""
+
+    gap: int
+    coefficients: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = checks.sequence("coefficients", self.coefficients)
+        coefficients = tuple(checks.scale_or_zero("coefficients", each) for each in given)
+        object.__setattr__(self, "coefficients", coefficients)
+        rise = any(later > sooner for sooner, later in pairwise((1.0, *coefficients)))
+        if not self.is_banded and (rise or len(coefficients) >= self.rounds):
+            bands = len(coefficients) + 1
+            raise ValueError(
+                f"gap must be at least the bands ({bands}), or the rounds with coefficients that never rise from 1; "
+                f"got {self.gap} and {self.rounds}"
+            )
+
+    @property
+    def is_banded(self) -> bool:
+        """Whether the rows of different participations do not meet."""
+        return len(self.coefficients) < self.gap
+
+    @property
+    def times(self) -> int:
+        """The most rounds of a person among those released."""
+        raise NotImplementedError
+
+    @property
+    def known_signal(self) -> float:
+        """Squared length of what a person with known rounds adds, at most, over that of one participation: rounds as
+        early, and as close, as can be (docs/correlated-noise.md).
+        """
+        column, starts = (1.0, *self.coefficients), [i * self.gap for i in range(self.times)]
+        rows = [math.fsum(column[t - s] for s in starts if 0 <= t - s < len(column)) for t in range(self.span)]
+        return math.fsum(row * row for row in rows) / math.fsum(each * each for each in column)
+
+
 @dataclass(frozen=True)
-class Spaced(_Begun):
-    """A run of ``rounds`` >= 1 rounds with banded noise, of which a person takes part in exactly ``k`` (0 to rounds),
-    any two at least ``gap`` apart: a uniform and hidden choice among all such sets. ``mechanism`` is one participation.
-    The hidden choice amplifies Gaussian releases (docs/correlated-noise.md); with others it counts as known. Release:
-    (f_t + v_t) + C^-1 z, v_t = 0 but in a uniform set of k rounds, any two at least a gap apart.
+class Spaced(_Correlated):
+    """A run of ``rounds`` >= 1 rounds with correlated noise, of which a person takes part in exactly ``k`` (0 to
+    rounds), any two at least ``gap`` apart: a uniform and hidden choice among all such sets. ``mechanism`` is one
+    participation. The hidden choice amplifies Gaussian releases (docs/correlated-noise.md); with others it counts as
+    known. Release: (f_t + v_t) + C^-1 z, v_t = 0 but in a uniform set of k rounds, any two at least a gap apart.
 
     Args:
-        coefficients: c_1, c_2, .. of the noise, each >= 0, at most gap - 1 of them.
+        coefficients: c_1, c_2, .. of the noise, each >= 0. Up to gap - 1 are bands: rows of different participations do
+            not meet. With more, up to rounds - 1, the sequence 1, c_1, c_2, .. never rises, and releases are Gaussian.
         released: the number of released rounds, 0 to ``rounds``; default: all.
     """
 
@@ -752,11 +793,6 @@ class Spaced(_Begun):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = checks.sequence("coefficients", self.coefficients)
-        coefficients = tuple(checks.scale_or_zero("coefficients", each) for each in given)
-        object.__setattr__(self, "coefficients", coefficients)
-        if len(coefficients) >= self.gap:
-            raise ValueError(f"gap must be at least the bands ({len(coefficients) + 1}), got {self.gap}")
         if not self.sets:
             raise ValueError(f"{self.k} rounds {self.gap} apart do not fit into {self.rounds} rounds")
 
@@ -774,9 +810,33 @@ class Spaced(_Begun):
         return spaced_sets(self.rounds, self.k, self.gap)
 
     @property
-    def shown(self) -> Mechanism:
-        """The run of a person whose rounds are known: the rows of different participations do not meet."""
-        return Repeat(self.mechanism, min(self.k, -(-self.span // self.gap)))
+    def times(self) -> int:
+        return min(self.k, -(-self.span // self.gap))
+
+
+@dataclass(frozen=True)
+class BallsInBins(_Correlated):
+    """As ``Spaced``, but a person's rounds follow from the first one: s, s + gap, s + 2 gap, .., s one of the first
+    ``gap`` rounds, uniform and hidden (Chua et al. 2025). Release: (f_t + v_t) + C^-1 z, v_t = 0 but in the rounds
+    of one residue modulo the gap.
+    """
+
+    rounds: checks.Count
+    gap: Annotated[int, checks.UpTo("rounds", smallest=1)]
+    coefficients: tuple[float, ...]
+    released: int | None = None
+
+    @property
+    def words(self) -> str:
+        beginning = "" if self.released is None else f"the first {self.released} rounds of "
+        return (
+            f"{beginning}every {self.gap}th of {self.rounds} rounds from a hidden one on, with noise over "
+            f"{len(self.coefficients) + 1} rounds ({self.mechanism.words})"
+        )
+
+    @property
+    def times(self) -> int:
+        return -(-self.span // self.gap)
 
 
 def spaced_sets(rounds: int, k: int, gap: int) -> int:
@@ -899,8 +959,8 @@ class Group(OfOne):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size > 1 and self.mechanism.contains((Cyclic, Spaced)):
-            raise ValueError("a group of people whose rows meet in banded noise is not charged; expected: size 1")
+        if self.size > 1 and self.mechanism.contains((BallsInBins, Cyclic, Spaced)):
+            raise ValueError("a group of people whose rows meet in correlated noise is not charged; expected: size 1")
 
     is_of_whole_run = True
 

@@ -1,30 +1,44 @@
-"""The likelihood ratio of banded noise where a person's rounds are hidden and spaced, and where to draw it from.
+"""The likelihood ratio of correlated noise where a person's rounds are hidden and spaced, and where to draw it from.
 
 X = dP/dQ is the mean, over all sets S of k rounds at least ``gap`` apart, of the product of w_s over S, with w_s =
 exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)), c_s column s of C, cut after the released rows. Columns of one set are
-orthogonal. Those of t sets that are drawn for X^t are not: their joint law is that of a Markov chain over the rounds
-since each of the t sets had its last one, and the rounds it has left.
+orthogonal if C has bands. Those of t sets that are drawn for X^t are not: their joint law is that of a Markov chain
+over the rounds since each of the t sets had its last one, and the rounds it has left. Without bands, columns that are a
+gap apart or more overlap as well; sets differ little in how much, and the difference is charged as ``Far``.
 """
 
 import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import combinations, product
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
-from fedamp.accounting.arithmetic import EXPONENT, UNIT, Array, spaced_means, spaced_rows
+from fedamp.accounting.arithmetic import BUFFERS, EXPONENT, UNIT, Array, log_sum, spaced_means, spaced_rows
 from fedamp.accounting.bounds import NotEvaluable
-from fedamp.accounting.events import Spaced, spaced_sets
+from fedamp.accounting.events import BallsInBins, Spaced, spaced_sets
 from fedamp.accounting.hidden_rounds import Run
 from fedamp.accounting.sampling import HIGHEST_SAMPLED_ORDER, WIDE, Look, Moment, Pilot, Rank, RemoveProposal, best
 
 _HIGHEST = 4  # order; draws of more schedules take longer than they save
 _DRIFTS = (1.5, 4.0, 10.0, 25.0)  # drifts to try; each adds this much to the order if X is a constant times G
+_MOST_TUPLES = 4_000_000  # of listed sets: 32 MB
 _UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its inverse
+_MOST_ROUNDS = 1000  # without bands
+_MOST_SETS = 2000  # that are listed
 _MOST_STATES = 20_000_000  # numbers in a table: 160 MB
+
+
+class Far(NamedTuple):
+    """Sums of products of columns at least a gap apart, over sigma^2: the middle of the most and the least, and half
+    their difference. ``inside``: over the pairs of a set. ``between``: over the pairs of two sets.
+    """
+
+    inside: tuple[float, float]
+    between: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,13 @@ class SpacedRun(Run):
     event: Spaced
     noise_multiplier: float
     log_least = -math.inf
+
+    @classmethod
+    def of(cls, event: BallsInBins | Spaced, noise_multiplier: float) -> "SpacedRun":
+        """The run, with sets one by one where bands do not keep them apart and they are few."""
+        if isinstance(event, Spaced) and (event.is_banded or event.sets > _MOST_SETS):
+            return cls((), event, noise_multiplier)
+        return ListedRun((), event, noise_multiplier)
 
     @cached_property
     def column(self) -> Array:
@@ -50,6 +71,31 @@ class SpacedRun(Run):
         sums = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))
         rows = np.clip(released - np.arange(rounds), 0, len(self.column))
         return np.ascontiguousarray(sums[:, rows].T)
+
+    @cached_property
+    def far(self) -> Far:
+        """docs/correlated-noise.md, "Noise without bands": the sum over pairs is at most the largest sum, over a set,
+        of the largest sums over another one.
+        """
+        event = self.event
+        if event.is_banded:
+            return Far((0.0, 0.0), (0.0, 0.0))
+        if event.rounds > _MOST_ROUNDS:
+            raise NotEvaluable(f"noise without bands is charged for up to {_MOST_ROUNDS} rounds")
+        places = np.subtract.outer(np.arange(event.span), np.arange(event.rounds))
+        column = np.pad(self.column, (0, event.rounds))
+        cut = np.where(places >= 0, column[np.maximum(places, 0)], 0.0)
+        apart = np.abs(np.subtract.outer(np.arange(event.rounds), np.arange(event.rounds)))
+        products = np.where(apart >= event.gap, cut.T @ cut, 0.0)
+        early = np.arange(event.k) * event.gap  # as coefficients never rise, no set has more inside
+        inside = float(products[np.ix_(early, early)].sum())
+        own = np.where((apart > 0) & (apart < event.gap), -np.inf, -products)
+        own[np.diag_indices(event.rounds)] = event.rounds  # more than all others, so that a round is in its own set
+        least_inside = -float(_most(_most(own, event) - event.rounds, event))
+        between, least = float(_most(_most(products, event), event)), -float(_most(_most(-products, event), event))
+        ends = (inside / 2, max(least_inside, 0.0) / 2), (between, max(least, 0.0))
+        inner, outer = (((most + few) / 2, (most - few) / 2 + 1e-9 * most) for most, few in ends)
+        return Far(inner, outer)
 
     @cached_property
     def shares(self) -> Array:
@@ -79,7 +125,12 @@ class SpacedRun(Run):
     @property
     def ratio_rounding(self) -> float:
         event = self.event
-        return (2 * event.rounds + (8 * len(self.column) + 8) * EXPONENT * event.k + 64) * UNIT
+        buffers = 0.0 if self.event.is_banded else BUFFERS
+        return (
+            buffers
+            + self.far.inside[1]
+            + (2 * event.rounds + (8 * len(self.column) + 8) * EXPONENT * event.k + 64) * UNIT
+        )
 
     @property
     def widest(self) -> int:
@@ -109,7 +160,16 @@ class SpacedRun(Run):
         if not largest < 1e200:
             raise NotEvaluable("likelihood ratios leave the range of floating point")
         with np.errstate(divide="ignore"):
-            return np.log(means), logs
+            return np.log(means) - self.far.inside[0], logs
+
+
+def _most(weights: Array, event: Spaced) -> Array:
+    """The largest sum of weights over a person's possible rounds, for each row of ``weights``, shape (.., rounds)."""
+    sums = np.full((event.rounds + 1, event.k + 1, *weights.shape[:-1]), -np.inf)
+    sums[:, 0] = 0.0
+    for s in range(event.rounds):
+        sums[s + 1, 1:] = np.maximum(sums[s, 1:], weights[..., s] + sums[max(s + 1 - event.gap, 0), :-1])
+    return np.asarray(sums[-1, -1])
 
 
 @lru_cache(maxsize=2)
@@ -152,9 +212,10 @@ def _tables(run: SpacedRun, order: int, drift: float) -> tuple[Array, Array, Arr
 
 @lru_cache(maxsize=256)
 def _log_moment(run: SpacedRun, order: int, drift: float) -> float:
-    """log E_Q[X^order G^drift]."""
+    """log E_Q[X^order G^drift], or with ``Far`` what stands for it in the middle of the density."""
     mean, _, squares = run.drift
     sets = _tables(run, order, drift)[-1] - order * math.log(run.event.sets)
+    sets += order * (order - 1) / 2 * run.far.between[0]
     return sets + drift * (drift * float(mean @ mean) - squares) / 2
 
 
@@ -178,6 +239,7 @@ class SpacedRemove(RemoveProposal):
         steps = run.event.rounds * (2**order + 4)
         self.relative = (8 * steps + 64 * (size + order * math.log(run.event.sets) + EXPONENT * drift)) * UNIT
         self.variation = 16 * self.relative
+        self.relative += order * (order - 1) / 2 * run.far.between[1]
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         event, drifted = self.run.event, rng.random(draws) >= self._share
@@ -224,3 +286,89 @@ class SpacedRemove(RemoveProposal):
     def on(self, run: Run) -> "SpacedRemove":
         assert isinstance(run, SpacedRun)
         return SpacedRemove(run, self.order, self.drift)
+
+
+@dataclass(frozen=True)
+class ListedRun(SpacedRun):
+    """X as a mean over few sets, each with its signal."""
+
+    event: BallsInBins | Spaced  # type: ignore[assignment]
+
+    @cached_property
+    def signals(self) -> Array:
+        """C 1_S over sigma for each set, shape (sets, released)."""
+        event = self.event
+        column = np.array([1.0, *event.coefficients])
+        column = np.pad(column / (np.linalg.norm(column) * self.noise_multiplier), (0, event.rounds))
+        if isinstance(event, Spaced):
+            moved = np.arange(event.k) * (event.gap - 1)
+            sets = [np.array(each, int) + moved for each in combinations(range(event.rounds - moved[-1]), event.k)]
+        else:
+            sets = [np.arange(first, event.rounds, event.gap) for first in range(event.gap)]
+        if len(sets) > _MOST_SETS or event.rounds > _MOST_ROUNDS:
+            raise NotEvaluable(f"up to {_MOST_SETS} sets of up to {_MOST_ROUNDS} rounds are listed")
+        found = np.zeros((len(sets), event.span))
+        for signal, rounds in zip(found, sets, strict=True):
+            for s in rounds[rounds < event.span]:
+                signal[s:] += column[: event.span - s]
+        return found
+
+    @property
+    def ratio_rounding(self) -> float:
+        """Of sums of ``span`` products of up to ``EXPONENT``, their exponentials, and the mean."""
+        units = (4 * self.event.span + 8) * EXPONENT + len(self.signals)
+        return (0.0 if self.event.is_banded else BUFFERS) + units * UNIT
+
+    @property
+    def widest(self) -> int:
+        return self.event.span + len(self.signals)
+
+    @property
+    def work(self) -> int:
+        return self.signals.size // 16 + 8 * len(self.signals) + 100
+
+    def log_ratios(self, rows: Array) -> tuple[Array, Array]:
+        """log X of z in ``rows``, shape (draws, released), twice."""
+        logs = rows @ self.signals.T - (self.signals**2).sum(1) / 2
+        if not np.abs(logs).max() < EXPONENT:
+            raise NotEvaluable("likelihood ratios leave the range of floating point")
+        found = np.asarray(log_sum(logs) - math.log(len(self.signals)))
+        return found, found
+
+
+class ListedRemove(SpacedRemove):
+    """dR = X^t / M_t dQ, the ``order`` t whole: t sets with chances in proportion to exp of their signals' products."""
+
+    run: ListedRun
+
+    def __init__(self, run: SpacedRun, order: float, drift: float = 0.0) -> None:
+        assert isinstance(run, ListedRun)
+        signals, t = run.signals, int(order)
+        if drift or order != t or len(signals) ** t > _MOST_TUPLES:
+            raise NotEvaluable("few sets are drawn at whole orders, as long as their tuples are few")
+        self.run, self.order, self.drift, self.power = run, int(order), 0.0, float(order)
+        self.name = f"order {order:.3g}"
+        products, logs = signals @ signals.T, np.zeros((len(signals),) * t)
+        for one, other in combinations(range(t), 2):
+            logs += products.reshape([len(signals) if axis in (one, other) else 1 for axis in range(t)])
+        self._below = np.cumsum(np.exp(logs.ravel() - logs.max()))
+        self.log_moment = float(logs.max() + math.log(self._below[-1]) - t * math.log(len(signals)))
+        self._below /= self._below[-1]
+        self._moment = Moment(order, self.log_moment)
+        self.relative = (4 * (signals.shape[1] + 8) * (float(logs.max()) + 1) + logs.size) * UNIT
+        self.variation = 2 * self.relative
+
+    def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
+        signals = self.run.signals
+        drawn = np.minimum(np.searchsorted(self._below, rng.random(draws), side="right"), len(self._below) - 1)
+        rows = rng.standard_normal((draws, signals.shape[1]))
+        for _ in range(int(self.order)):
+            drawn, last = np.divmod(drawn, len(signals))
+            rows += signals[last]
+        log_ratio, _ = self.run.log_ratios(rows)
+        log_b = self.log_moment - self.order * log_ratio
+        return log_b + log_ratio, log_b
+
+    def on(self, run: Run) -> "ListedRemove":
+        assert isinstance(run, ListedRun)
+        return ListedRemove(run, self.order)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting import checks
-from fedamp.accounting.arithmetic import UNIT, Array, log_choose, log_sum, rounding_of_chances
+from fedamp.accounting.arithmetic import BUFFERS, UNIT, Array, log_choose, log_sum, rounding_of_chances
 from fedamp.accounting.bounds import NotEvaluable
 from fedamp.accounting.events import (
     JOINT_RELEASE,
@@ -27,6 +27,7 @@ from fedamp.accounting.events import (
     Allocation,
     AllocationPrefix,
     Approximate,
+    BallsInBins,
     CappedPoisson,
     Compose,
     Cyclic,
@@ -101,10 +102,12 @@ def _simpler(event: Mechanism) -> Mechanism:
             return Repeat(Poisson(inner, rate), event.span)
         case CappedPoisson(inner, 1, at_most, rounds):
             return Allocation(inner, at_most, rounds).after(event.span)
-        case Spaced(inner, k, rounds, gap) if gap == 1 or (k == 1 and not event.coefficients):
+        case Spaced(inner, k, rounds, gap) if not event.coefficients and 1 in (k, gap):
             return Allocation(inner, k, rounds).after(event.span)
         case Spaced() if event.sets == 1 and event.released is None and not event.coefficients:
-            return event.shown  # with banded noise the last round's column may be cut off, so it costs less
+            return spaced_rounds_known(event)  # with correlated noise the last columns may be cut off: less
+        case BallsInBins(inner, rounds, gap) if gap == rounds and not event.coefficients:
+            return Allocation(inner, 1, rounds).after(event.span)
         case ModelMix(noise, 0):
             return Gaussian(noise, relation=event.relation)
         case GaussianMixture((shift,)):
@@ -133,8 +136,8 @@ def unamplified(event: Mechanism) -> Mechanism:
             return Repeat(unamplified(event.mechanism), min(event.at_most, event.span))
         case Cyclic():
             return unamplified(event.of_a_class)
-        case Spaced():
-            return unamplified(event.shown)
+        case BallsInBins() | Spaced():
+            return unamplified(spaced_rounds_known(event))
         case Hidden(inner):
             return unamplified(inner)
         case Compose() | RandomSelection():
@@ -216,10 +219,19 @@ def without_cap(event: CappedPoisson) -> Mechanism:
     return Poisson(Submodels(event.mechanism, event.span), chance) if event.span else NOTHING
 
 
-@charged_as.register
-def spaced_rounds_known(event: Spaced) -> Mechanism:
-    """As if the rounds were known; sampling credits the hidden choice (ours: docs/correlated-noise.md)."""
-    return event.shown
+@charged_as.register(BallsInBins)
+@charged_as.register(Spaced)
+def spaced_rounds_known(event: BallsInBins | Spaced) -> Mechanism:
+    """As if the rounds were known; sampling credits the hidden choice (ours: docs/correlated-noise.md). NotEvaluable:
+    the rows of different participations meet, and releases are not Gaussian.
+    """
+    if event.is_banded:
+        return Repeat(event.mechanism, event.times)
+    precision, others = factors(unamplified(event.mechanism))
+    if others:
+        raise NotEvaluable("only Gaussian releases are charged beside noise without bands")
+    signal = (precision * event.known_signal + BUFFERS**2) * (1 + 1e-12)
+    return Gaussian(signal**-0.5, relation=event.relation or Relation.ZERO_OUT)
 
 
 def hidden_rounds_bounds(event: Allocation | AllocationPrefix | CappedPoisson) -> list[Mechanism]:
@@ -372,7 +384,7 @@ def attained_in_draws(event: Mechanism) -> Mechanism:
             return event.with_parts(attained)
         case Compose() | Repeat() | Poisson():
             return event.with_parts(attained_in_draws)
-    return event if isinstance(event, (Group, Spaced)) else attained(event)
+    return event if isinstance(event, (BallsInBins, Group, Spaced)) else attained(event)
 
 
 @attained.register
@@ -391,8 +403,9 @@ def attained_by_merging(event: LinearCombination) -> Mechanism:
     return NOTHING if event.assumption == JOINT_RELEASE and len(event.mechanisms) > 1 else event
 
 
-@attained.register
-def attained_by_spaced(event: Spaced) -> Mechanism:
+@attained.register(BallsInBins)
+@attained.register(Spaced)
+def attained_by_spaced(event: BallsInBins | Spaced) -> Mechanism:
     """Only sampling knows lower ends."""
     return NOTHING
 

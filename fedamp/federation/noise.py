@@ -1,4 +1,4 @@
-"""Noise schemes: independent in every round, or banded, so that the noise of a round cancels in later ones.
+"""Noise schemes: independent in every round, or correlated, so that the noise of a round cancels in later ones.
 
 A section of a scenario is the scheme itself: it chooses its coefficients for the run, and makes the mechanism that
 draws the noise. docs/correlated-noise.md has the theorem.
@@ -14,7 +14,7 @@ from fedamp.base.section import Count, Section
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import CheckIn, MinSeparation
 from fedamp.federation.optimizers import ServerOptimizer
-from fedamp.noise.banded import BITS, MULTIPLIERS, BandedGaussian, best_coefficients
+from fedamp.noise.banded import BITS, MULTIPLIERS, BandedGaussian, BufferedGaussian, best_buffers, best_coefficients
 from fedamp.noise.independent import IndependentGaussian, Noise
 
 Coefficients = tuple[float, ...]
@@ -27,13 +27,19 @@ class IndependentNoise(Section):
 
     scheme: Literal["independent"] = "independent"
 
-    def bands_for(self, check_in: CheckIn, rounds: int, noise_per_clip: Callable[[int], float]) -> int:
+    def bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
         """1."""
         return 1
 
-    def coefficients_for(self, bands: int, optimizer: ServerOptimizer, rounds: int) -> "Coefficients":
+    def coefficients_for(
+        self, bands: int, optimizer: ServerOptimizer, rounds: int, check_in: CheckIn
+    ) -> "Coefficients":
         """None."""
         return ()
+
+    def drawn(self, coefficients: "Coefficients", multipliers: Iterable[float]) -> Noise:
+        """What draws the noise."""
+        return IndependentGaussian()
 
 
 class BandedNoise(Section):
@@ -41,7 +47,8 @@ class BandedNoise(Section):
 
     scheme: Literal["banded"]
     bands: Literal["auto"] | Count = Field(
-        "auto", description="rounds over which noise is correlated; auto: the number with the least noise in the model"
+        "auto",
+        description="rounds over which noise is correlated; auto: the number with the least error, by noise and norm",
     )
     coefficients: Literal["auto"] | tuple[Annotated[float, Field(ge=0, le=2)], ...] = Field(
         "auto", description=f"c_1, .., c_(bands - 1), rounded to multiples of 2**-{BITS}; auto: those with little noise"
@@ -53,48 +60,84 @@ class BandedNoise(Section):
             raise ValueError(f"bands must be {len(self.coefficients) + 1} with these coefficients, got {self.bands}")
         return self
 
-    def bands_for(self, check_in: CheckIn, rounds: int, noise_per_clip: Callable[[int], float]) -> int:
-        """The number of bands; ``noise_per_clip``: noise in the server's model over the norm, at the budget."""
+    def bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
+        """The number of bands; ``error``: of each number, at the budget (``Plan.error_beside``)."""
         if self.bands != "auto":
             return self.bands
         assert isinstance(check_in, MinSeparation), "validated with the scenario"
         if check_in.separation != "auto":
             return check_in.separation
-        best, least = 1, noise_per_clip(1)
+        best, least = 1, error(1)
         for bands in [each for each in BANDS[1:] if each * check_in.k <= rounds]:
             try:
-                noise = noise_per_clip(bands)
+                found = error(bands)
             except ScenarioError:  # too much noise for bands
                 break
-            if noise < least:
-                best, least = bands, noise
-            elif noise > 1.05 * least:  # it falls, then rises
+            if found < least:
+                best, least = bands, found
+            elif found > 1.05 * least:  # it falls, then rises
                 break
         return best
 
-    def coefficients_for(self, bands: int, optimizer: ServerOptimizer, rounds: int) -> Coefficients:
+    def coefficients_for(self, bands: int, optimizer: ServerOptimizer, rounds: int, check_in: CheckIn) -> Coefficients:
         """c_1, .., c_(bands - 1), for the path of the server's model."""
         if self.coefficients == "auto":
             return _best(bands, optimizer, rounds)
         return tuple(round(each * 2**BITS) / 2**BITS for each in self.coefficients)
 
+    def drawn(self, coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
+        """What draws the noise; ScenarioError for multipliers of the parts with which it is not exact."""
+        if not any(coefficients):
+            return IndependentGaussian()
+        for each in multipliers:
+            if not MULTIPLIERS[0] <= each <= MULTIPLIERS[1]:
+                raise ScenarioError(
+                    f"privacy.noise: {self.scheme} noise is exact for noise multipliers in {list(MULTIPLIERS)}, got "
+                    f"{each:.4g}; expected: scheme independent"
+                )
+        return self._of(coefficients)
 
-AnyNoise = Annotated[IndependentNoise | BandedNoise, Field(discriminator="scheme")]
+    def _of(self, coefficients: Coefficients) -> Noise:
+        return BandedGaussian(coefficients)
 
 
-def drawn_by(coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
-    """What draws the noise; ScenarioError for multipliers of the parts with which banded noise is not exact."""
-    if not any(coefficients):
-        return IndependentGaussian()
-    for each in multipliers:
-        if not MULTIPLIERS[0] <= each <= MULTIPLIERS[1]:
-            raise ScenarioError(
-                f"privacy.noise: banded noise is exact for noise multipliers in {list(MULTIPLIERS)}, got {each:.4g}; "
-                "expected: scheme independent"
-            )
-    return BandedGaussian(coefficients)
+class BufferedNoise(BandedNoise):
+    """Noise that is correlated over all rounds, from a few buffers (BLT), for rounds at least a given gap apart."""
+
+    scheme: Literal["buffered"]  # type: ignore[assignment]
+    buffers: Annotated[int, Field(ge=1, le=3, strict=True)] = Field(2, description="numbers kept for each of the model")
+    bands: Literal["auto"] = Field("auto", description="all rounds")
+
+    @model_validator(mode="after")
+    def _as_many_as_bands(self) -> "BufferedNoise":
+        return self
+
+    def bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
+        """All rounds."""
+        return rounds
+
+    def coefficients_for(self, bands: int, optimizer: ServerOptimizer, rounds: int, check_in: CheckIn) -> Coefficients:
+        """c_1, .., c_(rounds - 1), for the path of the server's model and the min-separation of the check-in."""
+        if self.coefficients != "auto":
+            return self.coefficients[: rounds - 1]
+        assert isinstance(check_in, MinSeparation), "validated with the scenario"
+        return _best_buffers(self.buffers, optimizer, rounds, check_in.k, check_in.count)
+
+    def _of(self, coefficients: Coefficients) -> Noise:
+        try:
+            return BufferedGaussian(coefficients)
+        except ValueError as error:
+            raise ScenarioError(f"privacy.noise: {error}") from None
+
+
+AnyNoise = Annotated[IndependentNoise | BandedNoise | BufferedNoise, Field(discriminator="scheme")]
 
 
 @lru_cache(maxsize=64)
 def _best(bands: int, optimizer: ServerOptimizer, rounds: int) -> Coefficients:
-    return best_coefficients(bands, optimizer.response(rounds))
+    return best_coefficients(bands, *optimizer.responses(rounds))
+
+
+@lru_cache(maxsize=64)
+def _best_buffers(buffers: int, optimizer: ServerOptimizer, rounds: int, k: int, gap: int) -> Coefficients:
+    return best_buffers(buffers, optimizer.responses(rounds), k, gap)

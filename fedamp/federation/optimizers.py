@@ -55,6 +55,10 @@ class ServerOptimizer(ABC):
         """
         return np.full(rounds, self.learning_rate)
 
+    def responses(self, rounds: int) -> tuple[Doubles, ...]:
+        """:meth:`response` of the model that clients start from, and of the released one; once if it is the same."""
+        return (self.response(rounds),)
+
     def apply(
         self, parameters: Arrays, sums: Sums, denominators: Mapping[str, float], state: State, round_: int
     ) -> tuple[Arrays, State]:
@@ -148,6 +152,9 @@ class Averaged(ServerOptimizer):
         from scipy.signal import lfilter  # only here: the import takes long
 
         return np.asarray(lfilter([1 - self.decay], [1.0, -self.decay], self.optimizer.response(rounds)))
+
+    def responses(self, rounds: int) -> tuple[Doubles, ...]:
+        return (*self.optimizer.responses(rounds), self.response(rounds))
 
     def step(self, parameters: Singles, update: Doubles, state: Mapping[str, Singles], round_: int) -> Step:
         moved, following = self.optimizer.step(parameters, update, state, round_)

@@ -35,13 +35,12 @@ from fedamp.base.section import Steps, lengths
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.mixing import Mixing
-from fedamp.federation.noise import drawn_by
 from fedamp.federation.norms import ClippingRule, clipping_of
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.submodels import Part, SubmodelScheme
 from fedamp.federation.terms import SecureAggregation, Terms
-from fedamp.noise.banded import path_noise
+from fedamp.noise.banded import mean_noise
 from fedamp.noise.independent import Noise
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
@@ -130,21 +129,26 @@ class Plan:
         """Rounds over which the noise is correlated, 1 where it is independent. Choosing them looks at no data."""
         asked = self.scenario
         compared = asked.model_copy(update={"check_in": asked.check_in.stand_in})
+        plans = {1: replace(self, scenario=compared.with_bands(1))}
 
-        def noise_per_clip(bands: int) -> float:
-            return replace(self, scenario=compared.with_bands(bands)).noise_per_clip
+        def error(bands: int) -> float:
+            plan = plans.setdefault(bands, replace(self, scenario=compared.with_bands(bands)))
+            return plan.error_beside(plans[1])
 
-        return asked.privacy.noise.bands_for(asked.check_in, asked.rounds, noise_per_clip)
+        return asked.privacy.noise.bands_for(asked.check_in, asked.rounds, error)
 
     @cached_property
     def coefficients(self) -> tuple[float, ...]:
         """c_1, c_2, .. of banded noise; empty where noise is independent."""
-        return self.scenario.privacy.noise.coefficients_for(self.bands, self.optimizer, self.scenario.rounds)
+        return self.scenario.privacy.noise.coefficients_for(
+            self.bands, self.optimizer, self.scenario.rounds, self.scenario.check_in
+        )
 
     @cached_property
     def noise(self) -> Noise:
         """What draws the noise."""
-        return drawn_by(self.coefficients, [part.noise_multiplier for part in self.parts])
+        multipliers = [part.noise_multiplier for part in self.parts]
+        return self.scenario.privacy.noise.drawn(self.coefficients, multipliers)
 
     @cached_property
     def terms(self) -> Terms | None:
@@ -168,12 +172,27 @@ class Plan:
 
     @property
     def noise_per_clip(self) -> float:
-        """The same over the clipping norm. Plans are compared by it: ``clip: auto`` shortens updates where noise grows,
-        and then less noise in the model is no gain.
+        """The same over the clipping norm: ``clip: auto`` shortens updates where noise grows, and then less noise in
+        the model is no gain.
         """
-        part, response = self.full_size.parts[0], self.optimizer.response(self.scenario.rounds)
+        return self._noise_per_clip(self.optimizer.response(self.scenario.rounds))
+
+    def error_beside(self, plain: "Plan") -> float:
+        """What numbers of bands are compared by; ``plain`` is the plan with independent noise.
+
+        With D the norm and q the noise over it, too little training costs A / D and noise costs B D q
+        (:class:`~fedamp.federation.norms.Normalised`), and the norm of ``plain`` is best for its noise: A / B is its
+        D^2 q. So a norm that is short, because noise of single rounds is much, counts against bands. q is the geometric
+        mean over the model that clients start from and the released one: an average hides noise that clients train on.
+        """
+        responses = self.optimizer.responses(self.scenario.rounds)
+        ours, best = ((plan.parts[0].clip, plan._noise_per_clip(*responses)) for plan in (self, plain))
+        return best[0] ** 2 * best[1] / ours[0] + ours[0] * ours[1]
+
+    def _noise_per_clip(self, *responses: NDArray[np.float64]) -> float:
+        part = self.full_size.parts[0]
         assert self.noise, "within what is exact"
-        return part.noise_multiplier / part.denominator * path_noise(self.coefficients, response)
+        return part.noise_multiplier / part.denominator * mean_noise(self.coefficients, *responses)
 
     @cached_property
     def attendance(self) -> Attendance:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedamp.data.partition import NaturalPartition
-from fedamp.federation.check_in import MinSeparation
-from fedamp.federation.noise import BandedNoise
+from fedamp.federation.check_in import MinSeparation, SpacedCheckIn
+from fedamp.federation.noise import BandedNoise, BufferedNoise
 from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.submodels import NoSubmodels
 from fedamp.federation.terms import SecureAggregation
@@ -155,6 +155,18 @@ REFUSALS: tuple[Refusal, ...] = (
             f"{asked.check_in.scheme}: a unit's rounds must be at least as far apart as the bands"
         ),
         ("check_in={scheme: balanced, k: 2}", _BANDED),
+    ),
+    Refusal(
+        "buffered noise without spaced check-in of a given gap",
+        lambda asked: (
+            isinstance(asked.privacy.noise, BufferedNoise)
+            and (not isinstance(asked.check_in, SpacedCheckIn) or asked.check_in.gap == "auto")
+        ),
+        (
+            "privacy.noise: rows of all rounds meet in buffered noise; expected: check_in {scheme: spaced} with a "
+            "number as gap, or scheme banded"
+        ),
+        (_SPACED, "privacy.noise={scheme: buffered}", "check_in.gap=auto"),
     ),
     Refusal(
         "banded noise with `mixing`",

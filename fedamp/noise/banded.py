@@ -77,6 +77,150 @@ class BandedGaussian(Noise):
         return left
 
 
+class BufferedGaussian(Noise):
+    """Noise without bands, from d buffers (a buffered linear Toeplitz matrix; Dvijotham et al. 2024, 2404.16706).
+
+    r_t = sum_i a_i B_i, and each buffer becomes l_i B_i + n_t, so that c_j = sum_i a_i l_i^(j - 1). No float64 holds
+    powers of l_i exactly: a buffer is the sum of two, and what is lost is charged (docs/correlated-noise.md).
+
+    Args:
+        coefficients: c_1, c_2, .., of :func:`best_buffers`.
+
+    Raises:
+        ValueError: coefficients of no few buffers.
+    """
+
+    def __init__(self, coefficients: Sequence[float]) -> None:
+        self.coefficients, self.buffers = tuple(coefficients), buffers_of(coefficients)
+
+    def init(self, parameters: Arrays) -> State:
+        """The buffers and their rests (float64)."""
+        names = [f"{i}{rest}" for i in range(len(self.buffers)) for rest in ("", "-rest")]
+        return {part: {name: np.zeros(array.shape) for name, array in parameters.items()} for part in names}
+
+    def update(
+        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
+    ) -> State:
+        if hidden:
+            raise ValueError("mixing hides a round beside independent noise only")
+        norm = norm_of(self.coefficients)
+        deviations = {name: norm * deviation for name, deviation in deviation_of.items()}
+        whole: dict[str, Floats] = {}
+        exact = {name: array.copy() for name, array in sums.items()}
+        for name, array in sums.items():
+            left = np.zeros(array.shape), np.zeros(array.shape)
+            for i, (weight, _) in enumerate(self.buffers):
+                buffer = state[str(i)][name], state[f"{i}-rest"][name]
+                if np.abs(buffer[0]).max() > _MOST * deviation_of[name]:
+                    raise ValueError(f"noise: {name}: earlier noise of more than {_MOST:g} deviations cannot be kept")
+                left = _plus(_times(weight, buffer), left)
+            grid = grid_of(deviations[name])
+            (whole[name], rest), (whole_left, rest_left) = split(array, grid), split(left[0], grid)
+            whole[name] -= whole_left
+            np.multiply(rest - rest_left - left[1] / grid, grid, out=array)
+        add_noise(sums, deviations, hidden, seed, round_)
+        following: State = {part: dict(arrays) for part, arrays in state.items()}
+        for name, array in sums.items():
+            array += whole[name] * grid_of(deviations[name])
+            newest = array - exact[name], np.zeros(array.shape)
+            for i, (_, decay) in enumerate(self.buffers):
+                kept = _times(decay, (state[str(i)][name], state[f"{i}-rest"][name]))
+                following[str(i)][name], following[f"{i}-rest"][name] = _plus(kept, newest)
+        return following
+
+
+Pair = tuple[Floats, Floats]  # numbers as sums of two, the second one below the last place of the first
+
+
+def _plus(one: Pair, other: Pair) -> Pair:
+    """The sum, to some units of 2**-106 (Knuth's two-sum)."""
+    total, rest = _exact_sum(one[0], other[0])
+    return _exact_sum(total, rest + (one[1] + other[1]))
+
+
+def _times(factor: float, number: Pair) -> Pair:
+    """The product with a whole multiple of 2**-``BITS`` in [0, 1], to some units of 2**-106 (Veltkamp's split)."""
+    large = number[0] * (2.0**27 + 1)
+    top = large - (large - number[0])
+    product, rest = _exact_sum(factor * top, factor * (number[0] - top))
+    return _exact_sum(product, rest + factor * number[1])
+
+
+def _exact_sum(one: Floats, other: Floats) -> Pair:
+    total = one + other
+    part = total - one
+    return total, (one - (total - part)) + (other - part)
+
+
+def of_buffers(buffers: Sequence[tuple[float, float]], rounds: int) -> tuple[float, ...]:
+    """c_1, .., c_(rounds - 1), each rounded up to a multiple of 2**-30: larger coefficients never cost less.
+
+    Args:
+        buffers: pairs (a_i, l_i) in [0, 1], whole multiples of 2**-``BITS``; the sum of all a_i is at most 1.
+    """
+    powers, found = [weight for weight, _ in buffers], []
+    for _ in range(rounds - 1):
+        found.append(math.ceil(math.fsum(powers) * (1 + 1e-12) * 2**30) / 2**30)
+        powers = [power * decay for power, (_, decay) in zip(powers, buffers, strict=True)]
+    return tuple(min(each, 1.0) for each in found)
+
+
+def buffers_of(coefficients: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """The at most three buffers that have these coefficients (Prony's method); ValueError: there are none."""
+    given = np.array(coefficients)
+    for d in range(1, 4):
+        some = min(len(given), 40)
+        if some < 2 * d:
+            break
+        places = np.arange(some - d)[:, None] + np.arange(d)
+        recurrence = np.linalg.lstsq(given[places], given[d:some], rcond=None)[0]
+        roots = np.roots([1.0, *-recurrence[::-1]])
+        if np.iscomplexobj(roots) and np.abs(roots.imag).max() > 0:
+            continue
+        decays = np.rint(np.sort(roots.real) * 2**BITS) / 2**BITS
+        weights = np.linalg.lstsq(decays ** np.arange(some)[:, None], given[:some], rcond=None)[0]
+        found = tuple(zip((np.rint(weights * 2**BITS) / 2**BITS).tolist(), (decays + 0.0).tolist(), strict=True))
+        possible = all(0 <= a <= 1 and 0 <= decay < 1 for a, decay in found)
+        if possible and of_buffers(found, len(given) + 1) == tuple(coefficients):
+            return found
+    raise ValueError("coefficients must be those of up to three buffers")
+
+
+def best_buffers(buffers: int, responses: Sequence[Floats], k: int, gap: int) -> tuple[float, ...]:
+    """Coefficients of up to ``buffers`` buffers (1 to 3) of little :func:`mean_noise`, times what ``k`` known rounds
+    of a person, at least ``gap`` apart, add over one of them; found by L-BFGS.
+    """
+    from scipy.optimize import minimize
+
+    rounds = len(responses[0])
+    places = np.arange(rounds - 1)[:, None]
+
+    def filled(values: Floats) -> Floats:
+        weights, decays = np.split(values, 2)
+        found = (weights * decays**places).sum(1)
+        return np.asarray(found / max(1.0, float(weights.sum())))
+
+    def cost(values: Floats) -> float:
+        column, signal = np.append(1.0, filled(values)), np.zeros(rounds)
+        for start in range(0, min(k * gap, rounds), gap):
+            signal[start:] += column[: rounds - start]
+        return math.log(mean_noise(column[1:].tolist(), *responses) * math.sqrt(signal @ signal / (column @ column)))
+
+    for d in range(buffers, 0, -1):
+        start = np.append(np.full(d, 0.5 / d), 1 - 0.6 ** np.arange(1, d + 1))
+        found = minimize(cost, start, method="L-BFGS-B", bounds=[(0.0, 1.0)] * d + [(0.0, 0.999)] * d).x
+        weights, decays = np.split(np.floor(found * 2**BITS) / 2**BITS, 2)
+        if weights.sum() > 1:
+            weights = np.floor(weights / weights.sum() * 2**BITS) / 2**BITS
+        coefficients = of_buffers(list(zip(weights.tolist(), decays.tolist(), strict=True)), rounds)
+        try:
+            buffers_of(coefficients)
+        except ValueError:  # two of them are too much alike
+            continue
+        return coefficients
+    return ()
+
+
 def norm_of(coefficients: Sequence[float]) -> float:
     """The Euclidean norm of 1, c_1, c_2, .., rounded up."""
     return math.sqrt(1 + math.fsum(each * each for each in coefficients)) * (1 + 2.0**-50)
@@ -99,8 +243,13 @@ def path_noise(coefficients: Sequence[float], response: Floats) -> float:
     return norm_of(coefficients) * math.sqrt(float(np.arange(rounds, 0, -1) @ filtered**2) / rounds)
 
 
-def best_coefficients(bands: int, response: Floats) -> tuple[float, ...]:
-    """Coefficients c_1, .., c_(bands-1) of little :func:`path_noise`; found by L-BFGS from those of (1 - x)^(-1/2)."""
+def mean_noise(coefficients: Sequence[float], *responses: Floats) -> float:
+    """The geometric mean of :func:`path_noise` over several models: it weighs the gain of each."""
+    return math.exp(math.fsum(math.log(path_noise(coefficients, each)) for each in responses) / len(responses))
+
+
+def best_coefficients(bands: int, *responses: Floats) -> tuple[float, ...]:
+    """Coefficients c_1, .., c_(bands-1) of little :func:`mean_noise`; found by L-BFGS from those of (1 - x)^(-1/2)."""
     from scipy.optimize import minimize
 
     if bands == 1:
@@ -108,7 +257,7 @@ def best_coefficients(bands: int, response: Floats) -> tuple[float, ...]:
     places = np.arange(1, bands)
     start = np.cumprod((2 * places - 1) / (2 * places))
     found = minimize(
-        lambda coefficients: math.log(path_noise(coefficients, response)),
+        lambda coefficients: sum(math.log(path_noise(coefficients, each)) for each in responses) / len(responses),
         start,
         method="L-BFGS-B",
         bounds=[(0.0, 2.0)] * (bands - 1),

@@ -120,6 +120,7 @@ ORACLES = {
     "AllocationPrefix": lambda: (bits(beginning(uniform_sets(4, 2), 3), 3, 0.75).T, WITHIN),
     "CappedPoisson": lambda: (bits(beginning(capped(4, 0.25, 2), 3), 3, 0.75).T, WITHIN),
     "Cyclic": lambda: (bits(uniform_sets(4, 2), 4, 0.75).T, WITHIN),  # the second class has four of the nine rounds
+    "BallsInBins": lambda: (ONE, WITHIN),
     "Spaced": lambda: (ONE, WITHIN),  # of the rounds that are out, one at least is the person's
     "Group": lambda: (ONE, EXACT),  # one bit, whoever turns it
     "WithoutReplacement": lambda: (finite((0.75, 0.55), (0.25, 0.45)), EXACT),  # 0.6 * 0.75 + 0.4 * 0.25
@@ -182,6 +183,7 @@ PROOFS = {  # of each kind, the tests that share no code with what is charged
     "RandomSelection": ("test_a_part_without_privacy_costs_its_weight_in_delta_at_every_epsilon",),
     "RandomisedResponse": ("test_randomised_response_composes_to_a_binomial",),
     "Repeat": ("test_product_of_gaussians_is_a_gaussian",),
+    "BallsInBins": ("test_brackets_hold_the_integral_and_the_add_direction_is_the_smaller_one",),
     "Spaced": ("test_brackets_hold_the_integral_and_the_add_direction_is_the_smaller_one",),
     "Submodels": ("test_mean_of_a_finite_law", "test_mean_of_few_against_quadrature"),
     "SubstitutedPoissonGaussian": ("test_no_pair_of_contributions_costs_more_than_opposite_ones",),

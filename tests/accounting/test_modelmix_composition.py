@@ -155,3 +155,25 @@ def test_momentum_would_show_a_mixed_round_again():
     single = np.exp(log_density(seen - 1, noise, width)) - np.exp(log_density(seen, noise, width))
     charged = np.maximum(single, 0).sum() * step
     assert np.maximum(with_ - without, 0).sum() > 1.4 * charged  # 0.363 in place of 0.250
+
+
+@pytest.mark.parametrize("order", [2, 3, 20])
+@pytest.mark.parametrize(("noise", "width"), [(1.0, 2.0), (1.0, 10.0), (0.5, 5.0)])
+def test_the_largest_shift_is_the_worst_one_also_between_all_checked_shifts(order, noise, width):
+    """The proposition of docs/accounting.md: a proof for these parameters, but for the quadrature's last digits."""
+    z = np.arange(-width / 2 - 12 * noise, order + width / 2 + 12 * noise, noise / 8)  # analytic: far below 1e-12
+    centre = log_density(z, noise, width)
+
+    def log_moment(shift):
+        return logsumexp(order * log_density(z - shift, noise, width) + (1 - order) * centre) + math.log(noise / 8)
+
+    shifts = np.concatenate([np.geomspace(0.02, 0.5, 80), 1 - np.geomspace(0.5, 1e-4, 160)[1:], [1.0]])
+    moments = np.array([log_moment(shift) for shift in shifts])
+    bends = order / (2 * noise**2)
+    most, convex = bends + moments[-1], moments + bends * shifts**2
+    assert math.expm1(convex[0]) <= most * shifts[0] ** 2
+    slopes = np.diff(convex) / np.diff(shifts)
+    top = np.clip(slopes / (2 * most), shifts[:-1], shifts[1:])  # where the chord is highest above the parabola
+    above = convex[:-1] + slopes * (top - shifts[:-1]) - most * top**2
+    assert above[:-1].max() <= 0
+    assert slopes[-2] >= 2 * most

@@ -36,6 +36,10 @@ REFUSED = {
     "no noise": ([CLASSES, "privacy={clip: 1, noise_multiplier: 0, noise: {scheme: banded, bands: 2}}"], "adds none"),
     "too many rounds": (["check_in={scheme: classes, k: 5, classes: 2}"], "k times classes"),
     "classes without bands": ([CLASSES], "expected: a number"),
+    "buffers without a gap": (
+        ["check_in={scheme: spaced, k: 2, gap: auto}", "privacy.noise={scheme: buffered}"],
+        "a number as gap",
+    ),
     "coefficients": (
         [CLASSES, "privacy.noise={scheme: banded, bands: 2, coefficients: [0.5, 0.5]}"],
         "bands must be 3 with these coefficients",
@@ -66,16 +70,36 @@ def test_the_plan_takes_the_bands_with_the_least_noise_in_the_model():
     assert make_plan(often, 60).bands == 1
 
 
-def test_an_automatic_norm_changes_neither_the_bands_nor_their_gain():
-    """With a shorter norm both noise and updates are shorter, so only noise over the norm can be compared."""
-    found = []
+def test_an_automatic_norm_is_shorter_with_bands_which_counts_against_them():
+    """The error of too little training and that of noise, in a model that is averaged, for each number of bands."""
+    rounds, server = 12, "server={learning_rate: 0.5, averaging: 0.9}"
+    told = {}
     for clip in ("auto", "1"):
-        overrides = ("rounds=12", "check_in={scheme: classes, k: 2}", "server={learning_rate: 0.5}")
         scenario = small(
-            *overrides, f"privacy={{clip: {clip}, epsilon: 8, precision: 0.05, noise: {{scheme: banded}}}}"
+            f"rounds={rounds}",
+            "check_in={scheme: classes, k: 2}",
+            server,
+            f"privacy={{clip: {clip}, epsilon: 8, precision: 0.05, noise: {{scheme: banded}}}}",
         )
-        found.append((make_plan(scenario, 60).bands, privacy_cost(scenario)["prefix_noise"]["over_independent"]))
-    assert found[0] == found[1]
+        errors = {}
+        for bands in (b for b in BANDS if 2 * b <= rounds):
+            plan = make_plan(scenario.with_bands(bands), 60)
+            factor = np.eye(rounds)
+            for k, c in enumerate(plan.coefficients, 1):
+                factor += np.diag(np.full(rounds - k, c), -k)
+            steps = np.tril(np.full((rounds, rounds), 0.5))
+            averages = np.array(
+                [[0.1 * 0.9 ** (r - t) if t <= r else 0.0 for t in range(rounds)] for r in range(rounds)]
+            )
+            (part,), root = plan.parts, np.linalg.norm(factor[:bands, 0])
+            both = [np.linalg.norm(path @ np.linalg.inv(factor)) for path in (steps, averages @ steps)]
+            noise = part.noise_multiplier * root * np.sqrt(both[0] * both[1])
+            first = errors.setdefault("plain", (part.clip, noise))
+            errors[bands] = first[0] ** 2 * first[1] / part.clip + part.clip * noise
+        del errors["plain"]
+        told[clip] = make_plan(scenario, 60).bands
+        assert told[clip] == min(errors, key=errors.get)
+    assert 1 < told["auto"] <= told["1"]
 
 
 def test_the_noise_in_the_model_is_told_beside_independent_noise():
@@ -104,6 +128,16 @@ def test_a_run_is_verified_from_its_ledger_which_holds_the_coefficients(tmp_path
         text.replace('"noise_coefficients": [', '"noise_coefficients": [0.5, ')
     )
     assert [check for check in verify_ledger(tmp_path / "run") if check.verdict == "fail"]
+
+
+def test_a_run_with_buffers_is_verified_and_has_less_noise_than_independent_noise(tmp_path):
+    noise = "privacy={clip: 0.5, epsilon: 20, noise: {scheme: buffered}}"
+    scenario = small("rounds=12", "check_in={scheme: spaced, k: 2, gap: 5}", noise)
+    assert privacy_cost(scenario)["prefix_noise"]["over_independent"] < 0.9
+    play_in(tmp_path / "run", scenario)
+    charged = from_json(ledger_of(tmp_path / "run")["mechanism"])
+    assert len(charged.coefficients) == 11
+    assert not [check for check in verify_ledger(tmp_path / "run") if check.verdict == "fail"]
 
 
 @pytest.mark.slow  # each compares many numbers of bands

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedamp.noise.banded import BITS, BandedGaussian, best_coefficients, matched, norm_of, path_noise
+from fedamp.noise.banded import (
+    BITS,
+    BandedGaussian,
+    BufferedGaussian,
+    best_buffers,
+    best_coefficients,
+    buffers_of,
+    matched,
+    norm_of,
+    of_buffers,
+    path_noise,
+)
 from fedamp.noise.gaussian import grid_of
 from fedamp.noise.independent import IndependentGaussian
 
@@ -15,8 +26,11 @@ UNIT = 2.0**-31  # of the sums, for clipping norms in [1/2, 1)
 COEFFICIENTS = (0.75, 0.5, 0.25)
 
 
-def releases(coefficients, sums, deviation=1.0, seed=1):
-    noise, state, found = BandedGaussian(coefficients), None, []
+BUFFERS = ((308 / 1024, 1000 / 1024), (410 / 1024, 512 / 1024))
+
+
+def releases(coefficients, sums, deviation=1.0, seed=1, kind=BandedGaussian):
+    noise, state, found = kind(coefficients), None, []
     state = noise.init({"w": sums[0]})
     for round_, total in enumerate(sums, 1):
         released = {"w": total.copy()}
@@ -105,3 +119,40 @@ def test_earlier_noise_that_float64_may_not_hold_exactly_is_refused():
         noise.update({"w": np.zeros(3)}, {"w": 1.0}, {}, state, 1, 2)
     with pytest.raises(ValueError, match="2\\*\\*32"):
         BandedGaussian((0.5,)).update({"w": np.full(3, 2.0**60)}, {"w": 1.0}, {}, noise.init({"w": np.zeros(3)}), 1, 1)
+
+
+@given(st.lists(st.lists(st.integers(-(2**34), 2**34), min_size=2, max_size=2), min_size=5, max_size=30))
+@settings(max_examples=20, deadline=None)
+def test_buffers_keep_all_earlier_noise_as_exact_arithmetic_does(rounds):
+    coefficients = of_buffers(BUFFERS, 30)
+    assert sorted(buffers_of(coefficients)) == sorted(BUFFERS)
+    for j, each in enumerate(coefficients):  # rounded up, to a multiple of 2**-30
+        exact = sum(Fraction(a) * Fraction(decay) ** j for a, decay in BUFFERS)
+        assert exact <= Fraction(each) <= exact + Fraction(2, 2**30)
+    sums = [np.array(row) * UNIT for row in rounds]
+    found, deviation = releases(coefficients, sums, seed=4, kind=BufferedGaussian), norm_of(coefficients)
+    grid, buffers = Fraction(grid_of(deviation)), [[Fraction(0)] * 2 for _ in BUFFERS]
+    for t, released in enumerate(found, 1):
+        for place in range(2):
+            left = sum(Fraction(a) * kept[place] for (a, _), kept in zip(BUFFERS, buffers, strict=True))
+            mixed = Fraction(sums[t - 1][place]) - left
+            whole, rest = round(mixed / grid) * grid, np.zeros(2)
+            rest[place] = float(mixed - whole)
+            alone = {"w": rest}
+            IndependentGaussian().update(alone, {"w": deviation}, {}, {}, 4, t)
+            assert Fraction(released[place]) == Fraction(alone["w"][place]) + whole
+            newest = Fraction(released[place]) - Fraction(sums[t - 1][place])
+            for (_, decay), kept in zip(BUFFERS, buffers, strict=True):
+                kept[place] = Fraction(decay) * kept[place] + newest
+
+
+def test_the_best_buffers_need_less_noise_than_independent_noise_for_known_rounds():
+    steps = np.ones(60)
+    found = [best_buffers(d, [steps], 3, 20) for d in (1, 2)]
+    column = [np.append(1.0, each) for each in found]
+    assert all((np.diff(each) <= 0).all() for each in column)
+    known = [np.linalg.norm(sum(np.append(np.zeros(s), each[: 60 - s]) for s in (0, 20, 40))) for each in column]
+    costs = [path_noise(each, steps) * one / norm_of(each) / np.sqrt(3) for each, one in zip(found, known, strict=True)]
+    assert costs[1] <= costs[0] < 0.7 * path_noise((), steps)
+    with pytest.raises(ValueError, match="up to three buffers"):
+        BufferedGaussian((0.5, 0.4, 0.39, 0.1, 0.1, 0.05, 0.05))

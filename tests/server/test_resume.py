@@ -21,6 +21,7 @@ STATEFUL = {
     "averaging": ["server={averaging: 0.7}"],
     "mixing": ["server={learning_rate: 0.5}", "mixing={width: 0.01}"],
     "banded": ["check_in={scheme: classes, k: 2, classes: 2}", "privacy.noise={scheme: banded}"],
+    "buffered": ["check_in={scheme: spaced, k: 2, gap: 2}", "privacy.noise={scheme: buffered}"],
     "adaptive": ["privacy.clip={initial: 0.3}"],
     "disjoint": ["model={name: mlp, hidden: [12]}", "submodels={scheme: disjoint, count: 3, partition: fresh}"],
 }
