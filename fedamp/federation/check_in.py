@@ -455,7 +455,7 @@ class SpacedCheckIn(MinSeparation):
             yield np.sort(np.concatenate(later[index]))
 
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
-        if self.count == 1:
+        if self.count == 1 and not self._coefficients:
             return accounting.Allocation(one_round, self.k, rounds)
         return accounting.Spaced(one_round, self.k, rounds, self.count, self._coefficients)
 

@@ -35,6 +35,7 @@ from fedamp.base.section import Steps, lengths
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.mixing import Mixing
+from fedamp.federation.noise import BufferedNoise
 from fedamp.federation.norms import ClippingRule, clipping_of
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.federation.scenario import Scenario
@@ -414,8 +415,10 @@ class Charge:
     def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds without amplification: a unit pays for every round that it can have taken part in."""
         smallest = min((width for _, width in self.plan.charged_widths), default=None)
-        once = self.plan.check_in.shown(self.of_a_round(noise_multiplier, smallest))
-        known = Repeat(once, self.plan.check_in.most_check_ins(rounds, self._rounds))
+        check_in, round_ = self.plan.check_in, self.of_a_round(noise_multiplier, smallest)
+        known: Mechanism = Repeat(check_in.shown(round_), check_in.most_check_ins(rounds, self._rounds))
+        if isinstance(self.plan.scenario.privacy.noise, BufferedNoise):  # rounds of a unit meet in rows of the noise
+            known = check_in.charge(round_, self._rounds).after(rounds).unamplified()
         return group(_together([*self._beside, known]), self._group_size)
 
     def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
@@ -495,7 +498,11 @@ class Charge:
         """Like ``epsilon_by_round``, without amplification."""
         if not self.plan.is_private:
             return np.full(self._rounds, np.inf)
-        known = self._unamplified(self._rounds, self.plan.noise_multiplier)
+        noise = self.plan.noise_multiplier
+        if isinstance(self.plan.scenario.privacy.noise, BufferedNoise):  # what rounds cost is no product
+            known_at = (self._unamplified(round_, noise) for round_ in range(1, self._rounds + 1))
+            return np.array([each.epsilon(self._delta).upper for each in known_at])
+        known = self._unamplified(self._rounds, noise)
         most = [self.plan.check_in.most_check_ins(round_, self._rounds) for round_ in range(1, self._rounds + 1)]
         ahead = ahead_of_rounds(known, len(self._beside))
         spent = epsilon_over_rounds(known, self._delta, range(1 + ahead, most[-1] + ahead + 1))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedamp.accounting import Cyclic, Gaussian, from_json
+from fedamp.accounting import Cyclic, Gaussian, Repeat, from_json
 from fedamp.errors import InputError
 from fedamp.federation.cost import privacy_cost
 from fedamp.federation.noise import BANDS
@@ -137,6 +137,13 @@ def test_a_run_with_buffers_is_verified_and_has_less_noise_than_independent_nois
     play_in(tmp_path / "run", scenario)
     charged = from_json(ledger_of(tmp_path / "run")["mechanism"])
     assert len(charged.coefficients) == 11
+    # Whoever sees the check-ins pays for rounds that meet in the noise: more than for two rounds with their own noise.
+    known = "privacy={clip: 0.5, noise_multiplier: 1, amplification: false, noise: {scheme: buffered}}"
+    charge = make_plan(small("rounds=12", "check_in={scheme: spaced, k: 2, gap: 1}", known), 60).charge
+    apart = Repeat(Gaussian(1.0), 2).epsilon(1e-5)
+    assert charge.planned_epsilon.lower > apart.upper
+    assert charge.epsilon_by_round[-1] == pytest.approx(charge.planned_epsilon.upper)
+    assert np.all(np.diff(charge.epsilon_by_round) >= 0)
     assert not [check for check in verify_ledger(tmp_path / "run") if check.verdict == "fail"]
 
 
