@@ -61,7 +61,7 @@ class BandedNoise(Section):
         return self
 
     def bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
-        """The number of bands; ``error``: of each number, at the budget (``Plan.error_beside``)."""
+        """The number of bands; ``error``: of each number, at the budget (``Plan.error_of_noise``)."""
         if self.bands != "auto":
             return self.bands
         assert isinstance(check_in, MinSeparation), "validated with the scenario"

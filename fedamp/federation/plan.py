@@ -130,11 +130,9 @@ class Plan:
         """Rounds over which the noise is correlated, 1 where it is independent. Choosing them looks at no data."""
         asked = self.scenario
         compared = asked.model_copy(update={"check_in": asked.check_in.stand_in})
-        plans = {1: replace(self, scenario=compared.with_bands(1))}
 
         def error(bands: int) -> float:
-            plan = plans.setdefault(bands, replace(self, scenario=compared.with_bands(bands)))
-            return plan.error_beside(plans[1])
+            return replace(self, scenario=compared.with_bands(bands)).error_of_noise
 
         return asked.privacy.noise.bands_for(asked.check_in, asked.rounds, error)
 
@@ -178,17 +176,17 @@ class Plan:
         """
         return self._noise_per_clip(self.optimizer.response(self.scenario.rounds))
 
-    def error_beside(self, plain: "Plan") -> float:
-        """What numbers of bands are compared by; ``plain`` is the plan with independent noise.
+    @property
+    def error_of_noise(self) -> float:
+        """What numbers of bands are compared by: the noise in the models, times the root of the noise multiplier.
 
-        With D the norm and q the noise over it, too little training costs A / D and noise costs B D q
-        (:class:`~fedamp.federation.norms.Normalised`), and the norm of ``plain`` is best for its noise: A / B is its
-        D^2 q. So a norm that is short, because noise of single rounds is much, counts against bands. q is the geometric
-        mean over the model that clients start from and the released one: an average hides noise that clients train on.
+        The first is the geometric mean over the model that clients start from and the released one: an average hides
+        noise that clients train on. Training pulls the model back before the noise of later rounds cancels that of one,
+        so that rounds with much noise cost beside it. ``clip: auto`` shortens updates by the same root and leaves the
+        product as it is; docs/correlated-noise.md has the measurements.
         """
-        responses = self.optimizer.responses(self.scenario.rounds)
-        ours, best = ((plan.parts[0].clip, plan._noise_per_clip(*responses)) for plan in (self, plain))
-        return best[0] ** 2 * best[1] / ours[0] + ours[0] * ours[1]
+        noise = self._noise_per_clip(*self.optimizer.responses(self.scenario.rounds)) * self.parts[0].clip
+        return noise * math.sqrt(self.noise_multiplier)
 
     def _noise_per_clip(self, *responses: NDArray[np.float64]) -> float:
         part = self.full_size.parts[0]
