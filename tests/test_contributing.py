@@ -28,7 +28,8 @@ def copy(tmp_path_factory):
 @pytest.fixture(scope="module")
 def printed(copy):
     """What the page's programs print, after its scenarios have run and each ledger was verified."""
-    pairs = [(f"run {each}.yaml --engine serial --known-seed", f"verify runs/{each}") for each in SCENARIOS]
+    quickly = "--engine serial --known-seed --set privacy.precision=0.05"
+    pairs = [(f"run {each}.yaml {quickly}", f"verify runs/{each}") for each in SCENARIOS]
     lines = [f"fedamp {words}" for pair in pairs for words in pair]
     return run_elsewhere([*lines, "python integer_sums.py", "python many_answers.py"], copy, package=copy)
 

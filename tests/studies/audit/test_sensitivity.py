@@ -48,8 +48,8 @@ SMALL = {
     "mixing": (["check_in.k=1", "server={learning_rate: 0.7}", "mixing={width: 0.2, linf_coordinates: 9}"], 20, 2),
     "samples": ([SAMPLE, "client.steps=1", "check_in.k=1"], 20, 2),
     "samples, perceptron": ([SAMPLE, "client.steps=1", "check_in.k=1", MLP], 20, 2),
-    "numbers": (["data={name: diabetes, clients: 60}", "client.loss=mean-squared-error"], 20, 2),
-    "tokens": (CHARACTERS, 8, 1),
+    "numbers": (["data={name: diabetes, clients: 60}", "client.loss=mean-squared-error"], 8, 1),
+    "tokens": (CHARACTERS, 4, 1),
     "faults": (["faults={failing: 0.3, late: 0.2}"], 20, 2),
 }
 
