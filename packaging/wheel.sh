@@ -1,9 +1,9 @@
 #!/bin/sh
 # Build what is uploaded, with its bill of materials and sums, and check it: sh packaging/wheel.sh PYTHON FOLDER [KEY]
-# With KEY (an absolute path) the sums are signed: packaging/sign.sh.
+# With KEY the sums are signed: packaging/sign.sh.
 # Its tools are in an environment of their own. torch and the like are borrowed from PYTHON's: they are gigabytes.
 set -eu
-python=$1 out=$2 key=${3-} tools=$(mktemp -d)
+python=$1 out=$2 key=${3:+$(realpath "$3")} tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
 rm -rf "$out"
 mkdir -p "$out"

@@ -24,6 +24,7 @@ SHORTEST_CHUNK = 1 << 20  # bytes; Flower cuts an array in chunks of 5 MiB
 OVERHEAD = 1 << 10  # bytes of an object beside its body and the ids of its children
 LONGEST_AROUND = 1 << 16  # bytes of an object around the array
 ONCE = 5.0  # seconds for a look that no round waits for
+LOOK = 5.0  # seconds between two looks for nodes that were started again
 
 
 @dataclass
@@ -104,6 +105,7 @@ class DeploymentGrid:
         deadline = began + (86_400 if timeout is None else timeout)
         orders = [self._order(message) for message in messages]
         running: dict[int, Future[None]] = {}
+        since, looked = self._since(deadline), began
         self._superlink.leaving.clear()
         pool = ThreadPoolExecutor(THREADS)  # a call with which one node keeps the SuperLink busy delays no other reply
         try:
@@ -117,6 +119,10 @@ class DeploymentGrid:
                 wait(running.values(), timeout=until - monotonic())
                 for number in [number for number, future in running.items() if future.done()]:
                     running.pop(number).result()
+                if monotonic() > looked + LOOK:
+                    now, looked = self._since(deadline), monotonic()
+                    for number in set(waiting) - set(running):
+                        self._give_up(orders[number], since, now)
                 if any(order.reply is None for order in orders):
                     sleep(max(0.0, until - monotonic()))
         except (KeyboardInterrupt, SystemExit):
@@ -128,6 +134,22 @@ class DeploymentGrid:
         if self._superlink.trouble and not replies:
             raise FederationError(f"the SuperLink did not answer in time ({self._superlink.trouble})")
         return replies
+
+    def _since(self, deadline: float) -> dict[int, str]:
+        """When each connected node has connected; empty: the SuperLink does not say it now."""
+        with suppress(ValueError, TimeoutError):
+            return {node.node_id: node.last_activated_at for node in self._superlink.nodes(deadline)}
+        return {}
+
+    def _give_up(self, order: _Order, before: dict[int, str], now: dict[int, str]) -> None:
+        """Answer for a node that was started again meanwhile: it has forgotten this server, and would refuse the order.
+
+        Flower hands an order out once, and reports it as lost only if we look while the node is away.
+        """
+        node = order.message.metadata.dst_node_id
+        if order.reply is None and node in before and before[node] != now.get(node, before[node]):
+            lost = NodeFailedError("it was started again, and its order is lost", Status.STARTED_AGAIN)
+            order.reply = failed(order.message, lost)
 
     def _order(self, message: Message) -> _Order:
         order = RoundOrder.of(message.content)

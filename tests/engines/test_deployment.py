@@ -151,6 +151,20 @@ def test_parts_that_do_not_come_hold_nobody_and_are_late_at_the_deadline(running
     assert 10 <= seconds < 100
 
 
+def test_a_node_that_is_started_again_unseen_holds_no_round(running, monkeypatch):
+    """Between two looks it was away and came back, so Flower never reports the order that the killed process had."""
+    monkeypatch.setattr("fedamp.engines.deployment.LOOK", 0.5)
+
+    def start_again(node, received, order):
+        node.leave()
+        assert node.state.activate_node(node.id, 1e6)
+
+    replies, _ = play(running, start_again, timeout=100_000)
+    assert [reply.metadata.src_node_id for reply in replies] == [running[1][1].id]
+    assert replies[0].error.code == flower.STARTED_AGAIN
+    assert replies[0].error.reason == "it was started again, and its order is lost"
+
+
 def test_parts_that_come_within_the_deadline_are_in_time(running):
     def slowly(node, received, order):
         missing = node.push(received, sent(honest(order, 3.0)), kept_back=2)
