@@ -75,6 +75,8 @@ rounds() {  # CONDITION on r, the records so far, and n, a number: NUMBER
     "$python" -c "import json, sys; r = [json.loads(line) for line in open('$top/server/run/rounds.jsonl')]
 n = int(sys.argv[1]); missing = [each['scheduled'] - each['reported'] for each in r]; sys.exit(not ($1))" "$2"
 }
+joined() { grep -c "SuperNode ID" "$top/$1.log"; }
+is_back() { [ "$(joined "$1")" -gt "$2" ]; }  # NAME, how often it had joined
 released() { "$python" -c "print(sum(1 for _ in open('$top/server/run/rounds.jsonl')))"; }
 
 # Keys, records, and who belongs to it.
@@ -146,7 +148,11 @@ power_cut
 before=$(released)
 say "all was killed after round $before"
 server
-for name in site0 site1 site2; do node $name; done
+for name in site0 site1 site2; do
+    joined=$(joined $name)
+    node $name
+    await "$name is back: Flower has missed it" is_back $name "$joined"
+done
 train " resume=true"
 await "all are back: a round is complete" rounds "0 in missing[n:]" "$before"
 fedamp admit --revoke site1
