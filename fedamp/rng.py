@@ -88,6 +88,14 @@ def public_stream(seed: int, purpose: str, *indices: int) -> np.random.Generator
     return np.random.Generator(np.random.Philox(key=_public_key(seed, purpose, indices, bytes_=16)))
 
 
+def public_signs(seed: int, purpose: str, indices: Iterable[int], count: int) -> NDArray[np.float32]:
+    """``count`` public signs, 1 or -1, for each index, shape (indices, count)."""
+    generators = (public_stream(seed, purpose, index).bit_generator for index in indices)
+    words = np.array([each.random_raw(-(-count // 64)) for each in generators], dtype="<u8")
+    bits = np.unpackbits(words.view(np.uint8), axis=1, count=count, bitorder="little")
+    return bits.astype(np.float32) * np.float32(2) - np.float32(1)
+
+
 def happens(words: Words, probability: float) -> NDArray[np.bool_]:
     """For each word whether an event happens: with the given probability, rounded down to a multiple of 2**-64.
 

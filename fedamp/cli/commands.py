@@ -60,6 +60,9 @@ def run(
     known_seed: Annotated[
         bool | None, Option("--known-seed/--secret-seed", help="known: the noise follows from seed, for research only")
     ] = None,
+    canaries: Annotated[
+        int | None, Option(help="units of nobody, in or out by secret coins, for fedamp audit RUN", min=0)
+    ] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="print only the run folder")] = False,
     as_json: Annotated[bool, Option("--json", help="a line of JSON for every round, and for the summary")] = False,
     anyway: Annotated[bool, Option("--anyway", help="run what fedamp check finds hopeless")] = False,
@@ -71,6 +74,7 @@ def run(
 
     overrides += [] if engine is None else [f"engine.kind={engine}"]
     overrides += [] if known_seed is None else [f"known_seed={str(known_seed).lower()}"]
+    overrides += [] if canaries is None else [f"privacy.canaries={canaries}"]
     scenario_ = load_scenario(scenario, overrides)
     progress = JsonLines() if as_json else Silence() if quiet else RunProgress(terminal.err)
     checks = Forewarning(None if resume else anyway)
@@ -256,7 +260,7 @@ def merge(
 
 @app.command()
 def audit(
-    scenario: ScenarioArgument,
+    scenario: Annotated[str, Argument(metavar="SCENARIO|RUN", help="a scenario, or a run with --canaries")],
     overrides: Overrides,
     repetitions: Annotated[int, Option(help="trials with the canary, and trials without it")] = 500,
     rounds: Annotated[int, Option(help="longer scenarios are shortened to this number")] = 8,
@@ -267,10 +271,16 @@ def audit(
 ) -> None:
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
     from fedamp.report.progress import audit_progress
-    from fedamp.report.tables import audit_table, sensitivity_table
-    from fedamp.studies.audit import Audit, Sensitivity, audit, sensitivity
+    from fedamp.report.tables import audit_table, canaries_table, sensitivity_table
+    from fedamp.studies.audit import Audit, RunAudit, Sensitivity, audit, audit_run, sensitivity
 
-    found: Audit | Sensitivity
+    found: Audit | RunAudit | Sensitivity
+    if Path(scenario).is_dir():
+        found = audit_run(Path(scenario))
+        print_answer(found.to_json(), as_json, canaries_table)
+        if found.refuted:
+            raise FedampError(found.refutation())
+        return
     with audit_progress(terminal.err) as progress:
         scenario_ = load_scenario(scenario, overrides)
         if by_sensitivity:

@@ -1,5 +1,6 @@
 """A round on one node, without Flower: train the clients asked for, clip their updates, add them up."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,9 +25,12 @@ from fedamp.data import Dataset, PaddedRecords
 from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import DataError, one_line
+from fedamp.federation.check_in import CANARY
 from fedamp.federation.losses import Loss, loss_of
 from fedamp.models.model import WHOLE
 from fedamp.models.pieces import Piece
+
+_AT_ONCE, _BEYOND = 1 << 22, 1000.0  # numbers of canaries that are clipped together; length of each in clips
 
 _Shape = tuple[Any, ...]
 _DRAWN = np.float32(0.1)  # standard deviation of parameters that nobody has trained
@@ -207,6 +211,9 @@ class TrainingNode:
                 whole = order.extracted == WHOLE
                 start = piece.extract(received) if whole else received
                 its_own = units[units["submodel"] == submodel]
+                planted, its_own = its_own["id"][its_own["id"] >= CANARY], its_own[its_own["id"] < CANARY]
+                for name, total in self._canaries(planted, piece, order.clips, report).items():
+                    sums[name] += total
                 for part in self._sums(trainer, start, its_own, order, report):
                     if whole:
                         piece.embed_add(sums, part)
@@ -216,6 +223,23 @@ class TrainingNode:
         report.reported.sort()  # in which order they trained tells their sizes
         report.sums, report.seconds = sums, time.monotonic() - begin
         return report
+
+    def _canaries(
+        self, ids: NDArray[np.int64], piece: Piece, clips: Sequence[float], report: TrainReport
+    ) -> dict[str, NDArray[np.float64]]:
+        """The sum of the updates of canaries, which train on nothing: each is far beyond the clip, and is clipped."""
+        sums: dict[str, NDArray[np.float64]] = {}
+        shapes = {name: piece.module.get_parameter(name).shape for name in sorted(sum(piece.parts, ()))}
+        sizes = [shape.numel() for shape in shapes.values()]
+        for some in np.array_split(ids, -(-len(ids) * sum(sizes) // _AT_ONCE)) if len(ids) else ():
+            signs = torch.from_numpy(rng.public_signs(self.task.data_seed, "canary", some.tolist(), sum(sizes)))
+            flat = (signs * (_BEYOND * clips[0] / math.sqrt(sum(sizes)))).split(sizes, dim=1)
+            updates = {name: each.unflatten(1, shapes[name]) for name, each in zip(shapes, flat, strict=True)}
+            clipped = clip_and_sum(updates, [tuple(shapes)], clips, self.task.linf_coordinates, self.task.normalised)
+            for name, total in clipped.sums.items():
+                sums[name] = sums.get(name, 0.0) + total.cpu().numpy()
+            report.add(some, clipped)
+        return sums
 
     def _sums(
         self,

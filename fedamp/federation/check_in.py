@@ -11,7 +11,7 @@ each scheme to one contract. It needs an example of each key: ``Field(examples=[
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fedamp.accounting import Mechanism
 else:
     accounting = Later("fedamp.accounting")  # a node charges nothing, and its processes start sooner
+
+CANARY = 1 << 40  # the id of the first canary (``privacy.canaries``): a unit of no person, to audit the run
 
 UnitIds = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -486,10 +488,15 @@ AnyCheckIn = Annotated[
 
 
 class Attendance:
-    """The cohorts of one run, by round; asking for rounds in order, or for the one before, costs nothing extra."""
+    """The cohorts of one run, by round; asking for rounds in order, or for the one before, costs nothing extra.
 
-    def __init__(self, check_in: CheckIn, rounds: int, units: int, seed: int) -> None:
-        self._rounds, self._draw = rounds, partial(check_in.cohorts, rounds, units, seed)
+    Canaries check in as ``units`` do, after them, and do not change whom they draw. Those that are out are in no
+    cohort; the others have the ids :data:`CANARY` and following.
+    """
+
+    def __init__(self, check_in: CheckIn, rounds: int, units: int, seed: int, coins: Sequence[bool] = ()) -> None:
+        self._units, self._coins = units, np.asarray(coins, dtype=bool)
+        self._rounds, self._draw = rounds, partial(check_in.cohorts, rounds, units + len(self._coins), seed)
         self._drawn, self._cohorts = 0, self._draw()
         self._last: deque[UnitIds] = deque(maxlen=2)
 
@@ -501,7 +508,10 @@ class Attendance:
             self._drawn, self._cohorts = 0, self._draw()
             self._last.clear()
         while self._drawn < round_:
-            self._last.append(next(self._cohorts))
+            cohort = next(self._cohorts)
+            canaries = cohort[np.searchsorted(cohort, self._units) :] - self._units
+            people = cohort[: len(cohort) - len(canaries)]
+            self._last.append(np.concatenate([people, CANARY + canaries[self._coins[canaries]]]))
             self._drawn += 1
         return self._last[round_ - self._drawn - 1]
 

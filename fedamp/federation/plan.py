@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedamp import rng
 from fedamp.accounting import (
     Bounds,
     Compose,
@@ -196,7 +197,12 @@ class Plan:
     @cached_property
     def attendance(self) -> Attendance:
         """The cohorts of this run."""
-        return Attendance(self.check_in, self.scenario.rounds, self.units, self.seed)
+        return Attendance(self.check_in, self.scenario.rounds, self.units, self.seed, self.coins)
+
+    @cached_property
+    def coins(self) -> NDArray[np.bool_]:
+        """Which canaries are in (``privacy.canaries``): secret until the run has ended."""
+        return rng.happens(rng.stream(self.seed, "canary coins").words(self.scenario.privacy.canaries), 0.5)
 
     @cached_property
     def expected_cohort(self) -> float:

@@ -67,6 +67,24 @@ def _is_secure(asked: Asked) -> bool:
     return isinstance(asked.aggregation, SecureAggregation)
 
 
+def _unaudited(asked: Asked) -> str:
+    """What the attack on canaries does not cover, the first key; empty: it covers all."""
+    keys = {
+        "aggregation.scheme: secure": _is_secure(asked),
+        "federation.hosts": asked.federation.hosts is not None,
+        "data: external": asked.data.name == "external",
+        "submodels": not isinstance(asked.submodels, NoSubmodels),
+        "mixing": asked.mixing is not None,
+        "an adaptive privacy.clip": isinstance(asked.privacy.clip, AdaptiveClip),
+        "privacy.noise_multiplier: 0": asked.privacy.noise_multiplier == 0,
+        "privacy.noise_cohort": _rehearses(asked),
+        f"check_in.scheme: {asked.check_in.scheme}": asked.check_in.scheme in ("batches", "classes"),
+        "model.local": bool(asked.model.local),
+        "server.optimizer: adam": asked.server.optimizer != "sgd",
+    }
+    return next((key for key, found in keys.items() if found), "")
+
+
 def _with_external(key: str, expected: str, example: str) -> Refusal:
     section, _, name = key.partition(".")
 
@@ -304,6 +322,12 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda asked: _is_secure(asked) and asked.data.statistics is not None,
         "data.transform standardise with mean: private needs aggregation: {scheme: plain}; expected here: numbers",
         ("data.transform=[{name: standardise, mean: private, range: [0, 1], noise_multiplier: 20}]", _SECURE),
+    ),
+    Refusal(
+        "`privacy.canaries` with anything but whole models in a simulation, hidden rounds, fixed norms, noise, and SGD",
+        lambda asked: asked.privacy.canaries > 0 and bool(_unaudited(asked)),
+        lambda asked: f"privacy.canaries cannot be attacked with {_unaudited(asked)}; expected: fedamp audit SCENARIO",
+        ("privacy={clip: 0.1, noise_multiplier: 1, canaries: 9}", _SECURE),
     ),
     Refusal(
         "mixing with momentum or Adam",

@@ -340,6 +340,26 @@ def audit_table(answer: Answer) -> RenderableType:
     return Group(facts(f"{answer['scenario']}: audit", rows), bounds, note)
 
 
+def canaries_table(answer: Answer) -> RenderableType:
+    """The lower bounds of attacks on the canaries of a run, and the accountant's upper bound."""
+    rows = {
+        "verdict": VERDICTS["audit", answer["verdict"]],
+        "attacked": answer["mechanism"],
+        "canaries": f"{answer['canaries']:,}, each in or out; {answer['share_of_cohort']:.1%} of an average cohort",
+        "accountant": f"epsilon {at_most(answer['epsilon']['upper'], 3)} at delta {power(answer['delta'])}",
+        "p-value of that": f"{answer['p_value']:.3g}",
+    }
+    columns: dict[str, Cell] = {
+        "attacker has": "attack",
+        "guessed": lambda row: f"{row['guesses']['right']:,} of {row['guesses']['of']:,}",
+        "epsilon, at least": lambda row: at_least(row["epsilon"]["lower"], 3),
+        "for dependent guesses": lambda row: at_least(row["epsilon_if_dependent"], 3),
+    }
+    bounds = listing(answer["findings"], columns, f"at {answer['confidence']:.4g} confidence")
+    note = "What these numbers can show, and what they cannot: docs/audit.md"
+    return Group(facts(f"{answer['scenario']}: audit of a run", rows), bounds, note)
+
+
 def sensitivity_table(answer: Answer) -> RenderableType:
     """The distances between the sums of a round, before noise, when one unit's data change."""
     rows = {

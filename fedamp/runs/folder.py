@@ -30,6 +30,7 @@ class RunFolder:
         self.scenario, self.summary = path / "scenario.yaml", path / "summary.json"
         self.model, self.plots = path / "model.safetensors", path / "plots"
         self.log, self.checkpoints = path / "log.txt", path / "checkpoint"
+        self.canaries = path / "canaries"  # all released models, and in the end the coins (``privacy.canaries``)
         self.personal = path / "personal.bin"  # parameters that stay with their client
         self.claim = path / CLAIM
         self.seed, self.salt, self.certificate = path / "seed.secret", path / "salt.secret", path / "certificate.json"
@@ -73,6 +74,12 @@ class RunFolder:
     def write_model(self, parameters: Arrays) -> None:
         """Write the model of the last released round."""
         write_atomically(self.model, save(parameters))
+
+    def write_for_audit(self, name: str, content: bytes) -> None:
+        """Keep what ``fedamp audit RUN`` attacks: a released model, or the coins when the run has ended."""
+        with writing(self.canaries):
+            self.canaries.mkdir(exist_ok=True)
+        write_atomically(self.canaries / name, content, durable=False)
 
     def delete_secrets(self) -> None:
         """Delete what only a resumption needs: the seed that decides the check-ins, and the checkpoints."""

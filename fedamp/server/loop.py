@@ -6,6 +6,7 @@ because all randomness is addressed. Otherwise noise or replies may differ: ther
 ledger refuses to release a round twice. Nothing is released below quorum or beyond the budget.
 """
 
+import json
 import logging
 import math
 import signal
@@ -23,6 +24,7 @@ import numpy as np
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
+from safetensors.numpy import save
 
 from fedamp.accounting.verify import ENDED
 from fedamp.base.files import write_secret
@@ -207,6 +209,8 @@ class _Run:
 
     def _write_down(self, state: ServerState, release: Release, aggregate: Aggregate) -> None:
         """Evaluate a round, checkpoint it where it is due, and enter it in the ledger: then it may be released."""
+        if self.plan.scenario.privacy.canaries:
+            self.folder.write_for_audit(f"{release.round}.safetensors", save(state.parameters))
         release.noisy_sums.clear()  # twice the model in memory, beside evaluation and checkpoint
         self.record = self._record(release, aggregate)
         due = release.round % self.plan.scenario.federation.checkpoint_every == 0
@@ -232,6 +236,9 @@ class _Run:
         if stopped_because == "interrupted":
             self._write_checkpoint(self.state, self.finished[-1])
         self.folder.write_model(self.state.model)
+        if self.plan.scenario.privacy.canaries and stopped_because != "interrupted":
+            self.folder.write_for_audit("0.safetensors", save(self.prepared.state.parameters))
+            self.folder.write_for_audit("coins.json", json.dumps(self.plan.coins.astype(int).tolist()).encode())
         self.ledger.conclude(summary)
         if self.account:
             self.account.ended = self.ledger.has_ended

@@ -1,0 +1,139 @@
+"""Canaries of a real run: what they change, what the guesses show, and that planted mistakes are found at once."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.simulation import SerialGrid
+from fedamp.federation.check_in import CANARY
+from fedamp.federation.plan import Plan, make_plan
+from fedamp.noise import independent
+from fedamp.server.loop import ask
+from fedamp.server.setup import prepare
+from fedamp.strategies.aggregation import ClippedSums
+from fedamp.studies.audit.canaries import RunAudit, attack, exceeds
+from tests.federations import small, write_small
+from tests.studies.audit import planted
+
+CANARIES = 600
+MLP, HIDDEN = "model={name: mlp, hidden: [256]}", "privacy.noise_multiplier=0.7"
+
+
+def audited(*overrides, seed=None):
+    """All rounds of the small federation with canaries, and the attack on its models."""
+    prepared = prepare(small(MLP, f"privacy.canaries={CANARIES}", *overrides), seed)
+    strategy, models = prepared.strategy(prepared.state), [prepared.state.parameters]
+    with SerialGrid(CLIENT_APP) as grid:
+        for round_ in range(1, prepared.plan.scenario.rounds + 1):
+            strategy.release(round_, ask(strategy, grid, round_))
+            models.append(strategy.state.parameters)
+    plan = prepared.plan
+    return RunAudit(plan, attack(plan, models, plan.coins), plan.coins)
+
+
+def too_little_noise(monkeypatch):
+    right = independent.add_noise
+    half = lambda sums, deviations, *rest: right(sums, {name: each / 2 for name, each in deviations.items()}, *rest)  # noqa: E731
+    monkeypatch.setattr(independent, "add_noise", half)
+
+
+def batches_counted_twice(monkeypatch):
+    right = ClippedSums.aggregate
+
+    def wrong(self, replies, asked):
+        total = right(self, replies, asked)
+        total.sums = {name: 2 * array for name, array in total.sums.items()}
+        return total
+
+    monkeypatch.setattr(ClippedSums, "aggregate", wrong)
+
+
+def check_ins_by_the_public_seed(monkeypatch):
+    right = Plan.attendance.func
+
+    def wrong(self):
+        attendance = right(Plan(self.scenario, self.units, self.scenario.seed))
+        attendance._coins = self.coins
+        return attendance
+
+    monkeypatch.setattr(Plan, "attendance", property(wrong))
+
+
+PLANTED = {
+    "noise of half": too_little_noise,
+    "a batch counted twice": batches_counted_twice,
+    "check-ins that are not hidden": check_ins_by_the_public_seed,
+    "a clip that does not clip": planted.no_clipping_on_the_client,
+}
+
+
+def test_right_code_is_not_refuted_and_the_attack_comes_near_the_charge():
+    found = audited(HIDDEN)
+    assert not found.refuted
+    assert 0.3 * found.charged.upper < found.lower(found.guesses[0]) < found.charged.upper
+    assert found.lower_if_dependent(found.guesses[0]) <= found.lower(found.guesses[0])
+    answer = found.to_json()
+    json.dumps(answer, allow_nan=False)
+    assert answer["verdict"] == "consistent"
+    assert [each["attack"] for each in answer["findings"]] == ["all models", "the last model"]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_mistake_is_found_in_one_run(name, monkeypatch):
+    """By 300 guesses: each mistake is more than five standard errors away, so noise without a seed changes nothing."""
+    PLANTED[name](monkeypatch)
+    found = audited("rounds=24", "privacy.noise_multiplier=1.2", "known_seed=false", seed=5)
+    assert found.refuted
+    assert found.lower(max(found.guesses, key=lambda each: each.surest(0.5)[1])) > found.charged.upper
+
+
+def test_canaries_change_neither_the_charge_nor_the_check_ins_of_people():
+    for scheme in ("{scheme: balanced, k: 3}", "{scheme: poisson, rate: 0.4}", "{scheme: spaced, k: 2, gap: 2}"):
+        with_them, without = (
+            make_plan(small(f"check_in={scheme}", f"privacy.canaries={number}"), 60) for number in (CANARIES, 0)
+        )
+        assert with_them.charge.mechanism == without.charge.mechanism
+        assert with_them.parts == without.parts
+        present = np.zeros(CANARIES, dtype=bool)
+        for round_ in range(1, 9):
+            cohort = with_them.attendance.cohort(round_)
+            assert np.array_equal(cohort[cohort < 60], without.attendance.cohort(round_))
+            present[cohort[cohort >= 60] - CANARY] = True
+        assert not present[~with_them.coins].any()
+        # A Poisson canary is in no round with probability 0.6^8, below 2 %.
+        assert present[with_them.coins].mean() > 0.95
+
+
+def test_a_run_is_audited_by_its_folder(fedamp, tmp_path):
+    scenario, run = write_small(tmp_path, MLP, HIDDEN), tmp_path / "run"
+    assert fedamp("run", scenario, "--canaries", 60, "--out", run, "--quiet").status == 0
+    answer = fedamp("audit", run, "--json")
+    found = json.loads(answer.out)
+    assert (answer.status, found["verdict"], found["canaries"]) == (0, "consistent", 60)
+    assert 0 < found["share_of_cohort"] < 0.6
+    assert "60, each in or out" in " ".join(fedamp("audit", run).out.split())
+    assert fedamp("verify", run).status == 0
+    assert fedamp("run", scenario, "--out", tmp_path / "other", "--quiet").status == 0
+    answer = fedamp("audit", tmp_path / "other")
+    assert (answer.status, answer.err.count("\n")) == (2, 1)
+    assert "no canaries to guess" in answer.err
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_for_pure_privacy_the_tail_of_right_guesses_is_binomial(epsilon):
+    """Steinke, Nasr, Jagielski (2023), Theorem 5.2, with delta 0."""
+    made, tail, factor = 50, 0.05, math.exp(epsilon)
+    inverse = lambda rate: max(rate / factor, 1 - factor * (1 - rate))  # noqa: E731
+    least = int(binom.isf(tail, made, factor / (1 + factor))) + 1  # so many right guesses are that unlikely
+    assert exceeds(inverse, made, made, least + 1, tail)
+    assert not exceeds(inverse, made, made, least - 1, tail)
+
+
+def test_guesses_may_all_be_right_as_often_as_everything_is_revealed():
+    inverse = lambda rate: max(rate - 0.04, 0.0)  # noqa: E731  (all coins are told with probability 0.04)
+    assert not exceeds(inverse, 200, 200, 200, 0.04)
+    assert exceeds(inverse, 200, 200, 200, 0.06)
