@@ -27,6 +27,7 @@ MINUTES = {
     "deployment": 5,
     "secure": 30,
     "norm_proofs": 1,
+    "canaries": 2,
     "tuning": 5,
     "soak": 30,
     "federations": 180,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import fedamp
-from fedamp.studies.audit import audit_run
+from fedamp.studies.audit import audit_runs
 from fedamp.studies.audit.canaries import CONFIDENCE
 
 RESULTS = Path("benchmarks/results/canaries.json")
@@ -51,8 +51,8 @@ def others(run: Path, delta: float) -> dict[str, float] | None:
         from jax_privacy.auditing import CanaryScoreAuditor
     except ImportError:
         return None
-    found = audit_run(run)
-    scores, coins = found.guesses[0].scores, found.coins
+    found = audit_runs([run])
+    scores, coins = found.guesses[0].scores, found.guesses[0].coins
     auditor = CanaryScoreAuditor(scores[coins], scores[~coins])
     asked = {"significance": 1 - CONFIDENCE, "delta": delta}
     names = ("epsilon_one_run", "epsilon_one_run_fdp", "epsilon_clopper_pearson", "epsilon_from_gdp")
@@ -69,7 +69,7 @@ def main(path: str | None = None) -> None:
             run = Path(home) / f"run{seed}"
             accuracy, seconds = trained(seed, CANARIES, data, run)
             began = time.process_time()
-            found = audit_run(run).to_json()
+            found = audit_runs([run]).to_json()
             line = {"seed": seed, "accuracy": accuracy, "without": alone, "seconds": seconds,
                     "seconds_without": seconds_alone, "seconds_of_audit": time.process_time() - began,
                     "audit": found, "jax_privacy": others(run, found["delta"])}  # fmt: skip

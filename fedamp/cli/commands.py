@@ -260,7 +260,9 @@ def merge(
 
 @app.command()
 def audit(
-    scenario: Annotated[str, Argument(metavar="SCENARIO|RUN", help="a scenario, or a run with --canaries")],
+    scenarios: Annotated[
+        list[str], Argument(metavar="SCENARIO|RUN...", help="a scenario; or a run with --canaries, or a series of them")
+    ],
     overrides: Overrides,
     repetitions: Annotated[int, Option(help="trials with the canary, and trials without it")] = 500,
     rounds: Annotated[int, Option(help="longer scenarios are shortened to this number")] = 8,
@@ -272,17 +274,19 @@ def audit(
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
     from fedamp.report.progress import audit_progress
     from fedamp.report.tables import audit_table, canaries_table, sensitivity_table
-    from fedamp.studies.audit import Audit, RunAudit, Sensitivity, audit, audit_run, sensitivity
+    from fedamp.studies.audit import Audit, RunAudit, Sensitivity, audit, audit_runs, sensitivity
 
     found: Audit | RunAudit | Sensitivity
-    if Path(scenario).is_dir():
-        found = audit_run(Path(scenario))
+    if all(Path(each).is_dir() for each in scenarios):
+        found = audit_runs([Path(each) for each in scenarios])
         print_answer(found.to_json(), as_json, canaries_table)
         if found.refuted:
             raise FedampError(found.refutation())
         return
+    if len(scenarios) > 1:
+        raise InputError(f"{scenarios[1]}: a second scenario; expected: one scenario, or folders of runs")
     with audit_progress(terminal.err) as progress:
-        scenario_ = load_scenario(scenario, overrides)
+        scenario_ = load_scenario(scenarios[0], overrides)
         if by_sensitivity:
             found = sensitivity(scenario_, repetitions, rounds, progress)
         else:

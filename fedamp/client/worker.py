@@ -228,16 +228,18 @@ class TrainingNode:
         self, ids: NDArray[np.int64], piece: Piece, clips: Sequence[float], report: TrainReport
     ) -> dict[str, NDArray[np.float64]]:
         """The sum of the updates of canaries, which train on nothing: each is far beyond the clip, and is clipped."""
-        sums: dict[str, NDArray[np.float64]] = {}
         shapes = {name: piece.module.get_parameter(name).shape for name in sorted(sum(piece.parts, ()))}
-        sizes = [shape.numel() for shape in shapes.values()]
-        for some in np.array_split(ids, -(-len(ids) * sum(sizes) // _AT_ONCE)) if len(ids) else ():
-            signs = torch.from_numpy(rng.public_signs(self.task.data_seed, "canary", some.tolist(), sum(sizes)))
-            flat = (signs * (_BEYOND * clips[0] / math.sqrt(sum(sizes)))).split(sizes, dim=1)
-            updates = {name: each.unflatten(1, shapes[name]) for name, each in zip(shapes, flat, strict=True)}
+        ends, sums = np.cumsum([shape.numel() for shape in shapes.values()]), dict[str, NDArray[np.float64]]()
+        for some in np.array_split(ids, -(-len(ids) * ends[-1] // _AT_ONCE)) if len(ids) else ():
+            signs = rng.public_signs(self.task.data_seed, "canary", some.tolist(), int(ends[-1]))
+            signs *= np.float32(_BEYOND * clips[0] / math.sqrt(ends[-1]))
+            updates = {
+                name: torch.from_numpy(np.ascontiguousarray(each).reshape(len(some), *shapes[name])).to(self.device)
+                for name, each in zip(shapes, np.split(signs, ends[:-1], axis=1), strict=True)
+            }
             clipped = clip_and_sum(updates, [tuple(shapes)], clips, self.task.linf_coordinates, self.task.normalised)
             for name, total in clipped.sums.items():
-                sums[name] = sums.get(name, 0.0) + total.cpu().numpy()
+                sums[name] = sums.get(name, np.float64(0)) + total.cpu().numpy()
             report.add(some, clipped)
         return sums
 

@@ -11,13 +11,13 @@ each scheme to one contract. It needs an example of each key: ``Field(examples=[
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from fedamp import rng
@@ -494,7 +494,7 @@ class Attendance:
     cohort; the others have the ids :data:`CANARY` and following.
     """
 
-    def __init__(self, check_in: CheckIn, rounds: int, units: int, seed: int, coins: Sequence[bool] = ()) -> None:
+    def __init__(self, check_in: CheckIn, rounds: int, units: int, seed: int, coins: ArrayLike = ()) -> None:
         self._units, self._coins = units, np.asarray(coins, dtype=bool)
         self._rounds, self._draw = rounds, partial(check_in.cohorts, rounds, units + len(self._coins), seed)
         self._drawn, self._cohorts = 0, self._draw()

@@ -347,6 +347,11 @@ def canaries_table(answer: Answer) -> RenderableType:
         "attacked": answer["mechanism"],
         "canaries": f"{answer['canaries']:,}, each in or out; {answer['share_of_cohort']:.1%} of an average cohort",
         "accountant": f"epsilon {at_most(answer['epsilon']['upper'], 3)} at delta {power(answer['delta'])}",
+        **(
+            {"if chosen in turn": f"epsilon {at_most(answer['adaptive_epsilon'], 3)}"}
+            if answer["adaptive_epsilon"]
+            else {}
+        ),
         "p-value of that": f"{answer['p_value']:.3g}",
     }
     columns: dict[str, Cell] = {

@@ -32,7 +32,7 @@ def audited(*overrides, seed=None):
             strategy.release(round_, ask(strategy, grid, round_))
             models.append(strategy.state.parameters)
     plan = prepared.plan
-    return RunAudit(plan, attack(plan, models, plan.coins), plan.coins)
+    return RunAudit((plan,), attack(plan, models, plan.coins), 0.5)
 
 
 def too_little_noise(monkeypatch):
@@ -121,6 +121,25 @@ def test_a_run_is_audited_by_its_folder(fedamp, tmp_path):
     answer = fedamp("audit", tmp_path / "other")
     assert (answer.status, answer.err.count("\n")) == (2, 1)
     assert "no canaries to guess" in answer.err
+
+
+def test_a_series_of_runs_is_attacked_against_what_all_of_it_costs(fedamp, tmp_path, monkeypatch):
+    """A person is in both runs. Half the noise in one of them is seven standard errors away, by 500 guesses."""
+    scenario = write_small(tmp_path, MLP, "privacy.noise_multiplier=2.5")
+    one, two = runs = [tmp_path / "one", tmp_path / "two"]
+    assert fedamp("run", scenario, "--canaries", 1000, "--out", one, "--quiet").status == 0
+    assert fedamp("run", scenario, "--canaries", 1000, "--set", "seed=9", "--out", two, "--quiet").status == 0
+    answer, cost = fedamp("audit", *runs, "--json"), json.loads(fedamp("total", *runs, "--json").out)
+    found = json.loads(answer.out)
+    assert (answer.status, found["verdict"]) == (0, "consistent")
+    assert found["epsilon"]["upper"] == pytest.approx(cost["fixed"]["upper"], rel=0.01)  # precision of both brackets
+    assert found["epsilon"]["lower"] < found["epsilon"]["upper"] < found["adaptive_epsilon"]
+    too_little_noise(monkeypatch)
+    wrong = tmp_path / "wrong"
+    assert fedamp("run", scenario, "--canaries", 1000, "--set", "seed=9", "--out", wrong, "--quiet").status == 0
+    answer = fedamp("audit", one, wrong, "--json")
+    assert (answer.status, json.loads(answer.out)["verdict"]) == (1, "refuted")
+    assert answer.err.startswith("failed: audit: epsilon ")
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])

@@ -50,7 +50,9 @@ def test_a_scenario_without_noise_ends_with_status_2_and_one_line(fedamp, tmp_pa
 def test_the_page_s_commands_run(fedamp, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert write_files(PAGE, tmp_path) == ["audited.yaml"]
-    first, second, third = (shlex.split(command)[1:] for command in commands(PAGE))
+    run, attack, first, second, third = (shlex.split(command)[1:] for command in commands(PAGE))
+    assert fedamp(*run).status == 0
+    assert "200, each in or out" in " ".join(fedamp(*attack).out.split())
     assert "shortened from 100" in " ".join(fedamp(*first).out.split())
     answer = fedamp(*second)
     assert answer.status == 0
