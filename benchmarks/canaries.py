@@ -19,7 +19,7 @@ import numpy as np
 
 import fedamp
 from fedamp.studies.audit import audit_runs
-from fedamp.studies.audit.canaries import CONFIDENCE
+from fedamp.studies.audit.bound import CONFIDENCE
 
 RESULTS = Path("benchmarks/results/canaries.json")
 CANARIES, SEEDS = 2000, (1, 2, 3)

@@ -273,13 +273,13 @@ def audit(
 ) -> None:
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
     from fedamp.report.progress import audit_progress
-    from fedamp.report.tables import audit_table, canaries_table, sensitivity_table
-    from fedamp.studies.audit import Audit, RunAudit, Sensitivity, audit, audit_runs, sensitivity
+    from fedamp.report.tables import audit_table, sensitivity_table
+    from fedamp.studies.audit import Audit, Sensitivity, audit, audit_runs, sensitivity
 
-    found: Audit | RunAudit | Sensitivity
+    found: Audit | Sensitivity
     if all(Path(each).is_dir() for each in scenarios):
         found = audit_runs([Path(each) for each in scenarios])
-        print_answer(found.to_json(), as_json, canaries_table)
+        print_answer(found.to_json(), as_json, audit_table)
         if found.refuted:
             raise FedampError(found.refutation())
         return

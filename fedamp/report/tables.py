@@ -319,50 +319,36 @@ def merge_table(answer: Answer) -> RenderableType:
 
 
 def audit_table(answer: Answer) -> RenderableType:
-    """The lower bounds of an attack on the real code, and the accountant's upper bounds."""
-    size, unit, rounds, planned = (answer[key] for key in ("group_size", "unit", "rounds", "scenario_rounds"))
+    """The lower bounds of attacks, and the accountant's upper bound."""
+    size, unit, rounds, canaries = (answer.get(key) for key in ("group_size", "unit", "rounds", "canaries"))
+    planned, adaptive = answer.get("scenario_rounds", rounds), answer["adaptive_epsilon"]
+    charged = f"epsilon {at_most(answer['epsilon']['upper'], 3)} at delta {power(float(answer['delta']))}"
+    if canaries:
+        tried = {"canaries": f"{canaries:,}, each in or out; {answer['share_of_cohort']:.1%} of an average cohort"}
+    else:
+        tried = {
+            "present or absent": f"one {unit}" if size == 1 else f"{size} {unit}s together",
+            "repetitions": f"{answer['repetitions']:,} with and as many without",
+            "canary's update": f"{answer['canary_strength']:.0%} of the clipping norm",
+        }
     rows = {
         "verdict": VERDICTS["audit", answer["verdict"]],
         "attacked": answer["mechanism"],
-        "present or absent": f"one {unit}" if size == 1 else f"{size} {unit}s together",
         "rounds": f"{rounds}, shortened from {planned} at the same rate" if rounds < planned else rounds,
-        "repetitions": f"{answer['repetitions']:,} with and as many without; {answer['counted']:,} of each counted",
-        "canary's update": f"{answer['canary_strength']:.0%} of the clipping norm",
-    }
-    columns: dict[str, Cell] = {
-        "delta": lambda row: power(float(f"{row['delta']:.3g}")),
-        "epsilon, at least": lambda row: at_least(row["epsilon"]["lower"], 3),
-        "accountant: at most": lambda row: at_most(row["epsilon"]["upper"], 3),
-        "attack": "attack",
-    }
-    bounds = listing(answer["findings"], columns, f"at {answer['confidence']:.4g} confidence")
-    note = "What these numbers can show, and what they cannot: docs/audit.md"
-    return Group(facts(f"{answer['scenario']}: audit", rows), bounds, note)
-
-
-def canaries_table(answer: Answer) -> RenderableType:
-    """The lower bounds of attacks on the canaries of a run, and the accountant's upper bound."""
-    rows = {
-        "verdict": VERDICTS["audit", answer["verdict"]],
-        "attacked": answer["mechanism"],
-        "canaries": f"{answer['canaries']:,}, each in or out; {answer['share_of_cohort']:.1%} of an average cohort",
-        "accountant": f"epsilon {at_most(answer['epsilon']['upper'], 3)} at delta {power(answer['delta'])}",
-        **(
-            {"if chosen in turn": f"epsilon {at_most(answer['adaptive_epsilon'], 3)}"}
-            if answer["adaptive_epsilon"]
-            else {}
-        ),
+        **tried,
+        "accountant: at most": charged + (f"; {at_most(adaptive, 3)} if chosen in turn" if adaptive else ""),
         "p-value of that": f"{answer['p_value']:.3g}",
     }
     columns: dict[str, Cell] = {
-        "attacker has": "attack",
+        "attack": "attack",
         "guessed": lambda row: f"{row['guesses']['right']:,} of {row['guesses']['of']:,}",
         "epsilon, at least": lambda row: at_least(row["epsilon"]["lower"], 3),
-        "for dependent guesses": lambda row: at_least(row["epsilon_if_dependent"], 3),
     }
+    if canaries:
+        columns["for dependent guesses"] = lambda row: at_least(row["epsilon_if_dependent"], 3)
     bounds = listing(answer["findings"], columns, f"at {answer['confidence']:.4g} confidence")
     note = "What these numbers can show, and what they cannot: docs/audit.md"
-    return Group(facts(f"{answer['scenario']}: audit of a run", rows), bounds, note)
+    return Group(facts(f"{answer['scenario']}: audit", rows), bounds, note)
 
 
 def sensitivity_table(answer: Answer) -> RenderableType:

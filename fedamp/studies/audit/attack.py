@@ -9,7 +9,6 @@ adversary may choose, and the server's optimiser, which is post-processing.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.accounting.bounds import finite
 from fedamp.base.section import at
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
@@ -29,15 +27,12 @@ from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
 from fedamp.noise.banded import matched
-from fedamp.studies.audit.bound import Attacks, Claim, Finding, Worlds, examine
+from fedamp.studies.audit.bound import Audit, Guesses
 from fedamp.studies.audit.planted import PlantedFederation, records_of
 
 Vector = NDArray[np.float64]
 
 FEWEST, LONGEST = 20, 8
-CONFIDENCE = 0.99  # that no lower bound in an answer is too high
-_CHOOSING = 1 / 4  # share of the repetitions that choose the attack; the others are counted
-_PROFILE_POINTS = 24
 _SINGLE = 16  # submodels, and rounds, that have an attack of their own
 WEAKEST = 0.5  # shortest useful update of a canary, over the clipping norm
 _CANDIDATES = 1000  # clients to search for one with records
@@ -56,72 +51,6 @@ class Subject(NamedTuple):
     played: Scenario  # its charge equals the claim
     canaries: int  # units that are present or absent together; their ids are 0, 1, ...
     units: int  # of the played scenario
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The result of an audit.
-
-    Attributes:
-        scenario_rounds: rounds of the whole scenario.
-        findings: on the claim at the scenario's delta, and on the least plausible claim.
-        repetitions, counted: of each world, and those behind the findings; the others chose the attack.
-        strength: length of the canary's update over the clipping norm.
-    """
-
-    subject: Subject
-    scenario_rounds: int
-    findings: tuple[Finding, Finding]
-    repetitions: int
-    counted: int
-    strength: float
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the code leaks more than some claim of the accountant."""
-        return any(finding.refutes for finding in self.findings)
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer of ``fedamp audit --json``."""
-        claim, findings = self.subject.claim, [self._finding(finding) for finding in self.findings]
-        return {
-            "scenario": claim.scenario.name,
-            "verdict": "refuted" if self.refuted else "consistent",
-            "epsilon": findings[0]["epsilon"],
-            "delta": findings[0]["delta"],
-            "confidence": CONFIDENCE,
-            "repetitions": self.repetitions,
-            "counted": self.counted,
-            "findings": findings,
-            "unit": claim.scenario.privacy.unit,
-            "group_size": claim.scenario.privacy.group_size,
-            "adjacency": claim.adjacency,
-            "noise_multiplier": claim.noise_multiplier,
-            "mechanism": str(claim.charge.mechanism),
-            "rounds": claim.scenario.rounds,
-            "scenario_rounds": self.scenario_rounds,
-            "canary_strength": self.strength,
-        }
-
-    def refutation(self) -> str:
-        """One line that names the false claim."""
-        finding = max(self.findings, key=lambda found: found.lower - found.claim.epsilon)
-        return (
-            f"audit: epsilon {finding.claim.epsilon:.3g} at delta {finding.claim.delta:.3g} is charged, but at least "
-            f"{finding.lower:.3g} leaks ({CONFIDENCE:g} confidence; attack: {finding.event.attack})"
-        )
-
-    def _finding(self, finding: Finding) -> dict[str, Any]:
-        claim, event = finding.claim, finding.event
-        return {
-            "delta": claim.delta,
-            "epsilon": {"lower": finite(finding.lower), "upper": finite(claim.epsilon)},
-            "attack": event.attack,
-            "event": f"statistic {'>' if event.above else '<='} {event.threshold:.6g}",
-            "likely_when": "present" if event.above else "absent",
-            "happened": {"likely": finding.likely, "unlikely": finding.unlikely, "of": self.counted},
-            "refutes": finding.refutes,
-        }
 
 
 def audit(
@@ -146,24 +75,16 @@ def audit(
     if rounds < 1:
         raise ScenarioError(f"--rounds {rounds}: expected: at least 1")
     subject = subject_of(scenario, rounds)
-    mechanism, delta = subject.claim.charge.mechanism, scenario.privacy.delta
-    # Events with a small delta are too rare to count. A claim that is false there is usually false near the middle too.
-    grid = np.linspace(0.0, mechanism.epsilon(max(delta, 1e-3)).upper, _PROFILE_POINTS).tolist()
-    claims = [Claim(mechanism.epsilon(delta).upper, delta)]
-    claims += [Claim(epsilon, mechanism.delta(epsilon).upper) for epsilon in grid]
     federation = CanaryFederation(subject)
     evidence = federation.evidence(repetitions, scenario.seed, lambda done: progress(done, 2 * repetitions))
-    choosing = round(repetitions * _CHOOSING)
-    chosen_on, counted_on = (
-        Worlds(*(attacks(world[chosen], subject.claim) for world in evidence))
-        for chosen in (slice(choosing), slice(choosing, None))
-    )
-    findings = examine(chosen_on, counted_on, claims, 1 - CONFIDENCE)
-    counted = repetitions - choosing
-    return Audit(subject, scenario.rounds, findings, repetitions, counted, federation.strength)
+    present = np.arange(2 * repetitions) < repetitions
+    scores = attacks(np.concatenate(evidence), subject.claim)
+    told = {"repetitions": repetitions, "scenario_rounds": scenario.rounds, "canary_strength": federation.strength}
+    guesses = tuple(Guesses(name, each, present) for name, each in scores.items())
+    return Audit((subject.claim,), guesses, subject.canaries, told, dependent=False)
 
 
-def attacks(ratios: NDArray[np.float64], plan: Plan) -> Attacks:
+def attacks(ratios: NDArray[np.float64], plan: Plan) -> dict[str, Vector]:
     """Statistics by which an adversary tells whether the canary was present, by name; each of shape [repetitions].
 
     The first one is the likelihood ratio, the strongest against correct code (Neyman, Pearson 1933). The others look

@@ -1,171 +1,205 @@
-"""From statistics in two worlds to a lower bound on epsilon that holds with a stated confidence.
+"""From guesses of coins to a lower bound on epsilon that holds with a stated confidence.
 
-If a release is (epsilon, delta)-private, then P(event | one world) <= e^epsilon P(event | the other) + delta, for every
-event and in both directions. An event is chosen on some of the repetitions and counted on the others.
+An attack guesses who was in, by scores: of the canaries of one run, or of many repetitions. How many guesses are right
+is compared with what the trade-off function of the plan allows, and of the same plan with other noise.
 """
 
 import math
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, binom
 
-Array = NDArray[np.float64]
-Attacks = dict[str, Array]
-"""Statistics of the repetitions by the name of the attack; large ones indicate the canary."""
+from fedamp.accounting import Bounds, Compose, Mechanism
+from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.bounds import finite
+from fedamp.federation.plan import Plan
 
-_THRESHOLDS = 60  # to try for each statistic
-_POINTS = 120  # probabilities to search for the worst
-_DRAWN = 10  # repetitions of each kind to add before an event is chosen; this number finds most in experiments
+Floats = NDArray[np.float64]
+
+CONFIDENCE = 0.95  # that none of the lower bounds of an audit is too high
+ALARM = 0.01  # the p-value of the charge below which it is refuted
+# Shares of the canaries that are guessed, the surest: half of them count best (as for two Gaussians that lie close),
+# and few where guesses may depend on each other, because then rare events may reveal many coins at once.
+SHARE, SUREST = 0.5, 0.05
+_FACTORS = np.exp2(np.linspace(4, -4, 321)).tolist()  # of the plan's noise, that are looked for
+_RATES = np.concatenate([[0.0], np.logspace(-9, 0, 2000)])
 
 
-class Claim(NamedTuple):
-    """A claim of the accountant: (epsilon, delta)-private."""
+@dataclass(frozen=True)
+class Guesses:
+    """An attack's result.
 
-    epsilon: float
-    delta: float
-
-
-class Event(NamedTuple):
-    """An observation: a statistic (``attack``) is ``above`` the threshold, which indicates the canary, or it is not."""
+    Attributes:
+        scores: of the canaries, larger for those that seem to be in.
+        coins: which of them were in.
+    """
 
     attack: str
-    above: bool
-    threshold: float
+    scores: Floats
+    coins: NDArray[np.bool_]
 
-    def happened(self, attacks: Attacks) -> NDArray[np.bool_]:
-        """The repetitions in which the event happened."""
-        return np.asarray((attacks[self.attack] > self.threshold) == self.above)
+    def surest(self, share: float) -> tuple[int, int]:
+        """How many guesses are made, a number fixed in advance, and how many are right: ends of the order are guessed.
+
+        The half with the larger scores is guessed to be in.
+        """
+        made, order = math.ceil(share * len(self.coins)), np.argsort(self.scores, kind="stable")
+        out, are_in = order[: made // 2], order[len(order) - (made - made // 2) :]
+        return made, int(self.coins[are_in].sum() + (~self.coins[out]).sum())
 
 
-class Finding(NamedTuple):
-    """The result of testing a claim by an event: its counts in the world that makes it likely, and in the other."""
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What attacks found.
 
-    claim: Claim
-    event: Event
-    likely: int
-    unlikely: int
-    lower: float
+    Attributes:
+        plans: whose charge is tested; several: of a series of runs, with units that are in all of them.
+        guesses: of each attack, the strongest against correct code first.
+        size: units that are in or out together.
+        told: what else the answer says.
+        dependent: whether guesses may depend on each other, because one run made them.
+        adaptive: epsilon of a series whose runs were chosen after seeing others; None: one run, or above 70.
+    """
+
+    plans: tuple[Plan, ...]
+    guesses: tuple[Guesses, ...]
+    size: int = 1
+    told: Mapping[str, Any] = field(default_factory=dict)
+    dependent: bool = True
+    adaptive: float | None = None
 
     @property
-    def refutes(self) -> bool:
-        """Whether the claim is false."""
-        return self.lower > self.claim.epsilon
-
-
-class Worlds(NamedTuple):
-    """The same statistics in both worlds."""
-
-    present: Attacks
-    absent: Attacks
+    def charged(self) -> Bounds:
+        """The charge of the units, for a series that was fixed beforehand."""
+        return self._epsilon(1.0)
 
     @property
-    def repetitions(self) -> int:
-        """Of each world."""
-        return len(next(iter(self.present.values())))
+    def delta(self) -> float:
+        """Of the guarantee; of several runs the largest."""
+        return max(plan.scenario.privacy.delta for plan in self.plans)
+
+    @property
+    def p_value(self) -> float:
+        """Of the charge: how likely correct code gives an attack so many right guesses, or more."""
+        accuracy = _accuracy(self._curve(1.0))
+        made, right = zip(*(each.surest(SHARE) for each in self.guesses), strict=True)
+        return min(1.0, len(made) * float(binom.sf(np.array(right) - 1, made, accuracy).min()))
+
+    @property
+    def refuted(self) -> bool:
+        """Whether more leaks than is charged."""
+        return self.p_value < ALARM
+
+    def lower(self, guesses: Guesses) -> float:
+        """Epsilon at the scenario's delta, at least, if the scores of two canaries are independent.
+
+        A test that guesses wrongly with probability y, and rightly with x, has x <= B(y), B the largest true positive
+        rate. So a guess is right with a probability that follows from the plan. The plan with the least noise under
+        which so many right guesses are too unlikely is refuted, and all with more noise: the run leaks what it costs.
+        """
+        made, right = guesses.surest(SHARE)
+        least = float(beta.ppf(self._error, right, made - right + 1))
+        return self._cost(lambda curve: _accuracy(curve) < least)
+
+    def lower_if_dependent(self, guesses: Guesses) -> float:
+        """The same whatever the guesses have to do with each other (Mahloujifar, Melis, Chaudhuri 2024)."""
+        asked = len(guesses.coins), *guesses.surest(SUREST), self._error
+        return self._cost(lambda curve: exceeds(lambda rate: float(np.interp(rate, curve, _RATES)), *asked))
+
+    @property
+    def _error(self) -> float:
+        return (1 - CONFIDENCE) / len(self.guesses)
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer of ``fedamp audit --json``: the first attack, and the two others that guessed best."""
+        first, others = self.plans[0], sorted(self.guesses[1:], key=lambda each: -each.surest(SHARE)[1])
+        findings = [
+            {
+                "attack": each.attack,
+                "guesses": dict(zip(("of", "right"), each.surest(SHARE), strict=True)),
+                "epsilon": {"lower": finite(self.lower(each)), "upper": finite(self.charged.upper)},
+                "epsilon_if_dependent": finite(self.lower_if_dependent(each)) if self.dependent else None,
+            }
+            for each in (self.guesses[0], *others[:2])
+        ]
+        return {
+            "scenario": " and ".join(plan.scenario.name for plan in self.plans),
+            "verdict": "refuted" if self.refuted else "consistent",
+            "epsilon": findings[0]["epsilon"],
+            "delta": self.delta,
+            "adaptive_epsilon": self.adaptive,
+            "confidence": CONFIDENCE,
+            "p_value": self.p_value,
+            "findings": findings,
+            "unit": first.scenario.privacy.unit,
+            "group_size": self.size,
+            "adjacency": first.adjacency,
+            "noise_multiplier": first.noise_multiplier,
+            "mechanism": str(self._mechanism(1.0)),
+            "rounds": sum(plan.scenario.rounds for plan in self.plans),
+            **self.told,
+        }
+
+    def refutation(self) -> str:
+        """One line that names the false claim."""
+        worst = max(self.guesses, key=lambda each: each.surest(SHARE)[1])
+        made, right = worst.surest(SHARE)
+        return (
+            f"audit: epsilon {self.charged.upper:.3g} at delta {self.delta:.3g} is charged, "
+            f"but {right} of {made} guesses were right (p-value {self.p_value:.1g}; attack: {worst.attack})"
+        )
+
+    def _mechanism(self, factor: float) -> Mechanism:
+        """What is charged under the plans with so many times their noise."""
+        each = tuple(plan.charge.at(plan.noise_multiplier * factor, self.size) for plan in self.plans)
+        return each[0] if len(each) == 1 else Compose(each)
+
+    @cache  # noqa: B019  (an audit lives as long as its command)
+    def _curve(self, factor: float) -> Floats:
+        """The largest true positive rates at :data:`_RATES`."""
+        return np.asarray(1.0 - self._mechanism(factor).trade_off().false_negative_rate(_RATES)[0])
+
+    @cache  # noqa: B019
+    def _epsilon(self, factor: float) -> Bounds:
+        precision = self.plans[0].scenario.privacy.precision if factor == 1 else 0.05
+        return self._mechanism(factor).epsilon(delta_left(self.delta, len(self.plans)), precision=precision)
+
+    def _cost(self, refuted: Callable[[Floats], bool]) -> float:
+        """Epsilon of the plan with the least noise whose curve is refuted; with more noise it is refuted, too."""
+        place = bisect_left(_FACTORS, True, key=lambda factor: not refuted(self._curve(factor)))
+        return self._epsilon(_FACTORS[place - 1]).lower if place else 0.0
 
 
-def examine(chosen_on: Worlds, counted_on: Worlds, claims: list[Claim], error: float) -> tuple[Finding, Finding]:
-    """Test the first claim, and the least plausible one.
+def exceeds(most_right: Callable[[float], float], canaries: int, made: int, right: int, error: float) -> bool:
+    """Whether so many right guesses, or more, have probability below ``error`` under a trade-off function.
+
+    Flipping the coin of a canary turns "guessed rightly, and j right in all" into "guessed wrongly, and j - 1 right".
+    With B the largest true positive rate at a false positive rate, p_j = P(j right), and any c, summing over canaries
+    gives sum_{j >= c} j p_j / m <= B(sum_{j >= c} (made - j + 1) p_{j-1} / m), because B is concave. Going down from
+    the tail, each p_{j-1} must be so large; if they then exceed all probability, the tail is impossible (Mahloujifar,
+    Melis, Chaudhuri 2024, Theorem 3.2; the coins are fair).
 
     Args:
-        chosen_on, counted_on: some repetitions to choose events, and others.
-        claims: the one to report, then others from the accountant's privacy profile.
-        error: probability that any lower bound in the findings is too high.
+        most_right: the inverse of B: the smallest false positive rate at which a true positive rate can be.
+        canaries, made, right: their number m, that of the guesses, fixed beforehand, and of those that are right.
     """
-    events = _events(chosen_on)
-    above = np.array([event.above for event in events])
-    present, absent = (np.array([event.happened(world).mean() for event in events]) for world in chosen_on)
-    likely, unlikely = np.where(above, present, absent), np.where(above, absent, present)
-    # An estimate of e to the lower bound of each event, for counts with the same frequencies.
-    counts = np.multiply([likely, unlikely], counted_on.repetitions)
-    least, most = _interval(counts, counted_on.repetitions, error / 2)
-    lowers = np.maximum((least[0] - claims[0].delta) / most[1], 1.0)
-    doubts = np.array([_doubt(likely, unlikely, claim, chosen_on.repetitions) for claim in claims])
-    claim, event = np.unravel_index(np.argmax(doubts), doubts.shape)
-    return (
-        _count(claims[0], events[int(np.argmax(lowers))], counted_on, error / 2),
-        _count(claims[claim], events[event], counted_on, error / 2),
-    )
+    rightly, wrongly = error * right / canaries, error * (made - right) / canaries
+    for count in range(right - 1, -1, -1):
+        needed = max(wrongly, most_right(rightly))
+        if needed == wrongly:
+            break
+        rightly, wrongly = rightly + count / (made - count) * (needed - wrongly), needed
+        if rightly + wrongly > made / canaries:
+            return True
+    return rightly + wrongly > made / canaries
 
 
-def lower_bound(likely: int, unlikely: int, repetitions: int, delta: float, error: float) -> float:
-    """A lower bound on epsilon at ``delta`` from the counts of an event in two worlds of so many repetitions each.
-
-    Args:
-        likely, unlikely: counts in the world that makes the event likely, and in the other.
-        error: probability that the bound is too high.
-    """
-
-    def refuted(epsilon: float) -> bool:
-        return p_value(likely, unlikely, repetitions, Claim(epsilon, delta), error / 20) <= error
-
-    if not refuted(0.0):
-        return 0.0
-    # Upwards to the first epsilon that is not refuted: p-values need not be monotone beyond it.
-    epsilon, step = 0.0, 0.25
-    while step > 1e-3:
-        while refuted(epsilon + step):
-            epsilon += step
-        step /= 4
-    return epsilon
-
-
-def p_value(likely: int, unlikely: int, repetitions: int, claim: Claim, reserve: float = 1e-4) -> float:
-    """The p-value of counts: their largest probability, or of stronger evidence, over all releases that meet the claim.
-
-    The exact unconditional test of two binomial probabilities p <= e^epsilon q + delta (Barnard 1947), with the
-    difference of both sides as its statistic. The probability grows with p, so each q is paired with the largest p.
-    Only plausible p and q are searched, for which ``reserve`` is added (Berger, Boos 1994).
-
-    Args:
-        likely, unlikely, repetitions: as for :func:`lower_bound`.
-        reserve: probability that p or q is outside the searched interval; the p-value is not below it.
-    """
-    factor = math.exp(claim.epsilon)
-    ends = _interval(np.array([likely, unlikely], dtype=np.float64), repetitions, reserve / 2)
-    (least_p, least_q), (most_p, most_q) = (end.tolist() for end in ends)
-    least_q = max(least_q, (least_p - claim.delta) / factor)  # smaller ones contradict the claim or p
-    if least_q > most_q:
-        return reserve
-    # Even in the root, where the standard error is constant. The interval is about ten of them long.
-    q = np.linspace(math.sqrt(least_q), math.sqrt(most_q), _POINTS) ** 2
-    p = np.minimum(factor * q + claim.delta, most_p)
-    # Counts within seven of the largest standard errors; others have probability < 5e-11 (Hoeffding 1963).
-    width = 10 + 4 * math.isqrt(repetitions)
-    counts = np.rint(q * repetitions)[:, None] + np.arange(-width, width + 1)
-    # For each count of the unlikely event, the least count of the likely one with at least this difference.
-    fewest = np.ceil(likely + factor * (counts - unlikely) - 1e-9)
-    chances = binom.pmf(counts, repetitions, q[:, None]) * binom.sf(fewest - 1, repetitions, p[:, None])
-    return min(1.0, float(chances.sum(1).max()) + 1e-10 + reserve)
-
-
-def _interval(counts: Array, repetitions: int, error: float) -> tuple[Array, Array]:
-    """Clopper and Pearson's (1934) two-sided intervals for binomial probabilities."""
-    least = np.where(counts > 0, beta.ppf(error / 2, counts, repetitions - counts + 1), 0.0)
-    return least, np.where(counts < repetitions, beta.isf(error / 2, counts + 1, repetitions - counts), 1.0)
-
-
-def _events(worlds: Worlds) -> list[Event]:
-    found = []
-    for attack, present in worlds.present.items():
-        both = np.sort(np.concatenate([present, worlds.absent[attack]]))
-        for threshold in np.unique(both[np.linspace(0, len(both) - 1, _THRESHOLDS, dtype=int)]):
-            found += [Event(attack, above, float(threshold)) for above in (True, False)]
-    return found
-
-
-def _doubt(likely: Array, unlikely: Array, claim: Claim, repetitions: int) -> Array:
-    """Standard errors by which the claim is missed. Frequencies are shrunk towards 1/2: the maximum favours luck."""
-    p, q = ((rate * repetitions + _DRAWN) / (repetitions + 2 * _DRAWN) for rate in (likely, unlikely))
-    factor = math.exp(claim.epsilon)
-    errors = np.sqrt(p * (1 - p) + factor**2 * q * (1 - q))
-    return np.asarray((p - factor * q - claim.delta) / errors)
-
-
-def _count(claim: Claim, event: Event, worlds: Worlds, error: float) -> Finding:
-    present, absent = (int(event.happened(world).sum()) for world in worlds)
-    likely, unlikely = (present, absent) if event.above else (absent, present)
-    lower = lower_bound(likely, unlikely, worlds.repetitions, claim.delta, error)
-    return Finding(claim, event, likely, unlikely, lower)
+def _accuracy(curve: Floats) -> float:
+    """Of the guesses, at most, if a share of ``SHARE`` is guessed."""
+    return 1 - float(np.interp(SHARE, curve + _RATES, _RATES)) / SHARE

@@ -7,22 +7,14 @@ right guesses bounds the leak from below, after one run (Steinke, Nasr, Jagielsk
 
 import json
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
-from scipy.stats import beta, binom
 
 from fedamp import rng
-from fedamp.accounting import Bounds, Compose, Mechanism
-from fedamp.accounting.arithmetic import delta_left
-from fedamp.accounting.bounds import finite
 from fedamp.base.arrays import Arrays
 from fedamp.base.files import read_regular
 from fedamp.errors import RunFolderError
@@ -31,190 +23,13 @@ from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.reader import load as load_scenario
 from fedamp.population.total import total
 from fedamp.runs.folder import RunFolder
+from fedamp.studies.audit.bound import Audit, Floats, Guesses
 
-Floats = NDArray[np.float64]
-
-CONFIDENCE = 0.95  # that a lower bound is not too high
-ALARM = 1e-3  # the p-value of the charge below which a run is refuted
-# Shares of the canaries that are guessed, the surest: half of them count best (as for two Gaussians that lie close),
-# and few where guesses may depend on each other, because then rare events may reveal many coins at once.
-SHARE, SUREST = 0.5, 0.05
-_FACTORS = np.exp2(np.linspace(4, -4, 321)).tolist()  # of the plan's noise, that are looked for
 _AT_ONCE = 1 << 25  # signs in memory
-_RATES = np.concatenate([[0.0], np.logspace(-9, 0, 2000)])
+_FEW = 4  # coordinates a round, below which a covariance of rounds says too little
 
 
-@dataclass(frozen=True)
-class Guesses:
-    """An attack's result.
-
-    Attributes:
-        scores: of the canaries, larger for those that seem to be in.
-        coins: which of them were in.
-    """
-
-    attack: str
-    scores: Floats
-    coins: NDArray[np.bool_]
-
-    def surest(self, share: float) -> tuple[int, int]:
-        """How many guesses are made, a number fixed in advance, and how many are right: ends of the order are guessed.
-
-        The half with the larger scores is guessed to be in.
-        """
-        made, order = math.ceil(share * len(self.coins)), np.argsort(self.scores, kind="stable")
-        out, are_in = order[: made // 2], order[len(order) - (made - made // 2) :]
-        return made, int(self.coins[are_in].sum() + (~self.coins[out]).sum())
-
-
-@dataclass(frozen=True, eq=False)
-class RunAudit:
-    """What attacks on the canaries of a run found, or of a series of runs with units that are in all of them.
-
-    Attributes:
-        plans: of the runs.
-        guesses: of the attacker with all models, of who else knows the check-ins that the scenario's public seed would
-            draw, and of who has only the last model.
-        share: canaries over all units of the cohorts, on average; of several runs the largest.
-        adaptive: epsilon of a series whose runs were chosen after seeing others; None: one run, or above 70.
-    """
-
-    plans: tuple[Plan, ...]
-    guesses: tuple[Guesses, ...]
-    share: float
-    adaptive: float | None = None
-
-    @property
-    def charged(self) -> Bounds:
-        """The charge of one unit, for a series that was fixed beforehand."""
-        return self._epsilon(1.0)
-
-    @property
-    def delta(self) -> float:
-        """Of the guarantee; of several runs the largest."""
-        return max(plan.scenario.privacy.delta for plan in self.plans)
-
-    @property
-    def p_value(self) -> float:
-        """Of the charge: how likely correct code gives an attack so many right guesses, or more."""
-        accuracy = _accuracy(self._curve(1.0))
-        found = [float(binom.sf(right - 1, made, accuracy)) for made, right in self._counts]
-        return min(1.0, len(found) * min(found))
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the run leaks more than is charged."""
-        return self.p_value < ALARM
-
-    def lower(self, guesses: Guesses) -> float:
-        """Epsilon at the scenario's delta, at least, if the scores of two canaries are independent.
-
-        A test that guesses wrongly with probability y, and rightly with x, has x <= B(y), B the largest true positive
-        rate. So a guess is right with a probability that follows from the plan. The plan with the least noise under
-        which so many right guesses are too unlikely is refuted, and all with more noise: the run leaks what it costs.
-        """
-        made, right = guesses.surest(SHARE)
-        least = float(beta.ppf(1 - CONFIDENCE, right, made - right + 1))
-        return self._cost(lambda curve: _accuracy(curve) < least)
-
-    def lower_if_dependent(self, guesses: Guesses) -> float:
-        """The same whatever the guesses have to do with each other (Mahloujifar, Melis, Chaudhuri 2024)."""
-        asked = len(guesses.coins), *guesses.surest(SUREST), 1 - CONFIDENCE
-        return self._cost(lambda curve: exceeds(lambda rate: float(np.interp(rate, curve, _RATES)), *asked))
-
-    @property
-    def _counts(self) -> list[tuple[int, int]]:
-        return [each.surest(SHARE) for each in self.guesses]
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer of ``fedamp audit RUN --json``."""
-        first = self.plans[0]
-        findings = [
-            {
-                "attack": each.attack,
-                "guesses": {"right": counts[1], "of": counts[0]},
-                "epsilon": {"lower": finite(self.lower(each)), "upper": finite(self.charged.upper)},
-                "epsilon_if_dependent": finite(self.lower_if_dependent(each)),
-            }
-            for each, counts in zip(self.guesses, self._counts, strict=True)
-        ]
-        return {
-            "scenario": " and ".join(plan.scenario.name for plan in self.plans),
-            "verdict": "refuted" if self.refuted else "consistent",
-            "epsilon": findings[0]["epsilon"],
-            "delta": self.delta,
-            "adaptive_epsilon": self.adaptive,
-            "confidence": CONFIDENCE,
-            "p_value": self.p_value,
-            "canaries": len(self.guesses[0].coins),
-            "share_of_cohort": self.share,
-            "findings": findings,
-            "unit": first.scenario.privacy.unit,
-            "adjacency": first.adjacency,
-            "noise_multipliers": [plan.noise_multiplier for plan in self.plans],
-            "mechanism": str(self._mechanism(1.0)),
-            "rounds": sum(plan.scenario.rounds for plan in self.plans),
-        }
-
-    def refutation(self) -> str:
-        """One line that names the false claim."""
-        (made, right), worst = max(zip(self._counts, self.guesses, strict=True), key=lambda each: each[0][1])
-        return (
-            f"audit: epsilon {self.charged.upper:.3g} at delta {self.delta:.3g} is charged, "
-            f"but {right} of {made} guesses were right (p-value {self.p_value:.1g}; attack: {worst.attack})"
-        )
-
-    def _mechanism(self, factor: float) -> Mechanism:
-        """What one unit is charged under the plans with so many times their noise."""
-        each = tuple(plan.charge.at(plan.noise_multiplier * factor, 1) for plan in self.plans)
-        return each[0] if len(each) == 1 else Compose(each)
-
-    @cache  # noqa: B019  (an audit lives as long as its command)
-    def _curve(self, factor: float) -> Floats:
-        """The largest true positive rates at :data:`_RATES`."""
-        return np.asarray(1.0 - self._mechanism(factor).trade_off().false_negative_rate(_RATES)[0])
-
-    @cache  # noqa: B019
-    def _epsilon(self, factor: float) -> Bounds:
-        asked, precision = delta_left(self.delta, len(self.plans)), self.plans[0].scenario.privacy.precision
-        return self._mechanism(factor).epsilon(asked, precision=precision)
-
-    def _cost(self, refuted: Callable[[Floats], bool]) -> float:
-        """Epsilon of the plan with the least noise whose curve is refuted; with more noise it is refuted, too."""
-        place = bisect_left(_FACTORS, True, key=lambda factor: not refuted(self._curve(factor)))
-        return self._epsilon(_FACTORS[place - 1]).lower if place else 0.0
-
-
-def exceeds(most_right: Callable[[float], float], canaries: int, made: int, right: int, error: float) -> bool:
-    """Whether so many right guesses, or more, have probability below ``error`` under a trade-off function.
-
-    Flipping the coin of a canary turns "guessed rightly, and j right in all" into "guessed wrongly, and j - 1 right".
-    With B the largest true positive rate at a false positive rate, p_j = P(j right), and any c, summing over canaries
-    gives sum_{j >= c} j p_j / m <= B(sum_{j >= c} (made - j + 1) p_{j-1} / m), because B is concave. Going down from
-    the tail, each p_{j-1} must be so large; if they then exceed all probability, the tail is impossible (Mahloujifar,
-    Melis, Chaudhuri 2024, Theorem 3.2; the coins are fair).
-
-    Args:
-        most_right: the inverse of B: the smallest false positive rate at which a true positive rate can be.
-        canaries, made, right: their number m, that of the guesses, fixed beforehand, and of those that are right.
-    """
-    rightly, wrongly = error * right / canaries, error * (made - right) / canaries
-    for count in range(right - 1, -1, -1):
-        needed = max(wrongly, most_right(rightly))
-        if needed == wrongly:
-            break
-        rightly, wrongly = rightly + count / (made - count) * (needed - wrongly), needed
-        if rightly + wrongly > made / canaries:
-            return True
-    return rightly + wrongly > made / canaries
-
-
-def _accuracy(curve: Floats) -> float:
-    """Of the guesses, at most, if a share of ``SHARE`` is guessed."""
-    return 1 - float(np.interp(SHARE, curve + _RATES, _RATES)) / SHARE
-
-
-def audit_runs(folders: Sequence[Path]) -> RunAudit:
+def audit_runs(folders: Sequence[Path]) -> Audit:
     """Guess the coins of the canaries of a run that has ended, from its released models; or of a series of runs.
 
     A unit of a series is a canary of each run, and was in all of them or in none: canaries whose coins were alike are
@@ -226,10 +41,13 @@ def audit_runs(folders: Sequence[Path]) -> RunAudit:
     plans, found = zip(*map(_of_run, folders), strict=True)
     present = [(int(each[0].coins.sum()), plan.units) for each, plan in zip(found, plans, strict=True)]
     share = max(canaries / (canaries + people) for canaries, people in present)
+    told = {"canaries": len(found[0][0].coins), "share_of_cohort": share}
     if len(folders) == 1:
-        return RunAudit(plans, found[0], share)
+        return Audit(plans, found[0], told=told)
     pairs = min(int(min(each[0].coins.sum(), (~each[0].coins).sum())) for each in found)
     coins, names = np.arange(2 * pairs) < pairs, [guesses.attack for guesses in found[0]]
+    if not pairs:
+        raise RunFolderError(f"{folders[0]}: too few canaries; expected: some of each coin in each run")
     if any([guesses.attack for guesses in each] != names for each in found):
         names = ["all models"]
     scores = {name: np.zeros(2 * pairs) for name in names}
@@ -239,7 +57,8 @@ def audit_runs(folders: Sequence[Path]) -> RunAudit:
                 both = [guesses.scores[guesses.coins == coin][:pairs] for coin in (True, False)]
                 scores[guesses.attack] += np.concatenate(both)
     together = tuple(Guesses(name, values, coins) for name, values in scores.items())
-    return RunAudit(plans, together, share, total(folders)["adaptive_epsilon"])
+    told["canaries"] = 2 * pairs
+    return Audit(plans, together, told=told, adaptive=total(folders)["adaptive_epsilon"])
 
 
 def _of_run(folder: Path) -> tuple[Plan, tuple[Guesses, ...]]:
@@ -272,7 +91,8 @@ def attack(plan: Plan, models: Sequence[Arrays], coins: NDArray[np.bool_]) -> tu
     steps = np.diff(flat.astype(np.float64), axis=0) / optimizer.learning_rate
     steps[1:] -= optimizer.momentum * steps[:-1]
     sums, kept = _quiet(steps * (part.denominator / part.clip), [models[0][name].shape for name in trained])
-    filters = np.linalg.inv(sums @ sums.T / size) @ kept
+    covariance = sums @ sums.T / size
+    filters = np.linalg.inv(covariance if _FEW * rounds < size else np.diag(np.diag(covariance))) @ kept
     sums, seen, last = sums.astype(np.float32), np.empty((len(coins), rounds)), np.empty(len(coins))
     seed, moved = rng.public_seed(plan.scenario.seed, "data"), flat[-1] - flat[0]
     for some in np.array_split(np.arange(len(coins)), -(-len(coins) * size // _AT_ONCE)):
@@ -302,6 +122,8 @@ def _quiet(sums: Floats, shapes: Sequence[tuple[int, ...]]) -> tuple[Floats, Flo
     standard deviations) are taken off. Too few coordinates for a covariance of rounds: nothing is taken off.
     """
     rounds, size = sums.shape
+    if _FEW * rounds >= size:
+        return sums, np.eye(rounds)
     values, vectors = np.linalg.eigh(sums @ sums.T / size)
     combined, noise, kept = vectors.T @ sums, math.sqrt(np.median(values)), np.ones(rounds)
     for index in np.flatnonzero(values > (noise * (1 + math.sqrt(rounds / size))) ** 2):

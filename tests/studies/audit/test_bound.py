@@ -1,75 +1,85 @@
-"""Lower bounds hold as often as they say, by exact enumeration of all counts; statistics against brute force."""
+"""Lower bounds against theory; statistics of the attacks against brute force."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.federation.plan import Plan
 from fedamp.studies.audit.attack import attacks
-from fedamp.studies.audit.bound import Claim, Worlds, examine, lower_bound, p_value
+from fedamp.studies.audit.bound import CONFIDENCE, Audit, Guesses, exceeds
 from tests.federations import small
 
-FEW = 14  # repetitions, so few that all pairs of counts can be gone through
+NOISE = 0.8
 
 
-@pytest.fixture(scope="module", params=[(0.0, 0.05), (0.1, 0.05), (0.01, 0.2)], ids=str)
-def bounds(request):
-    """Every lower bound that counts of a few repetitions can give."""
-    delta, error = request.param
-    pairs = itertools.product(range(FEW + 1), repeat=2)
-    table = np.array([lower_bound(likely, unlikely, FEW, delta, error) for likely, unlikely in pairs])
-    return delta, error, table.reshape(FEW + 1, FEW + 1)
+def audit_of(right: int, of: int = 500, attacks: int = 1) -> Audit:
+    """An audit of one release of Gaussian noise, whose first attack has so many right guesses; others are as good."""
+    plan = Plan(small("check_in={scheme: all}", "rounds=1", f"privacy.noise_multiplier={NOISE}"), 60, 0)
+    coins = np.arange(2 * of) >= of
+    coins[: of // 2][: (of - right) // 2] = True  # wrong at both ends, where it is guessed
+    coins[len(coins) - (of - right - (of - right) // 2) :] = False
+    guesses = Guesses("some", np.arange(2.0 * of), coins)
+    assert guesses.surest(0.5) == (of, right)
+    return Audit((plan,), (guesses,) * attacks, dependent=False)
 
 
-def test_a_lower_bound_is_too_high_no_more_often_than_stated(bounds):
-    delta, error, table = bounds
-    worst = 0.0
-    for p, q in itertools.product(np.linspace(0, 1, 41), repeat=2):
-        epsilon = max(0.0, math.log((p - delta) / q)) if p > delta and q > 0 else 0.0 if p <= delta else math.inf
-        chances = np.outer(*(binom.pmf(np.arange(FEW + 1), FEW, chance) for chance in (p, q)))
-        worst = max(worst, chances[table > epsilon + 1e-9].sum())
-    assert worst <= error
-    assert worst >= error / 10  # it is not so careful that it says nothing
+def accuracy(noise: float) -> float:
+    """Of the surest half of the guesses between N(0, 1) and N(1 / noise, 1), by Phi of their distance to the middle."""
+    middle = 1 / noise / 2
+    least = brentq(lambda t: norm.cdf(middle - t) + norm.cdf(-middle - t) - 0.5, 0, 10)
+    return float(norm.cdf(middle - least) / 0.5)
 
 
-def test_more_evidence_gives_a_higher_bound(bounds):
-    table = bounds[2]
-    steps = 1e-3  # the bound is found to this
-    assert (np.diff(table, axis=0) >= -steps).all()
-    assert (np.diff(table, axis=1) <= steps).all()
+def test_the_bound_is_the_cost_of_the_noise_at_which_the_guesses_become_likely():
+    right, of = 350, 500
+    audit = audit_of(right, of)
+    noise = brentq(lambda each: binom.sf(right - 1, of, accuracy(each)) - (1 - CONFIDENCE), 0.3, 20)
+    expected = Plan(small("check_in={scheme: all}", "rounds=1", f"privacy.noise_multiplier={noise}"), 60, 0)
+    # Noise is looked for in steps of 1.7 %, and the trade-off function is bracketed.
+    assert audit.lower(audit.guesses[0]) == pytest.approx(expected.charge.planned_epsilon.upper, rel=0.04)
+    assert audit.lower(audit.guesses[0]) < audit.charged.upper
 
 
-def test_many_repetitions_reach_the_truth():
-    # Gaussian mechanism of noise multiplier 1, at the threshold that is best for delta = 0.1.
-    epsilon = 1.2
-    p, q = norm.sf(epsilon - 0.5), norm.sf(epsilon + 0.5)
-    delta = p - math.exp(epsilon) * q
-    found = lower_bound(round(p * 4_000), round(q * 4_000), 4_000, delta, 0.01)
-    # A standard error of log((p - delta) / q) is 0.086 here, and 99 % is 2.3 of them.
-    assert epsilon - 0.26 < found < epsilon - 0.14
+def test_right_code_is_refuted_no_more_often_than_stated():
+    """The chance that so many guesses are right that the verdict, or a bound, is false; by exact probabilities."""
+    of, truth = 500, accuracy(NOISE)
+    likely = int(binom.isf(0.1, of, truth))
+    refuting = next(right for right in range(likely, of + 1) if audit_of(right, of).refuted)
+    above = next(right for right in range(likely, of + 1) if _exceeds_charge(audit_of(right, of)))
+    assert 0.001 < binom.sf(refuting - 1, of, truth) <= 0.01
+    assert 0.01 < binom.sf(above - 1, of, truth) <= 1 - CONFIDENCE
 
 
-def test_counts_that_a_claim_expects_do_not_speak_against_it():
-    assert p_value(10, 10, 20, Claim(0.0, 0.0)) > 0.4
-    assert p_value(20, 0, 20, Claim(0.0, 0.0)) < 2e-4
-    assert p_value(20, 0, 20, Claim(50.0, 0.0)) > 0.99
-    assert p_value(20, 0, 20, Claim(0.0, 1.0)) == 1.0
+def _exceeds_charge(audit: Audit) -> bool:
+    return audit.lower(audit.guesses[0]) > audit.charged.upper
 
 
-def test_the_choice_of_the_event_costs_no_confidence():
-    """With nothing to be found, many attacks find something in one audit of a hundred at most."""
-    generator = np.random.default_rng(5)
+def test_more_attacks_cost_confidence_and_more_right_guesses_give_a_higher_bound():
+    few, many, better = audit_of(350), audit_of(350, attacks=9), audit_of(370)
+    assert many.lower(many.guesses[0]) < few.lower(few.guesses[0]) < better.lower(better.guesses[0])
+    assert audit_of(250).lower(audit_of(250).guesses[0]) == 0
+    assert not audit_of(250).refuted
 
-    def worlds() -> Worlds:
-        return Worlds(*({f"attack {i}": generator.normal(size=60) for i in range(10)} for _ in range(2)))
 
-    claims = [Claim(0.0, 0.001), Claim(0.2, 0.0005)]
-    alarms = sum(any(found.refutes for found in examine(worlds(), worlds(), claims, 0.1)) for _ in range(60))
-    assert alarms <= 13  # 60 audits at 90 %: 14 or more have a chance of 0.3 %
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_for_pure_privacy_the_tail_of_right_guesses_is_binomial(epsilon):
+    """Steinke, Nasr, Jagielski (2023), Theorem 5.2, with delta 0."""
+    made, tail, factor = 50, 0.05, math.exp(epsilon)
+    inverse = lambda rate: max(rate / factor, 1 - factor * (1 - rate))  # noqa: E731
+    least = int(binom.isf(tail, made, factor / (1 + factor))) + 1  # so many right guesses are that unlikely
+    assert exceeds(inverse, made, made, least + 1, tail)
+    assert not exceeds(inverse, made, made, least - 1, tail)
+
+
+def test_guesses_may_all_be_right_as_often_as_everything_is_revealed():
+    inverse = lambda rate: max(rate - 0.04, 0.0)  # noqa: E731  (all coins are told with probability 0.04)
+    assert not exceeds(inverse, 200, 200, 200, 0.04)
+    assert exceeds(inverse, 200, 200, 200, 0.06)
 
 
 # --- statistics -------------------------------------------------------------------------------------------------------

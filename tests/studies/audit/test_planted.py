@@ -13,7 +13,7 @@ ALL, BALANCED, POISSON = "check_in={scheme: all}", "check_in={scheme: balanced, 
 
 # The mistake, and a scenario that shows it with few repetitions.
 PLANTED = {
-    "noise": (planted.noise_too_small_by_a_third, [ALL, "rounds=1", "privacy.noise_multiplier=0.4"]),
+    "noise": (planted.noise_too_small_by_a_third, [ALL, "rounds=2", "privacy.noise_multiplier=1.2"]),
     "noise, a sample": (
         planted.noise_too_small_by_a_third,
         [BALANCED, "rounds=2", "privacy={unit: sample, clip: 0.5, noise_multiplier: 0.3}", "client.steps=1"],
@@ -48,7 +48,7 @@ SLOW = HARDER | {"fixed submodel", "no dropout", "poisson"}
 def test_what_is_planted_is_found_and_is_not_there_without(name, monkeypatch):
     plant, overrides = PLANTED[name]
     scenario = small(*overrides)
-    repetitions = 200 if name in HARDER else 100
+    repetitions = 400 if name == "noise" else 200 if name in HARDER else 100
     right = audit(scenario, repetitions)
     assert not right.refuted
     plant(monkeypatch)
