@@ -16,7 +16,7 @@ PLANTED = {
     "noise": (planted.noise_too_small_by_a_third, [ALL, "rounds=2", "privacy.noise_multiplier=1.2"]),
     "noise, a sample": (
         planted.noise_too_small_by_a_third,
-        [BALANCED, "rounds=2", "privacy={unit: sample, clip: 0.5, noise_multiplier: 0.3}", "client.steps=1"],
+        [BALANCED, "rounds=2", "privacy={unit: sample, clip: 0.5, noise_multiplier: 0.7}", "client.steps=1"],
     ),
     "clip": (planted.no_clipping_on_the_client, [ALL, "rounds=1", "privacy.noise_multiplier=1"]),
     "clip by array": (planted.every_array_clipped_by_itself, [ALL, "rounds=2", "privacy.noise_multiplier=0.6"]),
