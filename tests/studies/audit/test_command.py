@@ -11,7 +11,7 @@ from tests.federations import write_small
 from tests.studies.audit import planted
 
 PAGE = "docs/audit.md"
-STRONG = ("check_in={scheme: all}", "rounds=1", "privacy.noise_multiplier=0.4")
+STRONG = ("check_in={scheme: all}", "rounds=1", "privacy.noise_multiplier=1")
 
 
 TABLES = [
