@@ -179,15 +179,16 @@ class Plan:
 
     @property
     def error_of_noise(self) -> float:
-        """What numbers of bands are compared by: the noise in the models, times the root of the noise multiplier.
+        """What numbers of bands are compared by: the noise in the models, with ``clip: auto`` times the root of the
+        noise multiplier.
 
-        The first is the geometric mean over the model that clients start from and the released one: an average hides
-        noise that clients train on. Training pulls the model back before the noise of later rounds cancels that of one,
-        so that rounds with much noise cost beside it. ``clip: auto`` shortens updates by the same root and leaves the
-        product as it is; docs/correlated-noise.md has the measurements.
+        The noise is the geometric mean over the model that clients start from and the released one: an average hides
+        noise that clients train on. Training pulls the model back before the noise of later rounds cancels that of
+        one, so that much noise a round is worse. ``clip: auto`` shortens updates by the same root, up to where they are
+        as long as may be; docs/correlated-noise.md has the measurements.
         """
         noise = self._noise_per_clip(*self.optimizer.responses(self.scenario.rounds)) * self.parts[0].clip
-        return noise * math.sqrt(self.noise_multiplier)
+        return noise * (math.sqrt(self.noise_multiplier) if self.clipping.normalises else 1.0)
 
     def _noise_per_clip(self, *responses: NDArray[np.float64]) -> float:
         part = self.full_size.parts[0]

@@ -59,7 +59,7 @@ def test_the_plan_takes_the_bands_with_the_least_noise():
     scenario = small("rounds=24", CLASSES, BUDGET)
     plan = make_plan(scenario, 60)
     each = {b: make_plan(scenario.with_bands(b), 60) for b in BANDS if b * 2 <= 24}
-    noise = {b: other.path_noise * other.noise_multiplier**0.5 for b, other in each.items()}
+    noise = {b: other.path_noise for b, other in each.items()}
     assert plan.bands == min(noise, key=noise.get) > 1
     assert plan.check_in.classes == plan.bands == len(plan.coefficients) + 1
     assert plan.charge.mechanism == Cyclic(Gaussian(plan.noise_multiplier), 2, 24, plan.bands)
@@ -89,7 +89,7 @@ def test_bands_are_compared_by_the_noise_of_both_models_and_of_single_rounds(cli
         averages = np.array([[0.1 * 0.9 ** (r - t) if t <= r else 0.0 for t in range(rounds)] for r in range(rounds)])
         both = [np.linalg.norm(path @ np.linalg.inv(factor)) for path in (steps, averages @ steps)]
         of_models = plan.parts[0].noise_multiplier * np.linalg.norm(factor[:bands, 0]) * np.sqrt(both[0] * both[1])
-        errors[bands] = plan.parts[0].clip * of_models * plan.noise_multiplier**0.5
+        errors[bands] = plan.parts[0].clip * of_models * (plan.noise_multiplier**0.5 if clip == "auto" else 1)
     assert make_plan(scenario, 60).bands == min(errors, key=errors.get) > 1
 
 
