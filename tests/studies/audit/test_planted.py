@@ -19,13 +19,13 @@ PLANTED = {
         [BALANCED, "rounds=2", "privacy={unit: sample, clip: 0.5, noise_multiplier: 0.7}", "client.steps=1"],
     ),
     "clip": (planted.no_clipping_on_the_client, [ALL, "rounds=1", "privacy.noise_multiplier=1"]),
-    "clip by array": (planted.every_array_clipped_by_itself, [ALL, "rounds=2", "privacy.noise_multiplier=0.6"]),
+    "clip by array": (planted.every_array_clipped_by_itself, [ALL, "rounds=2", "privacy.noise_multiplier=1.5"]),
     "fixed submodel": (planted.one_submodel_for_all, [ALL, "rounds=2", "privacy.noise_multiplier=0.7", *DISJOINT]),
     "kept submodel": (
         planted.one_submodel_for_the_whole_run,
-        [ALL, "rounds=4", "privacy.noise_multiplier=0.5", *DISJOINT],
+        [ALL, "rounds=4", "privacy.noise_multiplier=0.7", *DISJOINT],
     ),
-    "no dropout": (planted.no_dropout, [ALL, "rounds=1", "privacy.noise_multiplier=0.5", *DROPOUT]),
+    "no dropout": (planted.no_dropout, [ALL, "rounds=1", "privacy.noise_multiplier=0.7", *DROPOUT]),
     "check-ins": (planted.one_check_in_too_many, [BALANCED, "rounds=2", "privacy.noise_multiplier=0.7"]),
     "poisson": (
         planted.everybody_every_round,
@@ -39,6 +39,7 @@ PLANTED = {
 
 
 # 100 repetitions do not show them at 99 % confidence, or only with luck.
+REPETITIONS = {"noise": 400, "clip by array": 400, "no dropout": 400, "kept submodel": 800}
 HARDER = {"noise", "noise, a sample", "clip by array", "kept submodel", "rescheduled"}
 # Many repetitions of several rounds; noise and Poisson sampling are measured in tests/strategies/test_charge.py, too.
 SLOW = HARDER | {"fixed submodel", "no dropout", "poisson"}
@@ -48,7 +49,7 @@ SLOW = HARDER | {"fixed submodel", "no dropout", "poisson"}
 def test_what_is_planted_is_found_and_is_not_there_without(name, monkeypatch):
     plant, overrides = PLANTED[name]
     scenario = small(*overrides)
-    repetitions = 400 if name == "noise" else 200 if name in HARDER else 100
+    repetitions = REPETITIONS.get(name, 200 if name in HARDER else 100)
     right = audit(scenario, repetitions)
     assert not right.refuted
     plant(monkeypatch)
