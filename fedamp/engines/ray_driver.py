@@ -20,6 +20,7 @@ from fedamp.errors import FedampError, FederationError, InputError, one_line
 from fedamp.federation.running import Engine
 
 INLINE_LIMIT = 1_000_000  # bytes that Ray carries inside a call, a little more than ``ray_workers`` uses
+STARTS = 5  # of Ray, each with half a minute to come up
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 
@@ -82,14 +83,23 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
 
 
 def _start_ray(engine: Engine, folder: str) -> None:
-    ray.init(
-        "local",
-        include_dashboard=False,
-        num_cpus=None if engine.workers == "auto" else engine.workers,  # Ray starts a process a core at once
-        _system_config={"max_direct_call_object_size": INLINE_LIMIT},
-        _temp_dir=os.path.join(folder, "ray"),  # a subfolder: Ray opens the folder that it is given to everybody
-        **QUIET,
-    )
+    for left in reversed(range(STARTS)):
+        try:
+            ray.init(
+                "local",
+                include_dashboard=False,
+                num_cpus=None if engine.workers == "auto" else engine.workers,  # Ray starts a process a core at once
+                _system_config={"max_direct_call_object_size": INLINE_LIMIT},
+                _temp_dir=os.path.join(folder, f"ray{left}"),  # Ray opens the folder that it is given to everybody
+                **QUIET,
+            )
+            return
+        except Exception as error:  # on a busy machine Ray gives up after 30 seconds, which no setting changes
+            if not left or "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+            for process in psutil.Process().children(recursive=True):
+                process.kill()
 
 
 def _connect(address: str) -> None:
