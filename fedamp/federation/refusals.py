@@ -78,7 +78,7 @@ def _unaudited(asked: Asked) -> str:
         "an adaptive privacy.clip": isinstance(asked.privacy.clip, AdaptiveClip),
         "privacy.noise_multiplier: 0": asked.privacy.noise_multiplier == 0,
         "privacy.noise_cohort": _rehearses(asked),
-        "evaluation": asked.evaluation is not None,
+        "evaluation in rounds": asked.evaluation is not None and _in_rounds(asked),
         f"check_in.scheme: {asked.check_in.scheme}": asked.check_in.scheme in ("batches", "classes"),
         "model.local": bool(asked.model.local),
         "server.optimizer: adam": asked.server.optimizer != "sgd",

@@ -131,7 +131,9 @@ def test_a_run_is_audited_by_its_folder(fedamp, tmp_path):
 
 def test_a_series_of_runs_is_attacked_against_what_all_of_it_costs(fedamp, tmp_path, monkeypatch):
     """A person is in both runs. Half the noise in one of them is seven standard errors away, by 500 guesses."""
-    scenario = write_small(tmp_path, MLP, "privacy.noise_multiplier=2.5")
+    scenario = write_small(
+        tmp_path, MLP, "privacy.noise_multiplier=2.5", "evaluation={on: clients, noise_multiplier: 9}"
+    )
     one, two = runs = [tmp_path / "one", tmp_path / "two"]
     assert fedamp("run", scenario, "--canaries", 1000, "--out", one, "--quiet").status == 0
     assert fedamp("run", scenario, "--canaries", 1000, "--set", "seed=9", "--out", two, "--quiet").status == 0
