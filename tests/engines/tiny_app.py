@@ -82,7 +82,7 @@ def main(grid: Grid, context: Context) -> None:
     config = ConfigRecord({"seeds": [1, 2]})
     sent = [Message(RecordDict({"arrays": record, "config": config}), node, "train") for node in nodes]
     bad = Message(RecordDict({"config": config}), nodes[0], "train.fail")
-    *replies, failed = sorted(grid.send_and_receive([*sent, bad], timeout=200), key=lambda reply: reply.has_error())
+    *replies, failed = sorted(grid.send_and_receive([*sent, bad], timeout=3000), key=lambda reply: reply.has_error())
     total = sum(reply.content["arrays"]["w"].numpy() for reply in replies)
     result = {
         "total": total.tolist(),
