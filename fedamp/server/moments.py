@@ -62,7 +62,7 @@ def _plan_of(step: Standardise, plan: Plan) -> Plan:
     asked, noise = plan.scenario, {"noise_multiplier": step.noise_multiplier, "noise": IndependentNoise()}
     changes: dict[str, Any] = {
         "data": asked.data.with_statistics(None),
-        "privacy": asked.privacy.model_copy(update={"clip": 1.0, "epsilon": None, **noise}),
+        "privacy": asked.privacy.model_copy(update={"clip": 1.0, "epsilon": None, "canaries": 0, **noise}),
         "check_in": AllCheckIn(),
         "submodels": NoSubmodels(),
         "server": ServerUpdate(),

@@ -21,7 +21,7 @@ from fedamp.runs.folder import RunFolder
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare
 from tests.deployed import Deployment
-from tests.federations import Silent
+from tests.federations import Silent, small
 
 RANGE = [[0.0, 100.0], [-5.0, 5.0], [1e3, 3e3]]
 STEP = {"name": "standardise", "mean": "private", "range": RANGE, "noise_multiplier": 2.0}
@@ -218,3 +218,10 @@ def test_what_is_no_step_is_refused_in_one_line(folder, changes, message):
     with pytest.raises(ScenarioError, match=message) as error:
         scenario(folder, step=STEP | changes)
     assert "\n" not in str(error.value)
+
+
+def test_canaries_have_no_records_and_are_not_asked_for_means(tmp_path):
+    private = "{name: standardise, mean: private, range: [0, 16], noise_multiplier: 5}"
+    asked = small(f"data={{name: digits, clients: 60, transform: [{private}]}}", "privacy.canaries=20", "rounds=3")
+    run = fedamp.run(asked, out=tmp_path / "run", anyway=True)
+    assert "must be ids" not in (run.folder / "log.txt").read_text()
