@@ -753,6 +753,17 @@ class _Correlated(_Begun, is_kind=False):
             )
 
     @property
+    def chosen(self) -> str:
+        """The hidden rounds of a person, in words."""
+        raise NotImplementedError
+
+    @property
+    def words(self) -> str:
+        beginning = "" if self.released is None else f"the first {self.released} rounds of "
+        noise = f"with noise over {len(self.coefficients) + 1} rounds"
+        return f"{beginning}{self.chosen}, {noise} ({self.mechanism.words})"
+
+    @property
     def is_banded(self) -> bool:
         """Whether the rows of different participations do not meet."""
         return len(self.coefficients) < self.gap
@@ -797,12 +808,8 @@ class Spaced(_Correlated):
             raise ValueError(f"{self.k} rounds {self.gap} apart do not fit into {self.rounds} rounds")
 
     @property
-    def words(self) -> str:
-        beginning = "" if self.released is None else f"the first {self.released} rounds of "
-        return (
-            f"{beginning}{self.k} hidden rounds of {self.rounds}, at least {self.gap} apart, with noise over "
-            f"{len(self.coefficients) + 1} rounds ({self.mechanism.words})"
-        )
+    def chosen(self) -> str:
+        return f"{self.k} hidden rounds of {self.rounds}, at least {self.gap} apart"
 
     @property
     def sets(self) -> int:
@@ -827,12 +834,8 @@ class BallsInBins(_Correlated):
     released: int | None = None
 
     @property
-    def words(self) -> str:
-        beginning = "" if self.released is None else f"the first {self.released} rounds of "
-        return (
-            f"{beginning}every {self.gap}th of {self.rounds} rounds from a hidden one on, with noise over "
-            f"{len(self.coefficients) + 1} rounds ({self.mechanism.words})"
-        )
+    def chosen(self) -> str:
+        return f"every {self.gap}th of {self.rounds} rounds from a hidden one on"
 
     @property
     def times(self) -> int:

@@ -12,6 +12,7 @@ releases: post-processing of the charged Gaussian mechanism, without any loss.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +31,44 @@ MULTIPLIERS = 2.0**-10, 32.0  # noise multipliers for which float64 holds everyt
 _MOST = 2.0 ** (53 - 31 - BITS) / MULTIPLIERS[1]
 
 
-class BandedGaussian(Noise):
+Pair = tuple[Floats, Floats]  # numbers as sums of two, the second one below the last place of the first
+Arrays64 = dict[str, Floats]
+
+
+class _CorrelatedGaussian(Noise):
+    """Noise n_t = z_t - r_t, with r_t of the noise of earlier rounds; a kind says what it remembers of them."""
+
+    coefficients: tuple[float, ...]
+
+    @abstractmethod
+    def _left(self, state: State, name: str, deviation: float) -> Pair:
+        """r_t of an array; ValueError where float64 may not hold it."""
+
+    @abstractmethod
+    def _following(self, state: State, newest: Arrays64) -> State:
+        """The state after the noise n_t of a round."""
+
+    def update(
+        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
+    ) -> State:
+        if hidden:
+            raise ValueError("mixing hides a round beside independent noise only")
+        norm = norm_of(self.coefficients)
+        deviations = {name: norm * deviation for name, deviation in deviation_of.items()}
+        whole: dict[str, Floats] = {}
+        exact = {name: array.copy() for name, array in sums.items()}
+        for name, array in sums.items():
+            grid, (left, below) = grid_of(deviations[name]), self._left(state, name, deviation_of[name])
+            (whole[name], rest), (whole_left, rest_left) = split(array, grid), split(left, grid)
+            whole[name] -= whole_left
+            np.multiply(rest - rest_left - below / grid, grid, out=array)
+        add_noise(sums, deviations, hidden, seed, round_)
+        for name, array in sums.items():
+            array += whole[name] * grid_of(deviations[name])
+        return self._following(state, {name: array - exact[name] for name, array in sums.items()})
+
+
+class BandedGaussian(_CorrelatedGaussian):
     """Noise of at least two bands.
 
     Args:
@@ -47,37 +85,20 @@ class BandedGaussian(Noise):
             for back in range(1, len(self.coefficients) + 1)
         }
 
-    def update(
-        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
-    ) -> State:
-        if hidden:
-            raise ValueError("mixing hides a round beside independent noise only")
-        norm = norm_of(self.coefficients)
-        deviations = {name: norm * deviation for name, deviation in deviation_of.items()}
-        whole: dict[str, Floats] = {}
-        exact = {name: array.copy() for name, array in sums.items()}
-        for name, array in sums.items():
-            grid, left = grid_of(deviations[name]), self._left(state, name, deviation_of[name])
-            (whole[name], rest), (whole_left, rest_left) = split(array, grid), split(left, grid)
-            whole[name] -= whole_left
-            np.multiply(rest - rest_left, grid, out=array)
-        add_noise(sums, deviations, hidden, seed, round_)
-        for name, array in sums.items():
-            array += whole[name] * grid_of(deviations[name])
-        newest = {name: sums[name] - exact[name] if name in sums else old for name, old in state["1"].items()}
-        return {"1": newest} | {str(back + 1): state[str(back)] for back in range(1, len(self.coefficients))}
+    def _following(self, state: State, newest: Arrays64) -> State:
+        first = state["1"] | newest
+        return {"1": first} | {str(back + 1): state[str(back)] for back in range(1, len(self.coefficients))}
 
-    def _left(self, state: State, name: str, deviation: float) -> Floats:
-        """r_t of an array; ValueError where float64 may not hold it exactly."""
+    def _left(self, state: State, name: str, deviation: float) -> Pair:
         left = np.zeros(state["1"][name].shape)
         for back, coefficient in enumerate(self.coefficients, 1):
             left += coefficient * state[str(back)][name]
             if max(np.abs(left).max(), np.abs(state[str(back)][name]).max()) > _MOST * deviation:
                 raise ValueError(f"noise: {name}: earlier noise of more than {_MOST:g} deviations cannot be exact")
-        return left
+        return left, np.zeros(left.shape)
 
 
-class BufferedGaussian(Noise):
+class BufferedGaussian(_CorrelatedGaussian):
     """Noise without bands, from d buffers (a buffered linear Toeplitz matrix; Dvijotham et al. 2024, 2404.16706).
 
     r_t = sum_i a_i B_i, and each buffer becomes l_i B_i + n_t, so that c_j = sum_i a_i l_i^(j - 1). No float64 holds
@@ -98,38 +119,22 @@ class BufferedGaussian(Noise):
         names = [f"{i}{rest}" for i in range(len(self.buffers)) for rest in ("", "-rest")]
         return {part: {name: np.zeros(array.shape) for name, array in parameters.items()} for part in names}
 
-    def update(
-        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
-    ) -> State:
-        if hidden:
-            raise ValueError("mixing hides a round beside independent noise only")
-        norm = norm_of(self.coefficients)
-        deviations = {name: norm * deviation for name, deviation in deviation_of.items()}
-        whole: dict[str, Floats] = {}
-        exact = {name: array.copy() for name, array in sums.items()}
-        for name, array in sums.items():
-            left = np.zeros(array.shape), np.zeros(array.shape)
-            for i, (weight, _) in enumerate(self.buffers):
-                buffer = state[str(i)][name], state[f"{i}-rest"][name]
-                if np.abs(buffer[0]).max() > _MOST * deviation_of[name]:
-                    raise ValueError(f"noise: {name}: earlier noise of more than {_MOST:g} deviations cannot be kept")
-                left = _plus(_times(weight, buffer), left)
-            grid = grid_of(deviations[name])
-            (whole[name], rest), (whole_left, rest_left) = split(array, grid), split(left[0], grid)
-            whole[name] -= whole_left
-            np.multiply(rest - rest_left - left[1] / grid, grid, out=array)
-        add_noise(sums, deviations, hidden, seed, round_)
+    def _left(self, state: State, name: str, deviation: float) -> Pair:
+        left = np.zeros(state["0"][name].shape), np.zeros(state["0"][name].shape)
+        for i, (weight, _) in enumerate(self.buffers):
+            buffer = state[str(i)][name], state[f"{i}-rest"][name]
+            if np.abs(buffer[0]).max() > _MOST * deviation:
+                raise ValueError(f"noise: {name}: earlier noise of more than {_MOST:g} deviations cannot be kept")
+            left = _plus(_times(weight, buffer), left)
+        return left
+
+    def _following(self, state: State, newest: Arrays64) -> State:
         following: State = {part: dict(arrays) for part, arrays in state.items()}
-        for name, array in sums.items():
-            array += whole[name] * grid_of(deviations[name])
-            newest = array - exact[name], np.zeros(array.shape)
+        for name, array in newest.items():
             for i, (_, decay) in enumerate(self.buffers):
                 kept = _times(decay, (state[str(i)][name], state[f"{i}-rest"][name]))
-                following[str(i)][name], following[f"{i}-rest"][name] = _plus(kept, newest)
+                following[str(i)][name], following[f"{i}-rest"][name] = _plus(kept, (array, np.zeros(array.shape)))
         return following
-
-
-Pair = tuple[Floats, Floats]  # numbers as sums of two, the second one below the last place of the first
 
 
 def _plus(one: Pair, other: Pair) -> Pair:
