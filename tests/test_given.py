@@ -460,3 +460,25 @@ def test_runs_are_compared_as_objects_and_as_folders(whole, tmp_path):
         compared.plot("nonsense")
     with pytest.raises(ScenarioError, match=r"data\.clients is required"):
         fedamp.load(model=Net, **OBJECTS | SETTINGS | {"data": OBJECTS["data"][:2]})
+
+
+def test_what_a_killed_process_was_given_goes_when_the_next_one_is_given_something(tmp_path):
+    code = "import sys; from fedamp.base import given; print(given.folder().name, flush=True); sys.stdin.read()"
+    environment = {key: value for key, value in os.environ.items() if key != "FEDAMP_GIVEN"} | {"TMPDIR": str(tmp_path)}
+    own = tmp_path / "fedamp-given-analysis"  # of a person
+    own.mkdir()
+
+    def begin() -> tuple[subprocess.Popen, str]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **pipes)
+        return process, process.stdout.readline().strip()
+
+    (killed, left), (living, kept) = begin(), begin()
+    killed.kill()
+    killed.communicate()
+    assert {each.name for each in tmp_path.iterdir()} == {own.name, left, kept}
+    following, made = begin()
+    assert {each.name for each in tmp_path.iterdir()} == {own.name, kept, made}
+    for process in (living, following):
+        process.communicate()
+    assert list(tmp_path.iterdir()) == [own]

@@ -4,11 +4,14 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import stat
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, ClassVar, Self
 
 from fedamp.base.numbers import amount_of_bytes
@@ -16,6 +19,7 @@ from fedamp.base.record import Record
 from fedamp.errors import RunFolderError, UnwritableError
 
 LOCK = ".lock"
+_OWNED = ".fedamp"  # locked in a temporary folder for as long as the process lives that has made it
 LARGEST = 1 << 29  # bytes of a file: the ledger of the longest run has three fifths of it
 
 
@@ -151,6 +155,23 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError as error:  # a link, for example
             raise RunFolderError(f"{folder / LOCK}: cannot be locked ({error.strerror})") from None
         yield
+
+
+def temporary_folder(prefix: str, place: str | None = None) -> "TemporaryDirectory[str]":
+    """A folder for its owner alone, removed with this process; what killed processes have left there is removed now."""
+    for left in Path(place or gettempdir()).glob(f"{prefix}*/{_OWNED}"):
+        with suppress(OSError), left.open("rb") as owned:
+            fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its process lives
+            if left.parent.lstat().st_uid == os.geteuid():
+                shutil.rmtree(left.parent)  # which refuses links
+    made = TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
+    with suppress(OSError):  # some file systems have no locks
+        beside = Path(made.name, f"{_OWNED}.new")
+        descriptor = os.open(beside, os.O_RDONLY | os.O_CREAT, 0o600)
+        weakref.finalize(made, os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        beside.rename(Path(made.name, _OWNED))  # nobody finds it before it is locked
+    return made
 
 
 @contextmanager

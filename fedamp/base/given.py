@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from fedamp.base.files import temporary_folder
 from fedamp.errors import InputError, one_line
 
 PREFIX = "given:"
@@ -37,7 +38,7 @@ _Seen = dict[int, tuple[int, Any]]
 def folder() -> Path:
     """The folder of this process, made when it is first used."""
     if _PLACE not in os.environ:
-        _made.append(TemporaryDirectory(prefix="fedamp-given-", ignore_cleanup_errors=True))
+        _made.append(temporary_folder("fedamp-given-"))
         os.environ[_PLACE] = _made[0].name
     return Path(os.environ[_PLACE])
 

@@ -22,7 +22,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -33,6 +32,7 @@ from time import monotonic
 from types import FrameType
 from typing import NoReturn
 
+from fedamp.base.files import temporary_folder
 from fedamp.client import program
 from fedamp.errors import DeploymentError
 
@@ -57,7 +57,7 @@ def keep(arguments: Sequence[str]) -> int:
         raise DeploymentError("fedamp node needs Linux; expected here: flower-supernode, with the same arguments")
     if {"-h", "--help", "-V", "--version"}.intersection(arguments):
         supernode(arguments)
-    with tempfile.TemporaryDirectory(prefix="fedamp-node-", dir=os.environ.get("RUNTIME_DIRECTORY")) as folder:
+    with temporary_folder("fedamp-node-", os.environ.get("RUNTIME_DIRECTORY")) as folder:
         return _Node(Path(folder), list(arguments)).run()
 
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 from flwr.app import Message
 
 from fedamp.base import devices
+from fedamp.base.files import temporary_folder
 from fedamp.base.start import QUIET
 from fedamp.engines.simulation import FIRST_NODE, Demand, SimulationGrid, WorkerResources, log
 from fedamp.errors import FedampError, FederationError
@@ -47,7 +48,7 @@ def private_ray() -> dict[str, str]:
 
 def ray_folder() -> "TemporaryDirectory[str]":
     """A folder for its owner alone, with a short path: Ray's sockets are in it."""
-    return TemporaryDirectory(prefix="fedamp-", dir=os.environ.get("RAY_TMPDIR", "/tmp"), ignore_cleanup_errors=True)
+    return temporary_folder("fedamp-ray-", os.environ.get("RAY_TMPDIR", "/tmp"))
 
 
 class RayGrid(SimulationGrid):
