@@ -6,7 +6,6 @@ import re
 
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import norm
 
 from fedamp import api
 from fedamp.accounting.arithmetic import delta_left
@@ -14,6 +13,7 @@ from fedamp.accounting.bounds import Method
 from fedamp.errors import ScenarioError
 from fedamp.federation.plan import make_plan
 from fedamp.server.setup import prepare
+from tests.accounting.oracles import gaussian_delta
 from tests.federations import small, write_small
 
 SETTINGS = ("rounds=30", "privacy.noise_multiplier=3", "privacy.precision=0.05", "privacy.epsilon=null")
@@ -100,12 +100,7 @@ POOR = ("privacy.noise_multiplier=0.6", "privacy.epsilon=0.5", "check_in={scheme
 def least_noise_for_one_round(rate: float, epsilon: float, delta: float) -> float:
     """Of the sampled Gaussian (Balle, Wang 2018, Theorem 8; Balle, Barthe, Gaboardi 2018, Theorem 8: tight)."""
     inner = math.log1p(math.expm1(epsilon) / rate)
-
-    def excess(noise):
-        tails = norm.cdf(0.5 / noise - inner * noise) - math.exp(inner) * norm.cdf(-0.5 / noise - inner * noise)
-        return rate * tails - delta
-
-    return brentq(excess, 0.1, 100)
+    return brentq(lambda noise: rate * gaussian_delta(inner, noise) - delta, 0.1, 100)
 
 
 @pytest.mark.parametrize("command", [("check",), ("privacy",), ("run",)], ids=" ".join)

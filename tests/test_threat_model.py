@@ -4,12 +4,11 @@ import json
 import re
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from fedamp.federation.plan import make_plan
 from fedamp.report.progress import guarantee
 from fedamp.report.words import GUARANTEES
+from tests.accounting.oracles import gaussian_epsilon
 from tests.documentation import ROOT, text
 from tests.federations import small, write_small
 from tests.server.plays import play_in
@@ -65,9 +64,7 @@ def test_stopping_by_looking_is_covered_by_the_cost_of_all_rounds_only():
     law /= law.sum()
 
     def exact(round_: int) -> float:
-        """Balle, Wang 2018, Theorem 8, for as many rounds."""
-        mu = np.sqrt(round_) / noise
-        return brentq(lambda e: norm.cdf(mu / 2 - e / mu) - np.exp(e) * norm.cdf(-mu / 2 - e / mu) - delta, 0, 20)
+        return gaussian_epsilon(delta, noise / np.sqrt(round_))
 
     def excess(epsilon_at) -> float:
         """By how much whoever stops at the best moment exceeds that round's epsilon: E (1 - exp(epsilon - loss))+."""

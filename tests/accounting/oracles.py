@@ -5,6 +5,7 @@ import itertools
 import math
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 
@@ -24,6 +25,11 @@ def gaussian_delta(epsilon, noise_multiplier):
     """Balle and Wang 2018, Theorem 8; the same in both directions."""
     half, scaled = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
     return norm.cdf(half - scaled) - np.exp(epsilon + norm.logcdf(-half - scaled))
+
+
+def gaussian_epsilon(delta, noise_multiplier):
+    """Where that is this delta."""
+    return brentq(lambda epsilon: gaussian_delta(epsilon, noise_multiplier) - delta, 0, 200, xtol=1e-12)
 
 
 # Choices of rounds: pairs (rounds taken part in, chance).

@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from fedamp.accounting import from_json
 from fedamp.accounting.arithmetic import delta_left
@@ -20,21 +18,12 @@ from fedamp.federation.cost import privacy_cost
 from fedamp.merging.merge import merge_runs
 from fedamp.merging.weights import MergeRequest
 from fedamp.runs.checkpoint import checkpoints
+from tests.accounting.oracles import gaussian_epsilon
 from tests.chains import change_ledger, forge
 from tests.documentation import commands, text
 from tests.federations import small
 
 SELECTION, COMBINATION = ("--method", "random-selection"), ("--method", "linear-combination")
-
-
-def gaussian_epsilon(shift: float, delta: float = 1e-5) -> float:
-    """Balle and Wang 2018, Theorem 8, for a Gaussian of deviation 1 that one unit moves by ``shift``."""
-
-    def excess(epsilon):
-        low, high = -shift / 2 - epsilon / shift, shift / 2 - epsilon / shift
-        return norm.cdf(high) - math.exp(epsilon) * norm.cdf(low) - delta
-
-    return brentq(excess, 0, 200, xtol=1e-12)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -166,7 +155,7 @@ def test_a_run_that_stopped_early_pays_for_its_rounds_alone(merge, runs):
 def test_a_run_charged_without_amplification_pays_so(merge):
     inputs = merge(("uncharged", "much"), SELECTION, 9)["inputs"]
     # Three check-ins at noise multiplier 2, nothing hidden: one Gaussian that a unit moves by sqrt(3) / 2 deviations.
-    assert inputs[0]["epsilon_upper"] == pytest.approx(gaussian_epsilon(math.sqrt(3) / 2), rel=5e-4)
+    assert inputs[0]["epsilon_upper"] == pytest.approx(gaussian_epsilon(1e-5, 2 / math.sqrt(3)), rel=5e-4)
 
 
 def test_checkpoints_of_one_run_are_selected_from(merge, refused, runs):
@@ -185,7 +174,7 @@ def test_checkpoints_of_one_run_are_selected_from(merge, refused, runs):
 def test_combination_is_charged_as_the_release_of_all_models(merge, runs, tmp_path):
     content = merge(("one", "two"), COMBINATION, 9, "--weights", "0.25,0.75")
     # Three rounds at noise multipliers 3 and 6 (Theorem 6.1).
-    exact = gaussian_epsilon(math.sqrt(3 * (1 / 3**2 + 1 / 6**2)))
+    exact = gaussian_epsilon(1e-5, 1 / math.sqrt(3 * (1 / 3**2 + 1 / 6**2)))
     assert exact <= content["epsilon"]["upper"] <= exact * 1.0005
     assert content["epsilon"]["lower"] == 0  # the sum may hide its parts
     assert not content["has_known_seed"]
@@ -329,7 +318,7 @@ def test_privacy_tells_what_groups_cost_where_it_is_cheap_or_asked_for():
     assert privacy_cost(small())["groups"] is None
     hidden = privacy_cost(small(), groups=True)["groups"]
     # With all choices revealed: three check-ins of five units together at noise multiplier 1.
-    assert hidden[3]["epsilon_upper"] <= gaussian_epsilon(math.sqrt(3) * 5) * 1.0005
+    assert hidden[3]["epsilon_upper"] <= gaussian_epsilon(1e-5, 0.2 / math.sqrt(3)) * 1.0005
     assert [row["epsilon_upper"] for row in privacy_cost(small("privacy.noise_multiplier=0"))["groups"]] == [None] * 5
 
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.stats import norm
 
 from fedamp.accounting import Allocation, Bounds, Gaussian, ModelMix, NotPrivate, RandomSelection, Repeat
 from fedamp.merging.merge import draw
@@ -22,21 +21,15 @@ from fedamp.merging.weights import (
     least_private_first,
     selection_epsilon,
 )
+from tests.accounting.oracles import gaussian_delta
 
 DELTA = 1e-5
 ORDERS = np.arange(2, 257)
 
 
-def gaussian_delta(noise: float, epsilon: float) -> float:
-    """Balle and Wang 2018, Theorem 8."""
-    if math.isinf(noise):
-        return 0.0
-    return float(norm.cdf(0.5 / noise - epsilon * noise) - math.exp(epsilon) * norm.cdf(-0.5 / noise - epsilon * noise))
-
-
 def gaussian_mixture_epsilon(noises, weights, open_weight: float = 0.0) -> float:
     def excess(epsilon):
-        return sum(w * gaussian_delta(s, epsilon) for s, w in zip(noises, weights, strict=True)) + open_weight - DELTA
+        return sum(w * gaussian_delta(epsilon, s) for s, w in zip(noises, weights, strict=True)) + open_weight - DELTA
 
     return brentq(excess, 0, 100, xtol=1e-12)
 
@@ -74,7 +67,7 @@ def test_a_model_without_privacy_is_drawn_less_often_than_delta():
 
 def test_the_boundary_by_privacy_loss_is_the_papers():
     """Algorithm 2, with exact deltas of two Gaussians."""
-    deltas = [gaussian_delta(2.0, 3.0), gaussian_delta(0.7, 3.0)]
+    deltas = [gaussian_delta(3.0, 2.0), gaussian_delta(3.0, 0.7)]
     boundary = (DELTA - deltas[0]) / (deltas[1] - deltas[0])
     ours = best_weights([Gaussian(2.0), Gaussian(0.7)], lambda weights: weights[1], 3.0, DELTA)[BY_PRIVACY_LOSS]
     assert boundary * 0.999 < ours[1] <= boundary  # never beyond it; 0.1 % for the law and the margin
@@ -104,7 +97,7 @@ def test_no_point_of_a_grid_has_more_utility_within_the_budget():
     mechanisms = [Gaussian(noise) for noise in noises]
     best = best_weights(mechanisms, lambda weights: float(np.dot(weights, utility)), budget, DELTA)
     ours = best[BY_PRIVACY_LOSS]
-    deltas = np.array([gaussian_delta(noise, budget) for noise in noises])
+    deltas = np.array([gaussian_delta(budget, noise) for noise in noises])
     assert ours @ deltas <= DELTA
     shares = np.concatenate([[0.0], np.geomspace(1e-9, 1, 400)])
     second, third = (grid.ravel() for grid in np.meshgrid(shares, shares))

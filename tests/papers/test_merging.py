@@ -1,62 +1,32 @@
-"""The figures of Yin, Zaheer, Li 2026: their curves against quadrature, Monte Carlo and dp-accounting."""
+"""Yin, Zaheer, Li 2026: its figures against closed forms and dp-accounting; its statements against finite laws.
 
+The attack on its composition by steps is played here.
+"""
+
+import itertools
 import math
 
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
-from scipy import integrate
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 import fedamp as tool
 from benchmarks.papers import merging_estimation as estimation
 from benchmarks.papers import merging_training as training
 from benchmarks.papers.__main__ import tables_of
 from benchmarks.papers.merging_accuracy import combination_curves, selection_curves
-from benchmarks.papers.merging_costs import DELTA, MNIST, ORDERS, Portfolio, frontier, simplex
+from benchmarks.papers.merging_costs import DELTA, MNIST, ORDERS, Portfolio, selection_by_rdp, simplex
+from benchmarks.papers.statements.merging import excess
 from benchmarks.training import train
+from fedamp.accounting import FIXED_GRADIENTS, Gaussian, LinearCombination, Poisson, RandomSelection, Repeat
+from tests.accounting.oracles import gaussian_delta, gaussian_epsilon
 from tests.documentation import commands
-
-
-def gaussian_epsilon(shift: float) -> float:
-    """Balle and Wang 2018, Theorem 8, for a Gaussian of deviation 1 that is moved by ``shift``."""
-
-    def excess(epsilon: float) -> float:
-        low, high = -shift / 2 - epsilon / shift, shift / 2 - epsilon / shift
-        return float(norm.cdf(high) - math.exp(epsilon) * norm.cdf(low)) - DELTA
-
-    return float(brentq(excess, 0, 200, xtol=1e-12))
-
-
-def mixture(share: float):
-    """The number that a selection releases: a density, and a sampler."""
-    noises, weights = estimation.NOISES, (1 - share, share)
-
-    def density(x):
-        return sum(w * norm.pdf(x, scale=s) for w, s in zip(weights, noises, strict=True))
-
-    def sample(count: int, generator: np.random.Generator):
-        return generator.normal(size=count) * np.where(generator.random(count) < share, noises[1], noises[0])
-
-    return density, sample
-
-
-@pytest.mark.parametrize("share", [0.02, 0.5])
-def test_the_exact_cost_of_a_selection_is_what_sampling_finds(share):
-    """At a delta that a million numbers can see."""
-    density, sample = mixture(share)
-    delta = 1e-2
-    epsilon = estimation.selection_hidden(share, delta=delta)
-    x = sample(1_000_000, np.random.default_rng(5))
-    excess = np.maximum(1 - math.exp(epsilon) * density(x - 1) / density(x), 0)
-    assert abs(excess.mean() - delta) < 4 * excess.std() / 1000  # four standard errors
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_selection_from_one_model_is_a_gaussian(share):
-    exact = gaussian_epsilon(1 / estimation.NOISES[int(share)])
+    exact = gaussian_epsilon(DELTA, estimation.NOISES[int(share)])
     assert estimation.selection_hidden(share) == pytest.approx(exact, abs=1e-4)  # of the grid of estimates
 
 
@@ -64,44 +34,20 @@ def test_a_selection_from_one_model_is_a_gaussian(share):
 def test_the_exact_cost_is_below_the_theorems_and_not_ordered_as_theorem_4_2_says():
     by_theorem, hidden = estimation.selection_by_loss(0.5), estimation.selection_hidden(0.5)
     spread = math.sqrt(estimation.selected_variance(0.5))
-    assert hidden < gaussian_epsilon(1 / estimation.NOISES[0]) < gaussian_epsilon(1 / spread) < by_theorem
+    assert hidden < gaussian_epsilon(DELTA, estimation.NOISES[0]) < gaussian_epsilon(DELTA, spread) < by_theorem
     for order, above in ((2.0, True), (20.0, False)):
         assert (estimation.hidden_rdp(order, 0.5) > order / (2 * spread**2)) == above
-
-
-@pytest.mark.parametrize("order", [2.0, 20.0])
-def test_renyi_divergences_of_the_mixture_agree_with_quadrature(order):
-    wide, narrow = estimation.NOISES
-
-    def log_density(x: float) -> float:
-        return float(np.logaddexp(norm.logpdf(x, scale=wide), norm.logpdf(x, scale=narrow))) - math.log(2)
-
-    def integrand(x: float) -> float:
-        return math.exp(order * log_density(x) + (1 - order) * log_density(x - 1))
-
-    moment, _ = integrate.quad(integrand, -80, 80, points=[-20, -4, 0, 4, 20], limit=400)
-    assert estimation.hidden_rdp(order, 0.5) == pytest.approx(math.log(moment) / (order - 1), rel=1e-6)
 
 
 def test_combinations_of_means_are_gaussians():
     share = 0.3
     spread = math.hypot(0.7 * estimation.NOISES[0], 0.3 * estimation.NOISES[1])
     assert estimation.combined_variance(share) == pytest.approx(spread**2)
-    exact = gaussian_epsilon(1 / spread)
+    exact = gaussian_epsilon(DELTA, spread)
     assert exact <= estimation.combination_by_loss(share) <= exact * 1.0005  # a law of 1,200 points has four digits
     # Theorem 6.2, for one step in which everybody takes part.
     by_rdp = np.min(ORDERS / (2 * spread**2) + math.log(1 / DELTA) / (ORDERS - 1))
     assert estimation.combination_by_rdp(share) == pytest.approx(by_rdp, rel=1e-9)
-
-
-def test_errors_are_those_of_real_numbers():
-    generator = np.random.default_rng(1)
-    samples = np.clip(generator.normal(size=(40_000, estimation.SAMPLES)), -1, 1).mean(axis=1)
-    noise = estimation.SENSITIVITY * estimation.NOISES[1] * generator.normal(size=samples.shape)
-    # A variance of 40,000 numbers is known to 0.7 %; four times that.
-    assert np.mean((samples + noise) ** 2) == pytest.approx(
-        float(estimation.mean_squared_error(estimation.NOISES[1] ** 2)), rel=0.03
-    )
 
 
 def test_renyi_curves_are_dp_accountings():
@@ -123,18 +69,8 @@ def test_the_joint_release_takes_all_models_with_some_weight():
 def test_the_example_against_the_sum_over_steps_is_two_gaussians():
     claimed, revealed = (row["epsilon"]["value"] for row in tables_of("merging")["two_steps"]["rows"])
     step = 1 / (0.25 * (0.5**2 + 2**2))  # squared shift of one merged step: (1/2 + 1/2)^2 over the merged variance
-    assert claimed == pytest.approx(gaussian_epsilon(math.sqrt(2 * step)), rel=5e-4)
-    assert revealed == pytest.approx(gaussian_epsilon(math.sqrt(1 / 0.5**2 + 1 / 2**2 + step)), rel=5e-4)
-
-
-def test_frontiers_and_simplices():
-    epsilons, best = frontier(np.array([3.0, 1.0, 2.0, math.inf, 1.0]), np.array([0.6, 0.5, 0.4, 0.9, 0.3]))
-    assert epsilons.tolist() == [1.0, 3.0]
-    assert best.tolist() == [0.5, 0.6]
-    points = simplex(3, 4)
-    assert len(points) == 15
-    np.testing.assert_allclose(points.sum(axis=1), 1)
-    assert len(np.unique(points, axis=0)) == 15
+    assert claimed == pytest.approx(gaussian_epsilon(DELTA, 1 / math.sqrt(2 * step)), rel=5e-4)
+    assert revealed == pytest.approx(gaussian_epsilon(DELTA, 1 / math.sqrt(1 / 0.5**2 + 1 / 2**2 + step)), rel=5e-4)
 
 
 def test_curves_grow_and_end_at_what_both_models_cost():
@@ -180,3 +116,195 @@ def test_the_pages_fedamp_commands_run(fedamp, tmp_path, monkeypatch):
         answer = fedamp(*arguments, *shorter)
         assert answer.status == 0, answer.err
     assert (tmp_path / "runs" / "selected" / "certificate.json").is_file()
+
+
+ROUNDING = 1e-9  # the trapezoidal rule is exact to rounding for smooth densities that vanish at the ends
+
+
+@pytest.mark.statement("merging", "Theorem 5.2")
+def test_a_selection_of_finite_laws_is_below_the_mean():
+    generator = np.random.default_rng(3)
+    for epsilon in (0.0, 0.4, 1.5):
+        first, second = generator.dirichlet(np.ones(4), size=(2, 3))
+        weights = generator.dirichlet(np.ones(3))
+        bound = sum(w * excess(p, q, epsilon) for w, p, q in zip(weights, first, second, strict=True))
+        assert excess(weights @ first, weights @ second, epsilon) <= bound + 1e-15
+        told = [(weights[:, None] * laws).ravel() for laws in (first, second)]
+        assert excess(*told, epsilon) == pytest.approx(bound, abs=1e-15)
+    runs = (Gaussian(1.0), Gaussian(3.0))
+    mean = 0.3 * runs[0].delta(1.0).upper + 0.7 * runs[1].delta(1.0).upper
+    found = RandomSelection(runs, (0.3, 0.7)).delta(1.0)
+    assert found.lower * (1 - ROUNDING) <= mean <= found.upper * (1 + ROUNDING)
+
+
+@pytest.mark.statement("merging", "Theorem 6.1")
+def test_a_combination_of_two_means_costs_less_than_both():
+    """Two releases of one number; their mean is a Gaussian, too."""
+    orders = np.arange(2.0, 20.0)
+    first, second, weights = 1.0, 2.0, np.array([0.4, 0.6])
+    merged = Gaussian(math.hypot(*(weights * (first, second)))).rdp(orders)
+    joint = LinearCombination((Gaussian(first), Gaussian(second)), tuple(weights))
+    assert np.all(merged <= joint.rdp(orders))
+    assert joint.rdp(orders) == pytest.approx(orders / 2 * (1 / first**2 + 1 / second**2), rel=1e-8)
+
+
+@pytest.mark.statement("merging", "Theorem 6.2")
+def test_a_clipped_batch_gradient_moves_by_twice_the_clipping_norm():
+    """Section 6.2 read literally, one model and one step: others give -1.5, and a person turns that to 1.5.
+
+    Each record may give 3 then. The printed bound has a shift of the clipping norm, as if records were clipped.
+    """
+    clip, noise, order = 1.0, 1.0, 2
+    with_person, without = (float(np.clip(gradient, -clip, clip)) for gradient in (-1.5 + 3.0, -1.5))
+    real = order * (with_person - without) ** 2 / (2 * noise**2)
+    printed = order * clip**2 / (2 * noise**2)
+    assert real == pytest.approx(4 * printed)
+    assert Gaussian(noise).rdp([order])[0] == pytest.approx(printed, rel=1e-8)
+
+
+@pytest.mark.statement("merging", "Proposition 7.1")
+@pytest.mark.parametrize("noise", [0.5, 2.0, 20.0])
+@pytest.mark.parametrize("releases", [1, 5, 100])
+@pytest.mark.parametrize(("delta", "slack"), [(1e-5, 1e-6), (0.4, 0.1), (1e-9, 1e-3)])
+def test_renyi_accounting_is_below_advanced_composition(noise, releases, delta, slack):
+    def by_renyi(cost, chance):  # min over orders of order * cost + log(1 / chance) / (order - 1)
+        return cost + 2 * math.sqrt(cost * math.log(1 / chance))
+
+    total = min(releases * delta + slack, 0.999)
+    one = by_renyi(1 / (2 * noise**2), delta)
+    composed = math.sqrt(2 * releases * math.log(1 / slack)) * one + releases * one * math.expm1(min(one, 700))
+    joint = by_renyi(releases / (2 * noise**2), total)
+    assert joint <= composed
+    assert Repeat(Gaussian(noise), releases).epsilon(total).upper <= joint * (1 + ROUNDING)
+
+
+def optimal_composition(epsilon, slack, count, delta):
+    """Kairouz, Oh, Viswanath 2015, Theorem 3.3: the least epsilon at delta of ``count`` (epsilon, slack) mechanisms."""
+    for steps in range(count // 2, -1, -1):
+        shortfall = (
+            sum(
+                math.comb(count, i) * (math.exp((count - i) * epsilon) - math.exp((count - 2 * steps + i) * epsilon))
+                for i in range(steps)
+            )
+            / (1 + math.exp(epsilon)) ** count
+        )
+        if 1 - (1 - slack) ** count * (1 - shortfall) <= delta:
+            return (count - 2 * steps) * epsilon
+    return math.inf
+
+
+@pytest.mark.statement("merging", "Section 7")
+@pytest.mark.parametrize("count", [2, 5, 20])
+@pytest.mark.parametrize("noise", [0.7, 3.0, 30.0])
+def test_the_joint_release_is_tighter_than_composing_the_models_pairs(count, noise):
+    """Each pair is exact (Balle, Wang 2018, Theorem 8), at the slack that composes best."""
+    delta, models = 1e-5, (Gaussian(noise),) * count
+
+    pairs = [(gaussian_epsilon(slack, noise), slack) for slack in np.geomspace(1e-9, delta / count, 40).tolist()]
+    composed = min(optimal_composition(epsilon, slack, count, delta) for epsilon, slack in pairs)
+    release = LinearCombination(models, (1 / count,) * count)
+    assert release.epsilon(delta).upper < composed
+
+
+WHOLE_ORDERS = np.arange(2.0, 60.0)
+
+
+def equation_9(order: int, mixture: list[tuple[float, float]]) -> float:
+    """Theorem 6.2's sum over all ways to distribute the order over the subsets, term by term."""
+    total = 0.0
+    for counts in itertools.product(range(order + 1), repeat=len(mixture)):
+        if sum(counts) == order:
+            ways = math.factorial(order) / math.prod(math.factorial(c) for c in counts)
+            first = sum(c * m for c, (_, m) in zip(counts, mixture, strict=True))
+            second = sum(c * m * m for c, (_, m) in zip(counts, mixture, strict=True))
+            chance = math.prod(p**c for c, (p, _) in zip(counts, mixture, strict=True))
+            total += ways * chance * math.exp((first**2 - second) / 2)
+    return math.log(total) / (order - 1)
+
+
+@pytest.mark.statement("merging", "Corollary 6.5", "Algorithm 3", "Algorithm 4")
+def test_composition_as_printed_is_not_a_bound():
+    """Corollary 6.5 and Algorithms 3 and 4 against a run of two models whose merged model is computed exactly.
+
+    Two models, weights (0.9, 0.1), full participation, clipping norm and noise 1, two steps. In step 1 the person's
+    gradient is the first coordinate, in step 2 the second one. In step 2 the gradients of many other records, each
+    within its clipping norm, add up, in each model, to ``gain`` times that model's first coordinate, written to a
+    coordinate of its own (the third or the fourth), and to a step that returns its second coordinate to zero. Only the
+    merged model after step 2 is released. Everything is linear and Gaussian: what it reveals is one quadratic form.
+    """
+    weights, gain = np.array([0.9, 0.1]), 2000.0
+    # The merged model's four coordinates, as linear functions of the noise (model, step, coordinate) and the person.
+    response, person = np.zeros((4, 2, 2, 4)), np.zeros(4)
+    for model, weight in enumerate(weights):
+        for step, coordinate in itertools.product(range(2), range(4)):
+            response[coordinate, model, step, coordinate] += weight
+        response[1, model, 0, 1] -= weight  # the others return the second coordinate to zero
+        response[2 + model, model, 0, 0] += weight * gain  # and write the first one, with its noise
+        person[2 + model] += weight * gain  # and with what the person did to it in step 1
+        person[:2] += weight
+    response = response.reshape(4, -1)
+    revealed = float(person @ np.linalg.solve(response @ response.T, person))
+
+    runs = (Repeat(Gaussian(1.0), 2),) * 2
+    by_steps = LinearCombination(runs, tuple(weights), FIXED_GRADIENTS, (1.0, 1.0))
+    claimed = by_steps.rdp(WHOLE_ORDERS)  # Algorithm 3
+    assert claimed == pytest.approx(2 * WHOLE_ORDERS / (2 * 0.82), rel=1e-8)  # 1.22 times the order
+    truth = WHOLE_ORDERS * revealed / 2
+    assert np.all(truth > 1.3 * claimed)
+    assert revealed / 2 == pytest.approx(1 + 0.5 / 0.82, rel=1e-3)  # 1.61, up to the finite gain
+
+    delta_claimed = by_steps.delta(1.0).upper  # Algorithm 4
+    delta_truth = gaussian_delta(1.0, 1 / math.sqrt(revealed))
+    assert delta_truth > 1.2 * delta_claimed
+
+    # What does hold: the joint release of both models, each the sum of its two steps.
+    joint = LinearCombination(runs, tuple(weights))
+    assert np.all(truth <= joint.rdp(WHOLE_ORDERS))
+    assert delta_truth <= joint.delta(1.0).upper
+
+
+RUNS = (Poisson(Gaussian(0.8), 0.2), Poisson(Gaussian(2.0), 0.05))
+
+
+SCALES = (0.1 * 1.0, 0.4 * 0.5)
+
+
+@pytest.mark.statement("merging", "Theorem 6.2")
+@pytest.mark.parametrize("order", [2, 7])
+def test_a_merged_step_is_the_sum_of_equation_9(order):
+    weighted = np.array((0.7, 0.3)) * SCALES
+    noise = math.hypot(*(weighted * (0.8, 2.0)))
+    mixture = []
+    for drawn in itertools.product((0, 1), repeat=2):
+        chance = math.prod(q if hit else 1 - q for q, hit in zip((0.2, 0.05), drawn, strict=True))
+        mixture.append((chance, float(weighted @ drawn) / noise))
+    charged = LinearCombination(RUNS, (0.7, 0.3), FIXED_GRADIENTS, SCALES).rdp([order])[0]
+    assert charged == pytest.approx(equation_9(order, mixture), rel=1e-8)
+
+
+def test_the_portfolios_step_is_fedamps():
+    portfolio = Portfolio((0.8, 2.0), (1, 1), 0.2, SCALES)
+    ours = portfolio._step_rdp(np.array([0.7, 0.3]))[ORDERS % 1 == 0]
+    merged = LinearCombination(portfolio.mechanisms, (0.7, 0.3), FIXED_GRADIENTS, SCALES)
+    np.testing.assert_allclose(ours, merged.rdp(ORDERS[ORDERS % 1 == 0]), rtol=1e-8)
+
+
+@pytest.mark.statement("merging", "Theorem 5.1", "Algorithm 1", "Algorithm 2")
+@pytest.mark.parametrize("weights", [(0.6, 0.4), (0.0, 1.0)])
+def test_selection_is_theorem_5_1_and_below_its_conversion(weights):
+    portfolio = Portfolio((0.8, 2.0), (3, 3), 0.2, (1.0, 1.0))
+    by_rdp = selection_by_rdp(portfolio.curves, np.array(weights))
+    assert RandomSelection(portfolio.mechanisms, weights).epsilon(1e-5).upper < by_rdp
+    assert portfolio.selection_by_loss(np.array([weights]))[0] == pytest.approx(portfolio.selection(*weights), rel=2e-3)
+
+
+@pytest.mark.statement("merging", "Theorem 6.1")
+def test_linear_combination_charges_the_joint_release_unless_told_otherwise():
+    """Corollary 6.5 must be asked for by its assumption; the default is Theorem 6.1."""
+    runs = tuple(Repeat(run, 3) for run in RUNS)
+    joint = np.sum([run.rdp(WHOLE_ORDERS) for run in runs], axis=0)
+    np.testing.assert_allclose(LinearCombination(runs, (0.7, 0.3)).rdp(WHOLE_ORDERS), joint, rtol=1e-8)
+    cheap = LinearCombination(runs, (0.7, 0.3), FIXED_GRADIENTS, SCALES)
+    once = LinearCombination(RUNS, (0.7, 0.3), FIXED_GRADIENTS, SCALES)
+    np.testing.assert_allclose(cheap.rdp(WHOLE_ORDERS), 3 * once.rdp(WHOLE_ORDERS), rtol=1e-8)
+    assert np.all(cheap.rdp(WHOLE_ORDERS) < joint)

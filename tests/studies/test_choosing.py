@@ -1,12 +1,10 @@
 """What choosing among runs costs, against laws that are written out."""
 
-import numpy as np
 import pytest
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 import fedamp
 from fedamp.studies.sweep import cost_of_choosing
+from tests.accounting.oracles import gaussian_epsilon
 from tests.federations import small
 
 
@@ -21,12 +19,7 @@ def secret(tmp_path_factory):
 def test_all_runs_together_are_one_gaussian_release_of_all_their_rounds(secret):
     """Balle and Wang 2018, Theorem 8: four releases at noise multiplier 4 are one at 2."""
     answer = cost_of_choosing(secret)
-
-    def excess(epsilon: float, noise: float = 2.0) -> float:
-        near, far = 1 / (2 * noise) - epsilon * noise, -1 / (2 * noise) - epsilon * noise
-        return norm.cdf(near) - np.exp(epsilon) * norm.cdf(far) - answer["delta"]
-
-    exact = brentq(excess, 0, 50)
+    exact = gaussian_epsilon(answer["delta"], 2.0)
     assert exact <= answer["all_runs_epsilon"] <= 1.001 * exact  # the width of a bracket is promised to a thousandth
     assert answer["charged"] == 0
     assert f"epsilon = {answer['all_runs_epsilon']:.4g}" in " ".join(answer["in_words"])

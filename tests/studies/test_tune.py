@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import norm
 
 import fedamp
 from fedamp.errors import FedampError, InputError, ScenarioError
@@ -15,6 +14,7 @@ from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.studies import tune as module
 from fedamp.studies.sweep import everything_in
 from fedamp.studies.tune import CHOSEN, FILE, TuneRecord
+from tests.accounting.oracles import gaussian_delta
 
 GRID = {"server.learning_rate": [0.01, 1.0]}
 BASE = {
@@ -45,7 +45,7 @@ def test_the_trials_and_the_run_cost_the_budget_together(tuned):
     """Oracle: everybody is in every round, so all is one Gaussian use, whose cost is known in closed form."""
     record = TuneRecord.read(tuned.folder / FILE)
     squares = 2 * 4 / record.trial_noise**2 + 4 / record.noise**2 + 3 / 8.0**2
-    mu = brentq(lambda mu: norm.cdf(mu / 2 - 6 / mu) - np.exp(6) * norm.cdf(-mu / 2 - 6 / mu) - 1e-5, 0.1, 5)
+    mu = brentq(lambda mu: gaussian_delta(6, 1 / mu) - 1e-5, 0.1, 5)
     assert squares == pytest.approx(mu**2, rel=2e-3)
     assert squares <= mu**2
     assert 2 * 4 / record.trial_noise**2 == pytest.approx(0.2 * (squares - 3 / 8.0**2), rel=1e-6), "the share of trials"

@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import norm
 
 STEP = 0.05
@@ -99,3 +101,23 @@ def test_the_mean_excess_is_supermodular_and_grows():
         above, below = excess_at(np.maximum(first, second)), excess_at(np.minimum(first, second))
         assert above + below >= excess_at(first) + excess_at(second) - 1e-12
         assert below <= min(excess_at(first), excess_at(second))
+
+
+@pytest.mark.statement("merging", "Theorem 5.1")
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**6), order=st.floats(1.05, 15))
+def test_random_selection_bounds_any_mixture_of_finite_laws(seed, order):
+    """Theorem 5.1, in the worst case of models that the attacker cannot tell apart, and exact when he can."""
+    rng = np.random.default_rng(seed)
+    first, second = rng.dirichlet(np.ones(4), size=(2, 3)) * 0.98 + 0.005
+    weights = rng.dirichlet(np.ones(3))
+
+    def renyi(p: np.ndarray, q: np.ndarray) -> float:
+        return math.log(np.sum(p**order * q ** (1 - order))) / (order - 1)
+
+    curves = [[renyi(p, q)] for p, q in zip(first, second, strict=True)]
+    moments = np.log(weights @ np.exp((order - 1) * np.array(curves)))
+    bound = float(moments[0]) / (order - 1)
+    assert renyi(weights @ first, weights @ second) <= bound * (1 + 1e-9) + 1e-12
+    labelled = [(weights[:, None] * law).ravel() for law in (first, second)]
+    assert renyi(*labelled) == pytest.approx(bound, rel=1e-9, abs=1e-12)

@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.papers.bounds.partitioning import smallest_noise
+
 STEP = 0.06
 LINE = np.arange(-14, 14, STEP)  # the densities below fall to 1e-16 of their height within it
 SMOOTH = 1e-9  # the trapezoidal rule is exact to rounding for smooth densities that vanish at the ends
@@ -97,3 +99,7 @@ def test_a_coordinate_without_centres_does_not_matter():
     for order in (2, 3.5):
         flat = divergence(normal([(0.0,)], 1.0), normal(line, 1.0), order)
         assert divergence(normal([(0.0, 0.0)], 1.0), normal(plane, 1.0), order) == pytest.approx(flat, rel=SMOOTH)
+
+
+def test_smallest_noise_is_on_the_safe_side():
+    assert 1.5 <= smallest_noise(lambda s: 3 / s, 2.0) <= 1.5 * 1.0002
