@@ -54,7 +54,6 @@ COMMANDS = {
     "run nothing.yaml": "no such file",
     "run .": "a folder",
     "run digits --resume --out {empty}": "not a run folder",
-    "run digits --resume --out {empty}/nowhere": "not a run folder",
     "run digits --out {full}": "not an empty folder",
     "run digits --out {file}": "not an empty folder",
     "run digits --out {file}/below": "cannot be made",
@@ -72,24 +71,16 @@ COMMANDS = {
     "calibrate digits": "Missing option '--epsilon'",
     "calibrate digits --epsilon": "--epsilon",
     "calibrate digits --epsilon none": "not a valid float",
-    "calibrate digits --epsilon 0": "epsilon",
-    "calibrate digits --epsilon -1": "epsilon",
-    "calibrate digits --epsilon nan": "epsilon",
     "calibrate digits --epsilon inf": "epsilon",
-    "calibrate digits --epsilon 1 --set privacy.delta=0": "delta",
     "calibrate digits --epsilon 1 --set privacy.delta=2": "delta",
-    "calibrate digits --epsilon 1 --set privacy.delta=nan": "delta",
     "compare": "Missing argument",
     "compare {empty}": "no summary.json",
     "compare {empty}/nowhere": "{empty}/nowhere: no such run folder",
     "compare {full}": "summary.json",
     "report {full} --out {empty}/page.html": "summary.json",
-    "report {empty}/nowhere --out {empty}/page.html": "{empty}/nowhere: no such run folder",
     "scenarios show /nowhere.yaml": "/nowhere.yaml",
     "check nothing": "no such file",
     "scenarios validate nothing": "No such command 'validate'",
-    "scenarios nonsense": "No such command 'nonsense'",
-    "doctor --superlink nowhere": "expected: HOST:PORT",
     "doctor --superlink nowhere:99999": "expected: HOST:PORT",
     "doctor --superlink 127.0.0.1:1 --root-certificates {empty}/ca.crt": "No such file",
     "doctor --superlink 127.0.0.1:1 --root-certificates {file}": "holds no certificate",
@@ -119,21 +110,11 @@ def test_a_wrong_command_line_is_refused(monkeypatch, refusal, tmp_path_factory,
 X, Y, OWNERS = np.ones((8, 4), np.float32), np.array([0, 1] * 4), np.repeat(np.arange(4), 2)
 
 
-def arrays(name: str = "train", **changed):
-    """A folder of arrays of which one is another, or is a file with other bytes."""
-
-    def write(folder: Path) -> None:
-        np.savez(folder / "train.npz", x=X, y=Y, client=OWNERS)
-        np.savez(folder / f"{name}.npz", **({"x": X, "y": Y, "client": OWNERS} | changed))
-
-    return write
-
-
 def beside(name: str, content: str):
     """A good folder with another file in it."""
 
     def write(folder: Path) -> None:
-        arrays()(folder)
+        np.savez(folder / "train.npz", x=X, y=Y, client=OWNERS)
         (folder / name).write_text(content)
 
     return write
@@ -143,22 +124,8 @@ FOLDERS = {
     "nothing": (lambda folder: None, "no train.npz; the folder holds nothing"),
     "something else": (lambda folder: (folder / "notes.txt").write_text("x"), "the folder holds notes.txt"),
     "no zip": (beside("train.npz", "no zip"), "train.npz"),
-    "half a zip": (beside("train.npz", "PK\x03\x04half"), "train.npz"),
-    "complex inputs": (arrays(x=X * 1j), "x"),
-    "test set is no zip": (beside("test.npz", "no zip"), "test.npz"),
-    "test set of another shape": (arrays("test", x=X[:, :2]), "they must agree"),
-    "test set without labels": (arrays("test", y=Y[:0]), "test.npz"),
     "federation is no JSON": (beside("federation.json", "{"), "federation.json"),
-    "federation is a list": (beside("federation.json", "[]"), "federation.json"),
-    "federation lacks keys": (beside("federation.json", '{"clients": 4}'), "federation.json"),
-    "federation without clients": (
-        beside("federation.json", '{"clients": 0, "hosted": [], "classes": 2}'),
-        "federation.json: clients",
-    ),
 }
-
-
-PUBLIC = "test_is_public: true"
 
 
 def test_a_wrong_data_folder_is_refused(refusal, tmp_path_factory, subtests):
@@ -170,9 +137,8 @@ def test_a_wrong_data_folder_is_refused(refusal, tmp_path_factory, subtests):
             folder.mkdir()
             write(folder)
             before = contents(tmp_path)
-            public = PUBLIC * ("test" in name)
             overrides = (
-                f"data={{name: npz, path: {folder}, classes: 10, partition: {{scheme: natural}}, {public}}}",
+                f"data={{name: npz, path: {folder}, classes: 10, partition: {{scheme: natural}}}}",
                 "model={name: logistic}",
                 "submodels={scheme: none}",
                 "engine.kind=serial",
@@ -187,7 +153,7 @@ def trained_with(fedamp, folder: Path, wrong: slice):
     """What a run of two rounds says, of records of which some are not finite."""
     x = X.copy()
     x[wrong] = np.nan
-    arrays(x=x)(folder)
+    np.savez(folder / "train.npz", x=x, y=Y, client=OWNERS)
     data = f"data={{name: npz, path: {folder}, classes: 10, partition: {{scheme: natural}}}}"
     overrides = (data, "model={name: logistic}", "submodels={scheme: none}", "check_in={scheme: all}", "rounds=2")
     words = [word for override in overrides for word in ("--set", override)]
@@ -315,14 +281,8 @@ DAMAGED = {
         "there is no older one that is good",
     ),
     "ledger is empty": (replaced("ledger.json", b""), "damaged ledger"),
-    "ledger is binary": (replaced("ledger.json", b"\xff\x00"), "damaged ledger"),
-    "ledger is a list": (replaced("ledger.json", "[]"), "damaged ledger"),
     "ledger is deep": (replaced("ledger.json", "[" * 100_000), "damaged ledger"),
     "ledger is a folder": (replaced("ledger.json", None), "damaged ledger"),
-    "ledger without releases": (ledger(lambda c: c.pop("releases")), "damaged ledger"),
-    "ledger without its mechanism": (ledger(lambda c: c.pop("mechanism")), "damaged ledger"),
-    "ledger whose releases are text": (ledger(lambda c: c.update(releases="all")), "damaged ledger"),
-    "ledger with an odd release": (ledger(lambda c: c["releases"].append(7)), "damaged ledger"),
     "ledger with a round twice": (ledger(lambda c: c["releases"].insert(2, c["releases"][2])), "each once"),
     "ledger that lacks a round": (ledger(lambda c: c["releases"].pop(2)), "each once"),
     "ledger out of order": (ledger(lambda c: c["releases"].reverse()), "each once"),

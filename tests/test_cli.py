@@ -270,15 +270,6 @@ def test_scenarios_show_prints_a_scenario_and_how_many_records_clients_have(feda
     assert " ".join(summary.split()) == "60 clients (23 to 24 each, median 24); 360 public test records"
 
 
-def test_check_reads_a_scenario(fedamp, tmp_path):
-    scenario = write_small(tmp_path)
-    printed = fedamp("check", scenario, "--json")
-    assert (printed.status, json.loads(printed.out)["verdict"]) == (0, "pass")
-    answer = fedamp("check", scenario, "--set", "model.name=mlpp")
-    assert answer.status == 2
-    assert "mlpp" in one_line(answer.err)
-
-
 def test_files_that_a_scenario_names_are_looked_for(fedamp, tmp_path):
     """None of them is read, and no code is run."""
     scenario, package = write_small(tmp_path), tmp_path / "nets"

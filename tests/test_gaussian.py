@@ -62,7 +62,12 @@ def test_the_nearest_number_whatever_the_bits(deviation):
             check_nearest(nearest, bits, deviation, value)
 
 
-@pytest.mark.parametrize(("deviation", "numbers"), [(0.3, range(3)), (1.0, range(9)), (4.0, range(0, 36, 5))])
+SIZE_OF_A_RELEASE = (2.0**18 * 1.2345, (0, 1, 1000, 300_000, 1_600_000, 2_500_000))
+
+
+@pytest.mark.parametrize(
+    ("deviation", "numbers"), [(0.3, range(3)), (1.0, range(9)), (4.0, range(0, 36, 5)), SIZE_OF_A_RELEASE]
+)
 @pytest.mark.parametrize("value", [0.0, 0.25])
 def test_probabilities_are_exact_to_320_bits(deviation, numbers, value):
     """The uniform at which the result goes from n + 1 to n is where the normal law says, to the last bit drawn."""
@@ -74,15 +79,6 @@ def test_probabilities_are_exact_to_320_bits(deviation, numbers, value):
             assert rounded([first], deviation, value, further) == [expected]
             if value == 0:  # the lower tail: all bits turned over
                 assert rounded([-first - 1], deviation, 0.0, 2**FURTHER - 1 - further) == [-expected]
-
-
-def test_probabilities_are_exact_at_the_size_of_a_release_too():
-    deviation = 2.0**18 * 1.2345
-    for n in (0, 1, 1000, 300_000, 1_600_000, 2_500_000):
-        bits = int(mpmath.floor(upper_tail((n + mpmath.mpf(0.5)) / deviation) * 2**320))
-        for drawn, expected in [(bits - 1, n + 1), (bits + 1, n)]:
-            first, further = divmod(drawn, 2**FURTHER)
-            assert rounded([first], deviation, 0.0, further) == [expected]
 
 
 def test_the_first_bits_nearly_always_decide():

@@ -27,18 +27,6 @@ def test_a_row_has_the_mean_and_the_deviation_of_the_test_runs(monkeypatch):
     assert f"± {deviation:.1f} (seeds: 3) | 0.99 | 1.01 | 2.4 | 46.7 kB | 5.0 |" in row
 
 
-def test_the_table_goes_between_its_marks_and_nothing_else_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "ours", lambda epsilon: [])
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- peers -->\nold\n<!-- end -->\nafter\n<!-- other -->\nkept\n<!-- end -->\n")
-    table.put_table([RUN], page)
-    start, _, rest = page.read_text().partition("<!-- peers -->\n")
-    shown, _, end = rest.partition("<!-- end -->\n")
-    assert (start, end) == ("before\n", "after\n<!-- other -->\nkept\n<!-- end -->\n")
-    assert shown == f"{table.table([RUN])}\n"
-    assert "old" not in shown
-
-
 def test_fedamps_rows_come_from_the_stored_federations(tmp_path):
     line = {"task": "iid", "scheme": "balanced", "epsilon": 1.0, "rate": 8, "seed": 1, "tuning": False}
     line |= {"noise_multiplier": 1.62, "score": 0.824, "last": 0.8, "seconds": 1.2}

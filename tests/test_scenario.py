@@ -91,26 +91,19 @@ def test_every_shipped_scenario_is_valid_and_survives_a_round_trip(tmp_path: Pat
 
 WRONG = [
     ("privacy.clip=-1", "privacy.clip", "a number > 0"),
-    ("privacy.clip=0", "privacy.clip", "a number > 0"),
-    ("privacy.clip=.nan", "privacy.clip", "a number > 0"),
     ("privacy.clip=.inf", "privacy.clip", "a number > 0"),
     ("privacy.clpi=1", "privacy.clpi", "did you mean clip?"),
     ("privacy.delta=0", "privacy.delta", "> 0 and < 1"),
-    ("privacy.delta=1", "privacy.delta", "> 0 and < 1"),
     ("privacy.epsilon=0", "privacy.epsilon", "a number > 0"),
     ("privacy.epsilon=null", "privacy", "needs a budget"),
     ("privacy.unit=person", "privacy.unit", "client, sample"),
     ("privacy.noise_multiplier=foo", "privacy.noise_multiplier", "auto or 0 or a number >= 1e-06"),
-    ("privacy.noise_multiplier=-1", "privacy.noise_multiplier", "auto or 0 or a number >= 1e-06"),
     ("privacy.group_size=0", "privacy.group_size", "an integer >= 1"),
     ("rounds=0", "rounds", "an integer >= 1"),
-    ("rounds=2.5", "rounds", "an integer >= 1"),
-    ("rounds=abc", "rounds", "an integer >= 1"),
     ("rounds=true", "rounds", "an integer >= 1"),
     ("rounds=5", "check_in.k", "at most rounds (5)"),
     ("roundz=5", "roundz", "did you mean rounds?"),
     ("check_in.k=101", "check_in.k", "at most rounds (100)"),
-    ("check_in.k=0", "check_in.k", "an integer >= 1"),
     ("check_in.scheme=balance", "check_in", "did you mean balanced?"),
     ("check_in={k: 3}", "check_in", "scheme"),
     ("check_in={scheme: poisson, rate: 2}", "check_in.rate", "> 0 and <= 1"),
@@ -244,24 +237,6 @@ def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ScenarioError, match="pipe: no file; expected: a YAML file"):
         reader.load(tmp_path / "pipe")
-
-
-def test_a_missing_file_is_refused_with_the_nearest_shipped_one(tmp_path):
-    with pytest.raises(ScenarioError, match="did you mean digits"):
-        reader.load("digitz")
-    with pytest.raises(ScenarioError, match="a folder"):
-        reader.load(tmp_path)
-
-
-def test_overrides_are_validated_and_take_effect():
-    scenario = reader.load("digits", ["privacy.epsilon=2", "federation.quorum=0.5", "privacy.delta=1e-6"])
-    assert (scenario.privacy.epsilon, scenario.federation.quorum, scenario.privacy.delta) == (2, 0.5, 1e-6)
-
-
-def test_paths_start_at_the_scenarios_folder(tmp_path):
-    raw = yaml.safe_load(CONTRACT) | {"data": {"name": "npz", "path": "records", "clients": 3}}
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(raw))
-    assert reader.load(tmp_path / "own.yaml").data.path == str((tmp_path / "records").resolve())
 
 
 def test_the_json_schema_accepts_the_shipped_scenarios_and_refuses_what_we_refuse():

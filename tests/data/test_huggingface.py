@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import fedamp
 from fedamp.data.sections import HuggingFaceData
 from fedamp.errors import DataError
+from tests.data.test_tabular import of_scenario
 
 HERE = Path("/")
 
@@ -179,12 +179,7 @@ def test_a_name_that_does_not_load_is_refused_in_one_line(monkeypatch):
 def loaded(folder, **keys):
     """Each record is a unit, in the order of the files."""
     data = {"name": "huggingface", "dataset": str(folder), "classes": ["a", "b"], "clients": 1, "shape": [1, 2, 2]}
-    data |= keys
-    data = {key: value for key, value in data.items() if value is not None}
-    model = {"name": "logistic"}
-    settings = {"client": {"learning_rate": 0.1}, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}
-    scenario = fedamp.load({"name": "own", "data": data, "model": model, "rounds": 1, **settings})
-    return scenario.data.load(0, Path()).by_record()
+    return of_scenario({key: value for key, value in (data | keys).items() if value is not None}).by_record()
 
 
 def save(path, pixels):
@@ -258,17 +253,10 @@ def test_classes_by_name_are_declared_on_a_deployments_node(tmp_path):
     rows = {"x": [0.0, 1.0], "y": [0, 1], "client": [0, 1]}
     datasets.Dataset.from_dict(rows, features=datasets.Features(features)).to_parquet(tmp_path / "train.parquet")
     (tmp_path / "federation.json").write_text('{"clients": 2, "hosted": [0, 1], "classes": 2}')
-    keys = {"name": "parquet", "path": str(tmp_path), "partition": {"scheme": "natural"}, "dataset": None}
-
-    def parquet(**more):
-        data = {key: value for key, value in (keys | more).items() if value is not None}
-        settings = {"client": {"learning_rate": 0.1}, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}
-        scenario = fedamp.load({"name": "own", "data": data, "model": {"name": "logistic"}, "rounds": 1, **settings})
-        return scenario.data.load(0, Path())
-
+    data = {"name": "parquet", "path": str(tmp_path), "partition": {"scheme": "natural"}}
     with pytest.raises(DataError, match=r"classes have an order \(b, a\) .*; expected: data\.classes, the list"):
-        parquet()
-    assert parquet(classes=["a", "b"]).gather(np.arange(2)).labels.ravel().tolist() == [1, 0]
+        of_scenario(data)
+    assert of_scenario(data | {"classes": ["a", "b"]}).gather(np.arange(2)).labels.ravel().tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("copies", [1, 5])

@@ -16,6 +16,7 @@ from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters, pinned
 from fedamp.models.pieces import Piece, Split
 from fedamp.models.units import Units
+from tests.federations import small
 from tests.models.splitting import refused, split
 from tests.models.test_inspection import MODEL, RIGHT, Declares
 
@@ -218,20 +219,6 @@ def test_values_of_an_own_module_follow_the_seed(documented):
     assert (first["encode.weight"] != other["encode.weight"]).any()
 
 
-def scenario(folder: Path, **changes: object) -> dict[str, object]:
-    return {
-        "name": "own",
-        "data": {"name": "digits", "clients": 20},
-        "model": {"name": "model:Net", "folder": str(folder)},
-        "rounds": 2,
-        "check_in": {"scheme": "all"},
-        "client": {"steps": 1, "learning_rate": 0.1},
-        "privacy": {"unit": "client", "clip": 0.5, "noise_multiplier": 1.0, "delta": 1e-5},
-        "engine": {"kind": "serial"},
-        **changes,
-    }
-
-
 def test_two_folders_have_a_module_and_a_helper_of_the_same_name(tmp_path: Path) -> None:
     runs = {}
     for folder, width in (("a", 5), ("b", 6)):
@@ -242,8 +229,8 @@ def test_two_folders_have_a_module_and_a_helper_of_the_same_name(tmp_path: Path)
             "nn.Linear(64, num_classes)", "nn.Linear(WIDTH, num_classes)"
         )
         (tmp_path / folder / "model.py").write_text(code.format(line="import helper; assert helper.WIDTH == WIDTH"))
-        asked = scenario(tmp_path / folder)
-        runs[width] = fedamp.run(fedamp.load(asked), out=tmp_path / f"run-{folder}")
+        asked = small(f"model={{name: 'model:Net', folder: {tmp_path / folder}}}", "rounds=2", "check_in={scheme: all}")
+        runs[width] = fedamp.run(asked, out=tmp_path / f"run-{folder}")
     for width, run in runs.items():
         assert run.model().output.in_features == width
         assert fedamp.open(run.folder).model()(torch.zeros(1, 64)).shape == (1, 10)

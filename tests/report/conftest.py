@@ -34,6 +34,14 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     return folders
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Where the key of releases is kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDAMP_HOME", str(folder := tmp_path_factory.mktemp("home")))
+        yield folder
+
+
 class StopsAfterTwo(Silent):
     def round_done(self, record) -> None:
         if record.round == 2:

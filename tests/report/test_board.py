@@ -37,17 +37,8 @@ Data security and access control; Data collection exposure"""
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDAMP_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, home):
-    folder = tmp_path_factory.mktemp("board") / "run"
-    launch(small("known_seed=false", "rounds=4", "check_in.k=2"), Silent(), folder)
-    return folder
+def run(runs, home):
+    return runs["hidden"]
 
 
 def papers_of(run: Path, folder: Path, **changes: object) -> dict[str, str]:

@@ -32,14 +32,6 @@ SECRET = (
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDAMP_HOME", str(folder))
-        yield folder
-
-
-@pytest.fixture(scope="module")
 def run(tmp_path_factory, home):
     folder = tmp_path_factory.mktemp("release") / "run"
     launch(small(*SECRET), Silent(), folder)

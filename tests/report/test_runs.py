@@ -101,10 +101,3 @@ def test_damaged_folders_are_refused_in_one_line(runs, merged, tmp_path, subtest
                 read(folder)
             assert str(folder) in str(refused.value)
             assert len(str(refused.value).splitlines()) == 1
-
-
-def test_a_path_that_is_no_folder_is_refused(tmp_path):
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "nothing"):
-        with pytest.raises(RunFolderError, match="no such run folder"):
-            read_run(path)

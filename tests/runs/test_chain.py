@@ -142,22 +142,6 @@ def test_every_byte_of_what_is_not_the_ledger(played, run, data):
         shutil.copy(played / name, run / name)
 
 
-def removed(lines: list) -> None:
-    del lines[1]
-
-
-def swapped(lines: list) -> None:
-    lines[1], lines[2] = lines[2], lines[1]
-
-
-def added(lines: list) -> None:
-    lines.append(lines[-1])
-
-
-def cut(lines: list) -> None:
-    del lines[-1]
-
-
 def renumbered(lines: list) -> None:
     """Two releases, or lines, exchanged but for their numbers and costs."""
     json_lines = [json.loads(line) if isinstance(line, str) else line for line in lines]
@@ -169,7 +153,16 @@ def renumbered(lines: list) -> None:
     ]
 
 
-@pytest.mark.parametrize("rearranged", [removed, swapped, added, cut, renumbered])
+REARRANGED = {
+    "removed": lambda lines: lines.pop(1),
+    "swapped": lambda lines: lines.insert(2, lines.pop(1)),
+    "added": lambda lines: lines.append(lines[-1]),
+    "cut": lambda lines: lines.pop(),
+    "renumbered": renumbered,
+}
+
+
+@pytest.mark.parametrize("rearranged", REARRANGED.values(), ids=REARRANGED)
 def test_lines_or_releases_that_are_removed_added_or_swapped(played, run, rearranged):
     lines = (played / "rounds.jsonl").read_text().splitlines()
     rearranged(lines)

@@ -8,6 +8,7 @@ import pytest
 
 import fedamp
 from fedamp.errors import RunFolderError
+from tests.federations import small
 
 
 def test_a_run_is_not_resumed_with_records_of_other_owners(tmp_path: Path) -> None:
@@ -20,28 +21,9 @@ def test_a_run_is_not_resumed_with_records_of_other_owners(tmp_path: Path) -> No
         np.savez(tmp_path / "data" / "train.npz", x=x, y=y, client=owners)
 
     write(owners)
-    asked = fedamp.load(
-        {
-            "name": "owners",
-            "data": {
-                "name": "npz",
-                "path": str(tmp_path / "data"),
-                "classes": 2,
-                "partition": {"scheme": "natural", "column": "client"},
-            },
-            "model": {"name": "logistic"},
-            "rounds": 4,
-            "check_in": {"scheme": "balanced", "k": 2},
-            "client": {"steps": 1},
-            "privacy": {"unit": "client", "clip": 0.5, "noise_multiplier": 1.0, "delta": 1e-5},
-            "engine": {"kind": "serial"},
-        }
-    )
-
-    def stop(record: object) -> bool:
-        return False
-
-    fedamp.run(asked, out=tmp_path / "run", callbacks=[stop])
+    data = f"data={{name: npz, path: {tmp_path / 'data'}, classes: 2, partition: {{scheme: natural, column: client}}}}"
+    asked = small(data, "known_seed=false", "rounds=4", "check_in.k=2", "federation.checkpoint_every=1")
+    fedamp.run(asked, out=tmp_path / "run", callbacks=[lambda record: False])
     shutil.copytree(tmp_path / "run", tmp_path / "same")
     swapped = owners.copy()
     swapped[owners == 0], swapped[owners == 1] = 1, 0

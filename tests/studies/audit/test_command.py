@@ -42,12 +42,6 @@ def test_a_mistake_ends_with_status_1_and_one_line(fedamp, tmp_path, monkeypatch
     )
 
 
-def test_a_scenario_without_noise_ends_with_status_2_and_one_line(fedamp, tmp_path):
-    answer = fedamp("audit", write_small(tmp_path, "privacy.noise_multiplier=0"))
-    assert answer.status == 2
-    assert re.fullmatch(r"error: .*nothing is claimed.*\n", answer.err)
-
-
 @pytest.mark.slow
 def test_the_page_s_commands_run(fedamp, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
