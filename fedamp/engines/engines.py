@@ -130,9 +130,10 @@ class FaultyGrid:
             order = RoundOrder.of(message.content)
             round_ = order.round
             fails, lags = self._failing_and_late(round_, order.rows["id"])
-            prompt.append(flower.with_content(message, _only(order, ~fails & ~lags)))
+            prompt.append(only(message, ~fails & ~lags))
             if (lags & ~fails).any():
-                late.append(Message(_only(order, lags & ~fails), message.metadata.dst_node_id, "train"))
+                content = only(message, lags & ~fails).content
+                late.append(Message(content, message.metadata.dst_node_id, "train"))
         killing = rng.public_stream(self._faults.seed, "faults workers", round_)
         if killing.random() < self._faults.killed_workers and hasattr(self._grid, "kill_soon"):
             self._grid.kill_soon(int(killing.integers(self.workers)), killing.random() * LONGEST_WAIT)
@@ -157,13 +158,10 @@ def with_faults(grid: Grid, faults: Faults | None) -> Grid:
 
 def only(message: Message, kept: NDArray[np.bool_]) -> Message:
     """The same message (it gets the same id), for the units in some of its rows."""
-    return flower.with_content(message, _only(RoundOrder.of(message.content), kept))
-
-
-def _only(order: RoundOrder, kept: NDArray[np.bool_]) -> RecordDict:
+    order = RoundOrder.of(message.content)
     units = order.rows.copy()  # the others stay empty, because an answer names units by their rows
     units["id"][~kept] = NO_UNIT
-    return replace(order, rows=units).content()
+    return flower.with_content(message, replace(order, rows=units).content())
 
 
 class VirtualNodes:

@@ -7,7 +7,7 @@ result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=..., train_
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -29,7 +29,7 @@ from fedamp.runs.folder import new_folder
 from fedamp.runs.ledger import Ledger
 from fedamp.server.app import reasons_kept_in, wait_for_nodes
 from fedamp.strategies.aggregation import Aggregate, ModelParts
-from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
+from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState, undivided
 from fedamp.strategies.private import PrivateStrategy
 
 LOG = "server.log"
@@ -62,7 +62,7 @@ class AppStrategy(PrivateStrategy):
         parameters = _parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
         plan.charge.check_budget()
-        pipeline, out, made = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces, plan.noise), Path(out), False
+        pipeline, out, made = ReleasePipeline(plan, ModelParts.of(parameters), undivided, plan.noise), Path(out), False
         if not out.exists():
             self.folder, made = new_folder(out, scenario.name, private=not scenario.known_seed)
         if not made:
@@ -152,7 +152,3 @@ def _parameters(arrays: ArrayRecord) -> Arrays:
     if not parameters:
         raise ModelError("the model has no arrays; expected: at least one")
     return parameters
-
-
-def _no_pieces(submodel: int, round_: int) -> NoReturn:
-    raise ModelError("the model of a custom app is not split; expected: submodels: {scheme: none}")

@@ -405,11 +405,9 @@ def evaluate(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | N
     """
     messages, plan = list(strategy.configure_evaluation(grid, units)), strategy.plan
     replies = grid.send_and_receive(messages, timeout=plan.scenario.federation.round_deadline) if messages else []
-    aggregate, count = (
-        strategy.aggregate(plan.scenario.rounds + 1, replies),
-        plan.units if units is None else len(units),
-    )
-    strategy.pipeline.check_evaluated(aggregate, count)
+    aggregate = strategy.aggregate(plan.scenario.rounds + 1, replies)
+    count = plan.units if units is None else len(units)
+    strategy.pipeline.check_reported("evaluation", count, aggregate)
     aggregate.check_possible()
     found = strategy.pipeline.evaluated(strategy.state, aggregate, count)
     assert found is not None, "it was asked for"

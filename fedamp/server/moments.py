@@ -7,7 +7,7 @@ protocol of a deployment are those of training.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord
@@ -27,7 +27,7 @@ from fedamp.population.account import Account
 from fedamp.runs.records import LedgerRecord
 from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import ModelParts
-from fedamp.strategies.pipeline import ReleasePipeline
+from fedamp.strategies.pipeline import ReleasePipeline, undivided
 from fedamp.strategies.private import PrivateStrategy
 
 
@@ -49,7 +49,7 @@ def _released(step: Standardise, prepared: RunInputs, grid: Grid) -> Standardise
     plan, task = _plan_of(step, prepared.plan), prepared.task
     before = plan.scenario.data.load(task.data_seed, Path(), form_of(task.client, task.model))
     parameters = {STATISTICS: np.zeros((2, before.input_shape[0]), np.float32)}
-    pipeline = ReleasePipeline(plan, ModelParts.of(parameters), _no_pieces, plan.noise)
+    pipeline = ReleasePipeline(plan, ModelParts.of(parameters), undivided, plan.noise)
     strategy = PrivateStrategy(pipeline, task, pipeline.start(parameters))
     messages = list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
     replies = grid.send_and_receive(messages, timeout=plan.scenario.federation.round_deadline)
@@ -72,7 +72,3 @@ def _plan_of(step: Standardise, plan: Plan) -> Plan:
     }
     scenario = asked.model_copy(update=changes)
     return replace(plan, scenario=scenario, seed=rng.public_seed(plan.seed, STATISTICS))
-
-
-def _no_pieces(submodel: int, round_: int) -> NoReturn:
-    raise AssertionError("statistics have no submodels")

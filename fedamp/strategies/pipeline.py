@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NoReturn
 
 import numpy as np
 from flwr.app import Message
@@ -18,7 +19,7 @@ from fedamp.base.arrays import Arrays, State, Sums, is_finite
 from fedamp.base.section import at
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.engines.wire import RoundOrder
-from fedamp.errors import DivergedError, FederationError, tell
+from fedamp.errors import DivergedError, FederationError, ModelError, tell
 from fedamp.federation.evaluation import EVALUATION, Evaluated
 from fedamp.federation.norms import NormCounts
 from fedamp.federation.optimizers import AVERAGE
@@ -71,6 +72,11 @@ class Release:
     noisy_sums: Sums
     clip_scale: float
     evaluated: Evaluated | None = None
+
+
+def undivided(submodel: int, round_: int) -> NoReturn:
+    """The pieces of a model that has none."""
+    raise ModelError("this model is not split; expected: submodels: {scheme: none}")
 
 
 @dataclass(frozen=True)
@@ -152,8 +158,8 @@ class ReleasePipeline:
                 f"round {round_}: the sum of a cohort of {scheduled} could not be exact; "
                 f"expected: at most {LARGEST_COHORT}"
             )
-        if needs_quorum and aggregate.noisy_nodes is None:  # else the protocol has its own
-            self._check_reported(f"round {round_}", scheduled, aggregate)
+        if needs_quorum:
+            self.check_reported(f"round {round_}", scheduled, aggregate)
         plan, sums = self.plan, aggregate.sums
         # A round that is tried again may have other replies. With the same noise the difference of the two releases
         # would be the difference of the replies. So the noise is drawn anew for every attempt, and stored nowhere.
@@ -181,16 +187,13 @@ class ReleasePipeline:
         evaluated = self.evaluated(state, aggregate)
         return following, Release(round_, following.model, sums, state.clip_scale, evaluated)
 
-    def check_evaluated(self, aggregate: Aggregate, units: int) -> None:
-        """Raise FederationError if too few of the units that were asked have answered; nothing was released."""
-        if aggregate.noisy_nodes is None:  # else the protocol has its own quorum
-            self._check_reported("evaluation", units, aggregate)
-
-    def _check_reported(self, what: str, scheduled: int, aggregate: Aggregate) -> None:
+    def check_reported(self, what: str, scheduled: int, aggregate: Aggregate) -> None:
         """Raise FederationError below the quorum. A round in which no unit was scheduled, or all failed, is released.
 
-        Otherwise clients' data would decide whether the run continues.
+        Otherwise clients' data would decide whether the run continues. A protocol with noisy sums has its own quorum.
         """
+        if aggregate.noisy_nodes is not None:
+            return
         reported, quorum, unit = aggregate.reported, self.plan.quorum, self.plan.scenario.privacy.unit
         if 0 < reported <= aggregate.failed:
             why = f" ({aggregate.errors[0]})" if aggregate.errors else ""

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from fedamp import rng
 from fedamp.client.task import ClientTask
 from fedamp.engines import flower
-from fedamp.engines.wire import NO_SECRET, UNIT, RoundOrder, Rows, padded, rows
+from fedamp.engines.wire import NO_SECRET, NO_UNIT, UNIT, RoundOrder, Rows, padded, rows
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
 from fedamp.models.model import WHOLE
@@ -92,8 +93,7 @@ class PrivateStrategy(Strategy):
 
     def round_bytes(self, units: int) -> int:
         """Bytes of an order with the whole model and its answer, for a node that hosts so many units."""
-        none = np.zeros(0, UNIT)
-        order = self._order(1, none, WHOLE, units, ConfigRecord())
+        order = self._order(1, padded(np.zeros(0, UNIT), units), WHOLE)
         return len(order.sealed()) + order.answer_size
 
     def prepare(self, server_round: int) -> None:
@@ -111,23 +111,20 @@ class PrivateStrategy(Strategy):
         roster gets the model, also one without a unit to train (``federation.answer_after``).
         """
         self.pipeline.check_budget(server_round)
-        self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
-        self.dummies = self.plan.dummies and not flower.is_simulated(grid)
+        plan, masked = self.plan, self.pipeline.aggregator.plays(grid)
+        self.dummies = plan.dummies and not flower.is_simulated(grid)
         self.prepare(server_round)
-        self._orders, self.collected = {}, None  # its sums would be in memory while clients train
-        roster, aggregator = self.roster, self.pipeline.aggregator
-        hosted, simulated = Counter(roster.host_of.values()), flower.is_simulated(grid)
+        self.collected = None  # its sums would be in memory while clients train
+        drawn_by_nodes = masked and (plan.terms is None or plan.terms.check_in is not None)
+        batches, all_answer = [] if drawn_by_nodes else self._batches[1], masked or self.dummies
         cells = math.prod(self.pipeline.asked(server_round).shapes.get(EVALUATION, (0,)))
-        assigned, masked, none = roster.assign(self._batches[1]), aggregator.plays(grid), np.zeros(0, UNIT)
-        if masked or self.dummies:  # every node answers in every round
-            drawn = masked and (self.plan.terms is None or self.plan.terms.check_in is not None)  # by the nodes
-            assigned = {node: none if drawn else assigned.get(node, none) for node in sorted(hosted)}
-        for node, units in assigned.items():
-            submodels = set(units["submodel"].tolist())
-            one = len(submodels) == 1 and node not in roster.everywhere and not (self.dummies or masked or cells)
-            room = 0 if simulated else hosted[node] or self.plan.units
-            self._orders[node] = self._order(server_round, units, submodels.pop() if one else WHOLE, room, config)
-            self._orders[node] = replace(self._orders[node], cells=cells)
+        self._orders = {}
+        for node, units in self._assigned(grid, batches, all_answer).items():
+            submodels = set(units["submodel"][units["id"] != NO_UNIT].tolist())
+            one = len(submodels) == 1 and node not in self.roster.everywhere and not (all_answer or cells)
+            self._orders[node] = self._order(
+                server_round, units, submodels.pop() if one else WHOLE, cells=cells, config=dict(config or {})
+            )
         return self._ask(grid, server_round)
 
     def configure_evaluation(self, grid: Grid, units: NDArray[np.int64] | None = None) -> Iterable[Message]:
@@ -136,22 +133,28 @@ class PrivateStrategy(Strategy):
         Their replies go to :meth:`aggregate`, whose sum goes to :meth:`ReleasePipeline.evaluated`: one use of the
         units' data, which costs :meth:`Charge.of_evaluation`. It trains nobody.
         """
-        asked, plan, roster = self.plan.scenario.evaluation, self.plan, self.roster
+        asked, plan = self.plan.scenario.evaluation, self.plan
         assert asked is not None, "the scenario asks for evaluations"
-        roster.refresh(grid, plan.scenario.federation.round_deadline, self._task_json)
         units, round_ = np.arange(plan.units) if units is None else units, plan.scenario.rounds + 1
         each = rows(units, rng.client_seeds(plan.seed, "evaluation", self.state.round, units))
         batches = np.array_split(each, min(len(each), EVALUATION_BATCHES))
-        hosted, room, none = Counter(roster.host_of.values()), not flower.is_simulated(grid), np.zeros(0, UNIT)
-        assigned = roster.assign(batches)
-        if self.pipeline.aggregator.plays(grid):
-            assigned = {node: assigned.get(node, none) for node in sorted(hosted)}
         order = RoundOrder(self._task_json, round_, (1.0,), arrays=self.state.model, cells=asked.cells, trains=False)
-        self._orders = {
-            node: replace(order, rows=padded(own, max(len(own), (hosted[node] or plan.units) * room)))
-            for node, own in assigned.items()
-        }
+        assigned = self._assigned(grid, batches, self.pipeline.aggregator.plays(grid))
+        self._orders = {node: replace(order, rows=own) for node, own in assigned.items()}
         return self._ask(grid, round_)
+
+    def _assigned(self, grid: Grid, batches: Iterable[Rows], all_answer: bool) -> dict[int, Rows]:
+        """The units of each node that is asked; in a deployment there are rows for all that it hosts.
+
+        ``all_answer``: also nodes without any of them, so that all nodes do the same.
+        """
+        self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
+        hosted, assigned = Counter(self.roster.host_of.values()), self.roster.assign(batches)
+        if all_answer:
+            assigned = {node: assigned.get(node, np.zeros(0, UNIT)) for node in sorted(hosted)}
+        if flower.is_simulated(grid):
+            return assigned
+        return {node: padded(own, max(len(own), hosted[node] or self.plan.units)) for node, own in assigned.items()}
 
     def _ask(self, grid: Grid, round_: int) -> list[Message]:
         """The messages of the orders, with each node's secret, after the exchanges that come before."""
@@ -205,14 +208,14 @@ class PrivateStrategy(Strategy):
         """The global model as clients receive it."""
         return flower.to_record(self.state.parameters)
 
-    def _order(self, round_: int, units: Rows, extracted: int, room: int, config: ConfigRecord) -> RoundOrder:
-        """An order with at least ``room`` rows."""
+    def _order(self, round_: int, units: Rows, extracted: int, **told: Any) -> RoundOrder:
+        """An order to train; ``told``: what else it says."""
         arrays = self.state.parameters
         if extracted != WHOLE:
             arrays = self.pipeline.pieces(extracted, round_).extract(arrays)
         frozen = tuple(name for name in self.state.parameters if name not in self.pipeline.model.shapes)
-        clips, units = tuple(self.pipeline.clips(self.state)), padded(units, max(room, len(units)))
-        return RoundOrder(self._task_json, round_, clips, units, arrays, extracted, frozen, dict(config or {}))
+        clips = tuple(self.pipeline.clips(self.state))
+        return RoundOrder(self._task_json, round_, clips, units, arrays, extracted, frozen, **told)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
