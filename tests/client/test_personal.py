@@ -166,8 +166,6 @@ def test_what_is_played_again_begins_as_it_did(tmp_path_factory, every, rounds, 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"privacy.unit": "sample", "client.steps": None}, "not with privacy.unit: sample; expected: client"),
-        ({"submodels": {"scheme": "disjoint", "count": 2}}, "not with submodels.scheme: disjoint; expected: none"),
         ({"model.local": ["tail"]}, "model.local: 'tail' matches no parameter; expected: such as output.bias"),
         ({"model.local": ["hidden", "output"]}, "all parameters are local, so that nothing is released"),
     ],

@@ -108,30 +108,6 @@ def test_an_extracted_submodel_gives_the_same_sum_in_its_own_shape() -> None:
         np.testing.assert_array_equal(part, small[name])
 
 
-def test_a_fresh_partition_follows_the_round() -> None:
-    fresh = DISJOINT.model_copy(update={"partition": "fresh"})
-    worker = TrainingNode(task_of("disjoint", submodels=fresh), records())
-    touched = [trained(worker, ARRAYS, order_of([1], "disjoint", round=r))[0]["hidden.0.bias"] != 0 for r in (1, 2, 1)]
-    assert (touched[0] != touched[1]).any()
-    assert (touched[0] == touched[2]).all()
-
-
-def test_dropout_masks_follow_the_seed() -> None:
-    worker = TrainingNode(task_of("dropout"), records())
-    one, _ = trained(worker, ARRAYS, order_of([2], "dropout"))
-    again, _ = trained(worker, ARRAYS, order_of([2], "dropout"))
-    other, _ = trained(worker, ARRAYS, order_of([2], "dropout", seeds=[bytes(31) + b"\x05"]))
-    silent = [(sums["hidden.0.weight"] == 0).all(1) for sums in (one, again, other)]
-    assert (silent[0] == silent[1]).all()
-    assert (silent[0] != silent[2]).any()
-
-
-def test_linf_truncation() -> None:
-    sums, _ = trained(TrainingNode(task_of(linf_coordinates=16), records()), ARRAYS, order_of([0]))
-    largest = max(float(np.abs(total).max()) for total in sums.values())
-    assert 0.9 * 0.05 < largest <= 0.05
-
-
 def test_refusals() -> None:
     with pytest.raises(DataError, match=r"shape \[5\], the model takes \[6\]"):
         TrainingNode(task_of(input_shape=(6,)), records())

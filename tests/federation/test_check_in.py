@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedamp import accounting
 from fedamp.accounting import (
     Allocation,
     Compose,
@@ -248,16 +247,6 @@ def test_attendance_answers_in_any_order(scheme):
 # --- what the contract cannot know ------------------------------------------------------------------------------------
 
 
-def test_what_each_scheme_is_charged():
-    gaussian = Gaussian(1.5)
-    assert balanced(10).charge(gaussian, 100) == Allocation(gaussian, 10, 100)
-    assert POISSON.charge(gaussian, 100) == Repeat(Poisson(gaussian, 0.3), 100)
-    assert ALL.charge(gaussian, 100) == Repeat(gaussian, 100)
-    assert stratified(10).charge(gaussian, 100) == Repeat(Allocation(gaussian, 1, 10), 10)
-    assert {block.rounds for block in stratified(2).charge(gaussian, 7).mechanisms} == {3, 4}
-    assert capped(0.1, 12).charge(gaussian, 100) == accounting.CappedPoisson(gaussian, 0.1, 12, 100)
-
-
 @given(
     st.integers(1, 30).flatmap(lambda rounds: st.tuples(st.just(rounds), st.integers(1, rounds))), st.integers(0, 40)
 )
@@ -269,33 +258,6 @@ def test_k_of_any_number_of_rounds(rounds_k, units):
     assert (sum(lengths), max(lengths) - min(lengths) <= 1) == (rounds, True)
     for block in np.split(attendance_matrix(stratified(k), units, k, rounds), np.cumsum(lengths)[:-1], axis=1):
         assert (block.sum(axis=1) == 1).all()
-
-
-def coins(sets_of: int, rate: float) -> dict[tuple[int, ...], float]:
-    sets = [each for size in range(sets_of + 1) for each in itertools.combinations(range(sets_of), size)]
-    return {each: rate ** len(each) * (1 - rate) ** (sets_of - len(each)) for each in sets}
-
-
-SETS = {
-    balanced(2): [(each, 1.0) for each in itertools.combinations(range(5), 2)],
-    stratified(2): [((i, j), 1.0) for i in range(3) for j in range(3, 5)],
-    ALL: [(tuple(range(5)), 1.0)],
-    POISSON: list(coins(5, 0.3).items()),
-    capped(0.3, 2): [
-        (kept, chance / math.comb(len(each), min(2, len(each))))
-        for each, chance in coins(5, 0.3).items()
-        for kept in itertools.combinations(each, min(2, len(each)))
-    ],
-}
-
-
-@pytest.mark.parametrize("scheme", SETS, ids=str)
-def test_the_likelihood_ratio_by_going_through_all_sets(scheme):
-    ratios = np.random.default_rng(1).normal(size=(7, 5))
-    sets, weights = zip(*SETS[scheme], strict=True)
-    logs = [math.log(weight) + ratios[:, list(each)].sum(1) for weight, each in zip(weights, sets, strict=True)]
-    expected = np.logaddexp.reduce(logs, axis=0) - math.log(sum(weights))
-    assert scheme.log_likelihood_ratio(ratios) == pytest.approx(expected, rel=1e-12)
 
 
 def test_batches_are_charged_for_substitution_and_fit_the_units():

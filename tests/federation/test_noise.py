@@ -20,26 +20,9 @@ CLASSES = "check_in={scheme: classes, k: 2}"
 BANDED = "privacy.noise={scheme: banded}"
 BUDGET = "privacy={clip: 0.5, epsilon: 8, noise: {scheme: banded}}"
 
+
 REFUSED = {
-    "other check-in": ([BANDED], "needs check_in"),
-    "mixing": (
-        [CLASSES, "server={learning_rate: 0.5}", "mixing={width: 0.01}", "privacy.noise={scheme: banded, bands: 2}"],
-        "mixing",
-    ),
-    "an adaptive norm": ([CLASSES, "privacy.noise={scheme: banded, bands: 2}", "privacy.clip={initial: 0.3}"], "clip"),
-    "groups": ([CLASSES, "privacy.noise={scheme: banded, bands: 2}", "privacy.group_size=2"], "group_size 1"),
-    "gaps below the bands": (
-        ["check_in={scheme: classes, k: 2, classes: 2}", "privacy.noise={scheme: banded, bands: 3}"],
-        r"at most check_in.classes \(2\), got 3",
-    ),
-    "no budget to compare at": ([CLASSES, BANDED], "at one budget"),
-    "no noise": ([CLASSES, "privacy={clip: 1, noise_multiplier: 0, noise: {scheme: banded, bands: 2}}"], "adds none"),
     "too many rounds": (["check_in={scheme: classes, k: 5, classes: 2}"], "k times classes"),
-    "classes without bands": ([CLASSES], "expected: a number"),
-    "buffers without a gap": (
-        ["check_in={scheme: spaced, k: 2, gap: auto}", "privacy.noise={scheme: buffered}"],
-        "a number as gap",
-    ),
     "coefficients": (
         [CLASSES, "privacy.noise={scheme: banded, bands: 2, coefficients: [0.5, 0.5]}"],
         "bands must be 3 with these coefficients",
@@ -48,7 +31,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_the_theorem_does_not_cover_is_refused_in_one_line(case):
+def test_rounds_and_coefficients_that_do_not_fit_are_refused_in_one_line(case):
     overrides, words = REFUSED[case]
     with pytest.raises(InputError, match=words) as caught:
         small(*overrides)

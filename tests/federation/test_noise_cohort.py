@@ -72,7 +72,6 @@ def test_every_page_says_that_it_is_a_rehearsal(rehearsed, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ((BALANCED, "known_seed=false"), "known_seed: true"),
         (("privacy={clip: 1, noise_multiplier: 1, noise_cohort: 5}",), "at least the 22.5 of the rehearsal"),
         ((BALANCED, "check_in={scheme: batches, size: 9}"), "cohorts of 9 by check_in; expected: 900"),
         (("privacy={clip: 1, noise_multiplier: 1, noise_cohort: {size: 9, rate: 1}}",), "rate"),

@@ -39,7 +39,7 @@ def test_a_rule_that_charges_nothing_learns_nothing(rule):
 
 
 def test_what_a_rule_lets_out_has_the_noise_that_it_charges(rule):
-    """The count moves by half a unit at most; 1,000 rounds, a standard error of 2.2 %, five of them."""
+    """The count moves by half a unit at most; 1,000 rounds, standard errors of 2.2 % and 3.2 %, five of them."""
     if rule.is_fixed:
         return
     (charged,) = rule.charges()
@@ -48,6 +48,7 @@ def test_what_a_rule_lets_out_has_the_noise_that_it_charges(rule):
     a_unit_more = rule.next_scale(1.0, NormCounts(31, 61, 60.0), seed=3, round_=1, private=False)
     moved = np.log(a_unit_more) - np.log(rule.next_scale(1.0, counts, seed=3, round_=1, private=False))
     assert np.log(scales).std() / abs(moved) == pytest.approx(charged.noise_multiplier, rel=0.11)
+    assert abs(np.log(scales).mean()) < 0.16 * np.log(scales).std()  # half of the units are below: no drift
 
 
 def test_an_automatic_norm_moves_a_run_as_far_as_its_noise_allows():
@@ -98,14 +99,6 @@ def test_without_noise_it_is_the_geometric_update(below):
     assert adapt(1.7, below, reported=60) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_noise_is_on_the_centred_count_and_of_the_stated_deviation():
-    # 1,000 rounds: standard error of the deviation 2.2 %, of the mean 3.2 % of it; five of each.
-    factors = np.array([adapt(1.0, 30, reported=60, round_=round_, private=True) for round_ in range(1, 1001)])
-    shares = 0.5 - np.log(factors) / 0.2
-    assert shares.std() * 60 == pytest.approx(2.0, rel=0.11)
-    assert shares.mean() * 60 == pytest.approx(30, abs=0.32)
-
-
 def test_it_finds_the_median():
     norms = np.random.default_rng(1).lognormal(size=60)
     scale = 1.0
@@ -128,9 +121,3 @@ def test_the_norm_stays_within_what_float32_can_clip():
         low = adapt(low, below=60, reported=60, round_=round_)
     assert high == LARGEST_SCALE
     assert low == SMALLEST_SCALE
-
-
-def test_its_own_noise_is_charged_within_the_round():
-    tree = make_plan(small("privacy.clip={initial: 0.1, noise_multiplier: 3.0}"), 60).charge.mechanism.to_json()
-    assert tree["kind"] == "Allocation"
-    assert [part["noise_multiplier"] for part in tree["mechanism"]["mechanisms"]] == [1.0, 6.0]

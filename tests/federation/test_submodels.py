@@ -285,14 +285,9 @@ def test_submodels_that_the_model_cannot_have_are_refused_by_key(subtests):
 
 
 @pytest.mark.parametrize("scheme", ["disjoint, count: 3", "dropout"])
-def test_one_rule_chooses_the_norms_of_both_parts_or_the_scenario_does(scheme):
-    """A rule that scales every update to its norm, beside a norm that knows nothing of noise and rounds: refused."""
-    given = f"submodels={{scheme: {scheme}, shared_clip: 0.2}}"
-    with pytest.raises(ScenarioError, match=r"submodels\.shared_clip must be left out with privacy\.clip: auto"):
-        small(MLP, given, "privacy.clip=auto")
+def test_one_rule_chooses_the_norms_of_both_parts(scheme):
     shared, split = make_plan(small(MLP, f"submodels={{scheme: {scheme}}}", "privacy.clip=auto"), UNITS).parts
     assert shared.clip == split.clip
-    assert make_plan(small(MLP, given), UNITS).parts[0].clip == 0.2
 
 
 def test_models_without_hidden_layers_have_neither_submodels_nor_masks():

@@ -167,19 +167,6 @@ def test_what_is_refused(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"submodels": {"scheme": "disjoint", "count": 2}}, "submodels.scheme must be none"),
-        ({"privacy": {"unit": "sample", "clip": 1.0, "noise_multiplier": 1.0}}, "privacy.unit must be client"),
-        ({"model": {"name": "logistic"}}, "model.name must be external"),
-    ],
-)
-def test_what_goes_with_external_data(changes, words):
-    with pytest.raises(ScenarioError, match=words):
-        scenario(**changes)
-
-
 @pytest.fixture
 def quickstart(tmp_path, monkeypatch):
     """The quickstart of docs/flower-app with the patch applied, importable."""

@@ -1,7 +1,6 @@
 """A federation through the real server, the real client app and a grid in this process."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedamp.accounting import from_json
-from fedamp.base.files import locked
 from fedamp.errors import FederationError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.runs.folder import RunFolder
@@ -136,21 +134,3 @@ def test_an_altered_checkpoint_is_refused_and_the_run_resumes_from_the_one_befor
     newest.unlink()
     launch.launch(small(), Silent(), folder.path, resume=True)
     assert folder.model.read_bytes() == before
-
-
-def test_two_processes_cannot_run_in_one_folder(tmp_path):
-    folder, _ = run(tmp_path)
-    with locked(folder.path), pytest.raises(RunFolderError, match="another process"):
-        launch.launch(small(), Silent(), folder.path, resume=True)
-
-
-def test_noise_of_the_stated_size_is_on_every_coordinate(tmp_path):
-    # Same cohorts, same updates in round 1; the difference of two one-round runs is the noise over the denominator.
-    private, _ = run(tmp_path, "rounds=1", "check_in={scheme: all}", "server={learning_rate: 1.0}", name="private")
-    overrides = ["rounds=1", "check_in={scheme: all}", "server={learning_rate: 1.0}", "privacy.noise_multiplier=0"]
-    plain, _ = run(tmp_path, *overrides, name="plain")
-    noise = np.concatenate([(model(private)[name] - model(plain)[name]).ravel() for name in model(plain)])
-    deviation = 0.5 * 1.0 / 60  # clip * noise multiplier / units
-    # 650 coordinates: the standard error of a standard deviation is 1 / sqrt(2 * 650) = 2.8 %; five of them.
-    assert noise.std() == pytest.approx(deviation, rel=0.14)
-    assert abs(noise.mean()) < 5 * deviation / math.sqrt(noise.size)

@@ -75,6 +75,8 @@ def test_a_hopeless_scenario_is_refused_and_leaves_nothing(fedamp, tmp_path, cas
     refused = fedamp("run", "digits", "--set", POISSON, *changes, "--out", tmp_path / "run")
     assert refused.status == 2
     assert re.fullmatch(rf"error: hopeless: {case.strip()}: .*; expected: at (least|most) .*--anyway\n", refused.err)
+    if case != "longest reach":  # which another norm mends, not more noise
+        assert HOPELESS[case][0].partition("=")[0] in refused.err, "the key to change"
     assert not (tmp_path / "run").exists()
 
 
@@ -102,7 +104,8 @@ def test_a_sweep_does_not_stop_for_one_run(tmp_path):
     assert sorted(logs) == [False, True]
 
 
-def test_check_says_everything_in_a_table_and_as_json(fedamp, tmp_path):
+def test_check_says_everything_in_a_table_and_as_json(fedamp, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedamp.server.preflight._PATIENCE", math.inf)  # a busy machine gives the same advice
     scenario = write_small(tmp_path, POISSON)
     answer = json.loads(fedamp("check", scenario, "--json").out)
     found = {check["name"]: check["found"] for check in answer["checks"]}
@@ -174,15 +177,3 @@ def test_the_page_has_the_limits():
     for name, (caution, fail) in LIMITS.items():
         last = "never" if math.isinf(fail) else rf"(below|above) {fail:,g}"
         assert re.search(rf"^\| `{name}` \| .* \| (below|above) {caution:,g} \| {last} \|$", page, re.MULTILINE), name
-
-
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [("privacy.clip=1e6", "privacy.clip"), ("client.learning_rate=1e5", "client.learning_rate")],
-)
-def test_a_refusal_names_the_key_to_change(change: str, key: str) -> None:
-    asked = reader.load("digits", [change, POISSON])
-    plan = make_plan(asked, 479)
-    wrong = [check for check in preflight(plan, prepare(asked)) if check.verdict == "fail"]
-    assert wrong
-    assert all(key in check.found for check in wrong)

@@ -22,7 +22,6 @@ from fedamp.engines import flower
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
 from fedamp.engines.wire import RoundOrder
-from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import AnyCheckIn
 from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
@@ -513,15 +512,3 @@ def test_the_noise_of_secure_sums_is_charged_for_the_honest_nodes_that_stay(subm
     more = math.sqrt(10 / 7)  # nobody drops out or colludes here: ten shares, of which seven have the charged variance
     parts = tuple(replace(part, noise_multiplier=more * part.noise_multiplier) for part in charged[0].parts)
     check_noise(run, [replace(charged[0], parts=parts)])
-
-
-@pytest.mark.parametrize("mixing", ["constant", "schedule"])
-def test_mixing_is_refused_with_a_norm_that_moves(mixing):
-    with pytest.raises(ScenarioError, match=r"mixing needs a number or auto for privacy\.clip"):
-        federation("balanced", "client", "disjoint", mixing, "adaptive")
-
-
-@pytest.mark.parametrize("server", ["{momentum: 0.1}", "{optimizer: adam}"])
-def test_mixing_is_refused_with_a_server_that_remembers(server):
-    with pytest.raises(ScenarioError, match=r"mixing needs server\.optimizer sgd without momentum"):
-        small(f"server={server}", "mixing={width: 0.1}")
