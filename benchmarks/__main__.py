@@ -32,6 +32,7 @@ MINUTES = {
     "soak": 30,
     "federations": 180,
     "peers": 60,
+    "rehearsal": 15,
 }
 
 

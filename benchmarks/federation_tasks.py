@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,8 @@ def among(rounds: int, check_ins: int, split: Sections, narrow: Sections, names:
     twice = {"check_in": {"scheme": "balanced", "k": 2 * check_ins}}
     changed = {
         "poisson": poisson,
+        "poisson-still": {**poisson, "server": STILL},
+        "modelmix": {**poisson, "server": STILL},
         "banded": {**spaced, **BANDED},
         "split-2": {"submodels": split},
         "split-2-bare": {"submodels": split},
@@ -176,16 +178,7 @@ def among(rounds: int, check_ins: int, split: Sections, narrow: Sections, names:
         "narrow": narrow,
     }
     as_there = {name: SCHEMES[name] for name in names}
-    return {
-        name: Scheme(
-            scheme.words,
-            changed.get(name, scheme.sections),
-            scheme.private,
-            scheme.amplified,
-            charged_as=scheme.charged_as,
-        )
-        for name, scheme in as_there.items()
-    }
+    return {name: replace(each, sections=changed.get(name, each.sections)) for name, each in as_there.items()}
 
 
 def _texts(tuning: bool) -> Sections:
@@ -222,7 +215,8 @@ def _federation(rounds: int, check_ins: int, **sections: Any) -> Sections:
 
 
 _TOKENS = {"loss": "token-cross-entropy", "steps": 2, "batch_size": 8}
-_WHOLE = ("none", "unamplified", "everybody", "poisson", "balanced", "banded")
+_WHOLE = ("none", "unamplified", "everybody", "poisson", "balanced", "banded", "secure")
+_STILL = ("poisson-still", "modelmix")
 _PARTS = ("none", "unamplified", "poisson", "balanced", "split-2", "split-2-bare", "split-2-work", "narrow")
 
 
@@ -280,7 +274,7 @@ TASKS = {
         1468,
         _federation(40, 4, model={"name": "logistic"}, client={"steps": 5, "learning_rate": 4.0}),
         _sections,
-        among(40, 4, {}, {}, _WHOLE),
+        among(40, 4, {}, {}, (*_WHOLE, *_STILL)),
         (0.5, 1.0, 2.0, 4.0, 8.0),
         shape=(384,),
     ),
@@ -303,7 +297,7 @@ TASKS = {
         CLIENTS,
         _federation(20, 1, model={"name": "cnn", "channels": [16, 32]}),
         lambda tuning: {"name": "fashion-mnist", "clients": CLIENTS},
-        among(20, 1, HALF, {"model": {"name": "cnn", "channels": [8, 16]}}, _PARTS),
+        among(20, 1, HALF, {"model": {"name": "cnn", "channels": [8, 16]}}, (*_PARTS, "dropout", "secure")),
         (1.0,),
         validation=True,
         shape=(1, 28, 28),
@@ -325,7 +319,6 @@ TASKS = {
         features({"scheme": "iid"}),
         frontier(),
         (1.0,),
-        (1, 2, 3),
         shape=SHAPE,
     ),
 }

@@ -318,32 +318,31 @@ def put_tables(runs: list[Run]) -> None:
     for task in TASKS:
         if task != "frontier":
             budgets = SHORT_BUDGETS if TASKS[task].epsilons == BUDGETS else None  # the pictures show all
-            rows = [name for name in TASKS[task].schemes if task in ("iid", "students", "sections") or name in COMPARED]
+            rows = [name for name in TASKS[task].schemes if name in COMPARED or task not in ("dirichlet", "adapters")]
             put_in(page, task, table(runs, task, rows, budgets))
     put_in(page, "servers", servers())
 
 
-def servers(epsilon: float = 1.0) -> str:
-    """In Markdown: what the models cost a client, and what the server does, who runs it and whom it colludes with."""
-    drawn = {"check_in": {**TASKS["iid"].federation["check_in"], "drawn_by": "node"}}
-    secure = SCHEMES["secure"].sections
-    rows = {
-        "plain sums": {},
-        "secure aggregation": secure,
-        "secure aggregation, nodes draw the rounds": {**secure, **drawn},
-    }
-    lines = ["| | noise multiplier | ε, models | ε, server | noise when nobody drops out |", "| --- |" + " --- |" * 4]
-    for words, sections in rows.items():
-        raw = {**TASKS["iid"].federation, **sections, "data": {"name": "synthetic", "clients": TASKS["iid"].clients}}
-        raw["privacy"] = {"clip": 1.0, "delta": DELTA, "noise_multiplier": "auto", "epsilon": epsilon}
-        plan = make_plan(reader.validate(raw, words), TASKS["iid"].clients)
-        server, terms = plan.charge.server_epsilon, plan.terms
-        more = 1.0 if terms is None else math.sqrt(terms.nodes / terms.honest)
-        lines.append(
-            f"| {words} | {plan.noise_multiplier:.3f} | {at_most(plan.charge.planned_epsilon.upper, 3)} | "
-            f"{'sees each node' if server is None else at_most(server.upper, 3)} | {more * plan.noise_multiplier:.3f} |"
-        )
+def servers(budgets: Sequence[float] = BUDGETS) -> str:
+    """In Markdown: what the models cost a client, and what a server that colludes with nodes learns, by budget."""
+    heads = ("ε, models", "noise multiplier", "noise when nobody drops out", "ε, server", "ε, server, nodes draw")
+    lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
+    drawn = {**TASKS["iid"].federation["check_in"], "drawn_by": "node"}
+    for epsilon in budgets:
+        hidden, by_nodes = (_secure_plan(epsilon, each) for each in ({}, {"check_in": drawn}))
+        assert hidden.terms is not None
+        multiplier, more = hidden.noise_multiplier, math.sqrt(hidden.terms.nodes / hidden.terms.honest)
+        spent = (hidden.charge.planned_epsilon, hidden.charge.server_epsilon, by_nodes.charge.server_epsilon)
+        models, *server = (at_most(each.upper, 3) if each else "" for each in spent)
+        lines.append(f"| {models} | {multiplier:.3f} | {more * multiplier:.3f} | {' | '.join(server)} |")
     return "\n".join(lines)
+
+
+def _secure_plan(epsilon: float, sections: Sections) -> Plan:
+    raw = {**TASKS["iid"].federation, **SCHEMES["secure"].sections, **sections}
+    raw["data"] = {"name": "synthetic", "clients": TASKS["iid"].clients}
+    raw["privacy"] = {"clip": 1.0, "delta": DELTA, "noise_multiplier": "auto", "epsilon": epsilon}
+    return make_plan(reader.validate(raw, "secure"), TASKS["iid"].clients)
 
 
 def put_in(page: Path, name: str, found: str) -> None:
