@@ -167,11 +167,11 @@ def stored() -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, float]]) -> str:
-    """For docs/correlated-noise.md; the least of a row is bold."""
+    """For docs/correlated-noise.md; the least of a row is bold, if it is below that of independent noise, 1."""
     names = list(rows[0])[3:]
     lines = ["| T, k, epsilon | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
     for row in rows:
-        least = min(row[name] for name in names)
+        least = min(1.0, *(row[name] for name in names))
         shown = [f"**{row[name]:.2f}**" if row[name] <= least * 1.005 else f"{row[name]:.2f}" for name in names]
         lines.append(f"| {row['rounds']}, {row['k']}, {row['epsilon']} | " + " | ".join(shown) + " |")
     return "\n".join(lines) + "\n"
