@@ -20,7 +20,6 @@ from fedamp.data.npz import store
 from fedamp.errors import FederationError, InputError, RunFolderError, ScenarioError
 from tests.tools import but_patience
 
-pytestmark = pytest.mark.usefixtures("few_tries")
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(300, 6)).astype(np.float32)
 Y = X[:, :3].argmax(1)
@@ -441,9 +440,10 @@ def test_a_notebook_has_one_cell_that_changes_in_place(whole, monkeypatch, tmp_p
     monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels do
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", module)
-    before = sys.stdout
+    before, threads = sys.stdout, set(threading.enumerate())
     played(tmp_path / "run")
     assert sys.stdout is before
+    assert {each.name for each in threading.enumerate() if each not in threads and "_beat" in each.name} == set()
     assert len(shown) == 1
     assert "round 0 of 4  starting" in shown[0]
     assert len(updated) == 4

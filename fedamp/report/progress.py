@@ -65,7 +65,7 @@ class _Bar(Progress):
 
     def start(self) -> None:
         super().start()
-        if self.disable:
+        if self.disable and not self.console.quiet:
             Thread(target=self._beat, daemon=True).start()
 
     def stop(self) -> None:

@@ -2,7 +2,6 @@
 progress of a run in a cell, and how a released model serves each client.
 """
 
-import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +56,7 @@ class Cell(RunProgress):
     """
 
     def __init__(self, display: Callable[..., Any]) -> None:
-        super().__init__(Console(file=io.StringIO(), force_terminal=False, force_jupyter=False))  # no bar of rich
+        super().__init__(Console(quiet=True, force_terminal=False, force_jupyter=False))  # no bar of rich, no lines
         self._display = display
 
     def started(self, prepared: "RunInputs", finished: "Sequence[RoundRecord]") -> None:

@@ -65,9 +65,9 @@ def test_a_round_is_shown_with_its_facts():
 def test_a_chosen_norm_that_clips_all_updates_or_none_is_mentioned(runs):
     cases = [(0.5, 1.0, "100% of the updates"), (0.5, 0.0, "0% of"), (0.5, 0.5, ""), ("auto", 1, "")]
     for clip, share, expected in cases:
-        display = RunProgress(Console(file=io.StringIO()))
-        display.started(SimpleNamespace(plan=make_plan(small(f"privacy.clip={clip}"), 60), engine="", hint=""), [])
-        display.round_done(record(unprotected={"clipped": share}))
+        with RunProgress(Console(file=io.StringIO())).shown() as display:
+            display.started(SimpleNamespace(plan=make_plan(small(f"privacy.clip={clip}"), 60), engine="", hint=""), [])
+            display.round_done(record(unprotected={"clipped": share}))
         console = Console(file=io.StringIO(), width=80)
         console.print(run_table(read_summary(runs["hidden"]), display.clipped))
         assert expected in console.file.getvalue()
