@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ import typer
 from fedamp import cli
 
 ROOT = Path(__file__).parents[1]
+click_command = cache(typer.main.get_command)  # to build it takes as long as many a command
 SHELL = ("sh", "bash")
 _FIRST = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 PAGES = sorted([*_FIRST, *(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))])
@@ -83,7 +85,9 @@ import runpy
 import sys
 
 from fedamp.cli import main
+from fedamp.report import pictures
 
+pictures.plot_run = lambda folder: []  # to draw takes as long as to run
 for words in json.loads(sys.argv[1]):
     sys.argv = words
     try:
@@ -167,7 +171,7 @@ def run_session(page: str) -> int:
 
 def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
     """The fedamp command that some words call, and the words after its name."""
-    command: click.Command = typer.main.get_command(cli.app)
+    command: click.Command = click_command(cli.app)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         assert words[0] in command.commands, f"fedamp has no command {words[0]!r}"
         command, words = command.commands[words[0]], words[1:]

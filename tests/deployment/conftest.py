@@ -16,10 +16,18 @@ def proxy() -> None:
 
 
 @pytest.fixture(scope="session")
-def federation(tmp_path_factory, proxy) -> Iterator[Machines]:
-    """SuperLink and proxy, with registered nodes that are not running yet."""
-    with deployed(tmp_path_factory.mktemp("federation")) as machines:
+def superlink(tmp_path_factory, proxy) -> Iterator[Machines]:
+    """SuperLink and proxy, of which no node is known."""
+    with deployed(tmp_path_factory.mktemp("federation"), started=False) as machines:
+        machines.start_server()
         yield machines
+
+
+@pytest.fixture(scope="session")
+def federation(superlink) -> Machines:
+    """SuperLink and proxy, with registered nodes that are not running yet."""
+    superlink.admit_nodes()
+    return superlink
 
 
 @pytest.fixture

@@ -4,10 +4,13 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import pytest
 
+from fedamp.cli import membership
+from fedamp.errors import DeploymentError
 from tests.deployment.hostile import BOMB, CALLS, Attacker, Fuzzer, Order, WireNode, serve
 from tests.deployment.machines import NODES, Machines, deployed, wait
 from tests.deployment.test_processes import assert_equals_simulation, wait_for_end, write_scenario
@@ -112,14 +115,16 @@ def test_random_and_crafted_bytes_at_each_call_change_nothing(attacked):
     assert attacked.attacker.post("pull-messages", b"\n\0") == 401  # the SuperLink is well
 
 
-def test_a_stolen_key_is_revoked_for_ever(attacked):
+def test_a_stolen_key_is_revoked_for_ever(attacked, monkeypatch):
     machines, attacker = attacked.machines, attacked.attacker
     valid = attacker.fuzzer.valid("pull-messages").SerializeToString()
     assert attacker.post("pull-messages", valid) == 200
-    machines.shell("server: revoke the key of a node", NODE=attacker.name)
+    monkeypatch.setenv("FLWR_HOME", machines.environment()["FLWR_HOME"])
+    monkeypatch.chdir(machines.server)
+    membership.admit(revoke=[attacker.name])
     assert attacker.post("pull-messages", valid) == 401
-    with pytest.raises(AssertionError, match="Public key already in use"):
-        machines.run("fedamp admit site2.request --address 127.0.0.1:1")
+    with pytest.raises(DeploymentError, match="Public key already in use"):
+        membership.admit([Path("site2.request")], "127.0.0.1:1")
 
 
 def test_the_messages_of_a_run_are_deleted_with_the_database(attacked):

@@ -72,6 +72,7 @@ def test_when_the_node_is_killed_nothing_of_it_stays(machines):
     assert psutil.wait_procs(family, timeout=120)[1] == []
 
 
+@pytest.mark.slow
 def test_arguments_that_flower_does_not_take_end_the_node_with_its_status(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "fedamp", "node", "--superlink"],

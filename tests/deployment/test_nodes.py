@@ -70,7 +70,7 @@ class Nodes:
         return app(message, context)
 
 
-@pytest.fixture(params=["npz", "parquet"])
+@pytest.fixture(params=["npz", pytest.param("parquet", marks=pytest.mark.slow)])
 def nodes(request, tmp_path):
     """Two nodes with two clients each; client 2 lives nowhere."""
     folders = {name: write(tmp_path, name, request.param, hosted) for name, hosted in HOSTED.items()}

@@ -63,15 +63,15 @@ HOSTS = [f"x{INNER}?", "x/v1/runtime/push-object?", f"x{INNER}#", "x\\", "127.0.
 SMUGGLED = post(INNER)
 
 
-def test_no_path_but_a_nodes_reaches_the_superlink(federation, subtests):
-    assert ask(federation, post(INNER), federation.inner_port) == "200"  # so that there is something to hide
+def test_no_path_but_a_nodes_reaches_the_superlink(superlink, subtests):
+    assert ask(superlink, post(INNER), superlink.inner_port) == "200"  # so that there is something to hide
     for path in HIDDEN:
         with subtests.test(path):
-            assert ask(federation, post(path)) in {"403", "400", ""}
-    assert passed(federation) <= ALLOWED
+            assert ask(superlink, post(path)) in {"403", "400", ""}
+    assert passed(superlink) <= ALLOWED
 
 
-def test_headers_and_bodies_do_not_take_a_request_elsewhere(federation, subtests):
+def test_headers_and_bodies_do_not_take_a_request_elsewhere(superlink, subtests):
     length = len(SMUGGLED)
     attempts = {
         **{f"host {host}": post("/v1/fleet/push-object", f"Host: {host}") for host in HOSTS},
@@ -89,43 +89,43 @@ def test_headers_and_bodies_do_not_take_a_request_elsewhere(federation, subtests
     for name, request in attempts.items():
         with subtests.test(name):
             # 401: passed to the SuperLink as a node's request, which it refuses for want of a key.
-            assert set(ask(federation, request).split()) <= {"400", "401", "403", "501"}
-    assert passed(federation) <= ALLOWED
+            assert set(ask(superlink, request).split()) <= {"400", "401", "403", "501"}
+    assert passed(superlink) <= ALLOWED
 
 
-def test_what_a_node_needs_is_passed(federation):
-    assert ask(federation, post("/health").replace("POST", "GET")) == "200"
+def test_what_a_node_needs_is_passed(superlink):
+    assert ask(superlink, post("/health").replace("POST", "GET")) == "200"
     for path in FLEET:
-        assert ask(federation, post(path)) == "401"  # by the SuperLink, for want of a key
-    assert passed(federation) >= FLEET
+        assert ask(superlink, post(path)) == "401"  # by the SuperLink, for want of a key
+    assert passed(superlink) >= FLEET
     large = post("/v1/fleet/push-object", body="x" * 20_000_000)
-    assert ask(federation, large) == "401"  # and not "too large": it arrived
+    assert ask(superlink, large) == "401"  # and not "too large": it arrived
 
 
-def test_flowers_commands_are_refused_from_outside(federation):
-    home = federation.folder / "stranger"
+def test_flowers_commands_are_refused_from_outside(superlink):
+    home = superlink.folder / "stranger"
     home.mkdir()
-    authority = federation.server / "keys" / "ca.crt"
+    authority = superlink.server / "keys" / "ca.crt"
     (home / "config.toml").write_text(
-        f'[superlink.there]\naddress = "127.0.0.1:{federation.port}"\nroot-certificates = "{authority}"\n'
+        f'[superlink.there]\naddress = "127.0.0.1:{superlink.port}"\nroot-certificates = "{authority}"\n'
     )
-    environment = federation.environment() | {"FLWR_HOME": str(home)}
+    environment = superlink.environment() | {"FLWR_HOME": str(home)}
     command = ["flwr", "run", "app", "there"]
-    done = subprocess.run(command, env=environment, cwd=federation.server, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, cwd=superlink.server, capture_output=True, text=True)
     assert done.returncode != 0
     said = done.stdout + done.stderr
     assert "403" in said or "denied" in said.lower(), said
-    assert passed(federation) <= ALLOWED
+    assert passed(superlink) <= ALLOWED
 
 
-def test_the_doctor_sees_whether_there_is_a_proxy(federation):
+def test_the_doctor_sees_whether_there_is_a_proxy(superlink):
     def closed(port: int) -> tuple[str, str]:
-        checks = doctor.examine_superlink(f"127.0.0.1:{port}", federation.server / "keys" / "ca.crt")
+        checks = doctor.examine_superlink(f"127.0.0.1:{port}", superlink.server / "keys" / "ca.crt")
         [check] = [check for check in checks if check.name == "closed"]
         return check.verdict, check.found
 
-    assert closed(federation.port) == ("pass", "the nodes' API is open, and nothing else")
-    verdict, found = closed(federation.inner_port)
+    assert closed(superlink.port) == ("pass", "the nodes' API is open, and nothing else")
+    verdict, found = closed(superlink.inner_port)
     assert verdict == "fail"
     assert "/v1/control/list-runs answers with 200" in found
     assert "/v1/runtime/get-nodes answers with 401" in found

@@ -33,6 +33,7 @@ from tests.documentation import blocks, shell
 from tests.engines.superlink import Link, superlink
 from tests.server.plays import ledger_of
 
+pytestmark = pytest.mark.usefixtures("few_tries")
 ROUNDS, SECURE = 2, "docs/secure-aggregation.md"
 OBSERVER, OTHERS = NODES[0], NODES[1:]
 HOSTS = {"site0": "0-19", "site1": "20-39", "site2": "40-59"}

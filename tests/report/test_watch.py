@@ -2,14 +2,12 @@
 
 import http.client
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,6 +15,9 @@ import pytest
 from fedamp.errors import RunFolderError
 from fedamp.report import watch
 from fedamp.report.watch import progress, served
+from fedamp.server.launch import launch
+from fedamp.server.observers import Observers
+from tests.federations import small
 from tests.report.test_browser import browse
 from tests.tools import BROWSER
 
@@ -119,25 +120,18 @@ def test_watch_serves_until_ctrl_c(stopped):
 
 
 def test_a_run_is_shown_while_it_lasts(tmp_path):
-    """The run waits in its second round for a pipe, so that it is watched in its midst."""
-    pipe, run = tmp_path / "pipe", tmp_path / "run"
-    os.mkfifo(pipe)
-    program = (
-        "import sys; from fedamp.server.launch import launch; from fedamp.server.observers import Observers\n"
-        "from tests.federations import small\n"
-        "from pathlib import Path\n"
-        "def wait(record):\n"
-        "    if record.round == 2: open(sys.argv[1]).read()\n"
-        "launch(small(), Observers([wait]), Path(sys.argv[2]))\n"
-    )
-    command = [sys.executable, "-c", program, str(pipe), str(run)]
-    with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as process:
-        with pipe.open("w"), served(run) as address:  # opens when the run has come there
-            said = numbers(address)
-            assert said["round"] == "2 of 8"
-            assert re.match(r"running; the last round ended \d+:\d\d:\d\d", said["state"])
-            assert re.match(r"at most about \d+:\d\d:\d\d", said["time"])
-        assert process.wait(timeout=120) == 0
+    """It is watched in its midst: its second round waits."""
+    said = {}
+
+    def look(record):
+        if record.round == 2:
+            with served(tmp_path / "run") as address:
+                said.update(numbers(address))
+
+    launch(small(), Observers([look]), tmp_path / "run")
+    assert said["round"] == "2 of 8"
+    assert re.match(r"running; the last round ended \d+:\d\d:\d\d", said["state"])
+    assert re.match(r"at most about \d+:\d\d:\d\d", said["time"])
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")

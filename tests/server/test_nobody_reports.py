@@ -1,9 +1,6 @@
 """A round below the quorum, or without any answer: the run stops, says why, and can be resumed."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,11 +11,9 @@ from fedamp.errors import FederationError
 from fedamp.federation import reader
 from fedamp.runs.folder import RunFolder
 from fedamp.server import launch
-from tests.documentation import ROOT
 from tests.engines import stock_flower
 from tests.federations import Silent, small, write_small
 from tests.server.plays import play_in, rounds_of
-from tests.tools import but_patience
 
 # It answers what the server shows it before the first round: zeros, and numbers of which some are negative.
 NO_RECORDS = """
@@ -35,7 +30,6 @@ class Network(nn.Module):
             raise ValueError("this network takes no records")
         return self.output(inputs.flatten(1))
 """
-HERE = os.environ | {"PYTHONPATH": str(ROOT)}
 ITS_ERROR = "this network takes no records"
 
 
@@ -53,16 +47,15 @@ def assert_nothing_was_spent(run) -> None:
 
 
 @pytest.mark.parametrize("engine", ["serial", pytest.param("ray", marks=pytest.mark.slow)])
-def test_a_model_that_every_client_fails_to_train_costs_nothing(tmp_path, engine):
-    """In a process of its own, as a person starts it."""
+def test_a_model_that_every_client_fails_to_train_costs_nothing(fedamp, tmp_path, monkeypatch, engine):
     (tmp_path / "my_model.py").write_text(NO_RECORDS)
     raw = reader.yaml.safe_load(write_small(tmp_path).read_text())
     raw |= {"model": {"name": "my_model:Network"}, "engine": {"kind": engine, "workers": 2}}
     (tmp_path / "mine.yaml").write_text(reader.yaml.safe_dump(raw))
-    command = [sys.executable, "-m", "fedamp", "run", "mine.yaml", "--out", "run"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=HERE)
-    assert ended.returncode == 1
-    [line] = but_patience(ended.stderr).splitlines()
+    monkeypatch.chdir(tmp_path)
+    ended = fedamp("run", "mine.yaml", "--out", "run")
+    assert ended.status == 1
+    [line] = ended.err.splitlines()
     assert line.startswith("failed: round 1: no client can train: training on public test records fails (")
     assert f"ValueError: {ITS_ERROR}" in line
     assert "; log: run/log.txt; resume with: fedamp run run/scenario.yaml --resume" in line
