@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -41,11 +42,18 @@ settings.load_profile("fedamp")
 LONGEST_FIRST = ("deployment", "engines", "server", "tests", "papers", "merging")
 
 
+@pytest.hookimpl(tryfirst=True)  # before what is slow is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the rooms. What is slow, or a deployment, has an hour: how long it takes says how busy the machine is."""
+    """Order the rooms; mark the cases beyond the few as slow.
+
+    What is slow, or a deployment, has an hour: how long it takes says how busy the machine is.
+    """
     rooms = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rooms.get(item.path.parent.name, len(rooms)))
     for item in items:
+        few = item.get_closest_marker("few")
+        if few and max(item.callspec.indices.values()) not in few.args:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") or item.path.parent.name == "deployment":
             item.add_marker(pytest.mark.timeout(3600))
 
@@ -83,8 +91,25 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that compare no bits of updates: the smallest models are tried 100 times otherwise."""
+    """For tests that compare no bits of unlike stacks: the smallest models are tried 100 times otherwise."""
     monkeypatch.setattr("fedamp.client.stacks._TRIES", 1)
+
+
+QUICK = {"tests", "server", "runs", "studies", "audit", "merging", "population"}  # rooms
+
+
+@pytest.fixture(autouse=True)
+def quickly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In rooms that are about neither, few tries, and pictures that nobody looks at are empty files."""
+    if request.path.parent.name not in QUICK or request.path.name == "test_engines.py":
+        return
+    request.getfixturevalue("few_tries")
+    from fedamp.report.style import Picture
+
+    def save(picture: Picture, file: Path | io.BytesIO, **options: object) -> None:
+        file.write_bytes(b"") if isinstance(file, Path) else super(Picture, picture).savefig(file, **options)
+
+    monkeypatch.setattr(Picture, "savefig", save)
 
 
 def started() -> list[psutil.Process]:
@@ -156,10 +181,12 @@ class Answer:
 def fedamp():
     """Call the entry point in this process, without a terminal."""
     from fedamp.cli import main
+    from tests.documentation import click_command
 
     def call(*arguments: object) -> Answer:
         with (
             patch.object(sys, "argv", ["fedamp", *map(str, arguments)]),
+            patch("typer.main.get_command", click_command),
             redirect_stdout(io.StringIO()) as out,
             redirect_stderr(io.StringIO()) as err,
             pytest.raises(SystemExit) as stop,

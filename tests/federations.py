@@ -18,7 +18,7 @@ rounds: 8
 check_in: {scheme: balanced, k: 3}
 client: {steps: 2, learning_rate: 0.5}
 server: {learning_rate: 0.5, momentum: 0.5}
-privacy: {clip: 0.5, noise_multiplier: 1.0}
+privacy: {clip: 0.5, noise_multiplier: 1.0, precision: 0.05}
 engine: {kind: serial}
 federation: {checkpoint_every: 3}
 """

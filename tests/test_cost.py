@@ -10,6 +10,7 @@ from scipy.optimize import brentq
 from fedamp import api
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.bounds import Method
+from fedamp.accounting.sampling import PRECISION
 from fedamp.errors import ScenarioError
 from fedamp.federation.plan import make_plan
 from fedamp.server.setup import prepare
@@ -60,7 +61,7 @@ def test_without_noise_neither_is_private(fedamp):
 
 def test_what_is_said_of_an_epsilon_is_said_of_that_number():
     """The curve over rounds keeps one upper end for rounds that a fresh question answers more sharply, or less."""
-    plan = make_plan(small(), 60)
+    plan = make_plan(small(f"privacy.precision={PRECISION}"), 60)
     said = []
     for rounds in (2, 7, 8):
         spent, first = plan.charge.spent(rounds), plan.charge.mechanism.after(rounds)

@@ -37,7 +37,6 @@ FOREIGN = {
 FOREIGN |= {"fedamp-accounting", "nginx", "openssl", "pip", "ray", "sh", "sha256sum", "ssh-keygen"}
 FOREIGN |= {"apt", "echo", "install", "systemctl", "useradd"}  # of the system, as root: nobody but a reader runs these
 
-pytestmark = pytest.mark.usefixtures("few_tries")
 BASE = {
     "name": "base",
     "data": {"name": "digits", "clients": 60},
@@ -145,6 +144,7 @@ def test_the_readme(monkeypatch, tmp_path, capsys):
     assert f"**{' to '.join(f'{float(upper):.1f}' for upper, _ in shown)} for the same noise**" in text("README.md")
 
 
+@pytest.mark.slow
 def test_from_python(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     exec(python("docs/python.md"), {})
@@ -153,6 +153,7 @@ def test_from_python(monkeypatch, tmp_path, capsys):
     assert len((tmp_path / "runs" / "watched" / "rounds.jsonl").read_text().splitlines()) == 20
 
 
+@pytest.mark.slow
 def test_write_a_scenario(fedamp, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert write_files("docs/scenarios.md", tmp_path) == ["mine.yaml"]
@@ -176,6 +177,7 @@ def test_read_a_ledger(fedamp, monkeypatch, tmp_path, capsys):
     assert float(upper) == pytest.approx(float(theirs), rel=2e-3)
 
 
+@pytest.mark.slow
 def test_a_year_of_a_hospital(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDAMP_HOME", "")  # the tutorial sets it; afterwards it is as before

@@ -217,6 +217,7 @@ def item(name: str, needs: list[str] = [], extras: list[str] = [], **about: str)
     return told | ({"requested_extras": extras} if extras else {})
 
 
+@pytest.mark.slow
 def test_the_bill_of_materials_is_cyclonedx_and_has_every_package(tmp_path):
     validation, schema = map(pytest.importorskip, ("cyclonedx.validation.json", "cyclonedx.schema"))
     wheel, report = tmp_path / "fedamp-1.0-py3-none-any.whl", tmp_path / "report.json"

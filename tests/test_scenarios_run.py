@@ -16,7 +16,6 @@ from tests.data.test_published import write
 from tests.federations import Silent
 from tests.models.splitting import split
 
-pytestmark = pytest.mark.usefixtures("few_tries")
 NAMES = [file.stem for file in reader.shipped_files()]
 SOURCES = {name: reader.load(name).data.name for name in NAMES}
 OFFLINE = [

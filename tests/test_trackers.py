@@ -151,7 +151,7 @@ def test_a_node_that_is_given_up_does_not_answer_for_prometheus(tmp_path, addres
 
 
 def test_the_page_explains_each_metric():
-    listed = re.findall(r"^\| `(fedamp_\w+)` \| (.*) \|$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^- `(fedamp_\w+)`: (.*)$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
     assert dict(listed) == METRICS
 
 

@@ -89,6 +89,7 @@ def epsilon_of_adversary(rate, noise, rounds, delta, choices, step=0.02, up=Fals
     return high if up else low
 
 
+@pytest.mark.few(1, 2)
 @pytest.mark.parametrize(
     ("batch", "population", "noise", "rounds", "delta"),
     [(1, 10, 2.0, 8, 1e-5), (3, 10, 2.5, 5, 1e-12), (9, 10, 4.0, 4, 1e-3), (1, 100, 1.5, 10, 1e-9)],

@@ -18,6 +18,7 @@ PAGE = ROOT / "docs/accounting.md"
 BEGIN, END = "<!-- theorems: generated -->\n", "<!-- end -->\n"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("page", ["accountant", "risk"])
 def test_examples_print_what_the_page_says(page):
     assert run_session(f"docs/{page}.md") > 10

@@ -73,6 +73,7 @@ EXTREMES = [  # the last ones take longer, by the same paths as others
 ]
 
 
+@pytest.mark.few(0, 2, 5, 7, 8, 12, 15, 17)
 @pytest.mark.parametrize("mechanism", EXTREMES, ids=str)
 def test_answers_are_sound_numbers_without_warnings(mechanism):
     with warnings.catch_warnings():
@@ -144,6 +145,7 @@ OUT_OF_RANGE = [  # sums of what is within the range of floating point, and are 
 ]
 
 
+@pytest.mark.few(0, 1, 2, 3)
 @pytest.mark.parametrize(("run", "least"), OUT_OF_RANGE, ids=str)
 def test_what_leaves_the_range_of_floating_point_is_answered_too(run, least):
     assert least <= run.epsilon(1e-5).upper

@@ -193,6 +193,7 @@ def test_people_who_choose_different_bits_turn_several(run, chosen, count):
             assert event.rdp([order])[0] >= renyi_of(inside, outside, order) * (1 - 1e-9)
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize(("noise", "k", "rounds", "size"), [(1.0, 2, 5, 2), (2.0, 3, 6, 2), (1.5, 1, 4, 2)])
 def test_the_lower_end_of_a_group_of_hidden_rounds_is_met(noise, k, rounds, size):
     """People who all add the same in their rounds, by drawn releases: 100,000 and four standard errors."""
@@ -210,6 +211,7 @@ def test_the_lower_end_of_a_group_of_hidden_rounds_is_met(noise, k, rounds, size
     assert bounds.lower >= 0.5 * delta.mean()  # it is no trivial end
 
 
+@pytest.mark.few(1, 2)
 @pytest.mark.parametrize(("k", "rounds", "noise", "released"), [(2, 5, 1.3, 5), (1, 4, 0.8, 4), (2, 6, 1.0, 4)])
 def test_two_people_in_hidden_rounds_agree_with_plain_draws_over_all_their_sets(k, rounds, noise, released):
     """Both contribute the same; the mean of each pair of sets is written out."""

@@ -61,6 +61,7 @@ def truncated(signs, rate, kept, noise, present):
     return density * 2e-3
 
 
+@pytest.mark.few(0, 2)
 @pytest.mark.parametrize(("rate", "kept"), [(0.5, 2), (0.9, 1), (0.2, 3)])
 def test_truncated_samples_cost_at_least_the_enumerated_truth(rate, kept):
     event = dp_event.TruncatedSubsampledGaussianDpEvent(4, rate, kept, 1.0)
@@ -77,6 +78,7 @@ def test_truncated_samples_cost_at_least_the_enumerated_truth(rate, kept):
         assert theirs is None or bounds.upper <= theirs.get_delta(epsilon) * 1.01
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize(("noise", "rate", "rounds"), [(1.0, 0.1, 5), (0.6, 0.5, 1), (2.0, 1.0, 3)])
 def test_poisson_under_substitution_is_that_of_dp_accounting(noise, rate, rounds):
     event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise)), rounds)

@@ -68,6 +68,7 @@ EXPRESSIONS = {
 }
 
 
+@pytest.mark.few(0, 1, 2, 3, 7)
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_nested_laws_against_sampling(name):
     law, draw = EXPRESSIONS[name]()

@@ -68,7 +68,7 @@ angle = st.floats(0, 2 * math.pi)
 noises, widths = st.floats(0.6, 2.0), st.floats(0.3, 6.0)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.tuples(noises, widths), st.tuples(noises, widths), st.lists(angle, min_size=4, max_size=4))
 def test_shared_and_split_part_together_cost_no_more_than_charged(shared, split, angles):
     mechanism = charged(shared, split)
@@ -110,6 +110,7 @@ def test_one_hidden_round_of_two(one, other):
         assert math.log(sum(terms) / 2**order) <= bound(Allocation(charged(shared, split), 1, 2), order) + 1e-6
 
 
+@pytest.mark.few(1, 2)
 @pytest.mark.parametrize(
     ("signs", "rate"),
     [((1, 1, 1, 1), 1.0), ((1, -1, 1, 1), 0.3), ((1, 1, -1, 1), 1.0), ((1, -0.5, 0.7, 1), 0.3)],

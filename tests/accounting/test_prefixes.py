@@ -35,6 +35,7 @@ def hypergeometric(rounds: int, k: int, released: int, h: int) -> float:
     return math.comb(released, h) * math.comb(rounds - released, k - h) / math.comb(rounds, k) if h <= k else 0.0
 
 
+@pytest.mark.few(1, 2, 4, 5)
 @pytest.mark.parametrize(
     ("noise", "k", "rounds", "released"),
     [
@@ -96,6 +97,7 @@ def test_coins_that_share_a_group_take_part_no_less_often(k, rounds, released):
     assert law @ np.arange(len(law)) <= 1.15 * k * released / rounds  # a dozen groups are not far off
 
 
+@pytest.mark.few(0, 4)
 @pytest.mark.parametrize(
     "run",
     [
@@ -163,6 +165,7 @@ CURVES = {
 }
 
 
+@pytest.mark.few(0, 3)
 @pytest.mark.parametrize(("run", "choices"), CURVES.values(), ids=CURVES)
 def test_every_round_of_a_curve_is_known_to_one_per_cent(run, choices):
     for released, spent in enumerate(epsilon_over_rounds(run, 1e-3), start=1):

@@ -62,6 +62,7 @@ def sampled_of_law(law, k, rounds) -> SampledProfile:
 SMALL = [(0.8, 1, 2, 2), (1.5, 2, 3, 3), (0.7, 2, 3, 3), (1.0, 2, 5, 2), (1.2, 3, 4, 3), (0.9, 1, 6, 1)]
 
 
+@pytest.mark.few(0, 3, 4)
 @pytest.mark.parametrize(("noise", "k", "rounds", "released"), SMALL)
 def test_brackets_hold_the_integral_in_both_directions_and_epsilon_inverts_it(noise, k, rounds, released):
     value, weight = allocation_on_grid(noise, k, rounds, released)
@@ -94,6 +95,7 @@ TABLE = [  # brackets that an independent program certified, with 10^6 draws for
 ]
 
 
+@pytest.mark.few(1, 3)
 @pytest.mark.parametrize(("k", "rounds", "noise", "low", "high"), TABLE)
 def test_table_of_the_design(k, rounds, noise, low, high):
     bounds = sampled_of(noise, k, rounds).epsilon(DELTA)
@@ -176,6 +178,7 @@ def test_finite_laws_with_impossible_outcomes_by_enumeration():
     assert weight @ np.maximum(value - math.exp(spent), 0) + 1 - (1 - infinite) ** k <= 3e-3
 
 
+@pytest.mark.few(1, 2)
 @pytest.mark.parametrize(
     ("round_", "k", "rounds"),
     [
@@ -260,6 +263,7 @@ MADE = {
 }
 
 
+@pytest.mark.few(2, 4, 5, 8, 9)
 @pytest.mark.parametrize("name", MADE)
 def test_what_is_made_of_hidden_rounds_by_enumeration(name):
     event, oracle = MADE[name]
@@ -286,6 +290,7 @@ def test_a_merged_model_may_hide_the_hidden_rounds_of_its_parts():
     assert merged.upper <= Compose([Allocation(BIT, 2, 4), BIT]).epsilon(1e-3).upper
 
 
+@pytest.mark.few(0, 2)
 @pytest.mark.parametrize(
     ("event", "shortened"),
     [
@@ -311,6 +316,7 @@ def test_the_lower_end_of_dropout_in_hidden_rounds_is_met_by_a_wide_network():
     assert run.epsilon(1e-5, precision=0.02).lower > 1.58  # 1.63; one round alone shows 0.44
 
 
+@pytest.mark.slow
 def test_the_lower_end_of_very_many_rounds_holds_plain_draws():
     """3 of 10,000 rounds; X by elementary symmetric polynomials from power sums, P by a signal in three rounds."""
     noise, rounds, epsilon, rng = 0.4, 10_000, 1.0, np.random.default_rng(8)
@@ -484,6 +490,7 @@ def test_too_much_work_is_refused_by_name():
 # Calibration.
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("build", "budget"),
     [

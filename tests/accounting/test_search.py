@@ -41,7 +41,7 @@ DELTA = 1e-5
         ]
     ),
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_the_budget_is_kept_and_nearly_used(epsilon, delta, build):
     noise = calibrate(build, epsilon, delta)
     assert build(noise).epsilon(delta).upper <= epsilon
@@ -85,7 +85,7 @@ def partially_split(noise: float, count: int):
 
 TABLE = [
     (1, 3.31, 3.08, 2.90),
-    (3, 2.72, 2.53, 2.39),
+    pytest.param(3, 2.72, 2.53, 2.39, marks=pytest.mark.slow),
     pytest.param(8, 2.49, 2.32, 2.19, marks=pytest.mark.slow),
 ]
 

@@ -38,6 +38,7 @@ def ratio(z, means):
 BANDS, WHOLE = (0.6,), (0.6, 0.4, 0.3, 0.2)  # the latter has no bands
 
 
+@pytest.mark.few(1, 2, 4, 6)
 @pytest.mark.parametrize(
     ("k", "rounds", "released", "coefficients"),
     [

@@ -44,6 +44,7 @@ def test_the_last_snippet_prints_the_natural_partition(written):
     assert re.match(r"50 \(2, 12, 20\) \[\[", written[1])  # 12 records a client, none of them held out
 
 
+@pytest.mark.slow
 def test_from_the_file_to_a_private_model(written, fedamp, monkeypatch):
     folder, _ = written
     monkeypatch.chdir(folder)

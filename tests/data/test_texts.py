@@ -117,6 +117,7 @@ def test_what_is_wrong_is_said(tmp_path, keys, texts, said):
         text_data(tmp_path, **keys).load(0, tmp_path, FORM)
 
 
+@pytest.mark.slow
 def test_descriptions_themselves():
     """Of Debian 12: some 63,000 packages, of over 2,000 maintainers, a tenth of whom are for the test."""
     try:

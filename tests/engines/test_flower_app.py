@@ -105,6 +105,7 @@ def assert_quickstart_is_charged(out: Path, told: str) -> None:
     assert f"round 3: epsilon {ledger['releases'][-1]['epsilon_upper']:.3f}" in told
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("app", [APP, APP / "quickstart"])
 def test_flower_builds_what_its_hub_takes(here, app):
     """Format 1 wants a licence file, Flower's oldest version and the one that it was made for."""

@@ -14,6 +14,7 @@ from tests.server.plays import ledger_of, play_in
 pytest.importorskip("ray")
 
 
+@pytest.mark.slow
 def test_stock_flower_reads_our_messages_and_tells_a_failed_run(tmp_path):
     log, out = tmp_path / "log.txt", tmp_path / "result.json"
     config = {"out": str(out), "nodes": 2, "fail": True}

@@ -27,6 +27,7 @@ def plan(*overrides, **keys):
     return make_plan(scenario, scenario.data.clients)
 
 
+@pytest.mark.slow
 def test_at_6000_clients_and_epsilon_1_a_third_of_a_point_costs_a_fiftieth():
     """The bar: standard deviation .33 points for .02 of epsilon."""
     without = make_plan(small(*LARGE), 6000).charge.planned_epsilon.upper

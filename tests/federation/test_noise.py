@@ -38,6 +38,7 @@ def test_rounds_and_coefficients_that_do_not_fit_are_refused_in_one_line(case):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_plan_takes_the_bands_with_the_least_noise():
     scenario = small("rounds=24", CLASSES, BUDGET)
     plan = make_plan(scenario, 60)
@@ -53,6 +54,7 @@ def test_the_plan_takes_the_bands_with_the_least_noise():
     assert make_plan(often, 60).bands == 1
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("clip", ["auto", "1"])
 def test_bands_are_compared_by_the_noise_of_both_models_and_of_single_rounds(clip):
     """With dense matrices, for a model that is averaged: clients start from the last one."""

@@ -226,6 +226,7 @@ def test_as_many_disjoint_masks_fit_as_are_charged():
     assert all(scheme.keep * (1 - 2e-16) <= scheme.probability <= scheme.keep for scheme in schemes)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("submodels", "copies", "share"),
     [

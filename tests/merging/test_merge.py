@@ -316,9 +316,9 @@ def test_privacy_tells_what_groups_cost_where_it_is_cheap_or_asked_for():
     assert of_three["groups"] == answer["groups"]
     assert of_three["epsilon"]["upper"] == costs[2]
     assert privacy_cost(small())["groups"] is None
-    hidden = privacy_cost(small(), groups=True)["groups"]
-    # With all choices revealed: three check-ins of five units together at noise multiplier 1.
-    assert hidden[3]["epsilon_upper"] <= gaussian_epsilon(1e-5, 0.2 / math.sqrt(3)) * 1.0005
+    hidden = privacy_cost(small("check_in.k=1"), groups=True)["groups"]
+    # With all choices revealed: one check-in of five units together at noise multiplier 1.
+    assert hidden[3]["epsilon_upper"] <= gaussian_epsilon(1e-5, 0.2) * 1.0005
     assert [row["epsilon_upper"] for row in privacy_cost(small("privacy.noise_multiplier=0"))["groups"]] == [None] * 5
 
 

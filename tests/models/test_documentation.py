@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
+
 from fedamp.federation import reader
 from tests.documentation import commands, run_elsewhere, write_files
 
 
+@pytest.mark.slow
 def test_a_model_beside_its_scenario_is_found_wherever_the_command_is_typed(tmp_path):
     """In a process of its own, as a person would: what the tests can import must not help."""
     assert write_files("docs/models.md", tmp_path) == ["my_loss.py", "huber.yaml", "own.yaml", "my_model.py"]

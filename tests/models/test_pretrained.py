@@ -181,6 +181,7 @@ def pretrained(tmp_path):
     return tmp_path / "pretrained", network
 
 
+@pytest.mark.few(0)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     "submodels", [{"scheme": "none"}, {"scheme": "disjoint", "count": 2, "unowned": "partitioned"}]

@@ -8,11 +8,15 @@ from benchmarks.papers.partitioning import crossing
 
 # Tables with a question that takes seconds: a million rounds, ten thousand answers, many sampled rounds.
 SLOW = {
-    *(("allocation", f"figure_{number}") for number in (2, 5, 7, 8, 9, 10, 11)),
+    *(("allocation", f"figure_{number}") for number in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11)),
+    ("allocation", "scenario"),
     ("groups", "figure_11"),
     ("groups", "figure_12"),
-    *(("k_of_t", name) for name in ("brackets", "compositions", "looseness")),
+    *(("k_of_t", name) for name in ("brackets", "compositions", "declining", "looseness", "noise_for_8")),
+    *(("merging", name) for name in ("figure_2", "trained_directly")),
     ("modelmix", "figure_3"),
+    ("modelmix", "of_cifar10"),
+    ("modelmix", "table_1"),
     ("modelmix", "table_2"),
     ("partitioning", "figure_3"),
     ("published", "schemes"),

@@ -48,6 +48,7 @@ def test_figures_5_9_and_10_are_integrals_on_a_grid(noise, rate, size, order):
         assert curve(np.array([float(order)]))[0] == pytest.approx(max(both), rel=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.statement("groups", "Theorem 4.2")
 def test_figure_11_is_dp_accountings_mixture_of_sensitivities():
     chances = binom.pmf(np.arange(5), 4, 0.001)

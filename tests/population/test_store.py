@@ -155,6 +155,7 @@ def killed_at(step, call):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("ready", "call", "before", "after"),
     [

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from fedamp.accounting.sampling import PRECISION
 from fedamp.errors import RunFolderError
 from fedamp.runs.ledger import WRITTEN_BY
 from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED
@@ -37,7 +38,7 @@ def play(folder, *overrides):
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    return play(tmp_path_factory.mktemp("verify") / "run")
+    return play(tmp_path_factory.mktemp("verify") / "run", f"privacy.precision={PRECISION}")
 
 
 @pytest.fixture
@@ -245,6 +246,7 @@ def test_a_clip_that_auto_of_another_version_chose_is_told_and_costs_the_same(tm
     assert {check.verdict for check in verify_ledger(fixed) if check.name == "scenario"} == {"fail"}
 
 
+@pytest.mark.slow
 def test_bands_of_auto_that_cost_less_are_refused(tmp_path):
     """Smaller coefficients are charged less, at the noise multiplier that the scenario gives."""
     spaced = ("check_in={scheme: spaced, k: 2, gap: 3}", "rounds=6")
@@ -267,7 +269,7 @@ def test_units_that_the_scenario_says_are_compared(tmp_path, run):
 
 def test_less_noise_than_the_ledger_says_is_found_by_the_scenario(run):
     """Every number of the ledger goes together, but for another noise than the scenario's."""
-    other = play(run.parent / "other", "privacy.noise_multiplier=3")
+    other = play(run.parent / "other", "privacy.noise_multiplier=3", f"privacy.precision={PRECISION}")
     shutil.copy(other / "ledger.json", run / "ledger.json")
     (run / "model.safetensors").unlink()
     assert "another scenario_sha256, parts, mechanism" in wrong(run)["scenario"]

@@ -44,7 +44,7 @@ def test_a_run_folder_and_its_ledger_are_as_the_contract_says(tmp_path):
     assert summary["epsilon"]["lower"] <= summary["epsilon"]["upper"] <= summary["unamplified_epsilon"]["upper"]
     ledger = json.loads(folder.ledger.read_text())
     assert [entry["round"] for entry in ledger["releases"]] == list(range(1, 9))
-    cost = from_json(ledger["mechanism"]).epsilon(ledger["delta"]).upper
+    cost = from_json(ledger["mechanism"]).epsilon(ledger["delta"], precision=ledger["precision"]).upper
     assert cost == pytest.approx(summary["epsilon"]["upper"], rel=1e-12)
     spent = [entry["epsilon_upper"] for entry in ledger["releases"]]
     assert spent == sorted(spent)

@@ -70,7 +70,6 @@ class Scales(nn.Module):
 """
 
 
-@pytest.mark.usefixtures("few_tries")
 def test_a_model_without_a_matrix_product_has_a_summary(fedamp, tmp_path, monkeypatch):
     """Nothing of it is counted as work, and it is all of the work."""
     (tmp_path / "no_product.py").write_text(NO_PRODUCT)

@@ -55,6 +55,7 @@ NAMES = [file.stem for file in reader.shipped_files() if "cifar10-partial" not i
 # Seconds of accounting each, or of building a transformer.
 SLOW = {"cifar10-modelmix", "balanced-submodels", "correlated", "regression", "households", "adapters", "sections"}
 SLOW |= {"descriptions", "fashion-mnist-sample", "femnist-balanced-submodels"}  # whose kinds have others here
+SLOW |= {"mnist-sample", "ratings", "held-out", "balanced", "cifar10-baseline"}  # likewise
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in NAMES])
@@ -70,6 +71,7 @@ def test_no_shipped_scenario_is_scolded(name):
     assert {"signal", "reach", "drift", "local steps", "learning rate", "budget"} <= {check.name for check in checks}
 
 
+@pytest.mark.few(0, 2, 3, 4, 5, 6)
 @pytest.mark.parametrize("case", HOPELESS)
 def test_a_hopeless_scenario_is_refused_and_leaves_nothing(fedamp, tmp_path, case):
     changes = [word for change in HOPELESS[case] for word in ("--set", change)]

@@ -60,6 +60,7 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 SAMPLES = [(kind, 1, 9) for kind in STATEFUL if kind != "momentum"]
 
 
+@pytest.mark.few(0, 5, 7, 8, 9)
 @pytest.mark.parametrize(
     ("kind", "first", "every"),
     [("momentum", 0, 3), *(pytest.param("momentum", i, 3, marks=pytest.mark.slow) for i in (1, 2)), *SAMPLES],
@@ -134,6 +135,7 @@ def test_kill_9_of_the_command_at_random_moments_many_times(arena):
         assert_same_run(folder, arena.whole)
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("interrupt", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, interrupt):
     folder = arena.folder / f"a run ended by {interrupt.name}"

@@ -52,7 +52,6 @@ def test_a_regression_says_how_much_it_explains(tmp_path):
     assert [row["score"][0] for row in rows] == ["r2", "r2"]
 
 
-@pytest.mark.usefixtures("few_tries")
 def test_a_run_on_characters_tells_its_perplexity(tmp_path):
     folder, rounds = played(tmp_path / "run", *CHARACTERS, "privacy.noise_multiplier=1")
     assert rounds[-1]["metrics"]["perplexity"] == pytest.approx(np.exp(rounds[-1]["loss"]), rel=1e-6)

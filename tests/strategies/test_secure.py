@@ -428,6 +428,7 @@ def adds_to_each_word(consortium, name, number, rounds=(1,)):
     consortium.send_and_receive = changed_replies
 
 
+@pytest.mark.few(0, 1, 5)
 @pytest.mark.parametrize("overrides", [(), (NODE,), (MLP, "submodels={scheme: disjoint, count: 3}")])
 @pytest.mark.parametrize("noise", ["privacy.noise_multiplier=0", "privacy.noise_multiplier=1"])
 def test_a_sum_that_honest_nodes_cannot_reach_is_spent_and_not_released(tmp_path, overrides, noise):

@@ -121,7 +121,6 @@ def test_a_run_is_audited_by_its_folder(fedamp, tmp_path):
     found = json.loads(answer.out)
     assert (answer.status, found["verdict"], found["canaries"]) == (0, "consistent", 60)
     assert 0 < found["share_of_cohort"] < 0.6
-    assert "60, each in or out" in " ".join(fedamp("audit", run).out.split())
     assert fedamp("verify", run).status == 0
     assert fedamp("run", scenario, "--out", tmp_path / "other", "--quiet").status == 0
     answer = fedamp("audit", tmp_path / "other")
@@ -129,6 +128,7 @@ def test_a_run_is_audited_by_its_folder(fedamp, tmp_path):
     assert "no canaries to guess" in answer.err
 
 
+@pytest.mark.slow
 def test_a_series_of_runs_is_attacked_against_what_all_of_it_costs(fedamp, tmp_path, monkeypatch):
     """A person is in both runs. Half the noise in one of them is seven standard errors away, by 500 guesses."""
     scenario = write_small(

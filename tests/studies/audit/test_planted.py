@@ -6,7 +6,6 @@ from fedamp.studies.audit import audit
 from tests.federations import small
 from tests.studies.audit import planted
 
-pytestmark = pytest.mark.usefixtures("few_tries")
 DISJOINT = ["model={name: mlp, hidden: [20]}", "submodels={scheme: disjoint, count: 10, shared_noise_multiplier: 6.0}"]
 DROPOUT = ["model={name: mlp, hidden: [12]}", "submodels={scheme: dropout, keep: 0.25, shared_noise_multiplier: 6.0}"]
 ALL, BALANCED, POISSON = "check_in={scheme: all}", "check_in={scheme: balanced, k: 1}", "check_in.scheme=poisson"
