@@ -15,10 +15,10 @@ from tests.server.plays import play_in
 
 
 def explained(title: str) -> set[str]:
-    """The keys in the first column of the table, or tables, of a section of docs/ledger.md."""
+    """What the lists of a section of docs/ledger.md explain."""
     section = text("docs/ledger.md").partition(f"## {title}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
-    return set(re.findall(r"`([\w./]+)`", " ".join(rows)))
+    explained_ = re.findall(r"^- ((?:`[\w./]+`(?:, )?)+):", section, re.MULTILINE)
+    return set(re.findall(r"`([\w./]+)`", " ".join(explained_)))
 
 
 def test_every_key_of_the_ledger_is_explained(tmp_path):
