@@ -374,11 +374,11 @@ def test_every_key_is_explained(fedamp, subtests):
 ANSWERS = [
     (),
     ("--data", "diabetes", "--unit", "sample"),
-    pytest.param(("--data", "segments", "--epsilon", 2), marks=pytest.mark.slow),
+    ("--data", "segments", "--epsilon", 2),
 ]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ANSWERS)
 def test_a_new_scenario_has_nothing_off(fedamp, tmp_path, answers):
     file = tmp_path / "mine.yaml"

@@ -189,6 +189,7 @@ def test_what_no_accountant_could_answer_is_refused(fedamp, tmp_path, override):
     refused(fedamp("privacy", write_small(tmp_path), "--set", override), OUT_OF_RANGE[override])
 
 
+@pytest.mark.slow
 def test_the_cost_of_the_longest_run_is_answered_in_seconds(fedamp, tmp_path):
     scenario = write_small(tmp_path, "rounds=1000000", "check_in={scheme: all}", "privacy.noise_multiplier=3000")
     since = process_time()

@@ -171,6 +171,7 @@ def test_the_versions_of_flower_that_doctor_wants_are_those_that_are_installed()
     assert flower.specifier == SpecifierSet(f">={low},<{high}")
 
 
+@pytest.mark.few(0, 2)
 @pytest.mark.parametrize(
     ("act", "large"),
     [

@@ -73,6 +73,7 @@ def test_a_units_numbers_are_its_own(how):
     assert any((another[name] != update).any() for name, update in alone.items())
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize(
     ("how", "submodels"),
     [

@@ -320,6 +320,7 @@ def test_by_default_all_that_a_node_is_told_is_the_same(place):
     assert one[2]["epsilon_nodes"] == one[2]["whole_run_epsilon"]
 
 
+@pytest.mark.slow
 def test_without_dummies_the_counters_tell_and_nodes_are_charged_unamplified(place):
     one, other = (told_in(place, scenario(place, seed, dummies=False)) for seed in two_seeds(place))
     assert abs(one[1][3][0] - other[1][3][0]) > 1000  # the first look of round 1

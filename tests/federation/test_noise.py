@@ -78,6 +78,7 @@ def test_bands_are_compared_by_the_noise_of_both_models_and_of_single_rounds(cli
     assert make_plan(scenario, 60).bands == min(errors, key=errors.get) > 1
 
 
+@pytest.mark.slow
 def test_the_noise_in_the_model_is_told_beside_independent_noise():
     cost = privacy_cost(small("rounds=24", CLASSES, BUDGET))
     assert cost["prefix_noise"]["over_independent"] < 0.8

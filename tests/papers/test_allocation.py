@@ -77,6 +77,7 @@ def test_every_bound_of_figures_4_and_5_is_above_ours_in_its_direction(noise):
             assert ours <= allocation_directions.epsilon(bound, noise, setting, direction) * 1.001, (bound, direction)
 
 
+@pytest.mark.slow
 @pytest.mark.statement("allocation", "Lemma F.1")
 def test_the_numerical_law_is_a_simulated_mean_of_ratios():
     """Lemma F.1, 1 of 100 rounds, remove direction, at a delta that samples can see."""

@@ -73,6 +73,7 @@ def test_the_example_against_the_sum_over_steps_is_two_gaussians():
     assert revealed == pytest.approx(gaussian_epsilon(DELTA, 1 / math.sqrt(1 / 0.5**2 + 1 / 2**2 + step)), rel=5e-4)
 
 
+@pytest.mark.slow
 def test_curves_grow_and_end_at_what_both_models_cost():
     portfolio = Portfolio((0.5, 2.0), (12, 12), 0.05, (0.1, 0.1))
     weights = simplex(2, 2)
@@ -289,6 +290,7 @@ def test_the_portfolios_step_is_fedamps():
     np.testing.assert_allclose(ours, merged.rdp(ORDERS[ORDERS % 1 == 0]), rtol=1e-8)
 
 
+@pytest.mark.few(1)
 @pytest.mark.statement("merging", "Theorem 5.1", "Algorithm 1", "Algorithm 2")
 @pytest.mark.parametrize("weights", [(0.6, 0.4), (0.0, 1.0)])
 def test_selection_is_theorem_5_1_and_below_its_conversion(weights):

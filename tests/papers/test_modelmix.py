@@ -129,6 +129,7 @@ def test_composition_by_renyi_divergence(noise, rounds):
         assert Repeat(mechanism, rounds).epsilon(DELTA).upper <= bound * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.statement("modelmix", "Theorem B.1", "Theorem 3.2")
 @pytest.mark.parametrize(("mixing", "scale"), [(False, 300.0), (True, 450.0)])
 def test_clipped_descent_at_a_low_sampling_rate_needs_another_factor(mixing, scale):

@@ -108,6 +108,7 @@ def test_latex_has_the_cells_of_the_table_and_nothing_that_latex_would_read(runs
     assert lines[0] == r"\begin{tabular}{lrrrrrr}"
 
 
+@pytest.mark.slow
 def test_pictures_are_written_in_the_formats_asked_for_the_same_each_time(runs, tmp_path):
     starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
     for name, kinds in (("a", tuple(starts)), ("b", ("pdf", "svg"))):

@@ -179,6 +179,7 @@ def quickstart(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_the_quickstart_without_noise_is_federated_averaging(quickstart, tmp_path):
     """Full batches and a clip that nothing reaches: then the model is the mean of what the clients would train."""
     (quickstart / "federation.yaml").write_text(

@@ -114,6 +114,7 @@ def test_no_noise_leads_out_of_the_range():
         assert np.all((np.array(found.deviation) > 0) & (np.array(found.deviation) <= [50, 5, 1e3]))
 
 
+@pytest.mark.slow
 def test_diabetes_is_predicted_as_well_as_with_public_numbers(tmp_path):
     """Columns as clinics store them; ranges that anybody knows. R2 of .28 against .30 by hand: within five hundredths.
 

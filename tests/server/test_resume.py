@@ -60,7 +60,7 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 SAMPLES = [(kind, 1, 9) for kind in STATEFUL if kind != "momentum"]
 
 
-@pytest.mark.few(0, 5, 7, 8, 9)
+@pytest.mark.few(0, 7, 9)
 @pytest.mark.parametrize(
     ("kind", "first", "every"),
     [("momentum", 0, 3), *(pytest.param("momentum", i, 3, marks=pytest.mark.slow) for i in (1, 2)), *SAMPLES],

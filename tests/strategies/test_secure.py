@@ -34,6 +34,7 @@ def assert_same_model(one, other):
         np.testing.assert_array_equal(array, other.state.parameters[name])
 
 
+@pytest.mark.few(0, 2)
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -49,6 +50,7 @@ def test_without_noise_the_model_is_the_plain_one_to_the_bit(tmp_path, overrides
     assert_same_model(secure, plain(PLAIN_NOISE, *overrides, rounds=2))
 
 
+@pytest.mark.few(0, 1, 2, 4, 6, 8)
 @pytest.mark.parametrize("exchange", ["keys", "shares", "masked", "agree", "unmask"])
 @pytest.mark.parametrize("how", ["dropped", "spoiled"])
 def test_a_node_that_fails_in_an_exchange_costs_its_own_sum_alone(tmp_path, exchange, how):

@@ -61,7 +61,7 @@ def test_with_nothing_hidden_the_adversary_reads_gaussians():
         assert kstest(ratios.sum(1).ravel(), "norm", (sign * 3 / 8, math.sqrt(3) / 2)).pvalue > 1e-3
 
 
-@pytest.mark.few(0, 1, 2, 4, 5, 7, 8, 9, 10)
+@pytest.mark.few(0, 2, 4, 5, 8, 10)
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "all"])
 def test_the_right_code_is_not_refuted(name):
     found = audit(small(*SCENARIOS[name]), repetitions=30, rounds=3)
@@ -80,6 +80,7 @@ STRONG = {
 }
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("noise", STRONG)
 def test_a_strong_leak_is_seen_though_it_is_charged(noise):
     scenario = small(*STRONG[noise], "privacy.noise_multiplier=0.25")
@@ -87,8 +88,7 @@ def test_a_strong_leak_is_seen_though_it_is_charged(noise):
     assert not found.refuted
     # The truth is 24. Of 150 guesses all may be right, which noise of up to 0.36 gives one time in twenty: epsilon 15.
     assert 10 < found.lower(found.guesses[0]) < found.charged.upper
-    if noise == "independent":
-        json.dumps(found.to_json(), allow_nan=False)  # infinite ends are null
+    json.dumps(found.to_json(), allow_nan=False)  # infinite ends are null
 
 
 NOT_AUDITED = [

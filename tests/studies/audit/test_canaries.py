@@ -81,6 +81,7 @@ def test_right_code_is_not_refuted_and_the_attack_comes_near_the_charge():
     assert [each["attack"] for each in answer["findings"]] == ["all models", "the last model"]
 
 
+@pytest.mark.few(0, 2)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_mistake_is_found_in_one_run(name, monkeypatch):
     """By 300 guesses: each mistake is more than five standard errors away, so noise without a seed changes nothing."""

@@ -44,6 +44,7 @@ HARDER = {"noise", "noise, a sample", "clip by array", "kept submodel", "resched
 SLOW = HARDER | {"fixed submodel", "no dropout", "poisson"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PLANTED])
 def test_what_is_planted_is_found_and_is_not_there_without(name, monkeypatch):
     plant, overrides = PLANTED[name]
