@@ -136,7 +136,7 @@ def scenario_of(task: str, epsilon: float, bands: int | str, seed: int) -> Scena
 
 def score(scenario: Scenario) -> float:
     """Test accuracy, or the share of variance that is explained, in percent."""
-    found = trained_alone(scenario, False) if scenario.model.local else train(prepare(scenario), False)
+    found = trained_alone(scenario, False) if scenario.model.local else train(prepare(scenario), False)[False]
     return 100 * found[0]
 
 

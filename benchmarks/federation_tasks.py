@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.adapters import BASE
+from benchmarks.adapters import BASE, NEAR, TARGETS, near
 from benchmarks.training import fashion_mnist
 from fedamp.data.table import places_of
+from fedamp.data.texts import CHARACTERS
 from fedamp.federation import reader
 
 Sections = dict[str, Any]
@@ -220,20 +221,35 @@ _STILL = ("poisson-still", "modelmix")
 _PARTS = ("none", "unamplified", "poisson", "balanced", "split-2", "split-2-bare", "split-2-work", "narrow")
 
 
-def _lora(rank: int) -> Sections:
+def _lora(rank: int, base: Path = BASE, **options: str) -> Sections:
+    # Public factors lie where inputs are large: their clients would overshoot with the scale of random ones.
+    scale = 0.5 if options else 2
     return {
         "name": "transformers:GPT2LMHeadModel",
-        "vocabulary": 96,
-        "initial": str(BASE),
+        "vocabulary": CHARACTERS,
+        "initial": str(base),
         "options": {
-            "lora": {
-                "r": rank,
-                "lora_alpha": 2 * rank,
-                "target_modules": ["c_attn", "c_proj", "c_fc"],
-                "fan_in_fan_out": True,
-            }
+            "lora": {"r": rank, "lora_alpha": scale * rank, "target_modules": TARGETS, "fan_in_fan_out": True},
+            **options,
         },
     }
+
+
+FROZEN, MIDDLE = {"model": _lora(4, NEAR, factors="frozen")}, {"model": _lora(10, NEAR, factors="middle")}
+FACTORS = {
+    "none": Scheme("both factors, without noise", {}, private=False),
+    "none-frozen": Scheme("A frozen, without noise", FROZEN, private=False),
+    "none-middle": Scheme("a matrix between, without noise", MIDDLE, private=False),
+    "balanced": Scheme("both factors", {}),
+    "narrow": Scheme("both factors, of rank 1", {"model": _lora(1, NEAR)}),
+    "frozen": Scheme("A frozen", FROZEN),
+    "middle": Scheme("a matrix between", MIDDLE),
+}
+
+
+def _texts_of_others(tuning: bool) -> Sections:
+    near()
+    return _texts(tuning)
 
 
 TASKS = {
@@ -308,6 +324,16 @@ TASKS = {
         _federation(24, 2, model=_lora(4), client={**_TOKENS, "learning_rate": 0.5}),
         _texts,
         among(24, 2, HALF, {"model": _lora(2)}, tuple(name for name in _PARTS if name != "poisson")),
+        (2.0,),
+        (1, 2, 3),
+        validation=True,
+    ),
+    "factors": Task(
+        "next characters of 1,906 people and teams, LoRA on a small GPT-2 that has read other texts of this kind",
+        1906,
+        _federation(12, 1, model=_lora(4, NEAR), client={**_TOKENS, "learning_rate": 0.5}),
+        _texts_of_others,
+        FACTORS,
         (2.0,),
         (1, 2, 3),
         validation=True,

@@ -5,7 +5,8 @@
     python -m benchmarks.federations --show         tables and pictures of the stored results
 
 Every scheme is tuned alike: its rate, a power of two, by the score on records that nobody trains on and that the test
-leaves out, until both neighbours of the best rate are worse. Then it trains once a seed, and is tested on the test set.
+leaves out, until both neighbours of the best rate are worse. Without noise a rate at which some seed diverged is not
+taken (the next call goes on below it). Then it trains once a seed, and is tested on the test set.
 Every run is a line of ``benchmarks/results/federations.jsonl``. From these come the tables of docs/federations.md, an
 extract of them in the README, and two pictures in ``docs/images``. The tasks are in ``federation_tasks.py``.
 """
@@ -138,30 +139,41 @@ class Bench:
         lines = file.read_text().splitlines() if file.exists() else []
         self.runs = [Run(**json.loads(line)) for line in lines]
 
+    def known(self, cell: Cell, rate: int, seed: int, tuning: bool) -> Run | None:
+        """The run, if it has been made."""
+        asked = (*asdict(cell).values(), rate, seed, tuning)
+        made = ((each.task, each.scheme, each.epsilon, each.rate, each.seed, each.tuning) for each in self.runs)
+        return next((run for run, found in zip(self.runs, made, strict=True) if found == asked), None)
+
     def run(self, cell: Cell, rate: int, seed: int, tuning: bool) -> Run:
         """A run, made unless there is one."""
-        asked = (cell.task, cell.scheme, cell.epsilon, rate, seed, tuning)
-        for known in self.runs:
-            if (known.task, known.scheme, known.epsilon, known.rate, known.seed, known.tuning) == asked:
-                return known
+        if known := self.known(cell, rate, seed, tuning):
+            return known
         noise = noise_of(cell)
         start = process_time()
         scenario = cell.to_run(tuning, rate, seed, noise)
         if self._quick:
             scenario = scenario.model_copy(update={"rounds": 3})
-        score, last = trained_alone(scenario, tuning) if TASKS[cell.task].personal else train(prepare(scenario), tuning)
-        done = Run(**asdict(cell), rate=rate, seed=seed, tuning=tuning, noise_multiplier=noise, score=score,
-                   last=last, seconds=round(process_time() - start, 2))  # fmt: skip
-        self.runs.append(done)
-        with self.file.open("a") as file:
-            file.write(json.dumps(asdict(done)) + "\n")
-        print(json.dumps(asdict(done)), flush=True)
-        return done
+        alone = TASKS[cell.task].personal
+        scores = {tuning: trained_alone(scenario, tuning)} if alone else train(prepare(scenario), tuning)
+        seconds = round(process_time() - start, 2)
+        for which, (score, last) in scores.items():
+            if not self.known(cell, rate, seed, which):
+                done = Run(**asdict(cell), rate=rate, seed=seed, tuning=which, noise_multiplier=noise, score=score,
+                           last=last, seconds=seconds if which == tuning else 0.0)  # fmt: skip
+                self.runs.append(done)
+                with self.file.open("a") as file:
+                    file.write(json.dumps(asdict(done)) + "\n")
+                print(json.dumps(asdict(done)), flush=True)
+        return self.run(cell, rate, seed, tuning)
 
     def best_rate(self, cell: Cell, start: int) -> int:
         """The rate with the highest score, which no neighbour exceeds."""
         while True:
-            best = best_power(lambda rate: self.run(cell, rate, 1, True).score, start)
+            best = best_power(
+                lambda rate: -math.inf if diverged(self.runs, cell, rate) else self.run(cell, rate, 1, True).score,
+                start,
+            )
             start = best_rates(self.runs)[cell]
             if start == best:  # else an earlier search has found a higher peak
                 return best
@@ -170,22 +182,40 @@ class Bench:
 def best_rates(runs: Iterable[Run]) -> dict[Cell, int]:
     """The rate of each cell that tuning found best."""
     best: dict[Cell, Run] = {}
+    runs = list(runs)
     for run in runs:
         cell = Cell(run.task, run.scheme, run.epsilon)
-        if run.tuning and (cell not in best or run.score > best[cell].score):
+        better = cell not in best or run.score > best[cell].score
+        if run.tuning and better and not diverged(runs, cell, run.rate):
             best[cell] = run
     return {cell: run.rate for cell, run in best.items()}
 
 
-def train(prepared: RunInputs, tuning: bool) -> tuple[float, float]:
-    """Score of the averaged and of the last model."""
+def diverged(runs: Sequence[Run], cell: Cell, rate: int) -> bool:
+    """Whether a training without noise ended at less than half of what the cell reaches: no noise says so before."""
+    if cell.epsilon is not None:
+        return False
+    of_cell = [run for run in runs if (run.task, run.scheme, run.epsilon) == (cell.task, cell.scheme, None)]
+    return any(run.rate == rate and run.score < max(run.score for run in of_cell) / 2 for run in of_cell)
+
+
+def train(prepared: RunInputs, tuning: bool) -> dict[bool, tuple[float, float]]:
+    """Scores of the averaged and of the last model, by whether rates are chosen by these records.
+
+    Where the loader's test records are both the validation and the test, one training tells both.
+    """
     strategy = prepared.strategy(prepared.state)
     with SerialGrid(CLIENT_APP) as grid:
         for round_ in range(1, prepared.plan.scenario.rounds + 1):
             strategy.release(round_, ask(strategy, grid, round_))
     state = strategy.state
-    records = prepared.validation if tuning and len(prepared.validation[1]) else prepared.test
-    return prepared.evaluate(state.model, records).score, prepared.evaluate(state.parameters, records).score
+    records = {tuning: prepared.test}
+    if len(prepared.validation[1]):
+        records = {True: prepared.validation, False: prepared.test}
+    return {
+        which: (prepared.evaluate(state.model, each).score, prepared.evaluate(state.parameters, each).score)
+        for which, each in records.items()
+    }
 
 
 def trained_alone(scenario: Scenario, tuning: bool) -> tuple[float, float]:
@@ -206,8 +236,9 @@ def trained_alone(scenario: Scenario, tuning: bool) -> tuple[float, float]:
 def cells(task: str) -> Iterator[Cell]:
     """All of a task: schemes side by side, so that what is there can be compared; the extreme budgets first."""
     schemes, epsilons = TASKS[task].schemes, TASKS[task].epsilons
-    if "none" in schemes:
-        yield Cell(task, "none", None)
+    for name, scheme in schemes.items():
+        if not scheme.private:
+            yield Cell(task, name, None)
     for epsilon in dict.fromkeys((epsilons[0], epsilons[-1], *epsilons)):
         for name, scheme in schemes.items():
             if scheme.private:

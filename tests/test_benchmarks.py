@@ -76,9 +76,10 @@ def test_a_comparison_without_fedamp_keeps_the_figures_that_are_stored(tmp_path,
 
 @pytest.fixture
 def tasks(monkeypatch, tmp_path):
-    """The tasks, without the features of Fashion-MNIST: they take half a minute, and no scenario reads them."""
+    """The tasks, without features of Fashion-MNIST and a trained base: they take long, and no scenario reads them."""
     monkeypatch.syspath_prepend(str(federations.SHIPPED))
     monkeypatch.setattr(federation_tasks, "folders", lambda: {True: tmp_path / "tuning", False: tmp_path / "test"})
+    monkeypatch.setattr(federation_tasks, "near", lambda: None)
     return TASKS
 
 

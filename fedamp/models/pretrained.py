@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fedamp.errors import ModelError, one_line
@@ -25,6 +25,8 @@ from fedamp.models.units import Units
 
 _IN_FOLDERS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin")  # of Hugging Face
 _PICKLES = (".pt", ".pth", ".bin")
+_FACTORS = "factors.safetensors"  # of adapters, in the folder of ``model.initial``: names as ``peft`` saves them
+Factors = Literal["both", "frozen", "middle"]  # what is trained of an adapter B A
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -203,34 +205,124 @@ def _starts_at_zero(model: Logits) -> bool:
 
 
 def ranks(module: nn.Module) -> list[Units]:
-    """The ranks of LoRA adapters as nodes: rank j owns row j of A and column j of B."""
-    found = []
+    """The ranks of LoRA adapters as nodes: rank j owns row j of A, or of the middle matrix, and column j of B."""
+    found, trained = [], {name for name, value in module.named_parameters() if value.requires_grad}
     for path, submodule in module.named_modules():
         for adapter, first in getattr(submodule, "lora_A", {}).items():
             name = f"{path}.lora_A.{adapter}"
-            owned = {f"{name}.weight": 0, f"{path}.lora_B.{adapter}.weight": 1}
-            found.append(Units(layer=path, count=first.out_features, owned=owned, output=name, along=-1))
+            owned = {f"{name}.weight": 0, f"{name}.middle": 0, f"{path}.lora_B.{adapter}.weight": 1}
+            owned = {each: dimension for each, dimension in owned.items() if each in trained}
+            found.append(Units(layer=path, count=len(first.weight), owned=owned, output=name, along=-1))
     return found
+
+
+class Middle(nn.Module):
+    """In the place of an adapter's A: a small trained matrix, which starts at zero, behind a frozen factor.
+
+    Args:
+        first: that factor, [rank, inputs].
+    """
+
+    first: Tensor
+
+    def __init__(self, first: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("first", first)
+        self.middle = nn.Parameter(torch.zeros(len(first), len(first)))
+        self.register_state_dict_post_hook(_with_product)  # type: ignore[no-untyped-call]
+
+    @property
+    def weight(self) -> Tensor:
+        """A, which ``peft`` merges."""
+        return self.middle @ self.first
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs @ self.first.T) @ self.middle.T
+
+
+def _with_product(module: Middle, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    state[f"{prefix}weight"] = module.weight.detach()  # which ``peft`` saves
+
+
+def _freeze_factors(network: nn.Module, trained: Factors, place: Path) -> None:
+    """Freeze A of all adapters (FFA-LoRA, arXiv 2403.12313), or A and B around a trained matrix (Fed-SB, 2502.15436).
+
+    Noise on both factors is multiplied with noise; here it enters the weights linearly, and on fewer numbers.
+    """
+    if trained not in get_args(Factors):
+        raise ValueError(f"factors: {trained!r}; expected: {', '.join(get_args(Factors))}")
+    given = load_file(place) if trained != "both" and place.is_file() else {}
+    if trained == "middle" and not given:
+        raise ValueError(f"factors: {place} is not there; fedamp.models.pretrained.write_factors makes it")
+    for path, layer in network.named_modules() if trained != "both" else ():
+        if getattr(layer, "lora_embedding_A", None):
+            raise ValueError(f"factors: {path} is no linear layer; expected: lora.target_modules that are")
+        for adapter, first in [*getattr(layer, "lora_A", {}).items()]:
+            last, rank = layer.lora_B[adapter], len(first.weight)
+            before, behind = (given.get(f"{path}.lora_{side}.weight", torch.ones(0, 0)) for side in "AB")
+            if first.weight.dim() != 2 or (given and min(len(before), behind.shape[1]) < rank):
+                raise ValueError(f"factors: {path} is no linear layer, or {place} has none of rank {rank} for it")
+            if given:
+                first.weight.data.copy_(before[:rank])
+                last.weight.data.copy_(behind[:, :rank] if trained == "middle" else last.weight)
+            first.requires_grad_(False)
+            if trained == "middle":
+                last.requires_grad_(False)
+                layer.lora_A[adapter] = Middle(first.weight.detach())
+
+
+def write_factors(config: Model, num_classes: int, other: Path) -> Path:
+    """Write the factors of adapters to the folder ``config.initial``, from public weights alone. Returns the file.
+
+    A and B hold the first singular vectors, as many as ``lora.r``, of the difference to the weights in ``other``, the
+    same network before or after training on public records. After one step it is the first gradient (Fed-SB, arXiv
+    2502.15436). A client's records must not have been among them: nothing here is charged.
+
+    Args:
+        config: a model of ``transformers`` with ``lora`` among its options.
+        other: a folder of Hugging Face.
+    """
+    options = {name: value for name, value in config.options.items() if name != "factors"}
+    changes = ({"options": options}, {"options": options, "initial": str(other)})
+    models = [
+        from_transformers(config.model_copy(update=each), num_classes).get_submodule("network") for each in changes
+    ]
+    layers: Any = [
+        {name: layer for name, layer in each.named_modules() if getattr(layer, "lora_A", None)} for each in models
+    ]
+    found = {}
+    for name, layer in layers[0].items():
+        change = layer.get_base_layer().weight.detach() - layers[1][name].get_base_layer().weight.detach()
+        left, _, right = torch.linalg.svd((change.T if layer.fan_in_fan_out else change).double(), full_matrices=False)
+        rank = len(next(iter(layer.lora_A.values())).weight)
+        found[f"{name}.lora_A.weight"] = right[:rank].float().contiguous()
+        found[f"{name}.lora_B.weight"] = left[:, :rank].float().contiguous()
+    place = place_of(config.initial or "") / _FACTORS
+    save_file(found, place)
+    return place
 
 
 def from_transformers(config: Model, num_classes: int) -> nn.Module:
     """The network of a class of ``transformers``: from a folder (``model.initial``), or with random weights.
     ModelError: no such class, or it cannot be built; a library is not installed.
 
-    Options are those of the class's configuration, ``lora``: those of ``peft.LoraConfig``, and ``pad``: a token to
-    which no other one attends. Dropout is 0, batch norms become group norms, and attention is computed so that clients
-    can train together.
+    Options are those of the class's configuration, ``lora``: those of ``peft.LoraConfig``, ``factors``: what is trained
+    of its adapters, and ``pad``: a token to which no other one attends. Dropout is 0, batch norms become group norms,
+    and attention is computed so that clients can train together.
     """
     options = dict(config.options)
-    lora, pad = options.pop("lora", None), options.pop("pad", None)
+    lora, pad, factors = options.pop("lora", None), options.pop("pad", None), options.pop("factors", "both")
     try:
         with warnings.catch_warnings(), _silent():
             warnings.simplefilter("ignore")  # of one library about another
             network = _network(config, num_classes, options)
             _replace_batch_norm(network)
+            if lora is None and factors != "both":
+                raise ValueError(f"factors: {factors!r} of nothing; expected: lora")
             if lora is not None:
                 peft = importlib.import_module("peft")
                 network = peft.get_peft_model(network, peft.LoraConfig(**lora))
+                _freeze_factors(network, factors, place_of(config.initial or "") / _FACTORS)
     except ImportError as error:
         raise ModelError(f"model.name {config.name}: {one_line(error)}") from None
     except Exception as error:  # a library may raise anything

@@ -25,6 +25,7 @@ from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
+from fedamp.models.pretrained import Middle
 from fedamp.server.setup import prepare
 from tests.client.federation import order_of, task_of, trained
 from tests.federations import small
@@ -119,6 +120,15 @@ class Reading(nn.Module):
         return self.output(nn.functional.scaled_dot_product_attention(hidden, hidden, hidden)[:, -1])
 
 
+class Between(Odd):
+    """A small matrix between frozen factors."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__(input_shape, num_classes)
+        self.requires_grad_(False)
+        self.first = nn.Sequential(Middle(torch.randn(7, *input_shape)), nn.Linear(7, 33).requires_grad_(False))
+
+
 class Padded(nn.Module):
     """A token that stands for nothing, whose row has no gradient."""
 
@@ -138,9 +148,9 @@ HOT = {"steps": 20, "learning_rate": 3.0}  # training amplifies what rounding be
 DISJOINT = DisjointSubmodels(scheme="disjoint", count=2)
 DROPOUT = DropoutSubmodels(scheme="dropout", keep=0.5)
 TOKENS = {"loss": "token-cross-entropy", "steps": 2}
-OWN = "Odd", "Branching", "Reading"
+OWN = "Odd", "Branching", "Reading", "Between"
 PADDED = Model(name="tests.client.test_apart:Padded", vocabulary=5)
-ODD, BRANCHING, READING = (Model(name=f"tests.client.test_apart:{name}") for name in OWN)
+ODD, BRANCHING, READING, BETWEEN = (Model(name=f"tests.client.test_apart:{name}") for name in OWN)
 
 CASES = {
     "perceptron": Case(WIDE, (64,), HOT),
@@ -167,6 +177,7 @@ CASES = {
     "records, Adam": Case(WIDE, (30,), {"steps": 1, "optimizer": "adam"}, unit="sample"),
     "one's own": Case(ODD, (17,), HOT),
     "one's own, reading": Case(READING, (5, 3), {"steps": 3}),
+    "an adapter's middle": Case(BETWEEN, (13,), HOT),
     "one's own, one by one": Case(BRANCHING, (17,), {"steps": 4}),
 }
 

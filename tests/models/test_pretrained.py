@@ -1,11 +1,12 @@
 """Frozen weights, where they come from, and models of transformers with adapters of peft."""
 
+import copy
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fedamp
@@ -13,6 +14,7 @@ from fedamp.errors import ModelError
 from fedamp.models.masks import Masks
 from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters, pinned
+from fedamp.models.pretrained import write_factors
 from tests.models.splitting import refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks what transformers renames
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks wh
 SMALL = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 8, "bos_token_id": 0, "eos_token_id": 0}
 LORA = {"r": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True}
 GPT = {"name": "transformers:GPT2LMHeadModel", "vocabulary": 11}
+LAYER, FACTORS = "base_model.model.transformer.h.0.attn.c_attn", "factors.safetensors"
 
 
 @pytest.fixture(autouse=True)
@@ -136,18 +139,49 @@ def own(options=LORA):
     return peft.get_peft_model(transformers.GPT2LMHeadModel(settings), peft.LoraConfig(**options))
 
 
-def test_adapters_of_peft_train_as_they_do_there():
+@pytest.fixture
+def pretrained(tmp_path):
+    """A folder with a base and public factors, and the base by the libraries alone."""
+    torch.manual_seed(5)
+    network = own().unload()
+    network.save_pretrained(tmp_path / "pretrained")
+    own().unload().save_pretrained(tmp_path / "other")
+    write_factors(Model(**GPT, initial=str(tmp_path / "pretrained"), options={"lora": LORA}), 11, tmp_path / "other")
+    return tmp_path / "pretrained", network
+
+
+def test_factors_are_the_main_directions_of_a_public_change(pretrained):
+    """By another decomposition."""
+    folder, base = pretrained
+    name = "transformer.h.0.attn.c_attn.weight"
+    other = load_file(folder.parent / "other" / "model.safetensors")[name]
+    change = (base.get_parameter(name).detach() - other).double().numpy().T  # [outputs, inputs]
+    found = {name.split(".")[-2]: value.double().numpy() for name, value in load_file(folder / FACTORS).items()}
+    assert found["lora_A"].shape == (4, 16)
+    for each, squared in ((found["lora_A"].T, change.T @ change), (found["lora_B"], change @ change.T)):
+        np.testing.assert_allclose(each.T @ each, np.eye(4), atol=1e-6)  # stored as float32
+        main = np.linalg.eigh(squared)[1][:, :-5:-1]
+        np.testing.assert_allclose(each @ each.T, main @ main.T, atol=1e-3)  # float32's rounding over the gaps
+
+
+@pytest.mark.parametrize("factors", ["both", "frozen", "middle"])
+def test_adapters_of_peft_train_as_they_do_there(pretrained, factors):
     """A client's update after two steps, stacked with others, against torch's own SGD on the model of the libraries."""
+    import peft
+
     from fedamp.client.training import Trainer
     from fedamp.data import PaddedRecords
     from fedamp.federation.local_training import LocalTraining
     from fedamp.federation.losses import TokenCrossEntropy
     from fedamp.models.pieces import Piece
 
-    asked = Model(**GPT, options={**SMALL, "lora": LORA})
+    folder, base = pretrained
+    asked = Model(**GPT, initial=str(folder), options={"lora": LORA, "factors": factors})
     piece = Piece.whole(asked, (8,), 11)
     start = {name: torch.from_numpy(each) for name, each in initial_parameters(asked, (8,), 11, seed=3).items()}
-    assert {name.split(".")[-3] for name in start} == {"lora_A", "lora_B"}
+    sizes = {name.removeprefix(f"network.{LAYER}."): value.numel() for name, value in start.items()}
+    A, B, middle = "lora_A.default.weight", "lora_B.default.weight", "lora_A.default.middle"
+    assert sizes == {"both": {A: 4 * 16, B: 4 * 48}, "frozen": {B: 4 * 48}, "middle": {middle: 4 * 4}}[factors]
     generator = np.random.default_rng(0)
     records = generator.integers(0, 11, (3, 5, 8))
     labels = generator.integers(0, 11, (3, 5, 8))
@@ -157,36 +191,42 @@ def test_adapters_of_peft_train_as_they_do_there():
         start, PaddedRecords(records, labels, np.full(3, 5)), seeds
     )
     for client in range(3):
-        theirs = own()
-        state = dict(piece.module.state_dict()) | start
-        theirs.load_state_dict({name.removeprefix("network."): value for name, value in state.items()})
-        optimizer = torch.optim.SGD([each for each in theirs.parameters() if each.requires_grad], 0.5)
+        theirs = peft.get_peft_model(copy.deepcopy(base), peft.LoraConfig(**LORA))
+        state = {name.removeprefix("network."): value for name, value in piece.module.state_dict().items()}
+        state |= {name.removeprefix("network."): value for name, value in start.items()}
+        theirs.load_state_dict({name: state[name] for name in theirs.state_dict()})
+        trainable = [(name, value) for name, value in theirs.named_parameters() if value.requires_grad]
+        values = {name.removeprefix(f"{LAYER}."): value for name, value in trainable}
+        first, between = load_file(folder / FACTORS)[f"{LAYER}.lora_A.weight"], torch.zeros(4, 4)
         for _ in range(2):
-            optimizer.zero_grad()
+            theirs.zero_grad()
             logits = theirs(torch.from_numpy(records[client])).logits
             nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels[client]).flatten()).backward()
-            optimizer.step()
-        for name, value in theirs.named_parameters():
-            if value.requires_grad:
-                update = trained.updates[f"network.{name}"][client]
-                assert torch.allclose(update, value.detach() - start[f"network.{name}"], atol=1e-6), name
-                assert update.abs().max() > 1e-4 or "lora_A" in name
-
-
-@pytest.fixture
-def pretrained(tmp_path):
-    torch.manual_seed(5)
-    network = own().unload()
-    network.save_pretrained(tmp_path / "pretrained")
-    return tmp_path / "pretrained", network
+            if factors == "middle":  # A = between @ first
+                between -= 0.5 * values[A].grad @ first.T
+                values[A].data = between @ first
+            else:
+                for name, value in values.items():
+                    value.data -= 0.5 * value.grad * (name == B or factors == "both")
+        for name, value in ({middle: between} if factors == "middle" else values).items():
+            update = trained.updates.get(f"network.{LAYER}.{name}", torch.zeros(client + 1, 1))[client]
+            assert torch.allclose(update, value.detach() - state[f"{LAYER}.{name}"], atol=1e-6), name
+            assert update.abs().max() > 1e-4 or name == A
 
 
 @pytest.mark.few(0)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
-    "submodels", [{"scheme": "none"}, {"scheme": "disjoint", "count": 2, "unowned": "partitioned"}]
+    ("factors", "count", "submodels"),
+    [
+        ("both", 4 * (16 + 48), {"scheme": "none"}),  # ranks of A and B
+        ("both", 4 * (16 + 48), {"scheme": "disjoint", "count": 2, "unowned": "partitioned"}),
+        ("frozen", 4 * 48, {"scheme": "disjoint", "count": 2, "unowned": "partitioned"}),
+        ("middle", 4 * 4, {"scheme": "none"}),
+        ("middle", 4 * 4, {"scheme": "disjoint", "count": 2, "unowned": "partitioned"}),
+    ],
 )
-def test_a_run_trains_adapters_alone_and_goes_back_to_peft(tmp_path, pretrained, submodels):
+def test_a_run_trains_adapters_alone_and_goes_back_to_peft(tmp_path, pretrained, factors, count, submodels):
     import peft
 
     folder, base = pretrained
@@ -196,7 +236,7 @@ def test_a_run_trains_adapters_alone_and_goes_back_to_peft(tmp_path, pretrained,
         name="lora",
         data=(x[:50], y[:50], np.arange(50) // 5),
         test=(x[50:], y[50:]),
-        model={**GPT, "initial": str(folder), "options": {"lora": LORA}},
+        model={**GPT, "initial": str(folder), "options": {"lora": LORA, "factors": factors}},
         rounds=3,
         check_in={"scheme": "balanced", "k": 2},
         submodels=submodels,
@@ -205,7 +245,8 @@ def test_a_run_trains_adapters_alone_and_goes_back_to_peft(tmp_path, pretrained,
         engine={"kind": "serial"},
         out=tmp_path / "run",
     )
-    assert run.summary.parameters == 4 * (16 + 48)  # ranks of A and B
+    assert run.summary.parameters == count
+    assert run.summary.cost.bytes_per_check_in == 12 * count
     assert run.ledger.frozen_sha256
     trained = run.model().network
     with warnings.catch_warnings():
@@ -217,6 +258,28 @@ def test_a_run_trains_adapters_alone_and_goes_back_to_peft(tmp_path, pretrained,
         # The libraries alone compute attention by another kernel.
         assert torch.allclose(again(tokens).logits, trained(tokens).logits, atol=1e-5)
         assert not torch.allclose(trained(tokens).logits, trained.unload()(tokens).logits, atol=1e-4)
+
+
+def test_factors_that_are_not_there_or_have_changed_are_refused(pretrained):
+    folder, *_ = pretrained
+    asked = Model(**GPT, initial=str(folder), options={"lora": LORA, "factors": "middle"})
+    pin = pinned(asked, (8,), 11).frozen_sha256
+    for options, message in [
+        ({"lora": LORA, "factors": "none"}, "'none'; expected: both, frozen, middle"),
+        ({"factors": "middle"}, "'middle' of nothing; expected: lora"),
+        ({"lora": LORA | {"r": 5}, "factors": "middle"}, "none of rank 5 for it"),
+        ({"lora": LORA | {"target_modules": ["wte"]}, "factors": "frozen"}, "wte is no linear layer"),
+        ({"lora": LORA | {"target_modules": ["c_fc"]}, "factors": "middle"}, "none of rank 4 for it"),
+    ]:
+        with refused(f"cannot be built with .*{message}"):
+            build(asked.model_copy(update={"options": options}), (8,), 11)
+    tensors = load_file(folder / FACTORS)
+    save_file({name: -value for name, value in tensors.items()}, folder / FACTORS)
+    with refused(f"frozen weights .* expected: {pin}"):
+        build(asked.model_copy(update={"frozen_sha256": pin}), (8,), 11)
+    (folder / FACTORS).unlink()
+    with refused("factors.safetensors is not there; fedamp.models.pretrained.write_factors makes it"):
+        build(asked, (8,), 11)
 
 
 def test_what_the_library_does_not_know_is_refused():
