@@ -169,6 +169,7 @@ def tune(
     Raises:
         InputError: nothing was run; one line that says what is wrong.
         FedampError: trials have not come to their end; the same call resumes them.
+        Interrupted: Ctrl-C; the same call resumes the trials.
     """
     from fedamp.studies.tune import tune
 

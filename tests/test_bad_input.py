@@ -45,6 +45,7 @@ COMMANDS = {
     "run": "Missing argument 'SCENARIO'",
     "run digits --sett rounds=1": "--set",
     "run digits --resum": "--resume",
+    "run digits --canaries 9": "No such option '--canaries'; expected: --set privacy.canaries=NUMBER",
     "run digits --set": "--set",
     "run digits --set rounds": "--set rounds: expected: key.path=value",
     "run digits --set rounds=-3": "--set rounds=-3",

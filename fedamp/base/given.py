@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from fedamp.base.files import temporary_folder
+from fedamp.base.files import home, temporary_folder
 from fedamp.errors import InputError, one_line
 
 PREFIX = "given:"
@@ -55,8 +55,7 @@ def writing() -> Iterator[Path]:
 
 def digest(parts: Iterable[bytes]) -> str:
     """HMAC of SHA-256 under the key of this user, ``given.key``; InputError: it cannot be read or made."""
-    home = os.environ.get("FEDAMP_HOME")
-    file = (Path(home) if home else Path.home() / ".config" / "fedamp") / "given.key"
+    file = home() / "given.key"
     try:
         if not file.exists():
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -60,9 +60,6 @@ def run(
     known_seed: Annotated[
         bool | None, Option("--known-seed/--secret-seed", help="known: the noise follows from seed, for research only")
     ] = None,
-    canaries: Annotated[
-        int | None, Option(help="units of nobody, in or out by secret coins, for fedamp audit RUN", min=0)
-    ] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="print only the run folder")] = False,
     as_json: Annotated[bool, Option("--json", help="a line of JSON for every round, and for the summary")] = False,
     anyway: Annotated[bool, Option("--anyway", help="run what fedamp check finds hopeless")] = False,
@@ -74,7 +71,6 @@ def run(
 
     overrides += [] if engine is None else [f"engine.kind={engine}"]
     overrides += [] if known_seed is None else [f"known_seed={str(known_seed).lower()}"]
-    overrides += [] if canaries is None else [f"privacy.canaries={canaries}"]
     scenario_ = load_scenario(scenario, overrides)
     progress = JsonLines() if as_json else Silence() if quiet else RunProgress(terminal.err)
     checks = Forewarning(None if resume else anyway)
@@ -261,7 +257,8 @@ def merge(
 @app.command()
 def audit(
     scenarios: Annotated[
-        list[str], Argument(metavar="SCENARIO|RUN...", help="a scenario; or a run with --canaries, or a series of them")
+        list[str],
+        Argument(metavar="SCENARIO|RUN...", help="a scenario; or a run with canaries, or a series"),
     ],
     overrides: Overrides,
     repetitions: Annotated[int, Option(help="trials with the canary, and trials without it")] = 500,
@@ -273,25 +270,20 @@ def audit(
 ) -> None:
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
     from fedamp.report.progress import audit_progress
-    from fedamp.report.tables import audit_table, sensitivity_table
     from fedamp.studies.audit import Audit, Sensitivity, audit, audit_runs, sensitivity
 
     found: Audit | Sensitivity
     if all(Path(each).is_dir() for each in scenarios):
         found = audit_runs([Path(each) for each in scenarios])
-        print_answer(found.to_json(), as_json, audit_table)
-        if found.refuted:
-            raise FedampError(found.refutation())
-        return
-    if len(scenarios) > 1:
+    elif len(scenarios) > 1:
         raise InputError(f"{scenarios[1]}: a second scenario; expected: one scenario, or folders of runs")
-    with audit_progress(terminal.err) as progress:
-        scenario_ = load_scenario(scenarios[0], overrides)
-        if by_sensitivity:
-            found = sensitivity(scenario_, repetitions, rounds, progress)
-        else:
-            found = audit(scenario_, repetitions, rounds, progress=progress)
-    print_answer(found.to_json(), as_json, sensitivity_table if by_sensitivity else audit_table)
+    else:
+        with audit_progress(terminal.err) as progress:
+            attack = sensitivity if by_sensitivity else audit
+            found = attack(load_scenario(scenarios[0], overrides), repetitions, rounds, progress)
+    print_answer(
+        found.to_json(), as_json, tables.sensitivity_table if isinstance(found, Sensitivity) else tables.audit_table
+    )
     if found.refuted:
         raise FedampError(found.refutation())
 
@@ -345,14 +337,11 @@ def list_scenarios() -> None:
 @shipped.command()
 def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
     """A scenario with every default, and how many records its clients have."""
-    from fedamp import rng
-    from fedamp.federation.losses import form_of
+    from fedamp.federation.losses import records_of
 
     loaded = load_scenario(scenario, overrides)
     print(loaded.to_yaml())
-    form = form_of(loaded.client, loaded.model)
-    dataset = loaded.data.load(rng.public_seed(loaded.seed, "data"), Path(), form)
-    out.print(tables.partition_summary(dataset.label_counts(0)))
+    out.print(tables.partition_summary(records_of(loaded).label_counts(0)))
 
 
 @shipped.command()

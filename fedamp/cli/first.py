@@ -101,10 +101,9 @@ def _sizes(asked: "Scenario") -> "tuple[NDArray[np.int64], int]":
     """Number of records of each client that is here, and how many clients cannot train."""
     import numpy as np
 
-    from fedamp import rng
-    from fedamp.federation.losses import form_of
+    from fedamp.federation.losses import records_of
 
-    dataset = asked.data.load(rng.public_seed(asked.seed, "data"), Path(), form_of(asked.client, asked.model))
+    dataset = records_of(asked)
     here = np.arange(dataset.num_clients) if dataset.hosted is None else dataset.hosted
     return dataset.sizes(here), int(dataset.cannot_train(here).sum())
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from fedamp.report.comparison import Published
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# Options of older versions, and what stands in their place.
+REMOVED = {
+    "--canaries": "expected: --set privacy.canaries=NUMBER",
+}
 # NO_COLOR: no italics nor bold either; rich would keep them.
 PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
 
@@ -180,7 +184,8 @@ def _status_of(app: Typer) -> int:
         return error.exit_code
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fedamp"
-        return _fail(f"error: {error.format_message().rstrip('.')}; see {command} --help", error.exit_code)
+        instead = REMOVED.get(getattr(error, "option_name", ""), f"see {command} --help")
+        return _fail(f"error: {error.format_message().rstrip('.')}; {instead}", error.exit_code)
     except FedampError as error:
         return _fail(f"{error.kind}: {error}", error.exit_code)
     except BrokenPipeError:  # Python would complain again when it closes standard output

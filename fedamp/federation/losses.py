@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from fedamp import rng
 from fedamp.base import given
+from fedamp.data.dataset import DataSection, Dataset
 from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form, Labels
 from fedamp.errors import DataError, FederationError, InputError, ModelError, one_line
 from fedamp.federation.local_training import LocalTraining
@@ -352,3 +354,9 @@ def loss_of(client: LocalTraining, model: Model) -> Loss:
 def form_of(client: LocalTraining, model: Model) -> Form:
     """The form of records that a scenario's task expects."""
     return Form(loss_of(client, model).labels, model.vocabulary, client.max_records)
+
+
+def records_of(scenario: "Scenario", data: DataSection | None = None) -> Dataset:
+    """A scenario's data set, or that of another ``data`` section in its place; DataError: it cannot be read."""
+    form = form_of(scenario.client, scenario.model)
+    return (data or scenario.data).load(rng.public_seed(scenario.seed, "data"), Path(), form)

@@ -1,9 +1,7 @@
 """A scenario as ``fedamp.load`` returns it: it shows how its records are partitioned."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedamp import rng
 from fedamp.errors import needs_extras
 from fedamp.federation import scenario
 
@@ -27,11 +25,10 @@ class Scenario(scenario.Scenario):
 
         InputError: the records are not there.
         """
-        from fedamp.federation.losses import form_of
+        from fedamp.federation.losses import records_of
 
         with needs_extras():
             from fedamp.report.pictures import partition_picture
 
-        form, seed = form_of(self.client, self.model), rng.public_seed(self.seed, "data")
         is_public = self.data.name in PUBLIC and not getattr(self.data, "path", None)
-        return partition_picture(self.data.load(seed, Path(), form).label_counts(clients), self.name, is_public)
+        return partition_picture(records_of(self).label_counts(clients), self.name, is_public)

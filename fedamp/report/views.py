@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console, RenderableType
 
-from fedamp import rng
 from fedamp.base.devices import one_thread
 from fedamp.base.files import modes_of
 from fedamp.base.numbers import at_most
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, fails_alone, needs_extras
-from fedamp.federation.losses import form_of, loss_of
+from fedamp.federation.losses import loss_of, records_of
 from fedamp.report.progress import RunProgress
 from fedamp.report.tables import as_html, printed, run_table
 from fedamp.report.words import ENDINGS, score
@@ -97,9 +96,8 @@ def by_client(run: run.Run) -> ByClient:
     from fedamp.models.pieces import local_names
     from fedamp.server.evaluate import evaluate
 
-    scenario, seed = run.scenario, rng.public_seed(run.scenario.seed, "data")
-    data = scenario.data.with_statistics(run.ledger.statistics)
-    dataset = data.load(seed, Path(), form_of(scenario.client, scenario.model))
+    scenario = run.scenario
+    dataset = records_of(scenario, scenario.data.with_statistics(run.ledger.statistics))
     owners = dataset.test_clients
     if owners is None:
         raise InputError(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedamp import rng
 from fedamp.accounting.verify import ENDED, Check
 from fedamp.base.text import printable
 from fedamp.errors import InputError, RunFolderError, ScenarioError, needs_extras, one_line
@@ -216,12 +215,11 @@ class Run(ReleasedModel):
         """
         import torch
 
-        from fedamp.federation.losses import form_of
+        from fedamp.federation.losses import records_of
         from fedamp.models.networks import build, read_parameters
 
-        scenario, seed = self.scenario, rng.public_seed(self.scenario.seed, "data")
-        dataset = scenario.data.load(seed, Path(), form_of(scenario.client, scenario.model))
-        module = build(scenario.model, dataset.input_shape, dataset.num_classes).cpu()
+        dataset = records_of(self.scenario)
+        module = build(self.scenario.model, dataset.input_shape, dataset.num_classes).cpu()
         shapes = {name: value.detach().numpy() for name, value in module.named_parameters()}
         parameters = read_parameters(self.files.model, shapes)
         module.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()}, strict=False)

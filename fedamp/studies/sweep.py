@@ -311,14 +311,9 @@ def sweep(
     jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Sweep:
-    """Run every combination of a grid's values: see :func:`fedamp.api.sweep`. InputError: nothing was run; one line
-    that says what is wrong. Interrupted: Ctrl-C; the same call resumes the sweep.
+    """Run every combination of a grid's values: see :func:`fedamp.api.sweep`, also for the errors.
 
-    Args:
-        load: the scenario with some values changed.
-        grid, watcher: as there.
-        out: folder; default: ``sweeps/NAME``. Runs that it holds are skipped, or resumed.
-        jobs: runs at once, each in its own process; 1: one after the other in this process; default: one per core.
+    ``load`` gives the scenario with some values changed. With one of ``jobs`` the runs play in this process.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs: got {jobs}; expected: a whole number >= 1")

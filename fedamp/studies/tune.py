@@ -113,17 +113,9 @@ def tune(
     jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Tuned:
-    """Try every combination of a grid's values, and choose one: see :func:`fedamp.api.tune`.
+    """Try every combination of a grid's values, and choose one: see :func:`fedamp.api.tune`, also for the errors.
 
-    Args:
-        load: the scenario with some values changed.
-        grid, out, jobs, watcher: as of :func:`fedamp.studies.sweep.sweep`; default of ``out``: ``tuned/NAME``.
-        share: of the budget, for all trials.
-
-    Raises:
-        InputError: nothing was run; one line that says what is wrong.
-        FedampError: trials have not come to their end; the same call resumes them.
-        Interrupted: Ctrl-C; the same call resumes the trials.
+    ``load`` gives the scenario with some values changed.
     """
     lists = checked(grid)
     settings = points(lists)

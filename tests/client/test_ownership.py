@@ -181,7 +181,7 @@ def test_the_update_outside_what_a_submodel_owns_is_zero(case, scheme, rest, opt
 
 @pytest.mark.parametrize("case", sorted(MODELS))
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
-def test_whatever_was_trained_what_is_not_owned_is_plus_zero_and_the_rest_is_as_it_was(case, scheme):
+def test_whatever_was_trained_what_is_not_owned_is_plus_zero(case, scheme):
     model, layers, _ = MODELS[case]
     piece = section_of(scheme, "partitioned").pieces(model, (6, 6), CLASSES, 4)(0 if scheme == "disjoint" else -1, 1)
     seeds = np.array([bytes([number] * 32) for number in range(5)], "V32")

@@ -1,7 +1,5 @@
 """Data sets that fedamp brings: read from scikit-learn's files, without importing it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,6 @@ from sklearn.datasets import load_digits
 
 from fedamp.data.sections import DigitsData
 from fedamp.errors import DataError
-from tests.documentation import ROOT
 
 HERE = Path(".")
 
@@ -33,16 +30,3 @@ def test_more_clients_than_records_are_refused_before_and_while_loading():
 def test_digits_have_no_natural_partition():
     with pytest.raises(DataError, match="digits: no column 'client'"):
         DigitsData(name="digits", partition={"scheme": "natural"}).count_clients(HERE)
-
-
-def test_validating_counting_and_splitting_import_nothing_heavy():
-    code = (
-        "import sys; from pathlib import Path; from fedamp.federation.reader import load;"
-        "from fedamp.federation.submodels import DisjointSubmodels;"
-        "from fedamp.models.architectures import ARCHITECTURES; from fedamp.models.model import Model;"
-        "assert load('scenarios/digits.yaml').data.count_clients(Path('.')) == 479;"
-        "[make(Model(name=name)).units() for name, make in ARCHITECTURES.items()];"
-        "DisjointSubmodels(scheme='disjoint', count=3).check(Model(name='mlp'));"
-        "heavy = {'torch', 'sklearn', 'pyarrow', 'datasets', 'flwr'} & set(sys.modules); assert not heavy, heavy"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -73,7 +73,7 @@ def test_the_boundary_by_privacy_loss_is_the_papers():
     assert boundary * 0.999 < ours[1] <= boundary  # never beyond it; 0.1 % for the law and the margin
 
 
-def test_the_boundary_by_renyi_is_the_papers_at_the_budget_that_the_tight_conversion_leaves():
+def test_the_boundary_by_renyi_is_the_papers_at_the_budget_that_is_left():
     """Algorithm 1 converts loosely; every order's limit is loosened by what the tight conversion saves there."""
     curves = [ORDERS / (2 * noise**2) for noise in (2.0, 0.7)]
     best = 0.0

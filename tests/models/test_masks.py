@@ -75,12 +75,6 @@ def test_masks_without_a_common_node_have_disjoint_split_gradients(config, shape
     assert bool((supports[0]["output.bias"] & supports[1]["output.bias"]).any())  # what is shared is shared
 
 
-def test_which_parameters_are_shared():
-    module = build(Model(name="mlp", hidden=(9, 8, 7)), (6,), CLASSES)
-    assert Masks(module).shared == {"output.bias"}
-    assert Masks(module).layers == {"hidden.0": 9, "hidden.1": 8, "hidden.2": 7}
-
-
 def test_the_module_keeps_no_trace_of_a_mask():
     masks, parameters, inputs, _ = setting(Model(name="mlp", hidden=(9,)), (6,))
     before = masks.module(inputs)

@@ -116,7 +116,7 @@ def test_which_parameters_are_shared(subtests):
             assert split(config, (8, 8), CLASSES, 2, shared).shared == expected
 
 
-def test_residual_networks_share_the_stem_the_blocks_that_change_shape_and_the_output():
+def test_residual_networks_share_stem_output_and_blocks_that_change_shape():
     cut = split(RESNET, (8, 8), CLASSES, 2, ("layer1.1",))
     tops = {".".join(name.split(".")[:2]) for name in cut.shared}
     assert tops == {"stem.conv", "stem.norm", "layer1.1", "layer2.0", "layer3.0", "output.weight", "output.bias"}

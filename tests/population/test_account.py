@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import fedamp
-from fedamp.errors import FedampError, InputError, RunFolderError, ScenarioError
+from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
 from fedamp.population.account import CLAIM, charged, known_to
@@ -275,8 +275,3 @@ def test_a_private_data_set_names_its_clients_by_its_column(tmp_path):
     from pathlib import Path
 
     assert asked.data.unit_names(Path()) == ["ann", "bob", "zoe"]
-
-
-def test_errors_are_of_the_package():
-    assert issubclass(PopulationError, FedampError)
-    assert PopulationError.exit_code == 2

@@ -64,7 +64,7 @@ def audit_runs(folders: Sequence[Path]) -> Audit:
 def _of_run(folder: Path) -> tuple[Plan, tuple[Guesses, ...]]:
     files = RunFolder(folder)
     if not (files.canaries / "coins.json").exists():
-        raise RunFolderError(f"{folder}: no canaries to guess; expected: an ended run with --canaries")
+        raise RunFolderError(f"{folder}: no canaries to guess; expected: an ended run with privacy.canaries")
     scenario = load_scenario(files.scenario)
     plan = make_plan(scenario, privacy_units(scenario))
     coins = np.array(json.loads(read_regular(files.canaries / "coins.json")), dtype=bool)

@@ -117,7 +117,7 @@ def test_more_rounds_than_coordinates_can_be_attacked():
 
 def test_a_run_is_audited_by_its_folder(fedamp, tmp_path):
     scenario, run = write_small(tmp_path, MLP, HIDDEN), tmp_path / "run"
-    assert fedamp("run", scenario, "--canaries", 60, "--out", run, "--quiet").status == 0
+    assert fedamp("run", scenario, "--set", "privacy.canaries=60", "--out", run, "--quiet").status == 0
     answer = fedamp("audit", run, "--json")
     found = json.loads(answer.out)
     assert (answer.status, found["verdict"], found["canaries"]) == (0, "consistent", 60)
@@ -136,8 +136,9 @@ def test_a_series_of_runs_is_attacked_against_what_all_of_it_costs(fedamp, tmp_p
         tmp_path, MLP, "privacy.noise_multiplier=2.5", "evaluation={on: clients, noise_multiplier: 9}"
     )
     one, two = runs = [tmp_path / "one", tmp_path / "two"]
-    assert fedamp("run", scenario, "--canaries", 1000, "--out", one, "--quiet").status == 0
-    assert fedamp("run", scenario, "--canaries", 1000, "--set", "seed=9", "--out", two, "--quiet").status == 0
+    asked = ("run", scenario, "--quiet", "--set", "privacy.canaries=1000")
+    assert fedamp(*asked, "--out", one).status == 0
+    assert fedamp(*asked, "--set", "seed=9", "--out", two).status == 0
     answer, cost = fedamp("audit", *runs, "--json"), json.loads(fedamp("total", *runs, "--json").out)
     found = json.loads(answer.out)
     assert (answer.status, found["verdict"]) == (0, "consistent")
@@ -145,7 +146,7 @@ def test_a_series_of_runs_is_attacked_against_what_all_of_it_costs(fedamp, tmp_p
     assert found["epsilon"]["lower"] < found["epsilon"]["upper"] < found["adaptive_epsilon"]
     too_little_noise(monkeypatch)
     wrong = tmp_path / "wrong"
-    assert fedamp("run", scenario, "--canaries", 1000, "--set", "seed=9", "--out", wrong, "--quiet").status == 0
+    assert fedamp(*asked, "--set", "seed=9", "--out", wrong).status == 0
     answer = fedamp("audit", one, wrong, "--json")
     assert (answer.status, json.loads(answer.out)["verdict"]) == (1, "refuted")
     assert answer.err.startswith("failed: audit: epsilon ")
