@@ -45,11 +45,24 @@ def running(out: Path):
             run.kill()
 
 
+WORKERS = """
+import pathlib, sys
+from fedamp.engines.engines import open_grid
+from fedamp.federation.running import Engine
+with open_grid(Engine(kind="ray", workers=2), pathlib.Path(sys.argv[1]), "tests.engines.tiny_app:app") as grid:
+    print(len(grid.get_node_ids()), flush=True)
+    sys.stdin.read()
+"""
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("run") / "run") as (process, _):
-        process.suspend()  # so that it does not end before the tests do; its Ray goes on
-        yield process
+    """The processes of a run, which wait for their first message."""
+    command = [sys.executable, "-c", WORKERS, tmp_path_factory.mktemp("run") / "log.txt"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=ENVIRONMENT, stdin=pipe, stdout=pipe, text=True) as program:
+        assert program.stdout.readline() == "2\n"
+        yield psutil.Process(program.pid)
 
 
 def listeners(process: psutil.Process) -> list[tuple[str, int]]:
