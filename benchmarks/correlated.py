@@ -21,7 +21,7 @@ from fedamp.accounting import Allocation, BallsInBins, Cyclic, Gaussian, Mechani
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
-from fedamp.noise.banded import best_buffers, best_coefficients, path_noise
+from fedamp.noise import best_buffers, best_coefficients, path_noise
 from fedamp.server.setup import prepare
 
 RESULTS = Path(__file__).parent / "results" / "correlated.json"

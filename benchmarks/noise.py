@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 
 from fedamp import rng
-from fedamp.noise.independent import add_noise
+from fedamp.noise import add_noise
 
 NUMBERS = 10_000_000
 _PIECE = 1 << 20

@@ -32,7 +32,7 @@ from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
-from fedamp.noise.independent import add_noise
+from fedamp.noise import add_noise
 from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedamp import rng
+from fedamp import noise, rng
 from fedamp.accounting import arithmetic
-from fedamp.noise import gaussian
-from fedamp.noise.gaussian import Address, Uniform, add_gaussian, grid_of, quantiles, round_noisy
+from fedamp.noise import Address, Uniform, add_gaussian, grid_of, quantiles, round_noisy
 
 FURTHER = 256  # bits of a uniform beyond the first 64
 
@@ -180,6 +179,6 @@ def test_a_width_that_dwarfs_the_noise_is_refused():
 def test_delta_pays_for_the_sampler():
     assert 0 < 1e-5 - arithmetic.delta_left(1e-5) < 1e-20
     # Both worlds' samplers, for all that a run releases: (1 + e^epsilon) times the distance (docs/accounting.md).
-    assert 2.0**64 * (1 + np.exp(70.0)) * gaussian.TOTAL_VARIATION <= arithmetic.SAMPLER
+    assert 2.0**64 * (1 + np.exp(70.0)) * noise.TOTAL_VARIATION <= arithmetic.SAMPLER
     with pytest.raises(ValueError, match="less than what finite precision costs"):
         arithmetic.delta_left(1e-35)

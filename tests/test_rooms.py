@@ -33,7 +33,7 @@ ORDER = (
     ("cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}
-OUTSIDE = {"fedamp", "fedamp.__main__", "fedamp.api", "fedamp.errors", "fedamp.rng"}
+OUTSIDE = {"fedamp", "fedamp.__main__", "fedamp.api", "fedamp.errors", "fedamp.noise", "fedamp.rng"}
 
 FILES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file

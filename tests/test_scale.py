@@ -11,8 +11,7 @@ from fedamp.engines import flower
 from fedamp.engines.engines import open_grid
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.federation.check_in import BalancedCheckIn, StratifiedCheckIn
-from fedamp.noise.gaussian import Address, add_gaussian
-from fedamp.noise.independent import add_noise
+from fedamp.noise import Address, add_gaussian, add_noise
 from fedamp.runs.folder import new_folder
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare

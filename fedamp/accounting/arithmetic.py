@@ -137,7 +137,7 @@ def gaussian_delta(signal: Array, epsilon: Array | float, side: int) -> Array:
 
 SAMPLER = 2.0**-113
 """The share of delta for all numbers that a run releases: (1 + e^epsilon) 2**-280 for each, of which no mechanism knows
-(:mod:`fedamp.noise.gaussian`), with at most 2**64 numbers and epsilon at most 70."""
+(:mod:`fedamp.noise`), with at most 2**64 numbers and epsilon at most 70."""
 
 BUFFERS = 2.0**-16
 """What noise without bands adds to epsilon, because its few buffers are rounded; docs/correlated-noise.md."""

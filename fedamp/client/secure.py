@@ -38,7 +38,7 @@ from fedamp.federation.check_in import Attendance
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.terms import STEPS, Terms
 from fedamp.models.model import WHOLE
-from fedamp.noise.gaussian import Address, add_gaussian, grid_of
+from fedamp.noise import Address, add_gaussian, grid_of
 from fedamp.secure.member import Member
 from fedamp.secure.protocol import PublicKey, SigningKey, Words
 

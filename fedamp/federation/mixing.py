@@ -1,7 +1,7 @@
 """ModelMix: the server takes its step from a random mixture of the last two models (Xiao, Wan, Devadas 2022).
 
 A uniform point between two models is their midpoint, which is public, plus a uniform number about zero. That number is
-added together with the noise, so that the release is their exact sum, rounded once (:mod:`fedamp.noise.gaussian`).
+added together with the noise, so that the release is their exact sum, rounded once (:mod:`fedamp.noise`).
 """
 
 from typing import Annotated

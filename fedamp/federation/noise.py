@@ -14,8 +14,16 @@ from fedamp.base.section import Count, Section
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import CheckIn, MinSeparation
 from fedamp.federation.optimizers import ServerOptimizer
-from fedamp.noise.banded import BITS, MULTIPLIERS, BandedGaussian, BufferedGaussian, best_buffers, best_coefficients
-from fedamp.noise.independent import IndependentGaussian, Noise
+from fedamp.noise import (
+    BITS,
+    MULTIPLIERS,
+    BandedGaussian,
+    BufferedGaussian,
+    IndependentGaussian,
+    Noise,
+    best_buffers,
+    best_coefficients,
+)
 
 Coefficients = tuple[float, ...]
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from fedamp.accounting import Gaussian, Mechanism
 from fedamp.base.section import NoiseMultiplier, Positive, Section, removed
 from fedamp.federation.optimizers import ServerUpdate
-from fedamp.noise.gaussian import Address, add_gaussian
+from fedamp.noise import Address, add_gaussian
 
 # An adaptive norm stays within these factors of the initial one. They suit any model, and float32 can hold the result.
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-30, 2.0**30

@@ -42,8 +42,7 @@ from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.submodels import Part, SubmodelScheme
 from fedamp.federation.terms import SecureAggregation, Terms
-from fedamp.noise.banded import mean_noise
-from fedamp.noise.independent import Noise
+from fedamp.noise import Noise, mean_noise
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
 DUMMY_WORK = 10.0  # all units over the expected cohort, up to which dummies train by default

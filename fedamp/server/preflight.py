@@ -18,7 +18,7 @@ from fedamp.errors import ScenarioError, fails_alone
 from fedamp.federation.local_training import DEPLOYED_RECORDS
 from fedamp.federation.plan import DUMMY_WORK, PROTECTIONS, Plan, Protection, make_plan, weakness
 from fedamp.models.custom import is_import_path
-from fedamp.noise.banded import path_noise
+from fedamp.noise import path_noise
 from fedamp.runs.verification import complaint
 from fedamp.server.rehearsal import how_clients_train, seconds_of_a_unit
 from fedamp.server.setup import RunInputs

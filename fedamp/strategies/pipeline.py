@@ -25,8 +25,7 @@ from fedamp.federation.norms import NormCounts
 from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.plan import Plan
 from fedamp.models.pieces import Pieces
-from fedamp.noise.gaussian import Address, Uniform, add_gaussian
-from fedamp.noise.independent import Noise
+from fedamp.noise import Address, Noise, Uniform, add_gaussian
 from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, ModelParts
 
 

@@ -20,7 +20,7 @@ from fedamp.errors import FederationError
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
 from fedamp.federation.terms import STEPS, SecureAggregation, Terms
-from fedamp.noise.gaussian import grid_of
+from fedamp.noise import grid_of
 from fedamp.secure.collector import Collector
 from fedamp.secure.member import DIGEST, SHARES
 from fedamp.secure.protocol import KEYS, SIGNATURE, Keys, check_signature

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedamp.accounting import Cyclic, Gaussian
-from fedamp.noise.banded import norm_of
+from fedamp.noise import norm_of
 
 ROUNDS, CLASSES, COEFFICIENTS, NOISE = 6, 2, (1.0, 0.75), 0.7
 OWN = range(0, ROUNDS, CLASSES)  # one hidden round of these

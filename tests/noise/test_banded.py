@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedamp.noise.banded import (
+from fedamp.noise import (
     BITS,
     BandedGaussian,
     BufferedGaussian,
+    IndependentGaussian,
     best_buffers,
     best_coefficients,
     buffers_of,
+    grid_of,
     matched,
     norm_of,
     of_buffers,
     path_noise,
 )
-from fedamp.noise.gaussian import grid_of
-from fedamp.noise.independent import IndependentGaussian
 
 UNIT = 2.0**-31  # of the sums, for clipping norms in [1/2, 1)
 COEFFICIENTS = (0.75, 0.5, 0.25)

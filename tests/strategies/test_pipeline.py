@@ -11,7 +11,7 @@ from fedamp.engines.engines import CLIENT_APP, only
 from fedamp.engines.simulation import SerialGrid
 from fedamp.engines.wire import RoundAnswer
 from fedamp.errors import FederationError
-from fedamp.noise.independent import IndependentGaussian, Noise
+from fedamp.noise import IndependentGaussian, Noise
 from fedamp.runs.checkpoint import read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RoundRecord
 from fedamp.server.loop import ask

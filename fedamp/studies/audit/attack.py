@@ -26,7 +26,7 @@ from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
-from fedamp.noise.banded import matched
+from fedamp.noise import matched
 from fedamp.studies.audit.bound import Audit, Guesses
 from fedamp.studies.audit.planted import PlantedFederation, records_of
 

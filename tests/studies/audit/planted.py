@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from fedamp import noise
 from fedamp.client import worker
 from fedamp.engines.engines import FaultyGrid
 from fedamp.engines.wire import RoundAnswer
@@ -10,7 +11,6 @@ from fedamp.federation import check_in
 from fedamp.federation.running import Faults
 from fedamp.federation.submodels import DisjointSubmodels
 from fedamp.models import pieces
-from fedamp.noise import independent as noise
 from fedamp.server import setup
 from fedamp.strategies import private
 

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from fedamp import noise
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
 from fedamp.federation.check_in import CANARY
 from fedamp.federation.plan import Plan, make_plan
-from fedamp.noise import independent
 from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import ClippedSums
@@ -35,9 +35,9 @@ def audited(*overrides, seed=None):
 
 
 def too_little_noise(monkeypatch):
-    right = independent.add_noise
+    right = noise.add_noise
     half = lambda sums, deviations, *rest: right(sums, {name: each / 2 for name, each in deviations.items()}, *rest)  # noqa: E731
-    monkeypatch.setattr(independent, "add_noise", half)
+    monkeypatch.setattr(noise, "add_noise", half)
 
 
 def batches_counted_twice(monkeypatch):

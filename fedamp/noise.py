@@ -1,28 +1,272 @@
-"""Banded noise (matrix factorisation): the noise of a round is correlated with that of the rounds before, and cancels.
+"""The noise of the sums of rounds: independent, banded or from buffers. A release is the exact noisy value, rounded.
 
-With C the lower triangular Toeplitz matrix of the coefficients 1, c_1, .., c_(b-1), b bands, the release of round t is
-y_t = x_t + n_t with C n = z, z independent Gaussian noise (Choquette-Choo et al. 2023, 2306.08153). Who sees y sees C y
-= C x + z. A contribution to x_s shows in rows s to s + b - 1, weighted by the coefficients. So z has the deviation of
-independent noise times the norm of the coefficients (docs/correlated-noise.md).
+A sum x is released as the multiple of a power of two nearest to the exact x + s Z, for a standard normal Z. So a
+release is a function of the real-valued output of the Gaussian mechanism, and costs the same. It has no low bits of
+float64, from which Mironov 2012 reads membership.
 
-Exactness. The coefficients are whole multiples of 2**-``BITS``, sums and releases of powers of two. So what is left of
-the noise of earlier rounds, r_t = c_1 n_(t-1) + .. + c_(b-1) n_(t-b+1), is computed without rounding, and y_t is x_t -
-r_t + z_t, rounded once to the grid of the noise. With n = y - x that is (C x)_t + z_t, less a function of the earlier
-releases: post-processing of the charged Gaussian mechanism, without any loss.
+Z is the normal quantile of a uniform U. With the first 64 bits of U, float64 gives x + s Z within a known error, and so
+the nearest multiple, unless a boundary between two multiples is closer than this error. In that case (a few times in
+ten million) 256 further bits are drawn and the quantile is computed to 400 bits. So the law of a release is within
+``TOTAL_VARIATION`` of the exact one; docs/accounting.md has the proof and the cost.
 """
 
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, partial
+from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
+from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums
-from fedamp.noise.gaussian import grid_of, split
-from fedamp.noise.independent import Deviations, Hidden, Noise, add_noise
 
 Floats = NDArray[np.float64]
+
+TOTAL_VARIATION = 2.0**-280  # upper bound for a released number against the exact one
+
+_STEPS = 18  # log2 of the multiples of the grid in a standard deviation: at least as many, and less than twice
+_FURTHER = 4  # further words of U, if the first does not decide
+_SHORTEST = 2.0**-24  # for a uniform closer to zero 64 bits do not decide: the quantile is too steep
+_BLOCK = 1 << 14  # numbers computed at a time: they stay in the cache
+_reals_lock = Lock()  # a context of mpmath serves one thread at a time
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform numbers about zero that hide a sum beside its noise; each has the width ``unit`` times its multiple."""
+
+    unit: Fraction  # exact, because it is charged
+    multiples: Floats  # whole numbers >= 1, one for each number of the sum
+
+
+@dataclass(frozen=True)
+class Address:
+    """The address of the randomness of some numbers in :mod:`fedamp.rng`."""
+
+    seed: int
+    purpose: str
+    indices: tuple[int, ...]
+
+    def stream(self, kind: str = "", *further: int) -> rng.Stream:
+        return rng.stream(self.seed, self.purpose + kind, *self.indices, *further)
+
+
+def grid_of(deviation: float, steps: int = _STEPS) -> float:
+    """The power of two of which noisy numbers are whole multiples: at most 2**-18 deviations, more than half of it."""
+    return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - steps)
+
+
+def add_gaussian(
+    values: Floats, deviation: float, address: Address, hidden: Uniform | None = None, steps: int = _STEPS
+) -> None:
+    """Add independent N(0, deviation^2) and the hidden uniform numbers, and round to the grid, in place.
+
+    Args:
+        values: exact sums, of shape [n], contiguous.
+        deviation: standard deviation, positive; 0 with ``hidden`` and without noise.
+        address: of the randomness; no two calls may share one.
+        steps: log2 of the multiples of the grid in a standard deviation, at most 18.
+
+    Raises:
+        ValueError: numbers of 2**32 deviations or widths of 2**20; float64 cannot hold them to a multiple of the grid.
+    """
+    grid = grid_of(deviation or float(hidden.unit if hidden else 0), steps)
+    gaussian, uniform = address.stream(), address.stream(", uniform") if hidden else None
+    for start in range(0, len(values), _BLOCK):
+        block = values[start : start + _BLOCK]
+        part = (_in_units(hidden, grid, start), uniform.words(len(block))) if hidden and uniform else None
+
+        def further(kind: str, place: int, start: int = start) -> rng.Words:
+            return address.stream(f"{kind}, further bits", start + place).words(_FURTHER)
+
+        whole, rest = split(block, grid)
+        nearest = round_noisy(rest, deviation / grid, gaussian.words(len(block)), further, part)
+        nearest += whole
+        np.multiply(nearest, grid, out=block)
+
+
+def split(values: Floats, grid: float) -> tuple[Floats, Floats]:
+    """Whole multiples of the grid and the rest, both exact and in units of the grid."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        scaled = values / grid
+        fits = scaled.max() < 2.0**51 and scaled.min() > -(2.0**51)
+    if not fits:
+        most = "at most 2**32 standard deviations of the noise"
+        largest = np.abs(values).max()
+        raise ValueError(f"noise: a sum of {largest:.3g} where noise is a multiple of {grid:.3g}; expected: {most}")
+    whole = np.rint(scaled)
+    scaled -= whole
+    return whole, scaled
+
+
+def _in_units(hidden: Uniform, grid: float, start: int) -> Uniform:
+    unit, multiples = hidden.unit / Fraction(grid), hidden.multiples[start : start + _BLOCK]
+    if not (float(unit) * multiples <= 2.0**39).all():
+        most = "at most 2**20 standard deviations of the noise"
+        width = float(hidden.unit) * multiples.max()
+        raise ValueError(f"mixing: a width of {width:.3g} where noise is a multiple of {grid:.3g}; expected: {most}")
+    return Uniform(unit, multiples)
+
+
+def quantiles(uniform: Floats) -> Floats:
+    """The normal quantile of each |U|, with the sign of U, for U in [-1/2, 1/2]; finite also for U = 0."""
+    sizes = np.maximum(np.abs(uniform), 2.0**-65)
+    ndtri(sizes, out=sizes)
+    return np.copysign(sizes, uniform, out=sizes)
+
+
+def round_noisy(
+    values: Floats,
+    deviation: float,
+    words: rng.Words,
+    further: Callable[[str, int], rng.Words],
+    hidden: tuple[Uniform, rng.Words] | None = None,
+) -> Floats:
+    """The whole numbers nearest to ``values`` [n], at most 1/2 in size, with their noise, exactly.
+
+    The deviation is below 2**19. ``words`` are the first 64 bits of each number's uniform; ``further`` gives the next
+    256 bits of a kind ("" or ", uniform") and place. ``hidden`` are uniform numbers to add, and their first 64 bits.
+    """
+    coarse = words.view(np.int64) * 2.0**-64
+    unsure, exact = np.abs(coarse) < _SHORTEST, quantiles(coarse)
+    exact *= deviation
+    exact += values
+    # Error of the noise: the quantile itself, to 2**-47 of at most 5.3 (a test allows 2**-48); what bits that are not
+    # drawn, and those that float64 has no room for, move it by (at most Mills' ratio times their share of U, which is
+    # 2**-53 of 1.26 in the middle and 2**-40 of 0.19 at the ends): together below 2**-42. The rest is rounding of sums
+    # and products of numbers whose size is bounded by the last terms.
+    error = deviation * 2.0**-42 + 2.0**-28
+    if hidden:
+        widths = float(hidden[0].unit) * hidden[0].multiples
+        exact += widths * (hidden[1].view(np.int64) * 2.0**-64)
+        error += widths.max() * 2.0**-50
+    nearest: Floats = np.rint(exact)
+    exact -= nearest
+    unsure |= np.abs(exact, out=exact) > 0.5 - error
+    for place in map(int, np.flatnonzero(unsure)):
+        with _reals_lock:
+            reals = _reals()
+            uniform = _uniform(words[place], further("", place))
+            quantile = reals.sign(uniform) * reals.sqrt(2) * reals.erfinv(1 - 2 * abs(uniform))
+            sample = float(values[place]) + deviation * quantile
+            if hidden:
+                unit, multiple = hidden[0].unit, float(hidden[0].multiples[place])
+                width = reals.mpf(unit.numerator) / unit.denominator * multiple
+                sample += width * _uniform(hidden[1][place], further(", uniform", place))
+            nearest[place] = float(reals.nint(sample))
+    return nearest
+
+
+def _uniform(first: np.uint64, further: rng.Words) -> Any:
+    """The middle of what is left of [-1/2, 1/2) when all bits are drawn."""
+    bits = int(first.view(np.int64))
+    for word in further.tolist():
+        bits = (bits << 64) + word
+    return _reals().ldexp(2 * bits + 1, -64 * (1 + len(further)) - 1)
+
+
+@cache
+def _reals() -> Any:
+    """Real numbers to 400 bits."""
+    from mpmath import mp  # takes a while to import, and most commands draw nothing
+
+    reals = mp.clone()
+    reals.prec = 400
+    return reals
+
+
+# The noise of a round.
+
+Deviations = Mapping[str, float]
+Hidden = Mapping[str, Uniform]
+_PIECE = 1 << 20  # numbers of one stream: enough to keep a thread busy
+
+
+class Noise(ABC):
+    """Adds noise to the sums of the rounds, one after the other.
+
+    A mechanism with correlated noise (DP-FTRL, matrix mechanisms) keeps a state in the checkpoint, because the noise of
+    earlier rounds cannot be drawn again. The plan charges independent Gaussian noise in every round.
+    """
+
+    @abstractmethod
+    def init(self, parameters: Arrays) -> State:
+        """The state before the first round: sets of arrays in the model's shapes, by name."""
+
+    @abstractmethod
+    def update(
+        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
+    ) -> State:
+        """Add a round's noise in place, and return the next state, in new arrays.
+
+        The resulting sums must be a function of the exact noisy sums: :func:`fedamp.noise.add_gaussian`.
+
+        Args:
+            sums: arrays by name, contiguous.
+            deviation_of: standard deviation for each array, in the units of the sum; 0 adds nothing.
+            hidden: uniform numbers to add, by name (ModelMix).
+            state: of :meth:`init` or the round before.
+            seed: of this attempt at the round; a new one each time, unless the run's seed is known.
+            round_: number of this round.
+        """
+
+
+class IndependentGaussian(Noise):
+    """N(0, deviation^2) on every coordinate, independent over coordinates and rounds."""
+
+    def init(self, parameters: Arrays) -> State:
+        return {}
+
+    def update(
+        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
+    ) -> State:
+        add_noise(sums, deviation_of, hidden, seed, round_)
+        return state
+
+
+def add_noise(sums: Sums, deviation_of: Deviations, hidden: Hidden, seed: int, round_: int) -> None:
+    """Add independent N(0, deviation^2) to every coordinate, in place; arguments as of :meth:`Noise.update`.
+
+    The noise is a function of the seed, the round, the array's index and the index in it alone.
+
+    Raises:
+        ValueError: sums that are 2**32 times as large as the noise.
+    """
+    pieces = list(_pieces(sums, deviation_of, hidden, seed, round_))
+    if sum(array.size for array in sums.values()) <= _PIECE:
+        for piece in pieces:
+            piece()
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy and scipy compute without holding the interpreter
+        for done in [pool.submit(piece) for piece in pieces]:
+            done.result()
+
+
+def _pieces(sums: Sums, deviation_of: Deviations, hidden: Hidden, seed: int, round_: int) -> Iterator[partial[None]]:
+    """The work, in pieces with an address each."""
+    for index, (name, array) in enumerate(sums.items()):
+        if deviation_of[name] == 0 and name not in hidden:
+            continue
+        flat = np.reshape(
+            array, (-1,), copy=False
+        )  # of an array that is not contiguous a copy would get the noise instead
+        for number, start in enumerate(range(0, flat.size, _PIECE)):
+            piece, uniform = slice(start, start + _PIECE), hidden.get(name)
+            if uniform:
+                uniform = Uniform(uniform.unit, np.ravel(uniform.multiples)[piece])
+            address = Address(seed, "noise", (round_, index, number))
+            yield partial(add_gaussian, flat[piece], deviation_of[name], address, uniform)
+
+
+# Correlated noise.
 
 BITS = 10
 MULTIPLIERS = 2.0**-10, 32.0  # noise multipliers for which float64 holds everything exactly
@@ -36,7 +280,18 @@ Arrays64 = dict[str, Floats]
 
 
 class _CorrelatedGaussian(Noise):
-    """Noise n_t = z_t - r_t, with r_t of the noise of earlier rounds; a kind says what it remembers of them."""
+    """Noise n_t = z_t - r_t, with r_t of the noise of earlier rounds, which it cancels; a kind says what it remembers.
+
+    With C the lower triangular Toeplitz matrix of the coefficients 1, c_1, c_2, .., the release of round t is y_t = x_t
+    + n_t with C n = z, z independent Gaussian noise (Choquette-Choo et al. 2023, 2306.08153). Who sees y sees C y = C x
+    + z. A contribution to x_s shows in the rows from s on, weighted by the coefficients. So z has the deviation of
+    independent noise times the norm of the coefficients (docs/correlated-noise.md).
+
+    Exactness. Of banded noise the coefficients are whole multiples of 2**-``BITS``, sums and releases of powers of two.
+    So r_t = c_1 n_(t-1) + c_2 n_(t-2) + .. is computed without rounding, and y_t is x_t - r_t + z_t, rounded once to
+    the grid of the noise. With n = y - x that is (C x)_t + z_t, less a function of the earlier releases:
+    post-processing of the charged Gaussian mechanism, without any loss.
+    """
 
     coefficients: tuple[float, ...]
 

@@ -1,1 +1,0 @@
-"""Noise: exact Gaussians, drawn for every round."""
