@@ -13,7 +13,7 @@ ten million) 256 further bits are drawn and the quantile is computed to 400 bits
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -67,10 +67,10 @@ def grid_of(deviation: float, steps: int = _STEPS) -> float:
 def add_gaussian(
     values: Floats, deviation: float, address: Address, hidden: Uniform | None = None, steps: int = _STEPS
 ) -> None:
-    """Add independent N(0, deviation^2) and the hidden uniform numbers, and round to the grid, in place.
+    """Add independent N(0, deviation^2) and the hidden uniform numbers to exact sums, of shape [n] and contiguous, and
+    round to the grid, in place.
 
     Args:
-        values: exact sums, of shape [n], contiguous.
         deviation: standard deviation, positive; 0 with ``hidden`` and without noise.
         address: of the randomness; no two calls may share one.
         steps: log2 of the multiples of the grid in a standard deviation, at most 18.
@@ -99,9 +99,8 @@ def split(values: Floats, grid: float) -> tuple[Floats, Floats]:
         scaled = values / grid
         fits = scaled.max() < 2.0**51 and scaled.min() > -(2.0**51)
     if not fits:
-        most = "at most 2**32 standard deviations of the noise"
-        largest = np.abs(values).max()
-        raise ValueError(f"noise: a sum of {largest:.3g} where noise is a multiple of {grid:.3g}; expected: {most}")
+        found, most = f"a sum of {np.abs(values).max():.3g}", "at most 2**32 standard deviations of the noise"
+        raise ValueError(f"noise: {found} where noise is a multiple of {grid:.3g}; expected: {most}")
     whole = np.rint(scaled)
     scaled -= whole
     return whole, scaled
@@ -110,8 +109,7 @@ def split(values: Floats, grid: float) -> tuple[Floats, Floats]:
 def _in_units(hidden: Uniform, grid: float, start: int) -> Uniform:
     unit, multiples = hidden.unit / Fraction(grid), hidden.multiples[start : start + _BLOCK]
     if not (float(unit) * multiples <= 2.0**39).all():
-        most = "at most 2**20 standard deviations of the noise"
-        width = float(hidden.unit) * multiples.max()
+        width, most = float(hidden.unit) * multiples.max(), "at most 2**20 standard deviations of the noise"
         raise ValueError(f"mixing: a width of {width:.3g} where noise is a multiple of {grid:.3g}; expected: {most}")
     return Uniform(unit, multiples)
 
@@ -233,37 +231,28 @@ class IndependentGaussian(Noise):
 
 
 def add_noise(sums: Sums, deviation_of: Deviations, hidden: Hidden, seed: int, round_: int) -> None:
-    """Add independent N(0, deviation^2) to every coordinate, in place; arguments as of :meth:`Noise.update`.
-
-    The noise is a function of the seed, the round, the array's index and the index in it alone.
-
-    Raises:
-        ValueError: sums that are 2**32 times as large as the noise.
+    """Add independent N(0, deviation^2) to every coordinate, in place; arguments as of :meth:`Noise.update`. The noise
+    is a function of the seed, the round, the array's index and the index in it alone. ValueError: sums that are 2**32
+    times as large as the noise.
     """
-    pieces = list(_pieces(sums, deviation_of, hidden, seed, round_))
-    if sum(array.size for array in sums.values()) <= _PIECE:
-        for piece in pieces:
-            piece()
-        return
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy and scipy compute without holding the interpreter
-        for done in [pool.submit(piece) for piece in pieces]:
-            done.result()
-
-
-def _pieces(sums: Sums, deviation_of: Deviations, hidden: Hidden, seed: int, round_: int) -> Iterator[partial[None]]:
-    """The work, in pieces with an address each."""
+    pieces = []  # of the work, with an address each
     for index, (name, array) in enumerate(sums.items()):
         if deviation_of[name] == 0 and name not in hidden:
             continue
-        flat = np.reshape(
-            array, (-1,), copy=False
-        )  # of an array that is not contiguous a copy would get the noise instead
+        flat = np.reshape(array, (-1,), copy=False)  # a copy, of an array that is not contiguous, would get the noise
         for number, start in enumerate(range(0, flat.size, _PIECE)):
             piece, uniform = slice(start, start + _PIECE), hidden.get(name)
             if uniform:
                 uniform = Uniform(uniform.unit, np.ravel(uniform.multiples)[piece])
             address = Address(seed, "noise", (round_, index, number))
-            yield partial(add_gaussian, flat[piece], deviation_of[name], address, uniform)
+            pieces.append(partial(add_gaussian, flat[piece], deviation_of[name], address, uniform))
+    if sum(array.size for array in sums.values()) <= _PIECE:
+        for work in pieces:
+            work()
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy and scipy compute without holding the interpreter
+        for done in [pool.submit(work) for work in pieces]:
+            done.result()
 
 
 # Correlated noise.
@@ -324,11 +313,7 @@ class _CorrelatedGaussian(Noise):
 
 
 class BandedGaussian(_CorrelatedGaussian):
-    """Noise of at least two bands.
-
-    Args:
-        coefficients: c_1, c_2, ..: at least 0, whole multiples of 2**-``BITS``.
-    """
+    """Noise of at least two bands: coefficients c_1, c_2, .. >= 0, whole multiples of 2**-``BITS``."""
 
     def __init__(self, coefficients: Sequence[float]) -> None:
         self.coefficients = tuple(coefficients)
@@ -358,12 +343,7 @@ class BufferedGaussian(_CorrelatedGaussian):
 
     r_t = sum_i a_i B_i, and each buffer becomes l_i B_i + n_t, so that c_j = sum_i a_i l_i^(j - 1). No float64 holds
     powers of l_i exactly: a buffer is the sum of two, and what is lost is charged (docs/correlated-noise.md).
-
-    Args:
-        coefficients: c_1, c_2, .., of :func:`best_buffers`.
-
-    Raises:
-        ValueError: coefficients of no few buffers.
+    ``coefficients`` are c_1, c_2, .. of :func:`best_buffers`; ValueError: they are of no few buffers.
     """
 
     def __init__(self, coefficients: Sequence[float]) -> None:
@@ -375,7 +355,7 @@ class BufferedGaussian(_CorrelatedGaussian):
         return {part: {name: np.zeros(array.shape) for name, array in parameters.items()} for part in names}
 
     def _left(self, state: State, name: str, deviation: float) -> Pair:
-        left = np.zeros(state["0"][name].shape), np.zeros(state["0"][name].shape)
+        left = (np.zeros(state["0"][name].shape),) * 2
         for i, (weight, _) in enumerate(self.buffers):
             buffer = state[str(i)][name], state[f"{i}-rest"][name]
             if np.abs(buffer[0]).max() > _MOST * deviation:
@@ -413,10 +393,8 @@ def _exact_sum(one: Floats, other: Floats) -> Pair:
 
 
 def of_buffers(buffers: Sequence[tuple[float, float]], rounds: int) -> tuple[float, ...]:
-    """c_1, .., c_(rounds - 1), each rounded up to a multiple of 2**-30: larger coefficients never cost less.
-
-    Args:
-        buffers: pairs (a_i, l_i) in [0, 1], whole multiples of 2**-``BITS``; the sum of all a_i is at most 1.
+    """c_1, .., c_(rounds - 1) of pairs (a_i, l_i) in [0, 1], whole multiples of 2**-``BITS``; the a_i sum to at most 1.
+    Each is rounded up to a multiple of 2**-30: larger coefficients never cost less.
     """
     powers, found = [weight for weight, _ in buffers], []
     for _ in range(rounds - 1):
@@ -488,12 +466,8 @@ def norm_of(coefficients: Sequence[float]) -> float:
 
 def path_noise(coefficients: Sequence[float], response: Floats) -> float:
     """Root mean square, over the rounds, of the noise in the server's model, for noise multiplier, clipping norm and
-    denominator 1.
-
-    Args:
-        coefficients: c_1, c_2, ..; none: independent noise.
-        response: shape [rounds]: what one unit of a round's mean update has added to the model after 0, 1, .. further
-            rounds.
+    denominator 1. ``coefficients``: c_1, c_2, ..; none: independent noise. ``response``: shape [rounds]: what one unit
+    of a round's mean update has added to the model after 0, 1, .. further rounds.
     """
     from scipy.signal import lfilter
 
@@ -516,26 +490,20 @@ def best_coefficients(bands: int, *responses: Floats) -> tuple[float, ...]:
         return ()
     places = np.arange(1, bands)
     start = np.cumprod((2 * places - 1) / (2 * places))
-    found = minimize(
-        lambda coefficients: sum(math.log(path_noise(coefficients, each)) for each in responses) / len(responses),
-        start,
-        method="L-BFGS-B",
-        bounds=[(0.0, 2.0)] * (bands - 1),
-    )
+
+    def cost(coefficients: Floats) -> float:
+        return sum(math.log(path_noise(coefficients.tolist(), each)) for each in responses) / len(responses)
+
+    found = minimize(cost, start, method="L-BFGS-B", bounds=[(0.0, 2.0)] * (bands - 1))
     return tuple((np.rint(found.x * 2**BITS) / 2**BITS).tolist())
 
 
 def matched(products: Floats, coefficients: Sequence[float]) -> tuple[Floats, Floats]:
-    """What an adversary knows of each round's contribution, who sees the releases and the coefficients.
+    """What an adversary knows of each round's contribution, who sees the releases and the coefficients c_1, c_2, ..
 
-    Args:
-        products: shape [rounds, n]: of each release with n possible contributions, each coordinate over the variance of
-            independent noise.
-        coefficients: c_1, c_2, ..; none: independent noise, and the products stay the same.
-
-    Returns:
-        Shape [rounds, n] and [rounds]: the products for independent noise of the charged variance, and what share of
-        the squared length of a contribution is out. It is less than 1 for the last rounds.
+    ``products``, shape [rounds, n], are of each release with n possible contributions, each coordinate over the
+    variance of independent noise. Returns, of shape [rounds, n] and [rounds], the products for independent noise of the
+    charged variance, and what share of the squared length of a contribution is out: less than 1 for the last rounds.
     """
     filtered, share = np.zeros_like(products), np.zeros(len(products))
     rows, norm = np.zeros_like(products), 1 + sum(each * each for each in coefficients)

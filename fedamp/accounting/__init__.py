@@ -4,19 +4,17 @@ In reading order (docs/accounting.md has the mathematics, docs/k-of-t.md that of
 
 1. ``events``: what happened, frozen expressions. ``theorems``: from an event to simpler ones, a theorem each.
 2. ``answers``: epsilon or delta, the smallest bracket of all evaluators, among them closed forms for little noise.
-   ``bounds``: questions, and the brackets that answer them.
+   ``bounds``: questions, and what answers them: brackets and trade-off functions.
 3. The evaluators. ``law``: the numerical law of each kind, on the finite laws of ``convolve``. ``sampling``: several
-   hidden rounds, whose likelihood ratio is in ``hidden_rounds``, with banded noise in ``spaced``. ``renyi``: Rényi
-   divergences.
-4. Built on answers. ``prefixes``: the cost after each round. ``search``: noise for a budget. ``risk``, ``tradeoff``:
-   error rates of attacks. ``verify``: ledgers, released bundles, the numbers of somebody's code. ``interop``: other
-   people's accountants.
+   hidden rounds, whose likelihood ratio is in ``hidden_rounds``. ``renyi``: Rényi divergences.
+4. Built on answers. ``search``: risks, noise for a budget, the cost after each round, budgets for many uses.
+   ``verify``: ledgers, released bundles, the numbers of somebody's code. ``interop``: other people's accountants.
 
 ``checks`` and ``arithmetic`` (with all bounds of rounding errors, and compiled loops) are below all of them.
 """
 
 from fedamp.accounting import answers
-from fedamp.accounting.bounds import Bounds, epsilon_from_rdp
+from fedamp.accounting.bounds import Bounds, TradeOff, epsilon_from_rdp
 from fedamp.accounting.events import (
     FIXED_GRADIENTS,
     JOINT_RELEASE,
@@ -51,12 +49,17 @@ from fedamp.accounting.events import (
     WithoutReplacement,
     from_json,
 )
-from fedamp.accounting.prefixes import epsilon_over_rounds
 from fedamp.accounting.renyi import rdp
-from fedamp.accounting.risk import in_words, privacy_profile, trade_off
-from fedamp.accounting.search import calibrate, calibrate_count, calibrate_risk
+from fedamp.accounting.search import (
+    calibrate,
+    calibrate_count,
+    calibrate_risk,
+    epsilon_over_rounds,
+    in_words,
+    privacy_profile,
+    trade_off,
+)
 from fedamp.accounting.theorems import group, unamplified
-from fedamp.accounting.tradeoff import TradeOff
 from fedamp.accounting.verify import Claims
 
 __all__ = [

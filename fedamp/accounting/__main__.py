@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from fedamp.accounting.interop.tools import check_file
+from fedamp.accounting.interop import check_file
 from fedamp.accounting.verify import UNCHECKED, Check, Claims, verify_bundle, worst
 
 

@@ -5,13 +5,13 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce, singledispatch
 from operator import attrgetter, itemgetter
 
 import numpy as np
 
-from fedamp.accounting import checks
+from fedamp.accounting import checks, events, theorems
 from fedamp.accounting.arithmetic import UNIT, Array, crossing, gaussian_delta, log_choose, repeated
 from fedamp.accounting.bounds import (
     Bounds,
@@ -25,68 +25,36 @@ from fedamp.accounting.bounds import (
     search_orders,
 )
 from fedamp.accounting.convolve import DEFAULT_POINTS
-from fedamp.accounting.events import (
-    Allocation,
-    AllocationPrefix,
-    Approximate,
-    BallsInBins,
-    CappedPoisson,
-    Compose,
-    Gaussian,
-    GaussianMixture,
-    Group,
-    Mechanism,
-    ModelMix,
-    NotPrivate,
-    Poisson,
-    RandomisedResponse,
-    RandomSelection,
-    Relation,
-    Repeat,
-    Spaced,
-    Submodels,
-    WithoutReplacement,
+from fedamp.accounting.events import Mechanism
+from fedamp.accounting.hidden_rounds import (
+    FiniteRound,
+    GaussianRound,
+    HiddenRounds,
+    ListedRemove,
+    ListedRun,
+    PairOfPeople,
+    Round,
+    Run,
+    SpacedRemove,
+    SpacedRun,
 )
-from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, PairOfPeople, Round, Run
 from fedamp.accounting.law import DEFAULT_DETAIL, Detail, numerical_law
 from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.sampling import PRECISION, SampledProfile
-from fedamp.accounting.spaced import ListedRemove, ListedRun, SpacedRemove, SpacedRun
-from fedamp.accounting.theorems import (
-    Participation,
-    attained,
-    attained_in_draws,
-    blocks_met,
-    changed_batch,
-    charged_as,
-    epsilon_of_losses,
-    factors,
-    group,
-    hidden_rounds_bounds,
-    normal,
-    other_bounds,
-    participation,
-    some_in_batch,
-)
 
 # Answers.
 
 
 @singledispatch
-def answer_by_law(event: Mechanism, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
-    """The answer by numerical law. ``event``: what is released. ``question``: epsilon at a delta, or delta at an
-    epsilon. ``points``: of the law; default: 1200, and up to 4800 where the bracket is wider than one part in 1000.
-    ``with_lower``: whether the lower end is computed. Raises ``NotEvaluable``: there is no law, or none that floating
-    point holds.
-    """
-    first = DEFAULT_POINTS if points is None else checks.count("points", points, 50, 20_000)
-    reach = question.reach
-    best = question.ask(numerical_law(event, Detail(first, with_lower, reach)))
+def answer_by_law(event: Mechanism, question: Question) -> Bounds:
+    """The answer by numerical law of what is released. NotEvaluable: it has none, or none that floating point holds."""
+    first = DEFAULT_POINTS if question.points is None else checks.count("points", question.points, 50, 20_000)
+    best = question.ask(numerical_law(event, Detail(first, question.with_lower, question.reach)))
     low, high = question.fine
-    for more in (2400, 4800) if points is None else ():
+    for more in (2400, 4800) if question.points is None else ():
         if not low <= best.upper <= high or best.width <= 1e-3 * best.upper:
             break
-        finer = question.ask(numerical_law(event, Detail(more, with_lower, reach)))
+        finer = question.ask(numerical_law(event, Detail(more, question.with_lower, question.reach)))
         helps = finer.width < 0.7 * best.width
         origin = finer.origin if finer.upper < best.upper else best.origin
         best = Bounds(max(best.lower, finer.lower), min(best.upper, finer.upper), origin)
@@ -95,24 +63,23 @@ def answer_by_law(event: Mechanism, question: Question, points: int | None = Non
     return best
 
 
-@answer_by_law.register(AllocationPrefix)
-@answer_by_law.register(CappedPoisson)
-def by_more_rounds(
-    event: AllocationPrefix | CappedPoisson, question: Question, points: int | None = None, with_lower: bool = True
-) -> Bounds:
+@answer_by_law.register(events.AllocationPrefix)
+@answer_by_law.register(events.CappedPoisson)
+def by_more_rounds(event: events.AllocationPrefix | events.CappedPoisson, question: Question) -> Bounds:
     """The smallest of several bounds. None is exact, so a grid finer than the default is not worth its time."""
-    bounds = hidden_rounds_bounds(event)
-    points = DEFAULT_POINTS if points is None and len(bounds) > 1 else points
-    return min((answer_by_law(part, question, points, with_lower) for part in bounds), key=attrgetter("upper"))
+    bounds = theorems.hidden_rounds_bounds(event)
+    if question.points is None and len(bounds) > 1:
+        question = replace(question, points=DEFAULT_POINTS)
+    return min((answer_by_law(part, question) for part in bounds), key=attrgetter("upper"))
 
 
-# The generic group property.
-
-
-def _group_property(event: Group, question: Question, points: int) -> Bounds:
-    """K people are K changes of one: delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1).
-    Answers have no lower end.
+@answer_by_law.register
+def by_group_property(event: events.Group, question: Question) -> Bounds:
+    """K people are K changes of one: delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1)
+    (Mironov 2017, Corollary 4); or, if it is smaller, a bound with choices revealed. Answers have no lower end. A grid
+    finer than the default hardly helps.
     """
+    points = DEFAULT_POINTS if question.points is None else question.points
 
     def delta_at(epsilon: float) -> Bounds:
         part = event.mechanism.delta(epsilon / event.size, points=points)
@@ -122,9 +89,13 @@ def _group_property(event: Group, question: Question, points: int) -> Bounds:
         return Bounds(0.0, upper, part.origin.within(Method.GROUP_PROPERTY))
 
     if isinstance(question, DeltaAt):
-        return delta_at(question.epsilon)
-    upper = crossing(lambda epsilon: delta_at(epsilon).upper, question.delta, 1e4, 1e-4)[1]
-    return Bounds(0.0, upper, delta_at(upper).origin if upper < math.inf else Method.GROUP_PROPERTY_ALONE.of())
+        generic = delta_at(question.epsilon)
+    else:
+        upper = crossing(lambda epsilon: delta_at(epsilon).upper, question.delta, 1e4, 1e-4)[1]
+        origin = delta_at(upper).origin if upper < math.inf else Method.GROUP_PROPERTY_ALONE.of()
+        generic = Bounds(0.0, upper, origin)
+    others = [question.ask(bound, points=question.points) for bound in theorems.other_bounds(event)]
+    return min(generic, *others, key=attrgetter("upper")) if others else generic
 
 
 def _log_factor(epsilon: float, size: int) -> float:
@@ -147,31 +118,21 @@ def epsilon_below(known: float, delta: float, size: int, of_one: Callable[[float
 
 
 @answer_by_law.register
-def by_group_property(event: Group, question: Question, points: int | None = None, with_lower: bool = True) -> Bounds:
-    """The smallest (Mironov 2017, Corollary 4). A grid finer than the default hardly helps the generic property."""
-    generic = _group_property(event, question, DEFAULT_POINTS if points is None else points)
-    others = [question.ask(bound, points=points) for bound in other_bounds(event)]
-    return min(generic, *others, key=attrgetter("upper")) if others else generic
-
-
-@answer_by_law.register
-def by_batch(
-    event: WithoutReplacement, question: Question, points: int | None = None, with_lower: bool = True
-) -> Bounds:
+def by_batch(event: events.WithoutReplacement, question: Question) -> Bounds:
     """A single release: given that i >= 1 of the group are in the batch, it differs from one of their substitutes by a
     change of 2 i; joint convexity in i. The batch holds any of the group with a chance p, and
     delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
     """
-    if isinstance(event.mechanism, RandomisedResponse):
-        return answer_by_law(changed_batch(event), question, points, with_lower)
-    share, drawn = some_in_batch(event, partial(group, event.mechanism))
+    if isinstance(event.mechanism, events.RandomisedResponse):
+        return answer_by_law(theorems.changed_batch(event), question)
+    share, drawn = theorems.some_in_batch(event, partial(theorems.group, event.mechanism))
     if isinstance(question, DeltaAt):
         inner = math.log1p(math.expm1(question.epsilon) / share) if question.epsilon < 700 else question.epsilon
-        answer = drawn.delta(inner, points=points)
+        answer = drawn.delta(inner, points=question.points)
         return Bounds(0.0, share * answer.upper, answer.origin)
     if question.delta >= share:
         return Bounds(0.0, 0.0, Method.RARE_BATCH.of())
-    answer = drawn.epsilon(question.delta / share, points=points)
+    answer = drawn.epsilon(question.delta / share, points=question.points)
     upper = math.log1p(share * math.expm1(answer.upper)) if answer.upper < 700 else answer.upper
     return Bounds(0.0, upper, answer.origin)
 
@@ -179,9 +140,7 @@ def by_batch(
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 """Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022."""
 
-_LARGEST_SAMPLED = 450.0
-"""Epsilon above which sampling is not tried: likelihood ratios leave the range of floating point."""
-
+_LARGEST_SAMPLED = 450.0  # epsilon beyond which likelihood ratios leave the range of floating point
 _BLOCKS, _CLOSE = 300, 0.97  # of very many rounds, for their lower end, where the bracket is not that narrow
 
 _PATIENCE = 5.0  # seconds, of the clock and of the processor, after which an answer warns and names its bound
@@ -192,8 +151,8 @@ def epsilon(event: Mechanism, delta: float, points: int | None = None, precision
     checks.delta(delta)
     if precision is not None:
         checks.precision(precision)
-    start, event = (time.perf_counter(), time.process_time()), normal(event)
-    found = _without_sampling(event, EpsilonAt(delta), points)
+    start, event = (time.perf_counter(), time.process_time()), theorems.normal(event)
+    found = _without_sampling(event, EpsilonAt(delta, points))
     if points is None or precision is not None:
         found = _narrowed_by_sampling(event, found, delta, precision or PRECISION)
     _warn_if_slow("epsilon", start, found)
@@ -203,66 +162,65 @@ def epsilon(event: Mechanism, delta: float, points: int | None = None, precision
 def delta(event: Mechanism, epsilon: float, points: int | None = None, precision: float | None = None) -> Bounds:
     """See ``Mechanism.delta``."""
     checks.epsilon(epsilon)
-    start, event = (time.perf_counter(), time.process_time()), normal(event)
-    found = _without_sampling(event, DeltaAt(epsilon), points)
+    start, event = (time.perf_counter(), time.process_time()), theorems.normal(event)
+    found = _without_sampling(event, DeltaAt(epsilon, points))
     if precision is not None and (is_sampled(event) or _is_pair(event)):
-        try:
-            with in_floating_point():
-                sampled = _in_draws(event, lambda part: sampled_profile(part).delta(epsilon, precision=precision))
-                found = _narrower(event, found, sampled)
-        except NotEvaluable:
-            pass
+        with suppress(NotEvaluable), in_floating_point():
+            sampled = _in_draws(event, lambda part: sampled_profile(part).delta(epsilon, precision=precision))
+            found = _narrower(event, found, sampled)
     _warn_if_slow("delta", start, found)
     return found
 
 
 @lru_cache(maxsize=512)
-def _without_sampling(event: Mechanism, question: Question, points: int | None) -> Bounds:
+def _without_sampling(event: Mechanism, question: Question) -> Bounds:
     """The answer by the law, with hidden choices revealed and, where it may be smaller, by Rényi divergences."""
     if event.releases_nothing:
         return Bounds(0.0, 0.0, Method.NOTHING.of())
-    if isinstance(event, NotPrivate):
+    if isinstance(event, events.NotPrivate):
         return Bounds(question.unknown, question.unknown, Method.NO_NOISE.of())
     reason = ""
     try:
         with in_floating_point():
-            by_law = answer_by_law(event, question, points)
+            by_law = answer_by_law(event, question)
     except NotEvaluable as error:
         by_law, reason = Bounds(0.0, question.unknown, Method.NONE.of(str(error))), f" ({error})"
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
-    shown = _with_choices_revealed(event, question, points, narrow)
+    shown = _with_choices_revealed(event, question, narrow)
     upper, origin = min((by_law.upper, by_law.origin), (shown.upper, shown.origin), key=itemgetter(0))
-    if isinstance(event, Approximate):
+    if isinstance(event, events.Approximate):
         losses = question.of_losses(event.known_epsilon, event.known_delta)
     else:
-        losses = question.of_losses(epsilon_of_losses(event))
+        losses = question.of_losses(theorems.epsilon_of_losses(event))
     if losses < upper:
         upper, origin = losses, Method.LOSSES.of()
-    mixes = event.contains(ModelMix)
+    mixes = event.contains(events.ModelMix)
     if mixes:
         origin = origin._replace(unmixed=True)
     wide = shown.lower < 0.99 * upper and (by_law.upper == question.unknown or 0 < by_law.lower < 0.99 * upper)
-    if event.is_private and (mixes or wide or event.contains(WithoutReplacement)):  # elsewhere they are not smaller
+    if event.is_private and (
+        mixes or wide or event.contains(events.WithoutReplacement)
+    ):  # elsewhere they are not smaller
         by_order = _by_renyi(event, question, more=not mixes)
         if by_order.value < upper:
             upper, origin = by_order.value, Method.RENYI.of(by_order.order, reason, CHECKED if mixes else "")
-    lower = max(_lower(event, question, points, by_law), shown.lower)
+    lower = max(_lower(event, question, by_law), shown.lower)
     if lower > (1 + 1e-6) * upper + 1e-9:  # one end is wrong, and it is not known which one
         return Bounds(lower, question.unknown, Method.CONTRADICTED.of(origin))
     return Bounds(min(lower, upper), upper, origin)
 
 
-def _lower(event: Mechanism, question: Question, points: int | None, by_law: Bounds) -> float:
+def _lower(event: Mechanism, question: Question, by_law: Bounds) -> float:
     """The lower end by law, of an attained mechanism. A group costs at least what one of it costs."""
-    parts = [event, event.mechanism] if isinstance(event, Group) else [event]
+    parts = [event, event.mechanism] if isinstance(event, events.Group) else [event]
     lowers = [0.0]
-    for known in map(attained, parts):
+    for known in map(theorems.attained, parts):
         with suppress(NotEvaluable), in_floating_point():
-            lowers.append(by_law.lower if known is event else answer_by_law(known, question, points).lower)
+            lowers.append(by_law.lower if known is event else answer_by_law(known, question).lower)
     return max(lowers)
 
 
-def _with_choices_revealed(event: Mechanism, question: Question, points: int | None, narrow: bool) -> Bounds:
+def _with_choices_revealed(event: Mechanism, question: Question, narrow: bool) -> Bounds:
     """Both ends in closed form, or the upper end without amplification. A ``narrow`` bracket needs only the closed
     form, and none where nothing is hidden.
     """
@@ -275,7 +233,7 @@ def _with_choices_revealed(event: Mechanism, question: Question, points: int | N
     try:
         if narrow or (plain := event.unamplified()) == event:
             return unknown
-        found = question.ask(plain, points=points)
+        found = question.ask(plain, points=question.points)
     except ValueError:  # without amplification the noise may be too little
         return unknown
     return Bounds(0.0, found.upper, found.origin.within(Method.UNAMPLIFIED))
@@ -283,21 +241,19 @@ def _with_choices_revealed(event: Mechanism, question: Question, points: int | N
 
 def _by_renyi(event: Mechanism, question: Question, more: bool) -> ByOrder:
     """The best over the usual orders, and over ``more`` where the largest is the best: tiny epsilons at tiny deltas."""
-    best = ByOrder(question.unknown, math.inf)
-    try:
+    with suppress(NotEvaluable):
         for highest in (HIGHEST_ORDER, 4 * HIGHEST_ORDER) if more else (HIGHEST_ORDER,):
             orders = search_orders(highest)
             best = question.convert(orders, rdp(event, orders))
             if best.order < highest:
                 break
-    except NotEvaluable:
-        return ByOrder(question.unknown, math.inf)
-    return best
+        return best
+    return ByOrder(question.unknown, math.inf)
 
 
 def _narrowed_by_sampling(event: Mechanism, found: Bounds, delta: float, precision: float) -> Bounds:
     """The answer for epsilon, narrowed by sampling where a person takes part in several hidden rounds."""
-    part, size = (event.mechanism, event.size) if isinstance(event, Group) else (event, 1)
+    part, size = (event.mechanism, event.size) if isinstance(event, events.Group) else (event, 1)
     if found.lower >= (1 - precision) * found.upper or found.upper > _LARGEST_SAMPLED * size:
         return found
     coarser = min(2 * precision, 0.1)
@@ -310,7 +266,7 @@ def _narrowed_by_sampling(event: Mechanism, found: Bounds, delta: float, precisi
             return _narrower(event, found, sampled)
         if is_sampled(part):
             found = _narrower(event, found, _sampled_epsilon(part, delta, precision))
-    if is_sampled(event) and found.lower < _CLOSE * found.upper and participation(event).rounds > 4 * _BLOCKS:
+    if is_sampled(event) and found.lower < _CLOSE * found.upper and theorems.participation(event).rounds > 4 * _BLOCKS:
         lower = max(found.lower, _lower_by_blocks(event, delta, precision))
         return Bounds(min(lower, found.upper), found.upper, found.origin)
     return found
@@ -325,10 +281,10 @@ def _sampled_epsilon(event: Mechanism, delta: float, precision: float) -> Bounds
 @lru_cache(maxsize=256)
 def _lower_by_blocks(event: Mechanism, delta: float, precision: float) -> float:
     """docs/k-of-t.md, Proposition 8: of the rounds that a person has in a block of them, one."""
-    found = participation(attained_in_draws(event))
+    found = theorems.participation(theorems.attained_in_draws(event))
     size = -(-found.rounds // _BLOCKS)
-    law = numerical_law(attained(Submodels(found.mechanism, size)))
-    chances = blocks_met(found.chances, _BLOCKS, size)
+    law = numerical_law(theorems.attained(events.Submodels(found.mechanism, size)))
+    chances = theorems.blocks_met(found.chances, _BLOCKS, size)
     off = found.rounding + 16 * len(chances) * UNIT
     run = Run((HiddenRounds(FiniteRound(law.lower, law.rounding), chances, _BLOCKS, 1, off),))
     with suppress(NotEvaluable), in_floating_point():
@@ -339,7 +295,7 @@ def _lower_by_blocks(event: Mechanism, delta: float, precision: float) -> float:
 def _in_draws(event: Mechanism, ask: Callable[[Mechanism], Bounds]) -> Bounds:
     """The answer by sampling, with the lower end of what is attained."""
     found, lower = ask(event), 0.0
-    if (below := attained_in_draws(event)) is event:
+    if (below := theorems.attained_in_draws(event)) is event:
         return found
     with suppress(NotEvaluable):
         lower = ask(below).lower if is_sampled(below) else 0.0
@@ -348,14 +304,16 @@ def _in_draws(event: Mechanism, ask: Callable[[Mechanism], Bounds]) -> Bounds:
 
 def _narrower(event: Mechanism, found: Bounds, sampled: Bounds) -> Bounds:
     """The intersection of both brackets."""
-    origin = sampled.origin._replace(unmixed=event.contains(ModelMix))
+    origin = sampled.origin._replace(unmixed=event.contains(events.ModelMix))
     upper, origin = min((found.upper, found.origin), (sampled.upper, origin), key=itemgetter(0))
     return Bounds(min(max(found.lower, sampled.lower), upper), upper, origin)
 
 
 def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:
     """For searches: at least ``event.epsilon(delta).upper``, and hardly more, in half the time if a law is enough."""
-    several = event.contains((AllocationPrefix, CappedPoisson, Group, ModelMix, WithoutReplacement))
+    several = event.contains(
+        (events.AllocationPrefix, events.CappedPoisson, events.Group, events.ModelMix, events.WithoutReplacement)
+    )
     upper = math.inf if several else law_upper(event, delta, points)
     return upper if upper < math.inf else epsilon(event, delta, points).upper
 
@@ -364,11 +322,9 @@ def law_upper(event: Mechanism, delta: float, points: int) -> float:
     """Upper end of epsilon by the numerical law, in half the time of both ends, or with hidden choices revealed;
     infinite where neither has an answer.
     """
-    try:
-        with in_floating_point():
-            upper = answer_by_law(event, EpsilonAt(delta), points, with_lower=False).upper
-    except NotEvaluable:
-        upper = math.inf
+    upper = math.inf
+    with suppress(NotEvaluable), in_floating_point():
+        upper = answer_by_law(event, EpsilonAt(delta, points, with_lower=False)).upper
     shown = in_closed_form(event)
     if shown is None or (upper < math.inf and (shown.is_plain or shown.delta(upper).upper > delta)):
         return upper
@@ -471,38 +427,38 @@ def revealed(event: Mechanism) -> Revealed:
     if event.releases_nothing:
         return _NOTHING
     match event:
-        case Gaussian(noise):
+        case events.Gaussian(noise):
             signal = np.full(1, event.change**2 / noise**2)
             return Revealed(signal, signal, np.ones(1), np.zeros(1), 4 * UNIT)
-        case GaussianMixture(shifts, weights):
+        case events.GaussianMixture(shifts, weights):
             signal, chance = np.square(shifts), np.array(weights)
             return Revealed(signal, signal, chance, np.log(chance), 4 * UNIT)
-        case NotPrivate():
+        case events.NotPrivate():
             signal = np.full(1, np.inf)
             return Revealed(signal, signal, np.ones(1), np.zeros(1))
-        case Repeat(inner, times):
+        case events.Repeat(inner, times):
             return repeated(revealed(inner), times, Revealed.times)
-        case Compose(mechanisms):
+        case events.Compose(mechanisms):
             return reduce(Revealed.times, [revealed(part) for part in mechanisms])
-        case Submodels(inner, number):
+        case events.Submodels(inner, number):
             return revealed(inner).chosen(1.0, -math.log(number))
-        case Poisson(inner, 1):
+        case events.Poisson(inner, 1):
             return revealed(inner)
-        case Poisson(inner, rate):
+        case events.Poisson(inner, rate):
             parts = [(_NOTHING, 1 - rate), (revealed(inner), rate)]
             return _one_of([(part, chance, math.log(chance)) for part, chance in parts])
-        case RandomSelection():  # the draw may be seen: it takes no part in the weight
+        case events.RandomSelection():  # the draw may be seen: it takes no part in the weight
             return _one_of([(revealed(part), weight, 0.0) for part, weight in zip(*event.used, strict=True)])
-        case Allocation() | AllocationPrefix() | CappedPoisson():
+        case events.Allocation() | events.AllocationPrefix() | events.CappedPoisson():
             return _of_hidden_rounds(event)
     return _between(event)
 
 
 def _between(event: Mechanism) -> Revealed:
     """From above what it is charged as, or costs without amplification; from below what is attained."""
-    known, below = attained(event), _NOTHING
+    known, below = theorems.attained(event), _NOTHING
     try:
-        other = charged_as(event)
+        other = theorems.charged_as(event)
     except TypeError:
         other = event.unamplified()
     else:
@@ -523,7 +479,7 @@ def _between(event: Mechanism) -> Revealed:
 
 def _of_hidden_rounds(event: Mechanism) -> Revealed:
     """A person takes part in h rounds with a chance c_h; all sets of h rounds are equally likely."""
-    found = participation(event)
+    found = theorems.participation(event)
     one, parts, known, rounds = revealed(found.mechanism), [], _NOTHING, 0
     possible = [h for h, chance in enumerate(found.chances) if chance > 0]
     if len(possible) > _MOST_SIZES:
@@ -559,29 +515,28 @@ def in_closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
 
 def is_sampled(event: Mechanism) -> bool:
     """Whether a person takes part in several hidden rounds. Law and moments are only bounds there."""
-    if isinstance(event, (BallsInBins, Spaced)):
-        precision, others = factors(event.mechanism)
+    if isinstance(event, (events.BallsInBins, events.Spaced)):
+        precision, others = theorems.factors(event.mechanism)
         return precision > 0 and not others and not event.is_empty
-    return event.is_private and any(_is_hidden(other) for other in factors(event)[1])
+    return event.is_private and any(_is_hidden(other) for other in theorems.factors(event)[1])
 
 
 def sampled_profile(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> SampledProfile:
     """The sampler of an event that ``is_sampled``: its hidden rounds one by one, and all the rest as one law.
-    ``event``: what is released. ``detail``: of the law that bounds the add direction. Raises ``NotEvaluable``: a round,
-    or the rest, has no numerical law.
+    ``detail``: of the law that bounds the add direction. NotEvaluable: a round, or the rest, has no numerical law.
     """
-    if isinstance(event, (BallsInBins, Spaced)):
-        spaced = SpacedRun.of(event, factors(event.mechanism)[0] ** -0.5)
+    if isinstance(event, (events.BallsInBins, events.Spaced)):
+        spaced = SpacedRun.of(event, theorems.factors(event.mechanism)[0] ** -0.5)
         return SampledProfile(spaced, spaced, (), ListedRemove if isinstance(spaced, ListedRun) else SpacedRemove, None)
-    if isinstance(event, Group):
+    if isinstance(event, events.Group):
         return _sampled_pair(event)
-    precision, others = factors(event)
-    hidden = [(participation(other), times) for other, times in others.items() if _is_hidden(other)]
-    rest: list[Mechanism] = [Repeat(other, times) for other, times in others.items() if not _is_hidden(other)]
+    precision, others = theorems.factors(event)
+    hidden = [(theorems.participation(other), times) for other, times in others.items() if _is_hidden(other)]
+    rest: list[Mechanism] = [events.Repeat(other, times) for other, times in others.items() if not _is_hidden(other)]
     if precision:
-        rest.append(Gaussian(min(precision**-0.5, 1e50), relation=event.relation or Relation.ZERO_OUT))
+        rest.append(events.Gaussian(min(precision**-0.5, 1e50), relation=event.relation or events.Relation.ZERO_OUT))
     if rest:
-        hidden.append((Participation(Compose(rest), (0.0, 1.0), 1), 1))
+        hidden.append((theorems.Participation(events.Compose(rest), (0.0, 1.0), 1), 1))
     rounds = [_rounds(found.mechanism) for found, _ in hidden]
     upper, lower = (
         tuple(
@@ -591,22 +546,26 @@ def sampled_profile(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Sample
         for ends in zip(*rounds, strict=True)
     )
     run = Run(upper)
-    costlier = hidden_rounds_bounds(event)[::-1] if isinstance(event, AllocationPrefix | CappedPoisson) else [event]
+    costlier = (
+        theorems.hidden_rounds_bounds(event)[::-1]
+        if isinstance(event, events.AllocationPrefix | events.CappedPoisson)
+        else [event]
+    )
     bounds = tuple(partial(numerical_law, each, detail) for each in costlier)
     if all(above is below for above, below in rounds):
         return SampledProfile(run, run, bounds)
-    return SampledProfile(run, Run(lower) if attained_in_draws(event) is event else None, bounds)
+    return SampledProfile(run, Run(lower) if theorems.attained_in_draws(event) is event else None, bounds)
 
 
-def _sampled_pair(event: Group) -> SampledProfile:
+def _sampled_pair(event: events.Group) -> SampledProfile:
     """Of two people in hidden rounds of Gaussian releases: the worst is that both contribute the same, in every round
     (docs/k-of-t.md, Proposition 7). NotEvaluable: other releases.
     """
-    precision, others = factors(event.mechanism)
+    precision, others = theorems.factors(event.mechanism)
     parts: list[HiddenRounds] = []
     for other, times in others.items():
-        found = participation(other)
-        signal, rest = factors(found.mechanism)
+        found = theorems.participation(other)
+        signal, rest = theorems.factors(found.mechanism)
         if event.size != 2 or rest or not signal:
             raise NotEvaluable("only two people in rounds of Gaussian noise are sampled together")
         parts.append(PairOfPeople(GaussianRound(signal**-0.5), found.chances, found.rounds, times, found.rounding))
@@ -618,18 +577,18 @@ def _sampled_pair(event: Group) -> SampledProfile:
 
 def _is_pair(event: Mechanism) -> bool:
     """Whether it is of two people in hidden rounds."""
-    if not isinstance(event, Group) or event.size != 2 or not event.is_private:
+    if not isinstance(event, events.Group) or event.size != 2 or not event.is_private:
         return False
-    return any(participation(other).rounds > 1 for other in factors(event.mechanism)[1])
+    return any(theorems.participation(other).rounds > 1 for other in theorems.factors(event.mechanism)[1])
 
 
 def _is_hidden(event: Mechanism) -> bool:
-    return len(participation(event).chances) > 2 and not event.releases_nothing
+    return len(theorems.participation(event).chances) > 2 and not event.releases_nothing
 
 
 def _rounds(mechanism: Mechanism) -> tuple[Round, Round]:
     """The likelihood ratio of one round, for upper and for lower ends."""
-    precision, others = factors(mechanism)
+    precision, others = theorems.factors(mechanism)
     if precision and not others:
         one = GaussianRound(precision**-0.5)
         return one, one

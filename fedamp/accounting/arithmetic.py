@@ -78,9 +78,9 @@ def chance_of_any(events: Iterable[tuple[float, int]]) -> float:
 
 
 def crossing(falling: Callable[[float], float], level: float, limit: float, tolerance: float) -> tuple[float, float]:
-    """Neighbouring numbers >= 0 between which a falling function reaches ``level``. ``falling``: the function.
-    ``level``: what it falls to. ``limit``: the upper end is infinite if the function is above the level up to here.
-    ``tolerance``: relative distance of both ends. Returns both 0 if the function starts at or below the level.
+    """Neighbouring numbers >= 0 between which a ``falling`` function reaches ``level``, at a relative distance of
+    ``tolerance``; both 0 if it starts there or below. The upper end is infinite if it is above the level up to
+    ``limit``.
     """
     if falling(0.0) <= level:
         return 0.0, 0.0
@@ -135,27 +135,21 @@ def gaussian_delta(signal: Array, epsilon: Array | float, side: int) -> Array:
 
 # Rounding budgets. Every end of every bracket is widened by them; docs/accounting.md, "Floating point", adds them up.
 
+# The share of delta for all numbers that a run releases: (1 + e^epsilon) 2**-280 for each, of which no mechanism knows
+# (:mod:`fedamp.noise`), with at most 2**64 numbers and epsilon at most 70.
 SAMPLER = 2.0**-113
-"""The share of delta for all numbers that a run releases: (1 + e^epsilon) 2**-280 for each, of which no mechanism knows
-(:mod:`fedamp.noise`), with at most 2**64 numbers and epsilon at most 70."""
 
-BUFFERS = 2.0**-16
-"""What noise without bands adds to epsilon, because its few buffers are rounded; docs/correlated-noise.md."""
-
+BUFFERS = 2.0**-16  # what noise without bands adds to epsilon: its few buffers are rounded; docs/correlated-noise.md
 EXPONENT = 750.0  # exp of anything beyond is 0 or infinite
 
+# Units by which a level of a transform of a power of two errs at most: a complex product errs by sqrt(5) (Brent,
+# Percival, Zimmermann 2007), a sum by 1, and a stored root of unity by 1 (numpy's pocketfft computes them in higher
+# precision); a pass of radix 4 counts as two levels and has fewer products.
 TRANSFORM = 7.0
-"""Units by which a level of a transform of a power of two errs at most: a complex product errs by sqrt(5) (Brent,
-Percival, Zimmermann 2007), a sum by 1, and a stored root of unity by 1 (numpy's pocketfft computes them in higher
-precision); a pass of radix 4 counts as two levels and has fewer products."""
 
 MOST_ROWS = 16_384  # draws that are summed at once
-
-SUMMING = 4 * MOST_ROWS * UNIT + 1e-11
-"""Bound on the relative error of sums of non-negative numbers, of a batch and then of up to 100,000 batches."""
-
-RENYI_ROUNDING = 1e-11
-"""Added to Rényi divergences for rounding, relative: a thousand times the largest error seen, not a worst case."""
+SUMMING = 4 * MOST_ROWS * UNIT + 1e-11  # relative, of sums of numbers >= 0, of a batch and then of 100,000 batches
+RENYI_ROUNDING = 1e-11  # of Rényi divergences, relative: a thousand times the largest error seen, not a worst case
 
 
 def delta_left(delta: float, runs: int = 1) -> float:
@@ -487,7 +481,7 @@ def sums_of_logs(a, b, scales, stakes):  # type: ignore[no-untyped-def]
 @compiled(nogil=True)
 def spaced_rows(rows, uniforms, table, alone, same, near, column, order, k, gap):  # type: ignore[no-untyped-def]
     """Add to each of the ``rows`` (draws, released) the columns of ``order`` spaced schedules, drawn jointly by the
-    tables of ``fedamp.accounting.spaced``; ``uniforms``: (rounds, draws).
+    tables of ``fedamp.accounting.hidden_rounds``; ``uniforms``: (rounds, draws).
     """
     rounds, draws = uniforms.shape
     ages, left = np.full((draws, order), gap - 1), np.full((draws, order), k)

@@ -3,8 +3,9 @@
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any
 
 
 def number(name: str, value: object) -> float:
@@ -94,8 +95,28 @@ Count = Annotated[int, count]
 CountOrZero = Annotated[int, partial(count, smallest=0)]
 
 
-class UpTo(NamedTuple):
-    """A whole number from ``smallest`` to the value of another field."""
+@dataclass(frozen=True)
+class Limited:
+    """The check of a field that the value of another ``field`` limits."""
 
     field: str
+
+    def __call__(self, name: str, value: Any, limit: Any) -> object:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class UpTo(Limited):
+    """A whole number from ``smallest`` to the value of the other field."""
+
     smallest: int = 0
+
+    def __call__(self, name: str, value: Any, limit: int) -> int:
+        return count(name, value, self.smallest, limit, self.field)
+
+
+class OnePer(Limited):
+    """Weights, one for each entry of the other field."""
+
+    def __call__(self, name: str, value: Any, limit: object) -> tuple[float, ...]:
+        return weights(name, value, len(sequence(self.field, limit)))

@@ -90,8 +90,7 @@ class Cells:
     infinite: float = 0.0
 
 
-Placement = Callable[[Cells], Points]
-"""How a law is put on a grid: :func:`spread` for upper bounds, :func:`contract` for lower bounds."""
+Placement = Callable[[Cells], Points]  # :func:`spread` for upper bounds, :func:`contract` for lower bounds
 
 
 def spread(cells: Cells) -> Points:
@@ -197,15 +196,10 @@ class PointProfile:
     infinite: float
 
     @classmethod
-    def remove(cls, law: Points) -> "PointProfile":
-        """The profile of H(P, Q)."""
+    def of(cls, law: Points) -> "PointProfile":
+        """The profile of H(P, Q); that of H(Q, P) is of the law ``swapped``."""
         slope, delta = profile(law.log_ratio, law.mass_in, law.infinite)
         return cls(law.log_ratio, delta, slope, law.infinite)
-
-    @classmethod
-    def add(cls, law: Points) -> "PointProfile":
-        """The profile of H(Q, P)."""
-        return cls.remove(law.swapped)
 
     def delta_at(self, epsilon: ArrayLike) -> Array:
         """delta at each epsilon."""
@@ -226,8 +220,7 @@ class PointProfile:
         return float(self.log_ratio[index]) + float(np.log1p(-rise)) if rise < 1 else -np.inf
 
 
-RATIO_LIMIT = 600.0
-"""Largest |log ratio| that enters a mean: beyond it masses and ratios leave the range of floating point."""
+RATIO_LIMIT = 600.0  # largest |log ratio| that enters a mean: beyond it masses and ratios leave floating point
 
 
 @dataclass(frozen=True)
@@ -408,11 +401,9 @@ def _guess(law: Points, pairing: Pairing) -> Points:
     return Points(np.r_[-np.inf, few.log_ratio], np.r_[0.0, few.mass_in], np.r_[law.zero, few.mass_out])
 
 
+# Most lattice points at the default number of points (in proportion, up to 8 times, where more are asked for); fewer of
+# many different factors.
 LATTICE_LIMIT = 2**19
-"""Most lattice points at the default number of points (in proportion, up to 8 times, where more are asked for);
-fewer for many different factors.
-"""
-
 _OUTSIDE = 40.0  # minus the log of the mass that may leave the lattice under any order
 
 Factors = Sequence[tuple[Points, int]]
@@ -451,14 +442,10 @@ def choose_lattice(factors: Factors, points: int) -> Lattice:
     right = _tilt_of_tail(moments, 1.0, 1.0 / deviation)
     left = _tilt_of_tail(moments, 0.0, -1.0 / deviation)
     together = moments.centre(1.0)[0] - moments.centre(0.0)[0] < 8 * deviation
-    orders, starts, stops = [], [], []
-    for value in (left, *((0.5,) if together else (0.0, 1.0)), 1.0 + right):
-        low, left_tilt = moments.reach(value, -1.0)
-        high, right_tilt = moments.reach(value, 1.0)
-        orders.append(Tilt(value, left_tilt, right_tilt))
-        starts.append(low)
-        stops.append(high)
-    start, stop = min(starts), max(stops)
+    values = (left, *((0.5,) if together else (0.0, 1.0)), 1.0 + right)
+    ends = [(value, moments.reach(value, -1.0), moments.reach(value, 1.0)) for value in values]
+    orders = tuple(Tilt(value, low[1], high[1]) for value, low, high in ends)
+    start, stop = min(low[0] for _, low, _ in ends), max(high[0] for _, _, high in ends)
     if not 0 < stop - start < 1e9:
         raise NotEvaluable("the privacy loss leaves the range of floating point; use a Rényi bound")
     wanted = 25.0 * deviation / (points * np.sqrt(sum(times for _, times in factors)))
@@ -469,7 +456,7 @@ def choose_lattice(factors: Factors, points: int) -> Lattice:
     gap = float(np.ptp(factors[0][0].log_ratio))
     if gap > step:  # both ends of the (first) law on the lattice: often that is where it has atoms
         step = gap / np.floor(gap / step)
-    return Lattice(tuple(orders), start, step, size, wanted_size <= size)
+    return Lattice(orders, start, step, size, wanted_size <= size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -497,9 +484,8 @@ class TiltedMoments:
     def log_means(self, orders: Array) -> Array:
         """``log E[X^order]`` for each order, shape (n,)."""
         chunks = np.array_split(orders, max(1, len(orders) * self.log_ratio.size // 1_000_000))
-        return np.concatenate(
-            [log_sum(self.log_out + chunk[:, None, None] * self.log_ratio) @ self.times for chunk in chunks]
-        )
+        parts = [log_sum(self.log_out + chunk[:, None, None] * self.log_ratio) @ self.times for chunk in chunks]
+        return np.concatenate(parts)
 
     def centre(self, order: float) -> tuple[float, float]:
         """Mean and variance of log X under ``X^order dQ``."""
@@ -561,9 +547,8 @@ def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, f
         with np.errstate(divide="ignore"):
             log_mass[better] = (np.log(np.maximum(mass, 0.0)) + to_out)[better]
         # Rounding, in units, of the exponents of the weights and their (pairwise) sum.
-        exponents = sum(
-            times * (40.0 + float(np.abs(order.value * law.points.log_ratio).max())) for law, times in placed
-        )
+        largest = [(times, float(np.abs(order.value * law.points.log_ratio).max())) for law, times in placed]
+        exponents = sum(times * (40.0 + each) for times, each in largest)
         rounding = max(rounding, UNIT * (64.0 + float(np.abs(to_out).max()) + exponents))
         # Beyond an end of the lattice, Q- and P-mass are at most what X^order dQ is there times its density at the end.
         if order in (lattice.orders[0], lattice.orders[-1]):

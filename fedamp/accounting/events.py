@@ -16,8 +16,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 
 from fedamp.accounting import checks
 from fedamp.accounting.arithmetic import Array
-from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.tradeoff import TradeOff
+from fedamp.accounting.bounds import Bounds, TradeOff
 
 
 class Relation(StrEnum):
@@ -44,7 +43,7 @@ def _checks_of(kind: type["Mechanism"]) -> list[tuple[str, Any]]:
     """Fields and their checks; fields that others limit come last."""
     hints = get_type_hints(kind, include_extras=True)
     found = [(each.name, check) for each in fields(kind) for check in getattr(hints[each.name], "__metadata__", ())]
-    return sorted(found, key=lambda pair: isinstance(pair[1], checks.UpTo))
+    return sorted(found, key=lambda pair: isinstance(pair[1], checks.Limited))
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,17 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         for name, check in _checks_of(type(self)):  # type: ignore[arg-type]
-            value = getattr(self, name)
-            if isinstance(check, checks.UpTo):
-                value = checks.count(name, value, check.smallest, getattr(self, check.field), check.field)
-            else:
-                value = check(name, value)
+            beside = (getattr(self, check.field),) if isinstance(check, checks.Limited) else ()
+            self._set(**{name: check(name, getattr(self, name), *beside)})
+        for kind in reversed(type(self).__mro__):
+            if "check" in vars(kind):
+                vars(kind)["check"](self)
+
+    def check(self) -> None:
+        """What the annotations do not say, after they are checked; a kind's own, after those of its bases."""
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     # Questions.
@@ -96,14 +101,9 @@ class Mechanism:
         return self.accountant.delta(self, epsilon, points, precision)
 
     def rdp(self, orders: Sequence[float] | Array | float) -> Array:
-        """Upper bounds of the Rényi divergence, the larger of both directions.
-
-        Args:
-            orders: each > 1, shape (n,); between whole orders, order - 1 times the divergence is interpolated linearly.
-
-        Returns:
-            shape (n,); infinite where no bound is known. With ``ModelMix`` inside, the worst case of its rounds is
-            checked, not proved.
+        """Upper bounds of the Rényi divergence at ``orders`` > 1, the larger of both directions; both of shape (n,).
+        Infinite where no bound is known; between whole orders, order - 1 times the divergence is interpolated linearly.
+        With ``ModelMix`` inside, the worst case of its rounds is checked, not proved.
         """
         return self.accountant.rdp(self, orders)
 
@@ -252,8 +252,7 @@ class Release(Mechanism, is_kind=False):
     relation: Annotated[Relation, relation_of] = field(default=Relation.ZERO_OUT, kw_only=True)
     takes_substitution: ClassVar[bool] = True  # if not, the charge is for a contribution against none
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if self.relation is Relation.SUBSTITUTION and not self.takes_substitution:
             kind = type(self).__name__
             raise ValueError(f"{kind} has the relation zero-out or add/remove; substitution is not charged, got it")
@@ -330,8 +329,7 @@ class RandomisedResponse(Release):
     probability: checks.Probability
     text = "randomised response, true with probability {0.probability:g}"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if not 0.5 <= self.probability < 1:
             raise ValueError(f"probability must be in [0.5, 1), got {self.probability!r}")
 
@@ -343,14 +341,8 @@ class FiniteOutcomes(Release):
     chance present_i, or absent_i.
     """
 
-    present: Sequence[float]
-    absent: Sequence[float]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        size = len(checks.sequence("present", self.present))
-        for name in ("present", "absent"):
-            object.__setattr__(self, name, checks.weights(name, getattr(self, name), size))
+    present: Annotated[Sequence[float], checks.OnePer("present")]
+    absent: Annotated[Sequence[float], checks.OnePer("present")]
 
     @property
     def words(self) -> str:
@@ -387,13 +379,10 @@ class ModelMix(Release):
     uniform noise of the given width in every coordinate (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1). Release:
     f + v + z + u, z ~ N(0, s^2 I), u uniform, of width w in every coordinate.
 
-    Clients train on the model before it is mixed. A round that starts from the mixture costs more than this charge.
-
-    Args:
-        noise_multiplier: s > 0, in units of the clipping norm of the (summed) update.
-        width: tau / eta in the same units, >= 0: the largest distance of the mixed models over the learning rate.
-            0: no mixing.
-        linf_coordinates: p >= 1: every coordinate is clipped to norm / sqrt(p).
+    ``noise_multiplier``: s > 0, in units of the clipping norm of the (summed) update. ``width``: tau / eta >= 0 in the
+    same units, the largest distance of the mixed models over the learning rate; 0: no mixing. ``linf_coordinates``: p
+    >= 1: every coordinate is clipped to norm / sqrt(p). Clients train on the model before it is mixed. A round that
+    starts from the mixture costs more than this charge.
     """
 
     noise_multiplier: checks.Scale
@@ -433,8 +422,7 @@ class GaussianMixture(Release):
     weights: Sequence[float]
     takes_substitution: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         shifts = tuple(checks.number("shifts", shift) for shift in checks.sequence("shifts", self.shifts))
         if not all(0 <= shift < math.inf for shift in shifts):
             raise ValueError(f"shifts must be >= 0 and finite, got {shifts!r}")
@@ -442,8 +430,7 @@ class GaussianMixture(Release):
         for shift, weight in sorted(zip(shifts, checks.weights("weights", self.weights, len(shifts)), strict=True)):
             if weight > 0:
                 merged[shift] = merged.get(shift, 0.0) + weight
-        object.__setattr__(self, "shifts", tuple(merged))
-        object.__setattr__(self, "weights", tuple(merged.values()))
+        self._set(shifts=tuple(merged), weights=tuple(merged.values()))
 
     @property
     def words(self) -> str:
@@ -543,18 +530,14 @@ NOTHING = Repeat(NotPrivate(), 0)  # the release that says nothing, for any neig
 class Hidden(OfOne, is_kind=False):
     """A mechanism that a hidden choice decides about."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         kind, mechanism = type(self).__name__, self.mechanism
         if mechanism.relation is Relation.SUBSTITUTION:
-            raise ValueError(
-                f"{kind} hides whether a person takes part: expected zero-out or add/remove, got a mechanism for "
-                f"substitution ({mechanism.words})"
-            )
+            expected = f"{kind} hides whether a person takes part: expected zero-out or add/remove"
+            raise ValueError(f"{expected}, got a mechanism for substitution ({mechanism.words})")
         if mechanism.is_of_whole_run:
-            raise ValueError(
-                f"{kind} takes one person's release; a group or a batch applies to the whole run, got {mechanism.words}"
-            )
+            expected = f"{kind} takes one person's release; a group or a batch applies to the whole run"
+            raise ValueError(f"{expected}, got {mechanism.words}")
 
 
 @dataclass(frozen=True)
@@ -592,8 +575,7 @@ class Dropout(Hidden):
     keep: checks.Probability
     text = "hidden dropout, keep {0.keep:g}, of ({0.mechanism.words})"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if self.keep == 0:
             raise ValueError("keep must be in (0, 1], got 0.0")
 
@@ -653,11 +635,10 @@ class _Begun(Hidden, is_kind=False):
     rounds: checks.Count
     released: int | None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if self.released is not None:
             released = checks.count("released", self.released, 0, self.rounds, "rounds")
-            object.__setattr__(self, "released", None if released == self.rounds else released)
+            self._set(released=None if released == self.rounds else released)
 
     @property
     def span(self) -> int:
@@ -673,12 +654,8 @@ class CappedPoisson(_Begun):
     rounds, the person takes part in that many of them, drawn uniformly (Feldman, Shenfeld 2025, proof of Corollary
     4.7). Release: (M_1, .., M_T), the person in at most c of those that coins of rate q choose.
 
-    Args:
-        mechanism: one round.
-        rate: of the coins, in [0, 1].
-        at_most: 1 to ``rounds``.
-        rounds: of the whole run.
-        released: the number of released rounds, 0 to ``rounds``; default: all.
+    ``mechanism``: one round. ``rate``: of the coins, in [0, 1]. ``at_most``: 1 to ``rounds``. ``released``: how many
+    rounds are out, 0 to ``rounds``; default: all.
     """
 
     rate: checks.Probability
@@ -689,10 +666,8 @@ class CappedPoisson(_Begun):
     @property
     def words(self) -> str:
         beginning = "" if self.released is None else f"the first {self.released} of "
-        return (
-            f"{beginning}{self.rounds} rounds of Poisson sampling at rate {self.rate:g}, at most {self.at_most} a "
-            f"person ({self.mechanism.words})"
-        )
+        sampled = f"{self.rounds} rounds of Poisson sampling at rate {self.rate:g}"
+        return f"{beginning}{sampled}, at most {self.at_most} a person ({self.mechanism.words})"
 
 
 @dataclass(frozen=True)
@@ -711,8 +686,7 @@ class Cyclic(Hidden):
     classes: Annotated[int, checks.UpTo("rounds", smallest=1)]
     text = "{0.of_a_class.words}, in one of {0.classes} public classes of {0.rounds} rounds"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         checks.count("k", self.k, 0, self.rounds // self.classes, "rounds // classes")
 
     @property
@@ -739,18 +713,14 @@ class _Correlated(_Begun, is_kind=False):
     gap: int
     coefficients: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         given = checks.sequence("coefficients", self.coefficients)
         coefficients = tuple(checks.scale_or_zero("coefficients", each) for each in given)
-        object.__setattr__(self, "coefficients", coefficients)
+        self._set(coefficients=coefficients)
         rise = any(later > sooner for sooner, later in pairwise((1.0, *coefficients)))
         if not self.is_banded and (rise or len(coefficients) >= self.rounds):
-            bands = len(coefficients) + 1
-            raise ValueError(
-                f"gap must be at least the bands ({bands}), or the rounds with coefficients that never rise from 1; "
-                f"got {self.gap} and {self.rounds}"
-            )
+            enough = f"the bands ({len(coefficients) + 1}), or the rounds with coefficients that never rise from 1"
+            raise ValueError(f"gap must be at least {enough}; got {self.gap} and {self.rounds}")
 
     @property
     def chosen(self) -> str:
@@ -790,10 +760,9 @@ class Spaced(_Correlated):
     participation. The hidden choice amplifies Gaussian releases (docs/correlated-noise.md); with others it counts as
     known. Release: (f_t + v_t) + C^-1 z, v_t = 0 but in a uniform set of k rounds, any two at least a gap apart.
 
-    Args:
-        coefficients: c_1, c_2, .. of the noise, each >= 0. Up to gap - 1 are bands: rows of different participations do
-            not meet. With more, up to rounds - 1, the sequence 1, c_1, c_2, .. never rises, and releases are Gaussian.
-        released: the number of released rounds, 0 to ``rounds``; default: all.
+    ``coefficients``: c_1, c_2, .. of the noise, each >= 0. Up to gap - 1 are bands: rows of different participations do
+    not meet. With more, up to rounds - 1, the sequence 1, c_1, c_2, .. never rises, and releases are Gaussian.
+    ``released``: how many rounds are out, 0 to ``rounds``; default: all.
     """
 
     k: Annotated[int, checks.UpTo("rounds")]
@@ -802,8 +771,7 @@ class Spaced(_Correlated):
     coefficients: tuple[float, ...]
     released: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if not self.sets:
             raise ValueError(f"{self.k} rounds {self.gap} apart do not fit into {self.rounds} rounds")
 
@@ -860,11 +828,7 @@ class RandomSelection(Mechanism):
     """
 
     mechanisms: Annotated[Sequence[Mechanism], mechanisms_of]
-    weights: Sequence[float]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "weights", checks.weights("weights", self.weights, len(self.mechanisms)))
+    weights: Annotated[Sequence[float], checks.OnePer("mechanisms")]
 
     @property
     def words(self) -> str:
@@ -882,10 +846,8 @@ class RandomSelection(Mechanism):
     @property
     def used(self) -> tuple[tuple[Mechanism, ...], tuple[float, ...]]:
         """The mechanisms that may be drawn, and their weights."""
-        parts, weights = zip(
-            *(pair for pair in zip(self.mechanisms, self.weights, strict=True) if pair[1]), strict=True
-        )
-        return parts, weights
+        used = [pair for pair in zip(self.mechanisms, self.weights, strict=True) if pair[1]]
+        return tuple(part for part, _ in used), tuple(weight for _, weight in used)
 
 
 @dataclass(frozen=True)
@@ -898,24 +860,19 @@ class LinearCombination(Mechanism):
     models, which are not released. It holds if gradients do not depend on the models (a single step, or mean
     estimation). It must be asked for by that assumption, which stays recorded in the mechanism.
 
-    Args:
-        mechanisms: one training run per model.
-        weights: one per model, >= 0, sum 1; independent of the data.
-        assumption: ``"joint release"``, or ``"gradients do not depend on the models"``. The second needs every
-            run to be ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)`` with one T.
-        scales: learning rate times clipping norm of each model's steps, > 0; only for the second assumption.
+    ``mechanisms``: one training run per model. ``weights``: one per model, >= 0, sum 1; independent of the data.
+    ``assumption``: ``"joint release"``, or ``"gradients do not depend on the models"``, which needs every run to be
+    ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)`` with one T. ``scales``: learning rate times
+    clipping norm of each model's steps, > 0; only for the second assumption.
     """
 
     mechanisms: Annotated[Sequence[Mechanism], mechanisms_of]
-    weights: Sequence[float]
+    weights: Annotated[Sequence[float], checks.OnePer("mechanisms")]
     assumption: str = JOINT_RELEASE
     scales: Sequence[float] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "weights", checks.weights("weights", self.weights, len(self.mechanisms)))
-        scales = tuple(checks.positive("scales", scale) for scale in checks.sequence("scales", self.scales))
-        object.__setattr__(self, "scales", scales)
+    def check(self) -> None:
+        self._set(scales=tuple(checks.positive("scales", each) for each in checks.sequence("scales", self.scales)))
         if self.assumption not in (JOINT_RELEASE, FIXED_GRADIENTS):
             expected = f'"{JOINT_RELEASE}" or "{FIXED_GRADIENTS}"'
             raise ValueError(f"assumption must be {expected}, got {self.assumption!r}")
@@ -960,8 +917,7 @@ class Group(OfOne):
     size: Annotated[int, partial(checks.count, largest=1000)]
     text = "a group of {0.size}: {0.mechanism.words}"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if self.size > 1 and self.mechanism.contains((BallsInBins, Cyclic, Spaced)):
             raise ValueError("a group of people whose rows meet in correlated noise is not charged; expected: size 1")
 
@@ -984,13 +940,10 @@ class WithoutReplacement(Mechanism):
     population: checks.Count
     size: Annotated[int, checks.UpTo("population", smallest=1)] = 1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if self.mechanism.relation is Relation.SUBSTITUTION:
-            raise ValueError(
-                "WithoutReplacement takes a release for zero-out, and charges substitution itself; "
-                f"got one for substitution ({self.mechanism.words})"
-            )
+            expected = "WithoutReplacement takes a release for zero-out, and charges substitution itself"
+            raise ValueError(f"{expected}; got one for substitution ({self.mechanism.words})")
 
     @property
     def words(self) -> str:

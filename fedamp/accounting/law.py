@@ -70,8 +70,6 @@ class Law:
             if max(abs(total - 1) for total in totals) > 1e-6 + 2 * self.rounding:  # what comes of it is no bound
                 raise NotEvaluable(f"the masses of a law come to {totals[0]:g} and {totals[1]:g}, not 1")
 
-    # -- where laws come from
-
     @classmethod
     @lru_cache(maxsize=256)
     def gaussian(cls, noise_multiplier: float, *, points: int = DEFAULT_POINTS, reach: float = 9.5) -> "Law":
@@ -79,13 +77,11 @@ class Law:
         standard deviation of the noise over the sensitivity. ``reach``: see ``Detail``.
         """
         shift = 1.0 / checks.positive("noise_multiplier", noise_multiplier)
-        return cls.from_function(
-            lambda z: z * shift - shift**2 / 2,
-            lambda low, high: normal_mass(low - shift, high - shift),
-            shift,
-            points=points,
-            reach=reach,
-        )
+
+        def mass_in(low: Array, high: Array) -> Array:
+            return normal_mass(low - shift, high - shift)
+
+        return cls.from_function(lambda z: z * shift - shift**2 / 2, mass_in, shift, points=points, reach=reach)
 
     @classmethod
     def from_function(
@@ -143,8 +139,6 @@ class Law:
         exact = Points(np.log(ratio), ratio * mass_out, mass_out, float(zero), infinite)
         return cls(exact, exact, rounding_of_masses(exact.log_ratio), points)
 
-    # -- operations
-
     def upper_only(self) -> "Law":
         """The same law with the trivial lower end (X = 1, epsilon 0): operations take half the time, for searches."""
         return Law(self.upper, _CONSTANT, self.rounding, self.points)
@@ -182,10 +176,7 @@ class Law:
         """``laws[i]`` with probability ``weights[i]``: a public choice (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
         points = max(law.points for law in laws)
         used = [(law, w) for law, w in zip(laws, checks.weights("weights", weights, len(laws)), strict=True) if w > 0]
-        upper, lower = (
-            union([scaled(law.upper, w) for law, w in used]),
-            union([scaled(law.lower, w) for law, w in used]),
-        )
+        upper, lower = (union([scaled(getattr(law, end), w) for law, w in used]) for end in ("upper", "lower"))
         rounding = max(law.rounding for law in laws) + rounding_of_sums(upper, lower)
         return Law(reduced(upper, points, spread), reduced(lower, points, contract), rounding, points)
 
@@ -198,17 +189,16 @@ class Law:
         rounding = self.rounding + 2 * rounding_of_sums(upper, lower) + max(excess, below)
         return Law(upper, lower, rounding, self.points)
 
-    # -- answers
-
     @cached_property
     def remove(self) -> "OneDirection":
         """The profile of H(P, Q): delta is ``E[(X - e^epsilon)+]``."""
-        return OneDirection(PointProfile.remove(self.lower), PointProfile.remove(self.upper), self._slack, self.points)
+        return OneDirection(PointProfile.of(self.lower), PointProfile.of(self.upper), self._slack, self.points)
 
     @cached_property
     def add(self) -> "OneDirection":
         """The profile of H(Q, P): delta is ``E[(1 - e^epsilon X)+]``."""
-        return OneDirection(PointProfile.add(self.lower), PointProfile.add(self.upper), self._slack, self.points)
+        lower, upper = PointProfile.of(self.lower.swapped), PointProfile.of(self.upper.swapped)
+        return OneDirection(lower, upper, self._slack, self.points)
 
     def epsilon(self, delta: float) -> Bounds:
         """The smallest epsilon >= 0 with ``delta(epsilon) <= delta`` (in (0, 1)), both directions; may be infinite."""
@@ -397,8 +387,9 @@ def of_mixture(event: events.GaussianMixture, detail: Detail) -> Law:
         parts = zip(event.shifts, event.weights, strict=True)
         return np.asarray(np.sum([weight * normal_mass(low - shift, high - shift) for shift, weight in parts], axis=0))
 
-    grid: dict[str, Any] = {"points": detail.points, "reach": detail.reach}
-    return Law.from_function(lambda z: log_ratio_of_mixture(event, z), mass_in, event.shifts[-1], **grid)
+    points, reach = detail.points, detail.reach
+    log_ratio = functools.partial(log_ratio_of_mixture, event)
+    return Law.from_function(log_ratio, mass_in, event.shifts[-1], points=points, reach=reach)
 
 
 @law_by_kind.register
@@ -434,12 +425,11 @@ def of_batch(event: events.WithoutReplacement, detail: Detail) -> Law:
 def of_product(event: events.Compose | events.Repeat, detail: Detail) -> Law:
     """Independent factors, Gaussians put together (Zhu, Dong, Wang 2022, Theorem 10)."""
     precision, others = factors(event)
-    together = Law.product([])
+    laws = [(numerical_law(other, detail), times) for other, times in others.items() if not other.releases_nothing]
     if precision:
         together = Law.gaussian(precision**-0.5, points=detail.points, reach=detail.reach)
-    gaussian = [(together if detail.with_lower else together.upper_only(), 1)] if precision else []
-    rest = [(numerical_law(other, detail), times) for other, times in others.items() if not other.releases_nothing]
-    return Law.product(gaussian + rest)
+        laws.insert(0, (together if detail.with_lower else together.upper_only(), 1))
+    return Law.product(laws)
 
 
 def log_density(y: Array, noise_multiplier: float, width: float) -> Array:

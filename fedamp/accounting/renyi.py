@@ -18,6 +18,7 @@ E[X^(1-a)] (add direction). The Rényi divergence of order a is that over a - 1.
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -44,9 +45,7 @@ from fedamp.accounting.theorems import (
 
 
 def central_from_nodes(log_weights: Array, log_ratios: Array, highest: int) -> Array:
-    """Central moments of a law given by quadrature nodes. ``log_weights``: log of the mass (under "out") at each node,
-    shape (n,). ``log_ratios``: log X at each node, shape (n,). ``highest``: A >= 2.
-    """
+    """Central moments up to ``highest`` >= 2 by quadrature: logs of Q-masses, and log X, at nodes; both shape (n,)."""
     below = log_ratios < 0
     with np.errstate(divide="ignore"):  # log |X - 1|, without overflow
         gaps = np.maximum(log_ratios, 0.0) + np.log(-np.expm1(-np.abs(log_ratios)))
@@ -62,13 +61,6 @@ def central_from_nodes(log_weights: Array, log_ratios: Array, highest: int) -> A
     return central
 
 
-def raw_moments(central: Array) -> Array:
-    """log E[X^a] for a = 0..A: the binomial sum of the central moments."""
-    with np.errstate(over="ignore"):
-        excess = log_sum((log_binomials(len(central) - 1) + central)[:, 2:])
-        return np.where(excess < 30, np.log1p(np.exp(np.minimum(excess, 30))), np.logaddexp(0.0, excess))
-
-
 def product_moments(first: Array, second: Array) -> Array:
     """Central moments of the product of two independent ratios. XY - 1 = (X - 1) + X (Y - 1), and E[(X-1)^m X^j] =
     E[(X-1)^m X^(j-1)] + E[(X-1)^(m+1) X^(j-1)].
@@ -82,21 +74,6 @@ def product_moments(first: Array, second: Array) -> Array:
     remaining = power[:, None] - power[None, :]  # [l, j]: l - j
     terms = np.where(remaining >= 0, joint[power[None, :], np.maximum(remaining, 0)], -np.inf)
     return log_sum(log_binomials(highest) + terms + second)
-
-
-def mixture_moments(parts: list[Array], weights: tuple[float, ...]) -> Array:
-    """A law drawn with the given weights, and the draw released."""
-    with np.errstate(divide="ignore"):
-        return log_sum(np.stack(parts) + np.log(np.array(weights))[:, None], axis=0)
-
-
-def mean_moments(central: Array, copies: int) -> Array:
-    """(X_1 + ... + X_copies) / copies, the X_i independent: with C(u) = sum_j E[(X-1)^j] u^j / j!, the sum of n copies
-    of X - 1 has C(u)^n, by repeated squaring.
-    """
-    factorials = log_factorials(len(central) - 1)
-    summed = repeated(central - factorials, copies, series_product) + factorials
-    return np.asarray(summed - np.arange(len(central)) * np.log(copies))
 
 
 def series_product(first: Array, second: Array) -> Array:
@@ -127,7 +104,10 @@ def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infini
     log, excess = np.empty_like(u), np.empty_like(u)
     for rows in np.array_split(np.arange(len(u)), max(1, len(u) * len(ratios) // 1_000_000)):
         near, far = rows[small[rows]], rows[~small[rows]]
-        gap = _exponential_remainder(u[near, None] * ratios) @ weights + infinite * u[near]
+        x = u[near, None] * ratios
+        y = np.minimum(x, 0.02)
+        series = y * y * (0.5 - y * (1 / 6 - y * (1 / 24 - y * (1 / 120 - y / 720))))
+        gap = np.where(x < 0.02, series, np.expm1(-x) + x) @ weights + infinite * u[near]  # E[exp(-uX)] - 1 + u
         excess[near] = _log_remainder(gap - u[near]) + gap
         log[far] = log_sum(log_weights - u[far, None] * ratios)
     if np.max(log_ratios) > 600:  # the mean of X is not held by the nodes; exp(-uX) is at most 1
@@ -149,13 +129,6 @@ def transform_from_moments(log_raw: Array, log_negative: Array, u: Array) -> Tra
     return Transform(log, np.where(u <= 1 / second, np.minimum(excess, log + u), log + u))
 
 
-def _exponential_remainder(x: Array) -> Array:
-    """exp(-x) - 1 + x for x >= 0, accurate near 0."""
-    near = np.minimum(x, 0.02)
-    series = near * near * (0.5 - near * (1 / 6 - near * (1 / 24 - near * (1 / 120 - near / 720))))
-    return np.where(x < 0.02, series, np.expm1(-x) + x)
-
-
 def _log_remainder(x: Array) -> Array:
     """log(1 + x) - x for x > -1, accurate near 0."""
     series = -x * x * (0.5 - x * (1 / 3 - x * (1 / 4 - x * (1 / 5 - x * (1 / 6 - x / 7)))))
@@ -174,22 +147,19 @@ def negative_moments(transform: Callable[[Array], Transform], count: int) -> Arr
     """
     values = transform(_GRID)
     v = np.log(_GRID)
-    with np.errstate(divide="ignore"):
+    powers = _powers(count)
+    with np.errstate(divide="ignore", invalid="ignore"):
         gap = values.log + np.log(-np.expm1(-np.maximum(values.excess, 0.0)))
-    integrand = _powers(count)[:, None] * v + gap
-    total = log_sum(integrand) + np.log(_STEP) + _trapezoid_error(_powers(count))
-    with np.errstate(invalid="ignore"):
+        integrand = powers[:, None] * v + gap
+        total = log_sum(integrand) + np.log(_STEP) + _trapezoid_error(powers)
         last, slope = integrand[:, -1], (integrand[:, -2] - integrand[:, -1]) / _STEP
-    with np.errstate(divide="ignore"):
         tail = np.where(slope > 0, last - np.log(np.maximum(slope, 1e-300)), np.inf)
-    tail = np.where(np.isneginf(last), -np.inf, tail)
-    moment = np.logaddexp(total, tail) - log_factorials(count)[_powers(count) - 1]
-    result = np.where(moment < -1, np.log1p(np.exp(np.minimum(moment, 0.0))), np.logaddexp(0.0, moment))
-    result = np.where(tail > total - 7, np.inf, result)
-    # log E[X^-b] is convex in b: straight lines between the powers that were computed are upper bounds.
-    known = np.concatenate([[0], _powers(count)])
-    with np.errstate(invalid="ignore"):
-        between = np.interp(np.arange(count), known, np.concatenate([[0.0], result]))
+        tail = np.where(np.isneginf(last), -np.inf, tail)
+        moment = np.logaddexp(total, tail) - log_factorials(count)[powers - 1]
+        result = np.where(moment < -1, np.log1p(np.exp(np.minimum(moment, 0.0))), np.logaddexp(0.0, moment))
+        result = np.where(tail > total - 7, np.inf, result)
+        # log E[X^-b] is convex in b: straight lines between the powers that were computed are upper bounds.
+        between = np.interp(np.arange(count), np.append(0, powers), np.append(0.0, result))
     return np.where(np.isnan(between), np.inf, between)
 
 
@@ -227,6 +197,11 @@ class Moments:
     def __init__(self, event: Any) -> None:
         self.event = event
         self._known: dict[tuple[str, int], Array] = {}
+
+    @property
+    def part(self) -> "Moments":
+        """Of the mechanism that it is made of."""
+        return moments_of(self.event.mechanism)
 
     def central(self, highest: int) -> Array:
         """log E[(X - 1)^j], j = 0..highest."""
@@ -268,7 +243,10 @@ class Moments:
         return central_from_nodes(log_masses, log_ratios, highest)
 
     def _raw(self, highest: int) -> Array:
-        return raw_moments(self.central(highest))
+        """The binomial sum of the central moments."""
+        with np.errstate(over="ignore"):
+            excess = log_sum((log_binomials(highest) + self.central(highest))[:, 2:])
+            return np.where(excess < 30, np.log1p(np.exp(np.minimum(excess, 30))), np.logaddexp(0.0, excess))
 
     def _negative(self, highest: int) -> Array:
         return self.raw(highest)[1:] if self.symmetric else negative_moments(self.transform, highest)
@@ -282,10 +260,9 @@ def moments_of(event: events.Mechanism) -> Moments:
     """The moments of a mechanism of any kind."""
     if event.releases_nothing:
         return _Product(events.NOTHING)
-    if (isinstance(event, events.Poisson) and event.rate == 1) or (
-        isinstance(event, events.Submodels) and event.count == 1
-    ):
-        return moments_of(event.mechanism)
+    match event:
+        case events.Poisson(inner, 1) | events.Submodels(inner, 1):
+            return moments_of(inner)
     kind = _KINDS.get(type(event))
     return kind(event) if kind else moments_of(charged_as(event))
 
@@ -300,10 +277,14 @@ def answers_for(*kinds: type[events.Mechanism]) -> Callable[[type[Moments]], typ
     return register
 
 
+def _unbounded(highest: int) -> Array:
+    return np.append([0.0, 0.0], np.full(highest - 1, np.inf))
+
+
 def log_moments(event: events.Mechanism, highest: int) -> Array:
     """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
     if not event.is_private:
-        return np.concatenate([[0.0, 0.0], np.full(highest - 1, np.inf)])
+        return _unbounded(highest)
     found = moments_of(event)
     both = found.raw(highest).copy()
     both[1:] = np.maximum(both[1:], found.negative(highest))
@@ -336,10 +317,8 @@ class _Product(Moments):
 
     def __init__(self, event: events.Compose | events.Repeat) -> None:
         super().__init__(event)
-        factors_ = (
-            [(event.mechanism, event.times)] if isinstance(event, events.Repeat) else [(m, 1) for m in event.mechanisms]
-        )
-        self.factors = [(moments_of(part), times) for part, times in factors_ if times]
+        times = event.times if isinstance(event, events.Repeat) else 1
+        self.factors = [(moments_of(part), times) for part in event.parts if times]
         self.symmetric = all(part.symmetric for part, _ in self.factors)
 
     def _central(self, highest: int) -> Array:
@@ -360,30 +339,29 @@ class _Mixture(Moments):
 
     def __init__(self, event: events.RandomSelection) -> None:
         super().__init__(event)
-        used, self.weights = event.used
-        self.parts = [moments_of(part) for part in used]
+        self.parts = [moments_of(part) for part in event.used[0]]
         self.symmetric = all(part.symmetric for part in self.parts)
 
+    def _mean(self, moments: Callable[[Moments], Array]) -> Array:
+        weights = np.log(np.array(self.event.used[1]))
+        return log_sum(np.stack([moments(part) for part in self.parts]) + weights[:, None], axis=0)
+
     def _central(self, highest: int) -> Array:
-        return mixture_moments([part.central(highest) for part in self.parts], self.weights)
+        return self._mean(lambda part: part.central(highest))
 
     def _raw(self, highest: int) -> Array:
-        return mixture_moments([part.raw(highest) for part in self.parts], self.weights)
+        return self._mean(lambda part: part.raw(highest))
 
     def _negative(self, highest: int) -> Array:
-        return mixture_moments([part.negative(highest) for part in self.parts], self.weights)
+        return self._mean(lambda part: part.negative(highest))
 
 
 @answers_for(events.Poisson)
 class _Thinned(Moments):
     """(1 - rate) + rate X (Zhu, Dong, Wang 2022, Theorem 11)."""
 
-    def __init__(self, event: events.Poisson) -> None:
-        super().__init__(event)
-        self.part, self.rate = moments_of(event.mechanism), event.rate
-
     def _central(self, highest: int) -> Array:
-        return np.asarray(self.part.central(highest) + np.arange(highest + 1) * np.log(self.rate))
+        return np.asarray(self.part.central(highest) + np.arange(highest + 1) * np.log(self.event.rate))
 
     def _negative(self, highest: int) -> Array:
         if self.part.symmetric:  # the remove direction is the larger: Mironov, Talwar, Zhang 2019, Theorem 5
@@ -391,8 +369,8 @@ class _Thinned(Moments):
         return negative_moments(self.transform, highest)
 
     def transform(self, u: Array) -> Transform:
-        part = self.part.transform(self.rate * u)
-        return Transform(part.log - (1 - self.rate) * u, part.excess)
+        part = self.part.transform(self.event.rate * u)
+        return Transform(part.log - (1 - self.event.rate) * u, part.excess)
 
 
 @answers_for(events.Submodels)
@@ -401,23 +379,22 @@ class _Mean(Moments):
     for hockey-stick divergences too).
     """
 
-    def __init__(self, event: events.Submodels) -> None:
-        super().__init__(event)
-        self.part, self.count = moments_of(event.mechanism), event.count
-
     def _central(self, highest: int) -> Array:
-        return mean_moments(self.part.central(highest), self.count)
+        """With C(u) = sum_j E[(X-1)^j] u^j / j!, the sum of n copies of X - 1 has C(u)^n, by repeated squaring."""
+        factorials = log_factorials(highest)
+        summed = repeated(self.part.central(highest) - factorials, self.event.count, series_product) + factorials
+        return np.asarray(summed - np.arange(highest + 1) * np.log(self.event.count))
 
     def _negative(self, highest: int) -> Array:
         # Jensen: the mean is at least the geometric mean, so E[mean^-b] <= E[copy^(-b/n)]^n. Between whole powers the
         # log moment of a copy is convex, so its linear interpolation is above it.
         exact = negative_moments(self.transform, highest)
-        powers, of_a_copy = np.arange(float(highest)), self.part.negative(highest)
-        return np.minimum(exact, self.count * np.interp(powers / self.count, powers, of_a_copy))
+        powers, of_a_copy, copies = np.arange(float(highest)), self.part.negative(highest), self.event.count
+        return np.minimum(exact, copies * np.interp(powers / copies, powers, of_a_copy))
 
     def transform(self, u: Array) -> Transform:
-        part = self.part.transform(u / self.count)
-        return Transform(self.count * part.log, self.count * part.excess)
+        part = self.part.transform(u / self.event.count)
+        return Transform(self.event.count * part.log, self.event.count * part.excess)
 
 
 @answers_for(events.Allocation, events.AllocationPrefix, events.CappedPoisson)
@@ -433,16 +410,12 @@ class _HiddenRounds(Moments):
     def _raw(self, highest: int) -> Array:
         result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
         found = participation(self.event)
-        if len(found.chances) < 3:
-            return np.asarray(result)
-        one = moments_of(found.mechanism).raw(highest)
-        for order in range(min(_EXACT_ORDER, highest), 1, -1):
-            try:
-                exact = hidden_log_moments(one[: order + 1], found.chances, found.rounds, found.rounding)
-            except NotEvaluable:
-                continue
-            result[: order + 1] = np.minimum(result[: order + 1], exact)
-            break
+        for order in range(min(_EXACT_ORDER, highest), 1, -1) if len(found.chances) > 2 else ():
+            with suppress(NotEvaluable):
+                one = moments_of(found.mechanism).raw(highest)[: order + 1]
+                exact = hidden_log_moments(one, found.chances, found.rounds, found.rounding)
+                result[: order + 1] = np.minimum(result[: order + 1], exact)
+                break
         return np.asarray(result)
 
     def _negative(self, highest: int) -> Array:
@@ -509,13 +482,11 @@ class _FiniteOutcomes(Moments):
     def _negative(self, highest: int) -> Array:
         law = numerical_law(self.event).upper
         if law.zero:
-            return np.append(0.0, np.full(highest - 1, np.inf))
+            return _unbounded(highest)[1:]
         return np.array([log_sum(law.log_mass_out - b * law.log_ratio) for b in range(highest)])
 
     def _raw(self, highest: int) -> Array:
-        if numerical_law(self.event).upper.infinite:
-            return np.append([0.0, 0.0], np.full(highest - 1, np.inf))
-        return super()._raw(highest)
+        return _unbounded(highest) if numerical_law(self.event).upper.infinite else super()._raw(highest)
 
 
 @answers_for(events.SubstitutedPoissonGaussian)
@@ -534,18 +505,19 @@ class _MixedCoordinate(Moments):
 
     def _central(self, highest: int) -> Array:
         s, shift = self.event.noise_multiplier, self.event.shift
-        if _order(shift / s, highest, 4000.0) * shift > 1e5 * s / 16:  # no better than without mixing
-            return _integrated(shift / s, highest, 0.0, self._nodes)
-        return _integrated(shift / s, highest, 4000.0, self._nodes)
+        too_far = _order(shift / s, highest, 4000.0) * shift > 1e5 * s / 16  # no better than without mixing
+        return _integrated(shift / s, highest, 0.0 if too_far else 4000.0, self._nodes)
 
     def _nodes(self, order: int) -> tuple[Array, Array]:
         s, width, shift = self.event.noise_multiplier, self.event.width, self.event.shift
         step, reach = s / 16, width / 2 + 10 * s
         flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
-        if flat < 1e5 * step:
-            y = np.arange(-reach, reach + order * shift, step)
-        else:
-            y = np.r_[np.arange(-reach, -flat, step), np.arange(flat, reach + order * shift, step)]
+        ends = (
+            [(-reach, -flat), (flat, reach + order * shift)]
+            if flat >= 1e5 * step
+            else [(-reach, reach + order * shift)]
+        )
+        y = np.concatenate([np.arange(*each, step) for each in ends])
         density = log_density(y, s, width)
         return density + math.log(step), log_density(y - shift, s, width) - density
 
@@ -564,8 +536,7 @@ class _ModelMix(Moments):
         self.plain, self.worst = moments_of(events.Gaussian(event.noise_multiplier)), moments_of(concentrated(event))
 
     def _central(self, highest: int) -> Array:
-        holds = bool(worst_is_concentrated(self.event, highest).all())
-        return (self.worst if holds else self.plain).central(highest)
+        return (self.worst if worst_is_concentrated(self.event, highest).all() else self.plain).central(highest)
 
     def _raw(self, highest: int) -> Array:
         plain = self.plain.raw(highest)
@@ -625,13 +596,10 @@ class _Group(Moments):
 
     def _raw(self, highest: int) -> Array:
         more = max(highest, min(1024, highest * 2 ** math.ceil(math.log2(self.event.size))))
-        generic = of_group(log_moments(self.event.mechanism, more), self.event.size)
-        known = min(highest + 1, len(generic))
-        result = np.full(highest + 1, np.inf)
-        result[:known] = generic[:known]
-        return np.asarray(
-            np.min([result, *(log_moments(other, highest) for other in other_bounds(self.event))], axis=0)
-        )
+        generic = of_group(log_moments(self.event.mechanism, more), self.event.size)[: highest + 1]
+        result = np.append(generic, np.full(highest + 1 - len(generic), np.inf))
+        others = [log_moments(other, highest) for other in other_bounds(self.event)]
+        return np.asarray(np.min([result, *others], axis=0))
 
 
 def of_group(of_one: Array, size: int) -> Array:

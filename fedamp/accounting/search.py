@@ -1,27 +1,120 @@
-"""The least noise and the best whole number for a budget."""
+"""Questions that take many answers: risks, the least noise and the best number for a budget, the cost after each round,
+and what uses of people's data cost together when each is chosen after seeing the earlier ones.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from itertools import count
+from operator import methodcaller
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
-from fedamp.accounting.answers import is_sampled, law_upper, sampled_profile, upper_epsilon
-from fedamp.accounting.bounds import Method, NotEvaluable, in_floating_point
-from fedamp.accounting.events import Allocation, Mechanism, Spaced
-from fedamp.accounting.risk import trade_off
-from fedamp.accounting.sampling import PRECISION, QUESTIONS, pilot_draws
-from fedamp.accounting.theorems import normal
+from fedamp.accounting.answers import in_closed_form, is_sampled, law_upper, sampled_profile, upper_epsilon
+from fedamp.accounting.arithmetic import UNIT, Array, crossing, delta_left, gaussian_delta
+from fedamp.accounting.bounds import EpsilonAt, Method, NotEvaluable, TradeOff, in_floating_point, search_orders
+from fedamp.accounting.convolve import DEFAULT_POINTS
+from fedamp.accounting.events import Allocation, Cyclic, Mechanism, ModelMix, Relation, Spaced, WithoutReplacement
+from fedamp.accounting.hidden_rounds import Block, HiddenRounds, Pilot, RemoveProposal, Run
+from fedamp.accounting.law import Detail
+from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
+from fedamp.accounting.sampling import (
+    CHARGE,
+    FOR_ZERO,
+    PRECISION,
+    QUESTIONS,
+    STEPS,
+    SampledProfile,
+    certify,
+    half_width,
+    pilot_at_delta,
+    pilot_at_epsilon,
+    pilot_draws,
+    pilots_of_columns,
+)
+from fedamp.accounting.theorems import factors, normal, participation
+
+# Risks.
+
+# What a guarantee means for people: error rates of attacks instead of epsilon and delta. An attacker decides, from all
+# that is released, whether a person took part. No attack exceeds the upper end of a risk. A promise below the lower end
+# would be false. docs/risk.md has more.
 
 
-def with_a_law(event: Mechanism) -> Mechanism:
-    """A mechanism of about the same cost that has a law, for searches to start from."""
-    return Allocation(event.mechanism, event.k, -(-event.rounds // event.gap)) if isinstance(event, Spaced) else event
+_LARGEST_EPSILON = 50.0  # grids end here: tests of larger likelihood ratios have false positive rates below e^-50
 
 
+def privacy_profile(mechanism: Mechanism, epsilons: ArrayLike) -> tuple[Array, Array]:
+    """Lower and upper ends of delta, in [0, 1], at each of ``epsilons`` >= 0; all of the same shape, which is any."""
+    return _profile(mechanism, np.asarray(epsilons, dtype=np.float64), None)
+
+
+def _profile(mechanism: Mechanism, grid: Array, points: int | None) -> tuple[Array, Array]:
+    answers = [mechanism.delta(epsilon, points=points) for epsilon in grid.ravel().tolist()]
+    lower, upper = ([getattr(answer, end) for answer in answers] for end in ("lower", "upper"))
+    return np.clip(lower, 0.0, 1.0).reshape(grid.shape), np.clip(upper, 0.0, 1.0).reshape(grid.shape)
+
+
+@lru_cache(maxsize=64)
+def trade_off(mechanism: Mechanism, values: int = 100) -> TradeOff:
+    """The trade-off function of a mechanism. About so many ``values`` of the privacy profile are taken, at least 20:
+    evenly from 0 to where delta is 1e-2, on to 1e-9 and 1e-15 (not beyond epsilon = 50), and where they help most. What
+    is not known between them is part of every bracket, whose width falls with the square of this number, down to that
+    of delta (as the default grid gives it, hidden rounds not sampled).
+    """
+    checks.count("values", values, 20)
+    body, tail, end = (
+        min(mechanism.epsilon(delta, points=DEFAULT_POINTS).upper, _LARGEST_EPSILON) for delta in (1e-2, 1e-9, 1e-15)
+    )
+    mechanism = normal(mechanism)
+    start = np.linspace(0.0, body, 7 * values // 20), np.linspace(body, tail, values // 4)
+    epsilons = np.unique(np.concatenate(start))
+    curve = TradeOff(epsilons, *_profile(mechanism, epsilons, DEFAULT_POINTS))
+    for step in range(5):
+        more = curve.coarsest(values // 10) if step < 4 else np.linspace(tail, end, values // 4 + 1)
+        more = np.setdiff1d(more, curve.epsilons)  # both ends may be the same
+        known, new = (curve.epsilons, curve.lower, curve.upper), (more, *_profile(mechanism, more, DEFAULT_POINTS))
+        order = np.argsort(np.r_[curve.epsilons, more])
+        curve = TradeOff(*(np.r_[old, fresh][order] for old, fresh in zip(known, new, strict=True)))
+    return curve
+
+
+def in_words(mechanism: Mechanism, false_positive_rate: float = 0.01, whom: str = "you") -> str:
+    """The true positive rate of a whole run at a ``false_positive_rate`` in (0, 1), taken at three digits, rounded up,
+    as a sentence for the people concerned. It holds for every test by an attacker who knows all but the noise, the
+    hidden choices, and whether the person took part (under substitution: which data was used). ``whom``: the guarantee
+    is about: "you", or what "it" can stand for.
+    """
+    rate = float(f"{checks.probability('false_positive_rate', false_positive_rate):.3g}")
+    if not 0 < rate < 1:
+        raise ValueError(f"false_positive_rate must be in (0, 1), got {false_positive_rate!r}")
+    again = "you" if whom == "you" else "it"
+    claim, denied, true = f"{whom} took part", f"{again} did not", f"{again} did"
+    if mechanism.relation is Relation.SUBSTITUTION:
+        claim, denied, true = "certain data was used and not certain other data", "the other was", "it was"
+    curve = trade_off(mechanism)
+    if curve.advantage.upper == 0:
+        return f"Nothing that is released depends on whether {claim}: a suspicion stays a guess."
+    people = 10 ** max(2, math.ceil(-math.log10(rate)))
+    right = math.ceil(float(curve.true_positive_rate(rate)[1]) * people * 10) / 10
+    number = f"{right:.1f}".removesuffix(".0")
+    share = f"at most {number} of {people} cases" if right < people else "possibly every case"
+    return (
+        f"Somebody who suspects that {claim}, and accepts a false alarm in {rate * people:.4g} of {people} cases "
+        f"in which {denied}, is right in {share} in which {true}."
+    )
+
+
+# The least noise, and the best number.
+
+
+# The most mechanisms that a search certifies, in both directions. The other certificates are for the curve.
 _ATTEMPTS = QUESTIONS // 4
-"""The most mechanisms that a search certifies, in both directions. The other certificates are for the curve."""
 assert 2 * (_ATTEMPTS + 7) + 1 <= QUESTIONS
 
 _MOST_NOISE = 1e18  # up to where a search looks
@@ -37,18 +130,15 @@ def calibrate(
     tolerance: float = 1e-4,
     precision: float = PRECISION,
 ) -> float:
-    """Smallest noise multiplier that keeps (epsilon, delta), or a risk, on the safe side.
+    """Smallest noise multiplier that keeps (epsilon, delta), or a risk, on the safe side: some s with
+    ``build(s).epsilon(delta).upper <= epsilon``, and some s < 1e-3 if that is enough.
 
     Args:
         build: from a noise multiplier > 0 to a mechanism whose epsilon falls as the noise rises.
-        epsilon: > 0.
-        delta: in (0, 1).
-        advantage, tpr_at: a risk instead of epsilon and delta; see ``calibrate_risk``.
+        epsilon, delta: > 0, and in (0, 1).
+        advantage, tpr_at: a risk instead; see ``calibrate_risk``.
         tolerance: relative; the answer is at most this much above the smallest one.
         precision: of sampling, as in ``Mechanism.epsilon``; the answer is about as much above the smallest one.
-
-    Returns:
-        A noise multiplier s with ``build(s).epsilon(delta).upper <= epsilon``; some s < 1e-3 if that is enough.
 
     Raises:
         ValueError: no noise multiplier up to 1e18 keeps the budget.
@@ -77,7 +167,14 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     numbers. The last candidates are certified on fresh draws. NotEvaluable, ArithmeticError: no answer by sampling.
     """
     goal = f"epsilon = {epsilon:g}"
-    near = _search(lambda noise: law_upper(with_a_law(build(noise)), delta, 200), epsilon, goal, 1.0, 0.02, 0.3)
+
+    def by_law(noise: float) -> float:
+        event = build(noise)
+        if isinstance(event, Spaced):  # about the same cost, and a law
+            event = Allocation(event.mechanism, event.k, -(-event.rounds // event.gap))
+        return law_upper(event, delta, 200)
+
+    near = _search(by_law, epsilon, goal, 1.0, 0.02, 0.3)
     first = sampled_profile(build(near))
     first.most_draws(PRECISION / precision)  # or NotEvaluable
     proposal, draws = first.estimate(delta).proposal, 8 * pilot_draws(first.upper)
@@ -106,32 +203,25 @@ def calibrate_risk(
     tpr_at: tuple[float, float] | None = None,
     tolerance: float = 1e-4,
 ) -> float:
-    """Smallest noise multiplier that keeps one risk, on the safe side.
+    """As ``calibrate``, for a risk: some s with ``trade_off(build(s)).advantage.upper <= advantage``, or with
+    ``trade_off(build(s)).true_positive_rate(tpr_at[0])[1] <= tpr_at[1]``.
 
     Args:
-        build: from a noise multiplier > 0 to a mechanism whose risks fall as the noise rises.
         advantage: in (0, 1); see :attr:`TradeOff.advantage`.
         tpr_at: a false positive rate and the true positive rate allowed there, 0 < first < second < 1.
         tolerance: relative; the answer is at most this much above the smallest one that ``trade_off`` knows.
-
-    Returns:
-        A noise multiplier s with ``trade_off(build(s)).advantage.upper <= advantage``, or with
-        ``trade_off(build(s)).true_positive_rate(tpr_at[0])[1] <= tpr_at[1]``; some s < 1e-3 if that is enough.
-
-    Raises:
-        ValueError: no noise multiplier up to 1e18 keeps the risk.
     """
     checks.positive("tolerance", tolerance)
     if (advantage is None) == (tpr_at is None):
         raise ValueError("exactly one of advantage and tpr_at must be given")
     if tpr_at is None:
         false, true = 0.0, checks.number("advantage", advantage)
-        valid, expected = 0 < true < 1, "advantage must be in (0, 1)"
+        if not 0 < true < 1:
+            raise ValueError(f"advantage must be in (0, 1), got {advantage}")
     else:
         false, true = tpr_at if np.shape(tpr_at) == (2,) else (math.nan, math.nan)
-        valid, expected = 0 < false < true < 1, "tpr_at must be two rates, 0 < first < second < 1"
-    if not valid:
-        raise ValueError(f"{expected}, got {advantage if tpr_at is None else tpr_at!r}")
+        if not 0 < false < true < 1:
+            raise ValueError(f"tpr_at must be two rates, 0 < first < second < 1, got {tpr_at!r}")
 
     def gain(noise: float) -> float:
         """What the best attack gains over guessing."""
@@ -180,19 +270,9 @@ def _search(
 def calibrate_count(
     build: Callable[[int], Mechanism], epsilon: float, delta: float, *, smallest: int = 1, largest: int
 ) -> int:
-    """The last whole number (of a person's rounds, of all rounds, of submodels) that keeps a budget.
-
-    Args:
-        build: from a whole number to a mechanism whose epsilon only rises, or only falls, with it.
-        epsilon: > 0.
-        delta: in (0, 1).
-        smallest, largest: the range of numbers.
-
-    Returns:
-        The largest number that keeps the budget if epsilon rises with it; the smallest one if it falls.
-
-    Raises:
-        ValueError: no number in the range keeps the budget.
+    """The last whole number (of a person's rounds, of all rounds, of submodels), from ``smallest`` to ``largest``, that
+    keeps a budget of ``epsilon`` > 0 at ``delta`` in (0, 1): the largest one if the epsilon of ``build(number)`` rises
+    with it, the smallest one if it falls. ValueError: none in the range keeps the budget.
     """
     checks.positive("epsilon", epsilon)
     checks.delta(delta)
@@ -217,3 +297,375 @@ def calibrate_count(
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
+
+
+# The cost after each round: by law and Rényi divergences at some rounds, by sampling at all at once.
+
+_CHECKPOINTS, SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
+_AHEAD, _ADD_LAWS = 64, 40  # the most rounds that share draws, and laws of the add direction
+_CURVE_WORK = 1.2e9  # steps of the recursion that a curve may take: some four seconds of one core
+_FEWEST = 5_000  # draws that rounds may share
+_LOOKING = 12_000  # draws that pilots take, about
+
+
+def epsilon_over_rounds(
+    mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None, precision: float = PRECISION
+) -> Array:
+    """Upper ends of epsilon after each round of a run, shape (len(rounds),).
+
+    They come from the numerical law or sampling at some rounds, and from Rényi bounds at every round without a law. A
+    round costs at most what any later round costs: the curve never falls, and ends at the epsilon of the whole run.
+
+    ``delta``: in (0, 1). ``rounds``: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
+    ``precision``: of the whole run, as in ``Mechanism.epsilon``; a coarser one than the default also leaves out the
+    draws that answer for all rounds at once, and most rounds then cost what a later one does.
+    """
+    checks.delta(delta)
+    asked = tuple(range(1, mechanism.span + 1)) if rounds is None else tuple(rounds)
+    for number in asked:
+        checks.count("rounds", number, 0, mechanism.span)
+    if sorted(asked) != list(asked):
+        raise ValueError("rounds must be ascending")
+    if (simpler := normal(mechanism, of_a_class=False)).span == mechanism.span:
+        mechanism = simpler
+    if isinstance(mechanism, Cyclic):
+        begun = np.array([mechanism.begun(number) for number in asked])
+        numbers, places = np.unique(begun, return_inverse=True)
+        return epsilon_over_rounds(mechanism.of_a_class, delta, numbers.tolist(), precision)[places]
+    return _over_rounds(mechanism, delta, asked, checks.precision(precision)).copy()
+
+
+@lru_cache(maxsize=64)
+def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], precision: float) -> Array:
+    if not mechanism.is_private:
+        return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
+    spent = np.full(len(asked) + 1, np.inf)
+    spent[-1] = mechanism.epsilon(delta, precision=precision).upper
+    with suppress(NotEvaluable), in_floating_point():
+        if precision <= PRECISION:
+            spent[:-1] = _by_sampling(mechanism, delta, asked)
+    most = SAMPLED_CHECKPOINTS if is_sampled(mechanism) else _CHECKPOINTS
+    checkpoints = [i for i in _checkpoints(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
+    highest = 0
+    if is_sampled(mechanism):
+        with suppress(NotEvaluable):  # the beginnings of a run need at most twice its order
+            highest = 2 * int(sampled_profile(mechanism).by_moments(delta).order)
+    for i in checkpoints:
+        beginning = mechanism.after(asked[i])
+        quick = law_upper(beginning, delta, 300) if spent[i] < np.inf else _quick_upper(beginning, delta, highest)
+        spent[i] = min(spent[i], quick)
+    if mechanism.contains((ModelMix, WithoutReplacement)) or not np.isfinite(spent[checkpoints]).all():
+        orders = search_orders(HIGHEST_ORDER)
+        for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
+            by_moments = EpsilonAt(delta).convert(orders, rdp(mechanism.after(asked[i]), orders)).value
+            spent[i] = min(spent[i], by_moments)
+    spent = np.minimum.accumulate(spent[::-1])[::-1]
+    hides = (whole := in_closed_form(mechanism)) is not None and not whole.is_plain
+    parts = [(0, sum(number < mechanism.span for number in asked))] if hides else []
+    while parts:  # rounds between checkpoints, at which the curve may be above the cost without amplification
+        first, end = parts.pop()
+        shown = in_closed_form(mechanism.after(asked[first]), hidden=False) if first < end else None
+        if shown is not None and (unamplified := shown.epsilon(delta).upper) < spent[end - 1]:
+            spent[first] = min(spent[first], unamplified)
+            middle = (first + 1 + end) // 2
+            parts += [(first + 1, middle), (middle, end)]
+    return np.minimum.accumulate(spent[::-1])[::-1][:-1]
+
+
+def _by_sampling(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
+    """Upper ends at every round asked for, where the run is one choice of hidden rounds; infinite where none is known.
+    Blocks of rounds share draws (docs/k-of-t.md, Proposition 6). All certificates hold together, by a union bound over
+    rounds and candidates, with the failure probability of one question.
+    """
+    spent = np.full(len(asked), np.inf)
+    found = beginnings(mechanism, [asked[i] for i in _steps(asked) if 0 < asked[i] < mechanism.span])
+    if found:
+        remove = _swept(list(found.values()), delta)
+        both = np.maximum(remove, _add_by_law([mechanism.after(number) for number in found], delta, remove))
+        spent[np.searchsorted(asked, list(found))] = both
+    return spent
+
+
+def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> dict[int, HiddenRounds]:
+    """The only factor of X after each of these ``rounds``; none where there are several factors, nothing is hidden, or
+    draws take too long.
+    """
+    if isinstance(mechanism, Spaced) or factors(mechanism) != (0.0, {mechanism: 1}) or not is_sampled(mechanism):
+        return {}
+    run, one = sampled_profile(mechanism).upper, participation(mechanism).mechanism
+    if _CURVE_WORK / 4 / run.work < _FEWEST:
+        return {}
+    (whole,) = run.factors
+    after = {number: participation(mechanism.after(number)) for number in rounds}
+    after = {number: each for number, each in after.items() if each.mechanism == one}
+    off = max((each.rounding for each in after.values()), default=0.0)
+    return {number: HiddenRounds(whole.round, each.chances, number, 1, off) for number, each in after.items()}
+
+
+def _steps(asked: tuple[int, ...]) -> list[int]:
+    """Each round up to 300, and then such steps that epsilon hardly rises between them."""
+    steps: list[int] = []
+    number = 0
+    for i in range(len(asked) - 1, -1, -1):
+        if not steps or asked[i] <= max(number - number // 300, 300):
+            steps.append(i)
+            number = asked[i]
+    return steps[::-1]
+
+
+def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Array:
+    """Upper ends of the add direction by law: a later round's, and more of them where that is not ``enough``."""
+    found, parts, left = np.full(len(beginnings), np.inf), [(0, len(beginnings))], _ADD_LAWS
+    while parts and left:
+        first, end = parts.pop(0)
+        profile = sampled_profile(beginnings[end - 1], Detail(300, with_lower=False))
+        last = profile.known(lambda law: law.add.epsilon(delta), float(enough[end - 1]))
+        found[first:end] = np.minimum(found[first:end], last)
+        left -= 1
+        if np.any(found[first : end - 1] > enough[first : end - 1]):
+            middle = (first + end) // 2
+            parts += [(first, middle)] * (middle > first) + [(middle, end - 1)] * (end - 1 > middle)
+    return found
+
+
+def _swept(parts: list[HiddenRounds], delta: float) -> Array:
+    """Upper ends of the remove direction after each of the beginnings ``parts``; infinite where sampling has none."""
+    spent, end, left, failure = np.full(len(parts), np.inf), len(parts), _CURVE_WORK, CHARGE * delta / QUESTIONS
+    log_term = math.log(2 * len(parts) * len(STEPS) / failure)
+    while end:
+        run = Run((parts[end - 1],))
+        if left / 4 / run.work < _FEWEST:
+            break
+        spendable = delta - CHARGE * delta - RemoveProposal.share(run)
+        if spendable <= 0:
+            raise NotEvaluable("a round gives a person away with more than delta")
+        try:
+            look = partial(pilot_at_delta, delta=spendable, draws=1024)
+            proposal = RemoveProposal.pilot(run, methodcaller("bound_at", spendable), look).proposal
+            pilots = pilots_of_columns(Block(proposal, parts[max(0, end - _AHEAD) : end]), spendable)[::-1]
+            needed = np.maximum.accumulate([_draws(each, log_term) for each in pilots])
+            count = int(np.argmin(needed / np.arange(1, len(pilots) + 1))) + 1  # the most rounds for a draw
+            draws = int(min(needed[count - 1], left / 4 / run.work))
+            pilots, some = pilots[count - 1 :: -1], slice(end - count, end)
+            epsilons = np.array([[each.epsilon] for each in pilots])
+            above = epsilons + np.array([[half_width(each, draws, log_term)] for each in pilots]) * STEPS
+            above[:, :1] = np.where(epsilons > 0, above[:, :1], 0.0)
+            share = failure * count / len(parts)
+            held = certify(Block(proposal, parts[some]), above, np.zeros((count, 0)), draws, share)[0] <= spendable
+        except NotEvaluable:
+            if not np.isfinite(spent).any():  # it is no better earlier on
+                break
+            end, left = end - max(1, end // 8), left - _LOOKING * run.work
+            continue
+        spent[some] = np.where(held.any(axis=1), above[np.arange(count), held.argmax(axis=1)], np.inf)
+        end, left = end - count, left - draws * run.work
+    return spent
+
+
+def _draws(pilot: Pilot, log_term: float) -> float:
+    """For a bracket of one per cent, most of it on one side."""
+    error = 0.0075 * max(pilot.epsilon, 0.02) * pilot.slope
+    return max(pilot.draws_for(error, log_term) if pilot.epsilon > 0 else FOR_ZERO, 4096.0)
+
+
+def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
+    """An upper end of epsilon: by law, or by coarse sampling where that is much lower."""
+    by_law = law_upper(mechanism, delta, 300)
+    if not is_sampled(mechanism):
+        return by_law
+    try:
+        with in_floating_point():
+            profile = sampled_profile(mechanism, Detail(300, with_lower=False))
+            precision = 0.01 if isinstance(mechanism, Spaced) else 0.03  # no law is near
+            return min(by_law, profile.epsilon(delta, precision=precision, known=by_law, highest=highest).upper)
+    except NotEvaluable:
+        return by_law
+
+
+def _checkpoints(count: int, most: int) -> list[int]:
+    """At most ``most`` of the numbers 0..count-1: denser at first, where the curve is steep, and one near the end."""
+    if count <= most:
+        return list(range(count))
+    steps = np.append((np.arange(most - 1) / (most - 1)) ** 1.5, 0.96)
+    return sorted({int(step * count) for step in steps})
+
+
+# A privacy filter. The uses of a series that was fixed in advance cost what ``Compose`` says. Where an operator chooses
+# the next use by earlier releases, that theorem does not apply. A budget (epsilon, delta) is then kept in two parts,
+# fixed before the first use: a Gaussian parameter mu, and a part of delta. A use costs a *share* s of both: the least s
+# with
+#
+#     delta(e)  <=  Gaussian delta of parameter sqrt(s) mu at e  +  s * (the part of delta)
+#
+# for every e, in both directions. All uses together keep the budget as long as their shares sum up to at most 1, for
+# each person (docs/budget.md, Theorem 1 with its proof; Smith, Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben,
+# Honkela 2022, arXiv 2209.15596).
+
+LARGEST_EPSILON = 70.0  # of a budget: up to here ``SAMPLER`` pays for the finite precision of the noise
+
+# The part of a budget's delta that pays for the tails of uses: for one to eight uses of the kinds in docs/budget.md the
+# least epsilon needs between 3 and 25 per cent.
+PART = 0.1
+_MOST_USES = 1_000_000  # whose finite precision ``SAMPLER`` pays for
+_CURVE_POINTS, _END = 200, 1e-7  # of a curve; over ``PART`` of delta, the delta at which it ends
+_FARTHEST = 300.0  # the largest epsilon of a curve
+_NORMAL = 1e-12  # relative; scipy's normal distribution and its quantile err by some 1e-14 together
+_HARDLY = 1.06  # the law's delta over a first estimate, up to which sampling gains nothing
+_SAMPLED, _DELTA_PRECISION = 8, 0.02  # epsilons that are sampled at once, and how precisely delta is known there
+
+
+class Lines(NamedTuple):
+    """Straight lines c - a x over x = e^epsilon >= 1, whose largest is at least delta everywhere. Shapes (n,)."""
+
+    a: Array
+    c: Array
+    epsilon: Array  # where each line begins to be the largest
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A privacy budget for uses that are chosen one after the other: ``epsilon`` in (0, 70], ``delta`` in (0, 1).
+
+    ValueError: they are not, or delta is too small for the finite precision of noise.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not checks.positive("epsilon", self.epsilon) <= LARGEST_EPSILON:
+            raise ValueError(f"epsilon must be at most {LARGEST_EPSILON:g}, got {self.epsilon!r}")
+        checks.delta(self.delta)
+        delta_left(self.delta, _MOST_USES)  # refuses what is too small
+
+    @property
+    def _left(self) -> float:
+        """The part of delta without the finite precision of all uses' noise."""
+        return delta_left(self.delta, _MOST_USES)
+
+    @property
+    def tails(self) -> float:
+        """The part of delta that pays for what no Gaussian explains."""
+        return PART * self._left
+
+    @cached_property
+    def mu(self) -> float:
+        """The Gaussian parameter whose delta at epsilon is the rest, rounded down."""
+
+        def kept(size: float) -> float:
+            return -float(gaussian_delta(np.array([size**2]), self.epsilon, 1)[0])
+
+        return crossing(kept, -(self._left - self.tails), 1e3, 1e-12)[0]
+
+    def share(self, mechanism: Mechanism, sampled: bool = True) -> float:
+        """The share of this budget that a use costs, rounded up; infinite: no budget pays for it.
+
+        Without ``sampled`` hidden rounds are bounded by their law, which is quicker and a few per cent more. A sampled
+        curve fails with a probability of at most 1e-6 times the delta that the use is charged.
+        """
+        if mechanism.releases_nothing:
+            return 0.0
+        if not mechanism.is_private:
+            return math.inf
+        lines = _curve(mechanism, self.tails * _END)
+        found = self._share_of(lines)
+        if not sampled or not found < math.inf or not is_sampled(normal(mechanism)):
+            return found
+        level = 2.0 ** math.ceil(math.log2(found * self.tails))
+        return min(found, self._share_of(_sampled_curve(mechanism, self.tails * _END, level), 1 + CHARGE))
+
+    def _share_of(self, lines: Lines, dearer: float = 1.0) -> float:
+        """The smallest share at which no line is above the Gaussian's delta and the part for tails, rounded up."""
+        from scipy.special import ndtr, ndtri  # a slow import
+
+        with np.errstate(divide="ignore"):
+            quantiles = ndtri(lines.a)
+
+        def missing(share: float) -> float:
+            # inf over x >= 0 of (Gaussian delta + a x) is the true positive rate at the false positive rate a.
+            power = ndtr(quantiles + self.mu * math.sqrt(share)) * (1 - _NORMAL)
+            above = float(np.max(lines.c - power)) - share * self.tails / dearer
+            return above if above == above else math.inf  # no number: it is not shown that the share is enough
+
+        return crossing(missing, 0.0, 1e12, 1e-7)[1]
+
+    def spent(self, share: float) -> float:
+        """The epsilon, at this delta, of a budget that is ``share`` of this one in both parts, rounded up."""
+        if share == 0:
+            return 0.0
+        left = self._left - share * self.tails
+        signal = np.array([share * self.mu**2 * (1 + 4 * UNIT)])
+        if not left > 0 or not math.isfinite(share):
+            return math.inf
+        return crossing(lambda epsilon: float(gaussian_delta(signal, epsilon, 1)[0]), left, 1e6, 1e-9)[1]
+
+
+@lru_cache(maxsize=256)
+def _curve(mechanism: Mechanism, end: float) -> Lines:
+    """Lines above delta at every epsilon >= 0, in both directions; from epsilon 0 to where delta is ``end``.
+
+    delta is convex in e^epsilon, so a chord between two upper ends is above it: no epsilon is left out.
+    """
+    farthest = min(mechanism.epsilon(end, points=DEFAULT_POINTS).upper, _FARTHEST)
+    epsilons = np.linspace(0.0, farthest, _CURVE_POINTS)
+    upper = np.array([mechanism.delta(float(epsilon)).upper for epsilon in epsilons])
+    return _hull(epsilons, np.minimum(upper, 1.0))
+
+
+@lru_cache(maxsize=256)
+def _sampled_curve(mechanism: Mechanism, end: float, level: float) -> Lines:
+    """The same, with delta sampled where it is between ``level`` and 250 times that: there the Gaussian is closest."""
+    lines = _curve(mechanism, end)
+    known = lines.c - lines.a * np.exp(lines.epsilon)
+    found, profile = [(lines.epsilon, known)], sampled_profile(normal(mechanism))
+    for low, high in ((0.7, 5), (5, 40), (40, 250)):
+        near = (known >= low * level) & (known <= high * level)
+        if near.sum() > 1:
+            at = np.linspace(lines.epsilon[near][0], lines.epsilon[near][-1], _SAMPLED)
+            failure = CHARGE * level / 24  # ``level`` is at most twice the charge
+            with suppress(NotEvaluable), in_floating_point():
+                found.append((at, _sampled_deltas(profile, at, float(known[near][-1]), failure)))
+    epsilons, upper = (np.concatenate(each) for each in zip(*found, strict=True))
+    order = np.argsort(epsilons, kind="stable")
+    return _hull(epsilons[order], np.minimum(upper[order], 1.0))
+
+
+def _sampled_deltas(profile: SampledProfile, epsilons: Array, known: float, failure: float) -> Array:
+    """Upper ends of delta, which hold together but for a probability of ``failure``; NotEvaluable: too much work, or
+    ``known`` is about delta at the last epsilon already.
+    """
+    last = float(epsilons[-1])
+    look = partial(pilot_at_epsilon, epsilon=last)
+    pilot = profile.remove.pilot(profile.upper, methodcaller("log_bound", last), look)
+    if known <= _HARDLY * pilot.delta:
+        raise NotEvaluable("the law is as good")
+    needed = pilot.draws_for(_DELTA_PRECISION, math.log(2 * _SAMPLED / failure))
+    draws = int(min(max(needed, 4096), profile.most_draws()))
+    remove = certify(pilot.proposal, epsilons, np.zeros(0), draws, failure)[0] + profile.remove.share(profile.upper)
+
+    def add(epsilon: float) -> float:
+        return profile.known(lambda law: law.add.delta(epsilon), 0.0)
+
+    return np.maximum(remove, [add(epsilon) for epsilon in epsilons.tolist()])
+
+
+def _hull(epsilons: Array, upper: Array) -> Lines:
+    """The lower convex hull of points (e^epsilon, delta), each at or above a convex falling function."""
+    x, kept = np.exp(epsilons), list[int]()
+    upper = np.minimum.accumulate(upper)
+    for i in range(len(x)):
+        while kept and x[i] <= x[kept[-1]]:  # the same point twice: the lower one counts
+            kept.pop()
+        while len(kept) > 1:
+            a, b = kept[-2:]
+            if (upper[b] - upper[a]) * (x[i] - x[a]) < (upper[i] - upper[a]) * (x[b] - x[a]):
+                break
+            kept.pop()
+        kept.append(i)
+    x, y = x[kept], upper[kept]
+    # Beyond the last point delta only falls, and nowhere faster than 1. Any slope is right if the line is above both
+    # ends of its piece: rounding is in the intercepts alone.
+    slope = np.minimum(np.r_[-np.diff(y) / np.diff(x), 0.0], 1.0)
+    ends = np.r_[y[1:] + slope[:-1] * x[1:], 0.0]
+    c = np.maximum(y + slope * x, ends) * (1 + 8 * UNIT)
+    return Lines(slope, c, epsilons[kept])

@@ -15,19 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, get_args
 
 import numpy as np
 
 from fedamp.accounting import checks, events
 from fedamp.accounting.arithmetic import Array, delta_left
 from fedamp.accounting.bounds import Bounds
-from fedamp.accounting.prefixes import epsilon_over_rounds
 from fedamp.accounting.sampling import PRECISION
+from fedamp.accounting.search import epsilon_over_rounds
 
 Json = Mapping[str, Any]
 Verdict = Literal["pass", "caution", "fail"]
-VERDICTS: tuple[Verdict, ...] = ("pass", "caution", "fail")
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 TOLERANCE = 1e-6  # relative: another machine adds in another order, and a text has so many digits
 UNCHECKED = "units, group_size, clips, denominators, and whether the noise is the scenario's"
@@ -96,20 +96,15 @@ def altered_ledger(ledger: Json) -> Iterator[str]:
 
 
 def ahead_of_rounds(mechanism: events.Mechanism, beside: int) -> int:
-    """How many releases a mechanism has before its first round: those of all units, which every cost includes.
-
-    They are the statistics before training and the evaluation at the end, ``beside`` in all. Of a run of a single round
-    all are one release together.
+    """How many releases a mechanism has before its first round: those of all units, which every cost includes. They are
+    the statistics before training and the evaluation at the end, ``beside`` in all; with a single round all are one.
     """
     return beside if mechanism.span > 1 else 0
 
 
 def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check]:
-    """Compute a ledger's numbers again: each may be more than the cost, never less.
-
-    Args:
-        ledger: the content of ``ledger.json``.
-        by_round: upper ends of epsilon after each round, where they do not follow from the mechanism alone.
+    """Compute the numbers of ``ledger.json`` again: each may be more than the cost, never less. ``by_round``: upper
+    ends of epsilon after each round, where they do not follow from the mechanism alone.
     """
     # To the bit as the run did: draws of a sampled curve follow from delta's bits.
     delta = delta_left(ledger["delta"])
@@ -341,35 +336,26 @@ class Bundle:
         """The content of a file of JSON; ValueError: it is none, or too large."""
         try:
             found = json.loads(self.text(name), object_pairs_hook=_each_key_once)
-        except RecursionError:
-            raise ValueError(f"{name}: cannot be read (nested too deeply)") from None
-        except ValueError as error:
-            raise ValueError(f"{name}: cannot be read ({error})") from None
+        except (RecursionError, ValueError) as error:
+            why = "nested too deeply" if isinstance(error, RecursionError) else error
+            raise ValueError(f"{name}: cannot be read ({why})") from None
         if not isinstance(found, dict):
             raise ValueError(f"{name}: not an object")
         return found
 
     def sha256(self, name: str) -> str:
         """Of a file's content."""
-        state = hashlib.sha256()
         try:
             with self.stream(name) as stream:
-                while piece := stream.read(_PIECE):
-                    state.update(piece)
+                return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
         except (OSError, zipfile.BadZipFile) as error:
             raise ValueError(f"{name}: cannot be read ({error})") from None
-        return state.hexdigest()
 
 
 def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
-    """Check digests, signature and chain, and compute the ledger's numbers again.
-
-    Args:
-        path: folder or archive.
-        public_key: of the server, 64 hexadecimal digits, as it was told elsewhere; default: the bundle's own.
-
-    Raises:
-        ValueError: there is no bundle, or it cannot be read.
+    """Check digests, signature and chain of a folder or archive, and compute the ledger's numbers again.
+    ``public_key``: of the server, 64 hexadecimal digits, as it was told elsewhere; default: the bundle's own.
+    ValueError: there is no bundle, or it cannot be read.
     """
     with Bundle(path) as bundle:
         if bundle.strange:  # before anything is read
@@ -405,16 +391,14 @@ def signature(manifest: Json, public_key: str | None) -> Check:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     except ImportError:
-        return Check(
-            "signature", "caution", "not checked: cryptography is not installed (pip install 'fedamp[signatures]')"
-        )
+        missing = "not checked: cryptography is not installed (pip install 'fedamp[signatures]')"
+        return Check("signature", "caution", missing)
     own = str(manifest.get("public_key"))
     if public_key is not None and public_key.strip().lower() != own:
         return Check("signature", "fail", f"by the key {own:.64}, but {public_key.strip():.64} was expected")
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(own)).verify(
-            bytes.fromhex(manifest["signature"]), signed(manifest)
-        )
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(own))
+        key.verify(bytes.fromhex(manifest["signature"]), signed(manifest))
     except (InvalidSignature, LookupError, TypeError, ValueError):
         return Check("signature", "fail", f"not a signature of {MANIFEST} by the key {own:.64}")
     unknown = f"by the key {own}, as the bundle itself says: compare it with what the server told you, or give --key"
@@ -442,9 +426,6 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key stands twice")
     return found
-
-
-_SAME = 1e-3  # relative: people write so many digits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -496,12 +477,9 @@ class Claims:
             return events.Allocation(one, self.k, self.rounds)
         if self.rate is None:
             return events.Repeat(one, self.rounds)
-        sampled = (
-            events.SubstitutedPoissonGaussian(noise_multiplier, self.rate)
-            if one.change == 2
-            else events.Poisson(one, self.rate)
-        )
-        return events.Repeat(sampled, self.rounds)
+        if one.change == 2:
+            return events.Repeat(events.SubstitutedPoissonGaussian(noise_multiplier, self.rate), self.rounds)
+        return events.Repeat(events.Poisson(one, self.rate), self.rounds)
 
     def _checks(self) -> Iterator[Check]:
         self.mechanism(1.0)  # refuses what makes no sense
@@ -547,4 +525,4 @@ class Claims:
 
 
 def _differ(a: float, b: float) -> bool:
-    return not math.isclose(a, b, rel_tol=_SAME)
+    return not math.isclose(a, b, rel_tol=1e-3)  # people write so many digits

@@ -17,7 +17,7 @@ from pydantic import Field
 from fedamp import rng
 from fedamp.accounting import Mechanism
 from fedamp.accounting.arithmetic import delta_left
-from fedamp.accounting.filter import Budget
+from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import Check, chained
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.numbers import at_least, at_most

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedamp import rng
 from fedamp.accounting import Compose, Mechanism, from_json
-from fedamp.accounting.filter import Budget
+from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import chained
 from fedamp.base.files import home, lock, read_regular, refuse_link, write_atomically, writing
 from fedamp.errors import InputError, UnwritableError

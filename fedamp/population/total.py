@@ -7,7 +7,7 @@ from typing import Any
 
 from fedamp.accounting import Bounds, Compose, Mechanism, from_json
 from fedamp.accounting.arithmetic import crossing, delta_left
-from fedamp.accounting.filter import LARGEST_EPSILON, Budget
+from fedamp.accounting.search import LARGEST_EPSILON, Budget
 from fedamp.accounting.verify import Bundle, altered_ledger
 from fedamp.errors import RunFolderError
 

@@ -31,8 +31,9 @@ from fedamp.accounting import (
     group,
 )
 from fedamp.accounting.answers import revealed, sampled_profile, upper_epsilon
+from fedamp.accounting.hidden_rounds import RemoveProposal
 from fedamp.accounting.law import Detail, numerical_law
-from fedamp.accounting.sampling import RemoveProposal, certify
+from fedamp.accounting.sampling import certify
 
 DELTA = 1e-5
 

@@ -18,7 +18,7 @@ from fedamp.accounting import (
     RandomisedResponse,
     Repeat,
 )
-from fedamp.accounting.filter import PART, Budget
+from fedamp.accounting.search import PART, Budget
 
 
 def gaussian_delta(mu, epsilon):

@@ -14,9 +14,7 @@ from dp_accounting.pld import pld_privacy_accountant, pld_privacy_accountant_tes
 from scipy.stats import norm
 
 from fedamp.accounting import Gaussian, Poisson, Repeat, SubstitutedPoissonGaussian, WithoutReplacement
-from fedamp.accounting.interop import from_dp_accounting
-from fedamp.accounting.interop.flower import Accountant as ForFlower
-from fedamp.accounting.interop.google import Accountant as ForGoogle
+from fedamp.accounting.interop import FlowerAccountant, from_dp_accounting, google_accountant, register_with_opacus
 from tests.accounting.oracles import delta_of
 
 DELTA = 1e-5
@@ -30,7 +28,7 @@ KNOWN = {  # of dp-accounting's own tests, those that ours does not pass: how ma
 
 
 def test_the_tests_of_dp_accounting_pass_with_our_accountant(monkeypatch):
-    monkeypatch.setattr(pld_privacy_accountant, "PLDAccountant", ForGoogle)
+    monkeypatch.setattr(pld_privacy_accountant, "PLDAccountant", google_accountant)
     suite = unittest.defaultTestLoader.loadTestsFromTestCase(pld_privacy_accountant_test.PldPrivacyAccountantTest)
     result = unittest.TestResult()
     suite.run(result)
@@ -43,7 +41,7 @@ def test_the_tests_of_dp_accounting_pass_with_our_accountant(monkeypatch):
 def test_a_mixture_of_gaussians_is_within_our_bracket():
     first = dp_event.MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0, 2.0], [0.2, 0.6, 0.2])
     second = dp_event.MixtureOfGaussiansDpEvent(2.0, [0.0, 2.0, 3.0], [0.33, 0.34, 0.33])
-    bounds = ForGoogle().compose(first, 3).compose(second, 2).mechanism.epsilon(1e-6)
+    bounds = google_accountant().compose(first, 3).compose(second, 2).mechanism.epsilon(1e-6)
     assert bounds.lower <= 17.193115 <= bounds.upper  # as their test has it
 
 
@@ -115,7 +113,7 @@ def test_black_boxes_of_later_versions_compose(name, fields):
     """dp-accounting 0.6 does not have the events yet; its loss distribution of a black box is the oracle."""
     epsilon, delta = (*fields, 0.0)[:2]
     event = type(name, (dp.DpEvent,), {"epsilon": epsilon, "delta": delta})()
-    ours = ForGoogle().compose(event, 3).mechanism.epsilon(1e-4)
+    ours = google_accountant().compose(event, 3).mechanism.epsilon(1e-4)
     parameters = dp.pld.common.DifferentialPrivacyParameters(epsilon, delta)
     peer = dp.pld.privacy_loss_distribution.from_privacy_parameters(parameters).self_compose(3)
     assert ours.lower <= peer.get_epsilon_for_delta(1e-4) <= ours.upper * (1 + 1e-3)  # its grid of 1e-4
@@ -126,8 +124,7 @@ def test_opacus_trains_with_our_accountant():
     from opacus import PrivacyEngine
     from opacus.accountants.utils import get_noise_multiplier
 
-    from fedamp.accounting.interop import opacus
-
+    ours = register_with_opacus()
     generator = torch.Generator().manual_seed(0)
     records = torch.utils.data.TensorDataset(torch.randn(200, 4, generator=generator), torch.zeros(200).long())
     engine, module = PrivacyEngine(accountant="fedamp"), torch.nn.Linear(4, 2)
@@ -146,7 +143,7 @@ def test_opacus_trains_with_our_accountant():
     by_opacus = PrivacyEngine(accountant="prv")
     by_opacus.accountant.history = list(engine.accountant.history)
     assert engine.get_epsilon(DELTA) == pytest.approx(by_opacus.get_epsilon(DELTA), abs=0.02)  # its eps_error is 0.01
-    restored = opacus.Accountant()
+    restored = ours()
     restored.load_state_dict(engine.accountant.state_dict())
     assert (restored.get_epsilon(DELTA), len(restored)) == (engine.get_epsilon(DELTA), 10)
     asked = {"target_epsilon": 2.0, "target_delta": DELTA, "sample_rate": 0.1, "steps": 30}
@@ -182,7 +179,7 @@ def flower(sampling, budget=None):
 )
 def test_flower_asks_our_accountant(sampling, sample, release):
     config, event = flower(sampling, budget=20.0)
-    accountant, one = ForFlower(config), event(2.0, sample, 100)
+    accountant, one = FlowerAccountant(config), event(2.0, sample, 100)
     assert accountant.get_epsilon(DELTA) == 0.0
     accountant.compose(one)
     accountant.compose(one, 2)
@@ -191,14 +188,14 @@ def test_flower_asks_our_accountant(sampling, sample, release):
     assert accountant.get_delta(1.0) == Repeat(release, 3).delta(1.0).upper
     for more in (4, 40, 400):
         assert accountant.would_exceed(one, count=more) == (Repeat(release, 3 + more).epsilon(DELTA).upper > 20.0)
-    restored = ForFlower(config)
+    restored = FlowerAccountant(config)
     restored.load_state_dict(accountant.state_dict())
     assert restored.mechanism == accountant.mechanism
 
 
 def test_what_flower_asks_wrongly_is_refused():
     config, event = flower("poisson")
-    accountant = ForFlower(config)
+    accountant = FlowerAccountant(config)
     with pytest.raises(ValueError, match="population_size must be 100, got 90"):
         accountant.compose(event(2.0, 10, 90))
     with pytest.raises(ValueError, match="count must be >= 1"):
@@ -216,7 +213,7 @@ def test_a_sample_that_there_cannot_be_is_refused_by_flowers_accountant(method, 
     config = SimpleNamespace(
         population_size=100, sampling_method=SimpleNamespace(value=method), target_delta=DELTA, max_epsilon=8.0
     )
-    ours = ForFlower(config)
+    ours = FlowerAccountant(config)
     with pytest.raises(ValueError, match="sample_size must be >= 1"):
         ours.compose(SimpleNamespace(noise_multiplier=1.0, sample_size=size, population_size=100))
     assert ours.num_releases == 0
@@ -224,23 +221,21 @@ def test_a_sample_that_there_cannot_be_is_refused_by_flowers_accountant(method, 
 
 def test_one_release_of_flower_costs_what_the_batch_costs():
     config = SimpleNamespace(population_size=1000, sampling_method=SimpleNamespace(value="without-replacement"))
-    ours = ForFlower(config)
+    ours = FlowerAccountant(config)
     ours.compose(SimpleNamespace(noise_multiplier=2.0, sample_size=1, population_size=1000))
     assert ours.get_epsilon(1e-6) == WithoutReplacement(Gaussian(2.0), 1, 1000).epsilon(1e-6).upper
 
 
 @pytest.mark.parametrize("rate", [1.7, -0.1, math.nan])
 def test_a_rate_that_there_cannot_be_is_refused_by_opacus_accountant(rate):
-    from fedamp.accounting.interop import opacus
-
-    ours = opacus.Accountant()
+    ours = register_with_opacus()()
     with pytest.raises(ValueError, match="rate must be"):
         ours.step(noise_multiplier=1.0, sample_rate=rate)
     assert len(ours) == 0
 
 
 def test_a_negative_count_is_refused_by_googles_accountant():
-    ours = ForGoogle().compose(dp.GaussianDpEvent(1.0), 3)
+    ours = google_accountant().compose(dp.GaussianDpEvent(1.0), 3)
     before = ours.mechanism
     with pytest.raises(Exception, match="times must be >= 0"):
         ours.compose(dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), -2))

@@ -22,9 +22,10 @@ from fedamp.accounting import (
     epsilon_over_rounds,
 )
 from fedamp.accounting.answers import sampled_profile
-from fedamp.accounting.prefixes import Block, beginnings
+from fedamp.accounting.hidden_rounds import Block, RemoveProposal
 from fedamp.accounting.renyi import moments_of
-from fedamp.accounting.sampling import RemoveProposal, certify
+from fedamp.accounting.sampling import certify
+from fedamp.accounting.search import beginnings
 from fedamp.accounting.theorems import coin_groups
 from tests.accounting.oracles import allocation_on_grid, beginning, bits, capped, declined, delta_of, uniform_sets
 

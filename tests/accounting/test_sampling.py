@@ -23,10 +23,18 @@ from fedamp.accounting import (
 )
 from fedamp.accounting.answers import sampled_profile
 from fedamp.accounting.bounds import NotEvaluable
-from fedamp.accounting.hidden_rounds import FiniteRound, GaussianRound, HiddenRounds, Run, hidden_log_moments
+from fedamp.accounting.hidden_rounds import (
+    AddProposal,
+    FiniteRound,
+    GaussianRound,
+    HiddenRounds,
+    RemoveProposal,
+    Run,
+    hidden_log_moments,
+)
 from fedamp.accounting.law import Law, numerical_law
 from fedamp.accounting.renyi import moments_of
-from fedamp.accounting.sampling import AddProposal, RemoveProposal, SampledProfile, certify
+from fedamp.accounting.sampling import SampledProfile, certify
 from fedamp.accounting.theorems import blocks_met, participation
 from tests.accounting.oracles import (
     allocation_on_grid,

@@ -9,7 +9,7 @@ from scipy import optimize
 from scipy.special import log_ndtr
 
 from fedamp.accounting.__main__ import main
-from fedamp.accounting.interop.tools import TOOLS, check_file
+from fedamp.accounting.interop import TOOLS, check_file
 
 LOCAL = "from flwr.clientapp.mod import LocalDpMod\nmod = LocalDpMod({})\n"
 FIXED = """

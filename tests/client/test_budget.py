@@ -11,7 +11,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from fedamp.accounting import Gaussian, Group, Poisson, Repeat
-from fedamp.accounting.filter import Budget
+from fedamp.accounting.search import Budget
 from fedamp.client import budget, policy
 from fedamp.client.policy import check, use_of
 from fedamp.client.task import ClientTask

@@ -14,7 +14,7 @@ import pytest
 
 import fedamp.population.store as store
 from fedamp.accounting import Gaussian
-from fedamp.accounting.filter import Budget
+from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import chained
 from fedamp.errors import UnwritableError
 from fedamp.population.store import Population, PopulationError, Price, Use

@@ -1,0 +1,704 @@
+"""Other people's accountants and tools: their events as our mechanisms, our accountant behind their interfaces, and the
+numbers in files of their tools. A library is imported where it is asked for; to read a file none is needed.
+
+*Events.* An event means nothing without its neighbouring relation: both go together, in both directions. Under
+substitution (``REPLACE_ONE``) they do not suffice: dp-accounting 0.6 reads the noise multiplier of one event in two
+ways. Its ``RdpAccountant`` takes it relative to the change (twice a contribution), its ``PLDAccountant`` relative to a
+contribution, so that ``GaussianDpEvent(1.0)`` costs 4.73 at delta 1e-5 by the one and 10.0 by the other. There the
+accountant has to be named.
+
+*Files* of Flower, NVFlare, Opacus, pfl and jax_privacy. None is executed: Python is read as a syntax tree, a job of
+NVFlare as JSON, a ``pyproject.toml`` with the Python files below it. Calls are recognised by the name of the function
+or class (:data:`TOOLS`), their numbers where they are literals, names that are assigned once, arithmetic of these, or
+keys of Flower's ``run_config``.
+"""
+
+import ast
+import json
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from operator import add, mul, neg, pow, sub, truediv
+from pathlib import Path
+from typing import Any, Literal
+
+from fedamp.accounting import checks, events
+from fedamp.accounting.theorems import epsilon_of_losses, substituted
+from fedamp.accounting.verify import Check, Claims
+
+METHOD = "fedamp"  # the name by which other tools know the accountant
+
+ZERO_OUT, ADD_REMOVE, SUBSTITUTION = events.Relation
+_NAMES = {ZERO_OUT: "REPLACE_SPECIAL", ADD_REMOVE: "ADD_OR_REMOVE_ONE", SUBSTITUTION: "REPLACE_ONE"}
+
+Accountant = Literal["rdp", "pld"]
+
+
+def to_dp_accounting(mechanism: events.Mechanism, accountant: Accountant | None = None) -> tuple[Any, Any]:
+    """The ``dp_accounting.DpEvent`` of a mechanism, and the ``NeighboringRelation`` that its accountant is to have.
+    ``mechanism``: what was released. ``accountant``: which of dp-accounting's is to read it; has to be named under
+    substitution. Raises ``ValueError``: dp-accounting has no event for it (allocation, submodels, ModelMix, ...), or no
+    accountant is named.
+    """
+    import dp_accounting as dp
+
+    event, name = _written(mechanism, _change(mechanism.relation, accountant)), _NAMES[mechanism.relation or ZERO_OUT]
+    return event, dp.NeighboringRelation[name]
+
+
+def from_dp_accounting(event: Any, relation: Any, accountant: Accountant | None = None) -> events.Mechanism:
+    """The mechanism of a ``dp_accounting.DpEvent`` under a ``dp_accounting.NeighboringRelation``. ``event``: what was
+    released. ``relation``: which neighbours. ``accountant``: as whose input it is to be read; has to be named under
+    substitution. Raises ``ValueError``: there is no mechanism for it, or not under this relation, or no accountant is
+    named.
+    """
+    ours = {name: each for each, name in _NAMES.items()}
+    if getattr(relation, "name", None) not in ours:
+        raise ValueError(f"relation must be a dp_accounting.NeighboringRelation, got {relation!r}")
+    return _read(event, ours[relation.name], _change(ours[relation.name], accountant))
+
+
+def _change(relation: events.Relation | None, accountant: Accountant | None) -> int:
+    """By what our noise multipliers, which are relative to a contribution, exceed dp-accounting's."""
+    if relation is not SUBSTITUTION:
+        return 1
+    if accountant not in ("rdp", "pld"):
+        needed = 'accountant must be "rdp" or "pld" under substitution, where they read one event differently'
+        raise ValueError(f"{needed}, got {accountant!r}")
+    return 2 if accountant == "rdp" else 1
+
+
+def _written(mechanism: events.Mechanism, change: int) -> Any:
+    import dp_accounting as dp
+
+    match mechanism:
+        case events.Gaussian(noise):
+            return dp.GaussianDpEvent(noise / change)
+        case events.Laplace(scale):
+            return dp.LaplaceDpEvent(scale / change)
+        case events.RandomisedResponse(probability):
+            if mechanism.relation is not SUBSTITUTION:  # there, a zeroed record answers at random
+                raise ValueError(f"dp-accounting means another randomised response under {mechanism.relation}")
+            return dp.RandomizedResponseDpEvent(noise_parameter=2 * (1 - probability), num_buckets=2)
+        case events.NotPrivate():
+            return dp.NonPrivateDpEvent()
+        case events.Poisson(inner, rate):
+            return dp.PoissonSampledDpEvent(rate, _written(inner, change))
+        case events.WithoutReplacement(inner, batch, population, 1):
+            return dp.SampledWithoutReplacementDpEvent(population, batch, _written(substituted(inner), change))
+        case events.Repeat(_, 0):
+            return dp.NoOpDpEvent()
+        case events.Repeat(inner, times):
+            return dp.SelfComposedDpEvent(_written(inner, change), times)
+        case events.Compose(parts):
+            return dp.ComposedDpEvent([_written(part, change) for part in parts])
+    raise ValueError(f"dp-accounting has no event for {type(mechanism).__name__}")
+
+
+def _read(event: Any, relation: events.Relation, change: int, in_batch: bool = False) -> events.Mechanism:
+    """``in_batch``: whether it is a batch's release, written for zero-out and charged for substitution."""
+    from dp_accounting import dp_event as dp
+
+    if in_batch:
+        relation = ZERO_OUT
+    match event:
+        case dp.NoOpDpEvent():
+            return events.NOTHING
+        case dp.NonPrivateDpEvent():
+            return events.NotPrivate()
+        case dp.GaussianDpEvent(noise_multiplier=noise):
+            return events.Gaussian(change * noise, relation=relation) if noise else events.NotPrivate()
+        case dp.LaplaceDpEvent(noise_multiplier=scale):
+            return events.Laplace(change * scale, relation=relation) if scale else events.NotPrivate()
+        case dp.RandomizedResponseDpEvent(num_buckets=1):
+            return events.NOTHING
+        case dp.RandomizedResponseDpEvent(noise_parameter=0):
+            return events.NotPrivate()
+        case dp.RandomizedResponseDpEvent(noise_parameter=noise, num_buckets=2) if in_batch or relation is SUBSTITUTION:
+            return events.RandomisedResponse(1 - noise / 2, relation=relation)
+        case dp.RandomizedResponseDpEvent(noise_parameter=noise, num_buckets=answers) if (
+            not in_batch and relation is not ADD_REMOVE
+        ):
+            true, other = 1 - noise + noise / answers, noise / answers
+            present, absent = (true, other, 1 - true - other), (other, true, 1 - true - other)
+            if relation is ZERO_OUT:  # a zeroed record answers at random
+                present, absent = (true, 1 - true, 0.0), (1 / answers, 1 - 1 / answers, 0.0)
+            return events.FiniteOutcomes(present, absent, relation=relation)
+        case dp.DiscreteLaplaceDpEvent(noise_parameter=decay, sensitivity=most):
+            return _discrete_laplace(decay, most, relation) if decay else events.NotPrivate()
+        case dp.MixtureOfGaussiansDpEvent(standard_deviation=deviation, sensitivities=shifts, sampling_probs=weights):
+            if not any(shifts) or not deviation:
+                return events.NotPrivate() if any(shifts) else events.NOTHING
+            return events.GaussianMixture([shift / deviation for shift in shifts], weights, relation=relation)
+        case dp.PoissonSampledDpEvent(sampling_probability=0):
+            return events.NOTHING
+        case dp.PoissonSampledDpEvent(sampling_probability=rate, event=dp.GaussianDpEvent(noise_multiplier=noise)) if (
+            noise and relation is SUBSTITUTION
+        ):
+            return events.SubstitutedPoissonGaussian(change * noise, rate)
+        case dp.PoissonSampledDpEvent(sampling_probability=rate, event=inner):
+            return events.Poisson(_read(inner, relation, change, in_batch), rate)
+        case dp.TruncatedSubsampledGaussianDpEvent():
+            return _truncated(event, relation, change)
+        case dp.SampledWithoutReplacementDpEvent(source_dataset_size=population, sample_size=batch, event=inner):
+            if relation is not SUBSTITUTION:
+                raise ValueError(f"batches without replacement are for REPLACE_ONE, got {_NAMES[relation]}")
+            return events.WithoutReplacement(_read(inner, relation, change, in_batch=True), batch, population)
+        case dp.SelfComposedDpEvent(event=inner, count=times):
+            return events.Repeat(_read(inner, relation, change, in_batch), times)
+        case dp.ComposedDpEvent(events=parts):
+            return (
+                events.Compose([_read(part, relation, change, in_batch) for part in parts]) if parts else events.NOTHING
+            )
+    match type(event).__name__:  # events that dp-accounting 0.6 does not have yet
+        case "EpsilonDeltaDpEvent":
+            return events.Approximate(event.epsilon, event.delta, relation=relation)
+        case "ExponentialMechanismDpEvent" | "PermuteAndFlipDpEvent":
+            return events.Approximate(event.epsilon, relation=relation)
+    raise ValueError(f"there is no mechanism for {type(event).__name__} under {_NAMES[relation]}")
+
+
+def _discrete_laplace(decay: float, most: int, relation: events.Relation) -> events.Mechanism:
+    """A whole number with noise of probability ``tanh(decay / 2) exp(-decay |x|)``; a contribution is at most ``most``.
+    Outside of the two means the likelihood ratio is constant.
+    """
+    distance = most * (2 if relation is SUBSTITUTION else 1)
+    outside = 1 / (1 + math.exp(-decay))
+    between = [math.tanh(decay / 2) * math.exp(-decay * x) for x in range(1, distance)]
+    absent = [outside, *between, outside * math.exp(-decay * distance)]
+    return events.FiniteOutcomes(absent[::-1], absent, relation=relation)
+
+
+def _truncated(event: Any, relation: events.Relation, change: int) -> events.Mechanism:
+    """A Poisson sample of which at most B records are kept, at random. Suppose that it is known whether B others are
+    sampled. If not, it is Poisson sampling. If so, B - 1 of the kept records, and one more, are a random choice of
+    others; the person, if sampled and kept, replaces that one: a change of two contributions. The chance of that,
+    given B others, is rate * E[B / (others + 1)]. (dp-accounting 0.6 charges a distance of four for it.)
+    """
+    from scipy.stats import binom
+
+    rate, noise = event.sampling_probability, change * event.noise_multiplier
+    if not rate or not event.truncated_batch_size or not event.dataset_size:
+        return events.NOTHING
+    if not noise:
+        return events.NotPrivate()
+    if relation is ZERO_OUT:
+        raise ValueError("a truncated Poisson sample is not charged under REPLACE_SPECIAL")
+    many, others = event.truncated_batch_size, event.dataset_size - 1
+    chances = float(binom.cdf(many - 1, others, rate)), float(binom.sf(many - 1, others, rate))
+    kept = float(binom.sf(many, others + 1, rate)) * many / (others + 1) / chances[1] if chances[1] else 0.0
+    # The deltas of both grow with their rates, at least in proportion: which covers the rounding of all chances.
+    rates = [min(1.0, each * (1 + 1e-9)) for each in (rate, kept)]
+
+    def sampled(noise: float, rate: float) -> events.Mechanism:
+        if relation is SUBSTITUTION:
+            return events.SubstitutedPoissonGaussian(noise, rate)
+        return events.Poisson(events.Gaussian(noise, relation=relation), rate)
+
+    parts = [sampled(noise / n, each) for n, each in zip((1, 2), rates, strict=True)]
+    return events.RandomSelection(parts, [chance / sum(chances) for chance in chances])
+
+
+def google_accountant(
+    neighboring_relation: Any = None, accountant: Accountant = "pld", precision: float | None = None
+) -> Any:
+    """A ``dp_accounting.PrivacyAccountant`` that charges with fedamp and answers the upper ends of its brackets; its
+    ``mechanism`` is what was composed. ``neighboring_relation``: of all events; default: ``ADD_OR_REMOVE_ONE``.
+    ``accountant``: how noise multipliers are read under ``REPLACE_ONE``. ``precision``: of sampled answers; see
+    ``Mechanism.epsilon``.
+    """
+    import dp_accounting as dp
+
+    class Ours(dp.PrivacyAccountant):  # type: ignore[misc]
+        def __init__(self, relation: Any) -> None:
+            super().__init__(relation)
+            self._composed: Counter[events.Mechanism] = Counter()
+
+        @property
+        def mechanism(self) -> events.Mechanism:
+            return events.composed(self._composed.items())
+
+        def get_epsilon(self, target_delta: float) -> float:
+            """At a delta in [0, 1]; at 0 what bounded losses prove, else infinity."""
+            if target_delta == 0 or not self.mechanism.is_private:
+                return epsilon_of_losses(self.mechanism)
+            return 0.0 if target_delta == 1 else self.mechanism.epsilon(target_delta, precision=precision).upper
+
+        def get_delta(self, target_epsilon: float) -> float:
+            return self.mechanism.delta(target_epsilon, precision=precision).upper
+
+        def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
+            if isinstance(event, dp.SelfComposedDpEvent) and isinstance(event.count, int) and event.count >= 0:
+                return self._maybe_compose(event.event, event.count * count, do_compose)
+            if isinstance(event, dp.ComposedDpEvent):
+                return next(filter(None, (self._maybe_compose(each, count, do_compose) for each in event.events)), None)
+            try:
+                mechanism = from_dp_accounting(event, self.neighboring_relation, accountant)
+            except ValueError as error:
+                return self.CompositionErrorDetails(event, str(error))
+            if do_compose:
+                self._composed[mechanism] += count
+            return None
+
+    return Ours(neighboring_relation or dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+
+
+@cache
+def register_with_opacus() -> Any:
+    """From then on ``PrivacyEngine(accountant="fedamp")`` charges with fedamp: Poisson samples with Gaussian noise, for
+    records that are added or removed. Returns the class of the accountant, an ``opacus.accountants.IAccountant``; its
+    ``event`` is what was composed, its ``history`` triples (noise multiplier, sampling rate, steps), as of Opacus's.
+    """
+    from opacus.accountants import IAccountant, register_accountant
+
+    def release(noise_multiplier: float, sample_rate: float) -> events.Mechanism:
+        if not noise_multiplier:
+            return events.NotPrivate()
+        return events.Poisson(events.Gaussian(noise_multiplier, relation=ADD_REMOVE), sample_rate)
+
+    class Ours(IAccountant):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.history: list[tuple[float, float, int]] = []
+
+        @property
+        def event(self) -> events.Mechanism:
+            return events.composed((release(*each), steps) for *each, steps in self.history)
+
+        def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+            """Charge one step; ValueError if the noise multiplier or the rate makes no sense."""
+            release(noise_multiplier, sample_rate)
+            steps = 1
+            if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
+                steps += self.history.pop()[2]
+            self.history.append((noise_multiplier, sample_rate, steps))
+
+        def get_epsilon(self, delta: float, **_: object) -> float:
+            """The upper end of epsilon at a delta in (0, 1)."""
+            return self.event.epsilon(delta).upper
+
+        def __len__(self) -> int:
+            return sum(steps for *_, steps in self.history)
+
+        @classmethod
+        def mechanism(cls) -> str:
+            return METHOD
+
+    register_accountant(METHOD, Ours, force=True)
+    return Ours
+
+
+class FlowerAccountant:
+    """Flower's ``PrivacyAccountant`` (from Flower 1.42 on) for its strategies with clipping at a fixed norm:
+    ``DifferentialPrivacyServerSideFixedClipping(..., accountant=FlowerAccountant(config))``, ``config`` Flower's
+    ``PrivacyConfig``.
+
+    Without amplification Flower says "add or remove one". But a round always has ``sample_size`` clients, so that
+    another client takes the place of one who is out: a change of two contributions. It is charged so, unless all
+    clients are in every round.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self._composed: Counter[tuple[float, int, int]] = Counter()
+
+    @property
+    def num_releases(self) -> int:
+        """How many releases were events.composed."""
+        return sum(self._composed.values())
+
+    @property
+    def mechanism(self) -> events.Mechanism:
+        """What was events.composed."""
+        return self._mechanism(self._composed)
+
+    def compose(self, event: Any, count: int = 1) -> None:
+        """Charge ``count`` >= 1 equal releases of Flower's ``GaussianPrivacyEvent``."""
+        self._composed = self._with(event, count)
+
+    def get_epsilon(self, delta: float) -> float:
+        """The upper end of epsilon at a delta in (0, 1)."""
+        return self.mechanism.epsilon(delta).upper
+
+    def get_delta(self, epsilon: float) -> float:
+        """The upper end of delta at an epsilon >= 0."""
+        return self.mechanism.delta(epsilon).upper
+
+    def get_privacy_spent(self, delta: float | None = None) -> Any:
+        """Flower's ``PrivacySpent``."""
+        from flwr.serverapp import PrivacySpent
+
+        delta = self.config.target_delta if delta is None else delta
+        return PrivacySpent(self.get_epsilon(delta), delta, self.num_releases, METHOD)
+
+    def would_exceed(self, event: Any, max_epsilon: float | None = None, count: int = 1) -> bool:
+        """Whether ``count`` more releases would cost more than the budget; ValueError without a budget."""
+        budget = self.config.max_epsilon if max_epsilon is None else max_epsilon
+        if budget is None:
+            raise ValueError("max_epsilon is in neither the PrivacyConfig nor the call")
+        return self._mechanism(self._with(event, count)).epsilon(self.config.target_delta).upper > budget
+
+    def state_dict(self) -> dict[str, object]:
+        """What ``load_state_dict`` reads, as JSON holds it."""
+        return {"backend": METHOD, "compositions": [[*event, count] for event, count in self._composed.items()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put a state in place of what was composed; ValueError if another accountant has written it."""
+        if state.get("backend") != METHOD:
+            raise ValueError(f"backend must be {METHOD!r}, got {state.get('backend')!r}")
+        counts = Counter({(float(z), int(n), int(of)): int(count) for z, n, of, count in state["compositions"]})
+        self._mechanism(counts)  # refuses what makes no sense
+        self._composed = counts
+
+    def _with(self, event: Any, count: int) -> "Counter[tuple[float, int, int]]":
+        key = event.noise_multiplier, event.sample_size, event.population_size
+        counts = self._composed + Counter({key: checks.count("count", count)})
+        self._mechanism(counts)
+        return counts
+
+    def _mechanism(self, counts: Mapping[tuple[float, int, int], int]) -> events.Mechanism:
+        return events.composed((self._release(*event), count) for event, count in counts.items())
+
+    def _release(self, noise: float, sample: int, population: int) -> events.Mechanism:
+        if population != self.config.population_size:
+            raise ValueError(f"population_size must be {self.config.population_size}, got {population}")
+        checks.count("sample_size", sample, 1, population, "population_size")
+        match self.config.sampling_method.value:
+            case "poisson":
+                return events.Poisson(events.Gaussian(noise, relation=ADD_REMOVE), sample / population)
+            case "without-replacement":
+                return events.WithoutReplacement(events.Gaussian(noise), sample, population)
+            case "no-amplification":
+                out = ADD_REMOVE if sample == population else SUBSTITUTION
+                return events.Gaussian(noise, relation=out)
+        raise ValueError(f"sampling_method {self.config.sampling_method.value!r} is not known")
+
+
+# Files of other tools.
+
+Numbers = dict[str, Any]  # by the name of a parameter; ``PRIVATE`` and ``UNKNOWN`` stand for what is no number
+PRIVATE, UNKNOWN = "the size of a private batch", "not a number in the file"
+_ARITHMETIC = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv, ast.Pow: pow}
+_MOST_FILES = 200
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A call of a tool: its parameters in order with defaults (``...``: none), and the checks of their values."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    checks: Callable[[Numbers, "Asked"], Iterator[Check]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the caller adds to a file, values of :class:`Claims`; and what else is in the file."""
+
+    said: Mapping[str, Any]
+    weighted: bool = False  # clients report how many examples they have
+    calls: Mapping[str, Numbers] = field(default_factory=dict)
+
+    def claims(self, **found: Any) -> Iterator[Check]:
+        """The checks of these claims; what is not known is said. One round is charged where nobody says how many."""
+        known = {name: value for name, value in found.items() if value is not None} | dict(self.said)
+        if missing := [name for name, value in known.items() if isinstance(value, str) and name != "relation"]:
+            names = ", ".join(f"{name} is {known[name]}" for name in missing)
+            options = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
+            yield Check("numbers", "caution", f"{names}; expected: {options}")
+            return
+        if "rounds" not in known:
+            yield Check("rounds", "caution", "not in the file: what follows is for one round; expected: --rounds")
+        yield from Claims(**{"rounds": 1} | known).checks()
+
+
+def check_file(path: Path, said: Mapping[str, Any]) -> list[Check]:
+    """The checks of all calls that a file makes, by a :class:`Tool`. ``path``: a file of Python, NVFlare's JSON, or a
+    ``pyproject.toml``. ``said``: values of :class:`Claims` that take the place of those in the file. ValueError: it
+    cannot be read, or holds no call that is known.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            found, weighted = list(_components(json.loads(text))), False
+        else:
+            is_project = path.suffix == ".toml"
+            config = tomllib.loads(text) if is_project else {}
+            files = sorted(path.parent.rglob("*.py"))[:_MOST_FILES] if is_project else [path]
+            app = config.get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})
+            trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
+            rounds = next((value for key, value in _flat(app).items() if key.endswith("num-server-rounds")), None)
+            said = ({"rounds": rounds} if isinstance(rounds, int) else {}) | dict(said)
+            found = [call for tree in trees for call in _Reader(tree, _flat(app)).calls()]
+            weighted = any(_reports_examples(tree) for tree in trees)
+    except (OSError, UnicodeDecodeError, SyntaxError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error}); expected: Python, JSON or a pyproject.toml") from None
+    if not found:
+        raise ValueError(f"{path}: no call that is known; expected one of {', '.join(TOOLS)}")
+    asked = Asked(said, weighted, dict(found))
+    return [
+        Check(f"{name}: {each.name}", each.verdict, each.found)
+        for name, given in found
+        for each in TOOLS[name].checks({**TOOLS[name].parameters, **given}, asked)
+    ]
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables by keys with dots, as Flower gives them to an app."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def _components(config: Any) -> Iterator[tuple[str, Numbers]]:
+    """The components of a job of NVFlare that are known: a ``path`` or ``name``, and ``args``."""
+    if isinstance(config, Mapping):
+        name = str(config.get("path") or config.get("class_path") or config.get("name") or "").rpartition(".")[2]
+        if name in TOOLS:
+            yield name, dict(config.get("args") or {})
+    for each in config.values() if isinstance(config, Mapping) else config if isinstance(config, list) else ():
+        yield from _components(each)
+
+
+def _called(node: ast.AST) -> str:
+    """The last name of what is called; of ``Config.default(...)`` the class."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return _called(node.value) if isinstance(node, ast.Attribute) and name == "default" else name
+
+
+def _reports_examples(tree: ast.AST) -> bool:
+    """Whether a client reports its own number of examples, by which Flower weights: not a constant."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value in ("num-examples", "num_examples"):
+                    return not isinstance(value, ast.Constant)
+    return False
+
+
+def _pairs(target: ast.expr | None, value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
+    """The names that an assignment gives a value; one that is not known (None) is read as none."""
+    if isinstance(target, ast.Name):
+        yield target.id, value or ast.Name("?")
+    elif isinstance(target, ast.Tuple):
+        parts = value.elts if isinstance(value, ast.Tuple) else [None] * len(target.elts)
+        for one, part in zip(target.elts, parts, strict=False):
+            yield from _pairs(one, part)
+
+
+class _Reader:
+    """Reads the numbers of a module's calls."""
+
+    def __init__(self, tree: ast.Module, config: Mapping[str, Any]) -> None:
+        self._tree, self._config = tree, config
+        assigned: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For | ast.NamedExpr):
+                value = getattr(node, "value", None) or ast.Constant(None)
+                for target in getattr(node, "targets", None) or [getattr(node, "target", None)]:
+                    for name, part in _pairs(target, value if isinstance(node, ast.Assign | ast.AnnAssign) else None):
+                        assigned.setdefault(name, []).append(part)
+        self._assigned = {name: values[0] for name, values in assigned.items() if len(values) == 1}
+
+    def calls(self) -> Iterator[tuple[str, Numbers]]:
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call) and (name := _called(node.func)) in TOOLS:
+                given = dict(zip(TOOLS[name].parameters, node.args, strict=False))
+                given |= {each.arg: each.value for each in node.keywords if each.arg}
+                numbers = {key: self.value(value) for key, value in given.items()}
+                if "stddev" in given:  # a deviation that is a multiple of something says of what it is one
+                    parts = [part for part in ast.walk(given["stddev"]) if isinstance(part, ast.Name)]
+                    said = [self.value(part) for part in parts if "multiplier" in part.id]
+                    numbers |= {"noise_multiplier": said[0]} if said else {}
+                yield name, numbers
+
+    def value(self, node: ast.expr, depth: int = 9) -> Any:
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name) if name in self._assigned and depth:
+                return self.value(self._assigned[name], depth - 1)
+            case ast.Subscript(slice=ast.Constant(value=str(key))) if key in self._config:
+                return self._config[key]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return self._computed(neg, operand, depth=depth)
+            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
+                return self._computed(_ARITHMETIC[type(operator)], left, right, depth=depth)
+            case ast.Call(func=ast.Name(id="float" | "int" as kind), args=[inner]):
+                return self._computed({"float": float, "int": int}[kind], inner, depth=depth)
+            case (
+                ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)])
+                | ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=0))
+            ) if "batch" in name.lower() or name.lower() in ("x", "y", "data", "inputs", "images", "labels"):
+                return PRIVATE
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                return [self.value(part, depth) for part in parts]
+        return UNKNOWN
+
+    def _computed(self, operator: Callable[..., Any], *operands: ast.expr, depth: int) -> Any:
+        values = [self.value(each, depth) for each in operands]
+        if PRIVATE in values:
+            return PRIVATE
+        try:
+            return operator(*values)
+        except (TypeError, ValueError, ArithmeticError):
+            return UNKNOWN
+
+
+def _none(why: str) -> Iterator[Check]:
+    yield Check("epsilon", "fail", f"none: {why}")
+
+
+def _calibrated(epsilon: Any, delta: Any, by: str) -> Iterator[Check]:
+    found = f"{epsilon} at delta {delta} is what {by} takes its noise for: not computed again here"
+    known = isinstance(epsilon, int | float) and isinstance(delta, int | float)
+    yield Check.of("epsilon", found, caution=None if known else f"not in the file: {by}'s")
+
+
+def _local(given: Numbers, asked: Asked) -> Iterator[Check]:
+    """Flower's mod clips an update to one number and scales its noise by another, as one release of one client."""
+    numbers = [given[name] for name in ("sensitivity", "epsilon", "delta")]
+    noise: Any = next((each for each in numbers if isinstance(each, str)), None)
+    if noise is None:
+        sensitivity, epsilon, delta = numbers
+        noise = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon if epsilon and 0 < delta < 1.25 else 0.0
+    claimed = given["epsilon"] if asked.said.get("rounds", 1) == 1 else None  # it is that of one round
+    found = {"clip": given["clipping_norm"], "noise": noise, "sensitivity": given["sensitivity"]}
+    yield from asked.claims(**found, delta=given["delta"], epsilon=claimed)
+
+
+def _central(given: Numbers, asked: Asked) -> Iterator[Check]:
+    """Flower divides noise by the number of clients; FedAvg weights clients by their reported numbers of examples."""
+    weights = "clients of many examples weigh more than 1 / num_sampled_clients after clipping"
+    equal = given.get("accountant") is not None  # with one, Flower refuses weights that differ
+    if asked.weighted and not equal:
+        yield Check("weights", "fail", f"{weights}: a client reports its own num-examples; expected: the same of all")
+    elif not equal:
+        yield Check("weights", "caution", f"right only if all clients report the same num-examples: else {weights}")
+    clip = given.get("clipping_norm", given.get("initial_clipping_norm"))
+    clients, noise = given["num_sampled_clients"], given["noise_multiplier"]
+    known = not any(isinstance(each, str) for each in (clip, clients))
+    sensitivity = clip / clients if known and clients else None
+    yield from asked.claims(clip=clip, noise_multiplier=noise, divided_by=clients, sensitivity=sensitivity)
+
+
+def _opacus(given: Numbers, asked: Asked) -> Iterator[Check]:
+    """The sum of clipped gradients has noise of the multiplier times the clip; then all is divided by the batch."""
+    divisor = given.get("expected_batch_size")
+    private = divisor == PRIVATE or ("expected_batch_size" not in given and asked.said.get("relation") == ADD_REMOVE)
+    if given["loss_reduction"] == "mean" and private:
+        what = divisor or "int(number of records times rate), which differs between neighbours under add/remove"
+        yield Check("divided_by", "fail", f"{what}: the scale of the noise tells it (arXiv 2605.15648, Opacus 819)")
+    sampled = given.get("poisson_sampling", True)
+    if sampled is False and ("rate" in asked.said or "target_epsilon" in given):
+        yield Check("rate", "fail", "poisson_sampling=False: batches are not drawn as the accountant counts them")
+    clip = given["max_grad_norm"]
+    if isinstance(clip, list) and not any(isinstance(each, str) for each in clip):
+        clip = math.hypot(*clip)  # of each layer
+    claims = asked.claims(clip=clip, noise_multiplier=given["noise_multiplier"])
+    budget = "target_epsilon" in given
+    yield from _calibrated(given["target_epsilon"], given["target_delta"], "Opacus") if budget else claims
+
+
+def _pfl_accountant(given: Numbers, asked: Asked) -> Iterator[Check]:
+    """pfl adds the noise of its accountant times ``noise_scale``: that of a larger cohort than the simulated one."""
+    scale, noise = given["noise_scale"], given["noise_parameter"]
+    if scale != 1.0:
+        yield Check("noise_scale", "caution", f"{scale}: the run has so much less noise; epsilon is a larger cohort's")
+    found = {"rounds": given["num_compositions"], "rate": given["sampling_probability"], "noise_multiplier": noise}
+    claims = asked.claims(clip=1.0, **found, delta=given["delta"], epsilon=given["epsilon"])
+    yield from _calibrated(given["epsilon"], given["delta"], "pfl") if noise is None else claims
+
+
+def _jax_plan(given: Numbers, asked: Asked) -> Iterator[Check]:
+    """A plan of jax_privacy: noise for its budget, or of a multiplier; one band is DP-SGD by Poisson sampling."""
+    noise, delta = given["noise_multiplier"], given["delta"]
+    found = {"rounds": given["iterations"], "rate": given["sampling_prob"], "delta": delta}
+    another = noise is None or given["num_bands"] != 1
+    claims = asked.claims(clip=1.0, noise_multiplier=noise, **found)
+    yield from _calibrated(given["epsilon"], delta, "jax_privacy") if another else claims
+
+
+def _keras(given: Numbers, asked: Asked) -> Iterator[Check]:
+    """The mean of a batch has noise of multiplier times clip over the batch, which is public."""
+    if given["poisson_sampling_in_fit"] is not True:
+        yield Check("rate", "caution", "the accountant counts Poisson sampling: right only if the data are drawn so")
+    if given["noise_multiplier"] is None:
+        yield from _calibrated(given["epsilon"], given["delta"], "jax_privacy")
+        return
+    batch, size = given["batch_size"], given["train_size"]
+    known = not any(isinstance(each, str) for each in (batch, size))
+    batch = batch * given["gradient_accumulation_steps"] if known else UNKNOWN
+    found = {"rounds": given["train_steps"], "rate": batch / size if known else UNKNOWN, "divided_by": batch}
+    found |= {"delta": given["delta"], "epsilon": given["epsilon"], "noise_multiplier": given["noise_multiplier"]}
+    yield from asked.claims(clip=given["clipping_norm"], **found)
+
+
+def _jax_clip(given: Numbers, asked: Asked) -> Iterator[Check]:
+    """The sum of clipped gradients, divided by ``normalize_by``; ``gaussian_privatizer`` adds noise to that."""
+    clip = 1.0 if given["rescale_to_unit_norm"] is True else given["l2_clip_norm"]
+    if given["normalize_by"] == PRIVATE:
+        yield Check("divided_by", "fail", f"{PRIVATE}: the scale of a mean tells it (arXiv 2605.15648)")
+        return
+    if noise := asked.calls.get("gaussian_privatizer"):
+        found = {"noise": noise.get("stddev", UNKNOWN), "noise_multiplier": noise.get("noise_multiplier")}
+        yield from asked.claims(clip=clip, divided_by=given["normalize_by"], **found)
+    else:
+        yield Check("noise", "caution", "clipping alone: no gaussian_privatizer in this file adds noise")
+
+
+def _optimizer_parameters(*further: str) -> dict[str, Any]:
+    return dict.fromkeys(("noise_multiplier", "max_grad_norm", *further), UNKNOWN) | {"loss_reduction": "mean"}
+
+
+_CENTRAL = {"strategy": None, "noise_multiplier": UNKNOWN}
+_FIXED = Tool("Flower", {**_CENTRAL, "clipping_norm": UNKNOWN, "num_sampled_clients": UNKNOWN}, _central)
+_ADAPTIVE = Tool("Flower", {**_CENTRAL, "num_sampled_clients": UNKNOWN, "initial_clipping_norm": 0.1}, _central)
+_PFL: Numbers = dict.fromkeys(("num_compositions", "sampling_probability", "mechanism"), UNKNOWN)
+_PFL |= {"epsilon": None, "delta": None, "noise_parameter": None, "noise_scale": 1.0}
+_BUDGET = {"epsilon": None, "delta": None, "noise_multiplier": None}
+_CLIP = {"fun": None, "l2_clip_norm": 1.0, "rescale_to_unit_norm": False, "normalize_by": 1.0}
+_SMALL_LEFT_OUT = "small numbers are left out, and no noise is added"
+_ASKED_ANEW = (
+    "numbers above the threshold are not counted as they come, and all are asked anew until enough are above it"
+)
+
+TOOLS: Mapping[str, Tool] = {
+    "LocalDpMod": Tool("Flower", dict.fromkeys(("clipping_norm", "sensitivity", "epsilon", "delta"), UNKNOWN), _local),
+    "DifferentialPrivacyServerSideFixedClipping": _FIXED,
+    "DifferentialPrivacyClientSideFixedClipping": _FIXED,
+    "DifferentialPrivacyServerSideAdaptiveClipping": _ADAPTIVE,
+    "DifferentialPrivacyClientSideAdaptiveClipping": _ADAPTIVE,
+    "PercentilePrivacy": Tool("NVFlare", {}, lambda *_: _none(_SMALL_LEFT_OUT)),
+    "SVTPrivacy": Tool("NVFlare", {}, lambda *_: _none(f"each uploaded number costs noise_var, too; {_ASKED_ANEW}")),
+    "make_private": Tool("Opacus", _optimizer_parameters(), _opacus),
+    "make_private_with_epsilon": Tool("Opacus", _optimizer_parameters("target_epsilon", "target_delta"), _opacus),
+    "DPOptimizer": Tool("Opacus", {"optimizer": None} | _optimizer_parameters("expected_batch_size"), _opacus),
+    "GaussianMechanism": Tool(  # noise of a relative deviation times the clip is added to the sum of all users
+        "pfl",
+        dict.fromkeys(("clipping_bound", "relative_noise_stddev"), UNKNOWN),
+        lambda given, asked: asked.claims(
+            clip=given["clipping_bound"], noise_multiplier=given["relative_noise_stddev"]
+        ),
+    ),
+    **{f"{kind}PrivacyAccountant": Tool("pfl", _PFL, _pfl_accountant) for kind in ("PLD", "PRV", "RDP")},
+    "BandMFExecutionPlanConfig": Tool(
+        "jax_privacy", {"iterations": UNKNOWN, "num_bands": 1, "sampling_prob": 1.0, **_BUDGET}, _jax_plan
+    ),
+    "DPKerasConfig": Tool(
+        "jax_privacy",
+        {
+            **_BUDGET,
+            **dict.fromkeys(("clipping_norm", "batch_size", "train_steps", "train_size"), UNKNOWN),
+            "gradient_accumulation_steps": 1,
+            "poisson_sampling_in_fit": False,
+        },
+        _keras,
+    ),
+    **dict.fromkeys(("clipped_grad", "clipped_fun"), Tool("jax_privacy", _CLIP, _jax_clip)),
+    "gaussian_privatizer": Tool("jax_privacy", {"stddev": UNKNOWN}, lambda *_: iter(())),  # with what it is added to
+    "Claims": Tool("fedamp", {each.name: None for each in fields(Claims)}, lambda given, asked: asked.claims(**given)),
+}
