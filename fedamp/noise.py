@@ -3,11 +3,8 @@
 A sum x is released as the multiple of a power of two nearest to the exact x + s Z, for a standard normal Z. So a
 release is a function of the real-valued output of the Gaussian mechanism, and costs the same. It has no low bits of
 float64, from which Mironov 2012 reads membership.
-
-Z is the normal quantile of a uniform U. With the first 64 bits of U, float64 gives x + s Z within a known error, and so
-the nearest multiple, unless a boundary between two multiples is closer than this error. In that case (a few times in
-ten million) 256 further bits are drawn and the quantile is computed to 400 bits. So the law of a release is within
-``TOTAL_VARIATION`` of the exact one; docs/accounting.md has the proof and the cost.
+Z is the normal quantile of a uniform U, of which 64 bits nearly always decide, and else 320 (docs/accounting.md has the
+proof, and the cost: the law of a release is within ``TOTAL_VARIATION`` of the exact one).
 """
 
 import math
@@ -276,10 +273,8 @@ class _CorrelatedGaussian(Noise):
     + z. A contribution to x_s shows in the rows from s on, weighted by the coefficients. So z has the deviation of
     independent noise times the norm of the coefficients (docs/correlated-noise.md).
 
-    Exactness. Of banded noise the coefficients are whole multiples of 2**-``BITS``, sums and releases of powers of two.
-    So r_t = c_1 n_(t-1) + c_2 n_(t-2) + .. is computed without rounding, and y_t is x_t - r_t + z_t, rounded once to
-    the grid of the noise. With n = y - x that is (C x)_t + z_t, less a function of the earlier releases:
-    post-processing of the charged Gaussian mechanism, without any loss.
+    Of banded noise the coefficients are whole multiples of 2**-``BITS``, sums and releases of powers of two. So r_t =
+    c_1 n_(t-1) + c_2 n_(t-2) + .. is computed without rounding, and y_t is x_t - r_t + z_t, rounded once to the grid.
     """
 
     coefficients: tuple[float, ...]

@@ -137,8 +137,8 @@ def by_batch(event: events.WithoutReplacement, question: Question) -> Bounds:
     return Bounds(0.0, upper, answer.origin)
 
 
+# Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022.
 CHECKED = "; the worst case of ModelMix is checked, not proved"
-"""Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022."""
 
 _LARGEST_SAMPLED = 450.0  # epsilon beyond which likelihood ratios leave the range of floating point
 _BLOCKS, _CLOSE = 300, 0.97  # of very many rounds, for their lower end, where the bracket is not that narrow
@@ -339,15 +339,11 @@ def _warn_if_slow(name: str, start: tuple[float, float], found: Bounds) -> None:
         warnings.warn(f"{name} took {seconds:.0f} s, answered by: {found.method} ({advice})", stacklevel=4)
 
 
-# Closed forms, close at little noise, of Gaussian releases whose hidden choices are revealed (ours; docs/accounting.md,
-# "Little noise", has the proof). With A all hidden choices, w_A their probabilities, and delta_A the profile given A:
-#
-#     sum_A w_A delta_A(epsilon - log w_A)  <=  delta(epsilon)  <=  sum_A w_A delta_A(epsilon).
-#
-# So the ends are apart by at most the largest -log w_A, however much is lost: log C(T, k) for k of T rounds.
+# Closed forms of Gaussian releases whose hidden choices A, of chances w_A, are revealed (docs/accounting.md, "Little
+# noise"): sum_A w_A delta_A(epsilon - log w_A) <= delta(epsilon) <= sum_A w_A delta_A(epsilon).
 
+# Kinds of choices that are kept apart, the chance below which they are not, and the most sizes of a set of rounds.
 _MOST_KINDS, _RARE, _MOST_SIZES = 512, 1e-40, 2000
-"""Kinds of choices that are kept apart, the chance below which they are not, and the most sizes of a set of rounds."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,5 @@
 """Privacy questions, and what answers them: brackets, and trade-off functions, which are whole curves of brackets; how
 Rényi divergences answer.
-
-The *trade-off function* f gives the smallest false negative rate of any test at each false positive rate (Dong, Roth,
-Su 2022). It says the same as the whole curve delta(epsilon). As delta is the larger of both directions, f is the
-largest *symmetric* trade-off function that every test satisfies, for either null hypothesis. Brackets are of that
-function. docs/risk.md has more.
 """
 
 import math
@@ -275,7 +270,9 @@ def search_orders(highest: int) -> Array:
     return np.concatenate([dense[dense < min(10, highest)], np.arange(min(10, highest), highest + 1)])
 
 
-# Trade-off functions.
+# The trade-off function f gives the smallest false negative rate of any test at each false positive rate (Dong, Roth,
+# Su 2022). It says the same as the whole curve delta(epsilon). As delta is the larger of both directions, f is the
+# largest *symmetric* trade-off function that every test satisfies, for either null hypothesis. docs/risk.md has more.
 
 _OFF = 2.0**-48  # allowance for the few operations between delta and an error rate, each on numbers of at most 1
 

@@ -1,8 +1,10 @@
-"""The likelihood ratio X of a run that has hidden rounds, draws of its rounds, and how several choices overlap.
+"""The likelihood ratio X of a run that has hidden rounds, and laws to draw its rounds from; docs/k-of-t.md has the
+proofs, docs/correlated-noise.md those of spaced rounds.
 
 X is a product of independent factors. One factor is the mean of e_h(x_1, .., x_r) / C(r, h) over the number h of rounds
 that a person takes part in, x_i the independent likelihood ratios of the rounds and e_h the elementary symmetric
-polynomial; docs/k-of-t.md.
+polynomial. A proposal is a law R of the rounds with a known density dR/dQ, for which delta(epsilon) = E_R[v] with
+0 <= v <= a known bound: mostly in proportion to a power of X, whose moment follows from how several choices overlap.
 
 Both kinds of rounds can be drawn tilted by a power of x, have a ``fingerprint`` that tells laws apart, so that each
 has its own random numbers, and know:
@@ -163,7 +165,7 @@ class HiddenRounds:
         return len(self.chances) - 1
 
     def log_ratios(self, ratios: Array) -> Array:
-        """log X for rows of ratios, shape (draws, rounds); see ``loops.symmetric_means``. Raises ``NotEvaluable``:
+        """log X for rows of ratios, shape (draws, rounds); see ``arithmetic.symmetric_means``. ``NotEvaluable``:
         ratios leave the range in which the stated rounding holds.
         """
         if self.chances == (0.0, 1.0) and self.rounds == 1:

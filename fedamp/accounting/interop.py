@@ -8,9 +8,9 @@ contribution, so that ``GaussianDpEvent(1.0)`` costs 4.73 at delta 1e-5 by the o
 accountant has to be named.
 
 *Files* of Flower, NVFlare, Opacus, pfl and jax_privacy. None is executed: Python is read as a syntax tree, a job of
-NVFlare as JSON, a ``pyproject.toml`` with the Python files below it. Calls are recognised by the name of the function
-or class (:data:`TOOLS`), their numbers where they are literals, names that are assigned once, arithmetic of these, or
-keys of Flower's ``run_config``.
+NVFlare as JSON, a ``pyproject.toml`` with the Python files below it. Calls are recognised by name (:data:`TOOLS`),
+their numbers where they are literals, names that are assigned once, arithmetic of these, or keys of Flower's
+``run_config``.
 """
 
 import ast

@@ -1,14 +1,13 @@
 """The Rényi evaluator: moments of the likelihood ratio X of every kind of mechanism, and the divergences they give.
 
-Kept are logarithms of the central moments E[(X - 1)^j]. Where the two laws are mirror images of each other (Gaussian,
-Laplace, randomised response, ModelMix) every central moment is >= 0: given \\|log X\\|, X is x with probability 1/(1+x)
-and 1/x otherwise, and (x-1)^j (1 + (-1)^j x^(1-j)) / (1+x) >= 0. Means, products, thinnings and mixtures keep that sign
-and are sums of terms >= 0: nothing cancels, whatever the number of copies. Such an array has shape (A + 1,), holds log
-E[(X - 1)^j] at index j, 0 at index 0 and -inf at index 1.
+Kept are logarithms of the central moments E[(X - 1)^j], at index j of an array of shape (A + 1,): 0, -inf, .. Where the
+two laws are mirror images (Gaussian, Laplace, randomised response, ModelMix) every one is >= 0: given \\|log X\\|, X is
+x with probability 1/(1+x) and 1/x otherwise, and (x-1)^j (1 + (-1)^j x^(1-j)) / (1+x) >= 0. Means, products, thinnings
+and mixtures keep that sign and are sums of terms >= 0: nothing cancels, whatever the number of copies.
 
 ``moments_of(event)`` knows four things, each exact or an upper bound: the central moments, the raw and the negative
-ones, and the Laplace transform, from which the negative ones follow. A kind without an entry is charged as what
-``theorems.charged_as`` makes of it.
+ones, and the Laplace transform, from which the negative ones follow. Other kinds are charged as
+``theorems.charged_as`` says.
 
 A table of *log moments* has shape (A + 1,). At index a it holds the larger of log E[X^a] (remove direction) and log
 E[X^(1-a)] (add direction). The Rényi divergence of order a is that over a - 1. log E[X^a] is convex in a and 0 at a =

@@ -1,9 +1,6 @@
 """delta and epsilon of runs with hidden rounds, and of products with them, by tilted sampling; docs/k-of-t.md has the
-proofs.
-
-Three parts: certified means of bounded draws (how delta is estimated, how sure that is, and which proposal needs the
-fewest draws); proposals R with a known density dR/dQ, for which delta(epsilon) = E_R[v] with 0 <= v <= a known bound,
-in both directions; the profile of a run.
+proofs. First certified means of bounded draws (how delta is estimated, how sure that is, and how many draws that
+needs), then the profile of a run, in both directions.
 """
 
 import hashlib

@@ -39,12 +39,8 @@ from fedamp.accounting.sampling import (
 )
 from fedamp.accounting.theorems import factors, normal, participation
 
-# Risks.
-
-# What a guarantee means for people: error rates of attacks instead of epsilon and delta. An attacker decides, from all
-# that is released, whether a person took part. No attack exceeds the upper end of a risk. A promise below the lower end
-# would be false. docs/risk.md has more.
-
+# Risks: error rates of attacks, which decide from all that is released whether a person took part. None exceeds the
+# upper end of a risk. A promise below the lower end would be false. docs/risk.md has more.
 
 _LARGEST_EPSILON = 50.0  # grids end here: tests of larger likelihood ratios have false positive rates below e^-50
 
@@ -490,16 +486,11 @@ def _checkpoints(count: int, most: int) -> list[int]:
     return sorted({int(step * count) for step in steps})
 
 
-# A privacy filter. The uses of a series that was fixed in advance cost what ``Compose`` says. Where an operator chooses
-# the next use by earlier releases, that theorem does not apply. A budget (epsilon, delta) is then kept in two parts,
-# fixed before the first use: a Gaussian parameter mu, and a part of delta. A use costs a *share* s of both: the least s
-# with
-#
-#     delta(e)  <=  Gaussian delta of parameter sqrt(s) mu at e  +  s * (the part of delta)
-#
-# for every e, in both directions. All uses together keep the budget as long as their shares sum up to at most 1, for
-# each person (docs/budget.md, Theorem 1 with its proof; Smith, Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben,
-# Honkela 2022, arXiv 2209.15596).
+# A privacy filter, for uses that are chosen by earlier releases, where ``Compose`` does not apply. A budget is kept in
+# two parts, fixed before the first use: a Gaussian parameter mu, and a part of delta. A use costs a *share* s of both:
+# the least s with delta(e) <= Gaussian delta of parameter sqrt(s) mu at e + s * (the part of delta) for every e, in
+# both directions. All uses together keep the budget as long as the shares of each person sum up to at most 1
+# (docs/budget.md, Theorem 1; Smith, Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben, Honkela 2022, arXiv 2209.15596).
 
 LARGEST_EPSILON = 70.0  # of a budget: up to here ``SAMPLER`` pays for the finite precision of the noise
 
