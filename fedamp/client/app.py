@@ -25,9 +25,8 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.client import configuration, policy, secure
 from fedamp.client.clipping import clip_and_sum
-from fedamp.client.evaluator import Evaluator
+from fedamp.client.evaluator import STATISTICS, Evaluator, summed
 from fedamp.client.personal import Personal
-from fedamp.client.statistics import STATISTICS, summed
 from fedamp.client.task import UNTRAINABLE, log
 from fedamp.client.worker import Own, TrainingNode, TrainReport
 from fedamp.data.dataset import WRONG_RECORDS

@@ -35,14 +35,10 @@ class IndependentNoise(Section):
 
     scheme: Literal["independent"] = "independent"
 
-    def bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
-        """1."""
-        return 1
-
     def coefficients_for(
-        self, bands: int, optimizer: ServerOptimizer, rounds: int, check_in: CheckIn
+        self, check_in: CheckIn, rounds: int, optimizer: ServerOptimizer, error: Callable[[int], float]
     ) -> "Coefficients":
-        """None."""
+        """c_1, c_2, .. for the server's model; ``error``: of a number of bands, at the budget."""
         return ()
 
     def drawn(self, coefficients: "Coefficients", multipliers: Iterable[float]) -> Noise:
@@ -68,8 +64,14 @@ class BandedNoise(Section):
             raise ValueError(f"bands must be {len(self.coefficients) + 1} with these coefficients, got {self.bands}")
         return self
 
-    def bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
-        """The number of bands; ``error``: of each number, at the budget (``Plan.error_of_noise``)."""
+    def coefficients_for(
+        self, check_in: CheckIn, rounds: int, optimizer: ServerOptimizer, error: Callable[[int], float]
+    ) -> Coefficients:
+        if self.coefficients == "auto":
+            return _best(self._bands_for(check_in, rounds, error), optimizer, rounds)
+        return tuple(round(each * 2**BITS) / 2**BITS for each in self.coefficients)
+
+    def _bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
         if self.bands != "auto":
             return self.bands
         assert isinstance(check_in, MinSeparation), "validated with the scenario"
@@ -86,12 +88,6 @@ class BandedNoise(Section):
             elif found > 1.05 * least:  # it falls, then rises
                 break
         return best
-
-    def coefficients_for(self, bands: int, optimizer: ServerOptimizer, rounds: int, check_in: CheckIn) -> Coefficients:
-        """c_1, .., c_(bands - 1), for the path of the server's model."""
-        if self.coefficients == "auto":
-            return _best(bands, optimizer, rounds)
-        return tuple(round(each * 2**BITS) / 2**BITS for each in self.coefficients)
 
     def drawn(self, coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
         """What draws the noise; ScenarioError for multipliers of the parts with which it is not exact."""
@@ -120,12 +116,9 @@ class BufferedNoise(BandedNoise):
     def _as_many_as_bands(self) -> "BufferedNoise":
         return self
 
-    def bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
-        """All rounds."""
-        return rounds
-
-    def coefficients_for(self, bands: int, optimizer: ServerOptimizer, rounds: int, check_in: CheckIn) -> Coefficients:
-        """c_1, .., c_(rounds - 1), for the path of the server's model and the min-separation of the check-in."""
+    def coefficients_for(
+        self, check_in: CheckIn, rounds: int, optimizer: ServerOptimizer, error: Callable[[int], float]
+    ) -> Coefficients:
         if self.coefficients != "auto":
             return self.coefficients[: rounds - 1]
         assert isinstance(check_in, MinSeparation), "validated with the scenario"

@@ -61,7 +61,7 @@ PROTECTIONS: Mapping[str, str] = {
 }
 """What hides the check-ins of others from a registered node, in words."""
 
-_WITHOUT_SEED = ("bands", "noise_multiplier", "evaluation_noise", "charge")
+_WITHOUT_SEED = ("coefficients", "noise_multiplier", "evaluation_noise", "charge")
 
 
 @dataclass(frozen=True)
@@ -126,22 +126,20 @@ class Plan:
         return ADJACENCY[self.check_in.relation]
 
     @cached_property
-    def bands(self) -> int:
-        """Rounds over which the noise is correlated, 1 where it is independent. Choosing them looks at no data."""
+    def coefficients(self) -> tuple[float, ...]:
+        """c_1, c_2, .. of correlated noise; empty where noise is independent. Choosing them looks at no data."""
         asked = self.scenario
         compared = asked.model_copy(update={"check_in": asked.check_in.stand_in})
 
         def error(bands: int) -> float:
             return replace(self, scenario=compared.with_bands(bands)).error_of_noise
 
-        return asked.privacy.noise.bands_for(asked.check_in, asked.rounds, error)
+        return asked.privacy.noise.coefficients_for(asked.check_in, asked.rounds, self.optimizer, error)
 
-    @cached_property
-    def coefficients(self) -> tuple[float, ...]:
-        """c_1, c_2, .. of banded noise; empty where noise is independent."""
-        return self.scenario.privacy.noise.coefficients_for(
-            self.bands, self.optimizer, self.scenario.rounds, self.scenario.check_in
-        )
+    @property
+    def bands(self) -> int:
+        """Rounds over which the noise is correlated, 1 where it is independent."""
+        return len(self.coefficients) + 1
 
     @cached_property
     def noise(self) -> Noise:
@@ -155,11 +153,16 @@ class Plan:
         asked = self.scenario
         if not isinstance(asked.aggregation, SecureAggregation):
             return None
-        multipliers = tuple(part.noise_multiplier for part in self.parts)
-        given = (self.check_in, asked.rounds, self.units, asked.federation)
         try:
             return asked.aggregation.terms(
-                *given, multipliers, self.clipping.count_noise, asked.evaluation, self.evaluation_noise
+                self.check_in,
+                asked.rounds,
+                self.units,
+                nodes=len(asked.federation.hosted) or self.units,
+                noise_multipliers=tuple(part.noise_multiplier for part in self.parts),
+                count_noise=self.clipping.count_noise,
+                evaluation_noise=self.evaluation_noise,
+                evaluated_at_end=asked.evaluation is not None and asked.evaluation.at_end,
             )
         except ValueError as error:
             raise ScenarioError(str(error)) from None

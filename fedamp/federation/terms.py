@@ -9,15 +9,13 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fedamp.base.record import Record
 from fedamp.base.section import Count, Section
 from fedamp.federation.check_in import AnyCheckIn, CheckIn
-from fedamp.federation.evaluation import ClientEvaluation
-from fedamp.federation.running import Federation
 from fedamp.secure.protocol import Settings
 
 STEPS = 12  # log2 of the multiples of the grid in a share of the noise: few bits a word, and rounding is 1e-8 of it
@@ -48,21 +46,9 @@ class SecureAggregation(Section):
         "sum", description="in a simulation: the sum with noise of the same law, or all messages of the protocol"
     )
 
-    def terms(
-        self,
-        check_in: CheckIn,
-        rounds: int,
-        units: int,
-        federation: Federation,
-        noise_multipliers: tuple[float, ...],
-        count_noise: float,
-        evaluation: ClientEvaluation | None = None,
-        evaluation_noise: float = 0.0,
-    ) -> "Terms":
-        """What the nodes agree on, for the plan's numbers; ValueError: too few nodes for these shares."""
-        nodes = (len(federation.hosted) or units) if self.nodes == "auto" else self.nodes
-        cohort = check_in.expected_cohort(rounds, units)
-        cohort = min(units, cohort + _TAIL * math.sqrt(cohort) + _TAIL)
+    def terms(self, check_in: CheckIn, rounds: int, units: int, nodes: int, **noise: Any) -> "Terms":
+        """What the nodes agree on, with ``noise`` as in :class:`Terms`; ValueError: too few nodes for these shares."""
+        nodes = nodes if self.nodes == "auto" else self.nodes
         terms = Terms(
             nodes=nodes,
             units=units,
@@ -71,20 +57,19 @@ class SecureAggregation(Section):
             colluding=math.floor(self.colluding * nodes),
             check_in=check_in if check_in.drawn_by == "node" else None,
             most_check_ins=check_in.most_check_ins(rounds, rounds),
-            noise_multipliers=noise_multipliers,
-            count_noise=count_noise,
-            evaluation_noise=evaluation_noise,
-            evaluated_at_end=evaluation is not None and evaluation.at_end,
             bits=64,
+            **noise,
         )
         if terms.honest < 1:
             raise ValueError(
                 f"aggregation: of {nodes} nodes {terms.dropped} may drop out and {terms.colluding} collude"
             )
         terms.settings.check()
-        signals = [cohort / noise if noise else math.inf for noise in noise_multipliers]
-        if evaluation_noise:
-            signals.append((units if terms.evaluated_at_end else cohort) / evaluation_noise)
+        cohort = check_in.expected_cohort(rounds, units)
+        cohort = min(units, cohort + _TAIL * math.sqrt(cohort) + _TAIL)
+        signals = [cohort / each if each else math.inf for each in terms.noise_multipliers]
+        if terms.evaluation_noise:
+            signals.append((units if terms.evaluated_at_end else cohort) / terms.evaluation_noise)
         signal = max(signals) + _TAIL * math.sqrt(nodes / terms.honest)
         fits = signal * math.sqrt(terms.honest) * 2 ** (STEPS + 1) < 2**30
         return terms.model_copy(update={"bits": 32 if fits else 64})

@@ -7,11 +7,11 @@ import numpy as np
 
 from fedamp import rng
 from fedamp.errors import FederationError
-from fedamp.secure import shamir
 from fedamp.secure.member import DIGEST, SEALED, SHARES, digest_of, pair_key
 from fedamp.secure.protocol import (
     KEY,
     KEYS,
+    SHARE,
     SIGNATURE,
     Members,
     Settings,
@@ -20,6 +20,7 @@ from fedamp.secure.protocol import (
     commitment_to,
     derived,
     public_part,
+    secret_of,
     set_to_bytes,
     shared_secret,
 )
@@ -126,11 +127,11 @@ class Collector:
         for name, reply in replies.items():
             number = self.list.number_of[name]
             holders = [*self.list.neighbours(number), number]
-            if number not in self.survivors or not self._is(name, reply, shamir.BYTES * len(holders)):
+            if number not in self.survivors or not self._is(name, reply, SHARE * len(holders)):
                 continue
             wrong = 0
             for place, dealer in enumerate(holders):
-                share = reply[shamir.BYTES * place : shamir.BYTES * (place + 1)]
+                share = reply[SHARE * place : SHARE * (place + 1)]
                 part = DIGEST if dealer in self.survivors else 0
                 if digest_of(share) == self._digests[dealer][number][part : part + DIGEST]:
                     shares[dealer][number] = share
@@ -164,7 +165,7 @@ class Collector:
                 f"secure aggregation: {len(shares)} nodes helped to unmask {name}; expected: at least {threshold}"
             )
         try:
-            secret = shamir.combine(dict(list(shares.items())[:threshold]))
+            secret = secret_of(dict(list(shares.items())[:threshold]))
         except ValueError:
             secret = b""
         keys, survived = self.list.keys[number], number in self.survivors

@@ -4,22 +4,22 @@ Each message is answered from bytes that the node keeps itself (:attr:`Member.st
 process for each. A node answers once about who survived a round: then nobody can have both secrets of a node.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, Self
+from typing import ClassVar, Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from pydantic import ConfigDict, TypeAdapter
 
 from fedamp import rng
-from fedamp.secure import shamir
 from fedamp.secure.protocol import (
     KEY,
+    SHARE,
     Keys,
     Members,
     PublicKey,
@@ -34,11 +34,12 @@ from fedamp.secure.protocol import (
     padded,
     public_part,
     shared_secret,
+    shares_of,
     sign,
     unpadded,
 )
 
-SEALED = 2 * shamir.BYTES + 16  # bytes of the encrypted shares for one neighbour
+SEALED = 2 * SHARE + 16  # bytes of the encrypted shares for one neighbour
 DIGEST = 32  # bytes of what tells the server a false share from a true one
 SHARES = SEALED + 2 * DIGEST  # bytes of a node's second message, for each neighbour
 
@@ -63,6 +64,8 @@ class Member:
         answer: its last message, so that the same question has the same answer after the secrets are gone.
         signers: the nodes that had signed the survivors then.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex")
 
     settings: Settings
     context: bytes
@@ -108,17 +111,12 @@ class Member:
     @property
     def state(self) -> bytes:
         """All of it, secret."""
-        content = asdict(self) | {"held": {str(member): shares.hex() for member, shares in self.held.items()}}
-        return json.dumps({key: _hex(value) for key, value in content.items()}).encode()
+        return _STATE.dump_json(self)
 
-    @classmethod
-    def of(cls, state: bytes) -> Self:
+    @staticmethod
+    def of(state: bytes) -> "Member":
         """From its state."""
-        found: dict[str, Any] = json.loads(state)
-        names = ("context", "secret", "question", "listed", "signed", "answered", "answer")
-        found |= {key: bytes.fromhex(found[key]) for key in names}
-        held = {int(member): bytes.fromhex(shares) for member, shares in found["held"].items()}
-        return cls(**found | {"settings": Settings(**found["settings"]), "held": held})
+        return _STATE.validate_json(state)
 
     @cached_property
     def members(self) -> Members:
@@ -166,9 +164,7 @@ class Member:
         neighbours = found.neighbours(self.number)
         holders = [*neighbours, self.number]
         of_mask, of_seed = (
-            shamir.split(
-                each, holders, self.settings.threshold, int.from_bytes(derived(self.secret, what, found.digest))
-            )
+            shares_of(each, holders, self.settings.threshold, int.from_bytes(derived(self.secret, what, found.digest)))
             for each, what in ((self.mask, b"shares of mask"), (self.seed, b"shares of seed"))
         )
         self.held[self.number] = of_mask[self.number] + of_seed[self.number]
@@ -198,7 +194,7 @@ class Member:
         for other, told in shares.items():
             with suppress(InvalidTag):  # a faulty neighbour: its secrets have one holder fewer
                 dealt = self._box(other, to=False).decrypt(bytes(12), told[:SEALED], self.members.digest)
-                digests = digest_of(dealt[: shamir.BYTES]) + digest_of(dealt[shamir.BYTES :])
+                digests = digest_of(dealt[:SHARE]) + digest_of(dealt[SHARE:])
                 if digests == told[SEALED:]:  # else this node would be blamed for what was dealt
                     self.held[other] = dealt
         keys = {other: pair_key(self.mask, self.members, self.number, other) for other in shares}
@@ -245,8 +241,8 @@ class Member:
             raise ValueError(f"{count} nodes have signed the survivors; expected: at least {self.settings.signers}")
         answer = []
         for holder in [*members.neighbours(self.number), self.number]:
-            both = self.held.get(holder, bytes(2 * shamir.BYTES))
-            answer.append(both[shamir.BYTES :] if holder in found else both[: shamir.BYTES])
+            both = self.held.get(holder, bytes(2 * SHARE))
+            answer.append(both[SHARE:] if holder in found else both[:SHARE])
         self.answered, self.answer, self.signers = survivors, b"".join(answer), signers
         self.secret, self.held = b"", {}
         for key in ("mask", "encryption", "seed"):
@@ -269,6 +265,9 @@ class Member:
         return ChaCha20Poly1305(derived(secret, purpose, self.members.digest))
 
 
+_STATE = TypeAdapter(Member)
+
+
 def pair_key(mask: bytes, members: Members, own: int, other: int) -> bytes:
     """The key of the mask that two nodes share, from the private key of one of them.
 
@@ -281,7 +280,3 @@ def pair_key(mask: bytes, members: Members, own: int, other: int) -> bytes:
 def digest_of(share: bytes) -> bytes:
     """By which the server knows a share. It tells nothing about it, which is uniform among 2**521 numbers."""
     return sha256(b"fedamp share\0" + share).digest()
-
-
-def _hex(value: Any) -> Any:
-    return value.hex() if isinstance(value, bytes) else value

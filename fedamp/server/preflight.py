@@ -24,17 +24,19 @@ from fedamp.server.rehearsal import how_clients_train, seconds_of_a_unit
 from fedamp.server.setup import RunInputs
 from fedamp.server.traffic import in_words, traffic_of
 
-LIMITS: Mapping[str, tuple[float, float]] = {
-    "signal": (1.0, 0.1),
-    "reach": (0.01, 0.001),
-    "longest reach": (500.0, 5000.0),
-    "drift": (100.0, 1000.0),
-    "empty clients": (0.05, 0.5),
-    "learning rate": (100.0, 1000.0),
-    "local steps": (1000.0, 100_000.0),
-    "hours": (24.0, math.inf),
+LIMITS: Mapping[str, tuple[float, float, str]] = {
+    "signal": (1.0, 0.1, "privacy.noise_multiplier or privacy.epsilon, rounds, check_in, model"),
+    "reach": (0.01, 0.001, "server.learning_rate, privacy.clip, rounds"),
+    "longest reach": (500.0, 5000.0, "privacy.clip, server.learning_rate, rounds"),
+    "drift": (100.0, 1000.0, "privacy.clip, server.learning_rate, privacy.noise_multiplier or privacy.epsilon"),
+    "empty clients": (0.05, 0.5, "data.clients"),
+    "learning rate": (100.0, 1000.0, "client.learning_rate"),
+    "local steps": (1000.0, 100_000.0, "client.steps or client.epochs"),
+    "hours": (24.0, math.inf, "rounds, check_in, client, model"),
 }
-"""Beyond the first number a check says caution, beyond the second one it fails: both are least, or largest, values."""
+"""Beyond the first number a check says caution, beyond the second one it fails: both are least, or largest, values. And
+the keys to change.
+"""
 
 COARSE = 0.02  # standard deviation of the noise on a score
 LARGE_INPUTS = 30.0  # root mean square
@@ -81,23 +83,11 @@ def signal_to_noise(plan: Plan, sizes: Mapping[str, int]) -> float:
     return math.sqrt(plan.last_round * longest / noise) / banded if noise else math.inf
 
 
-_KEYS: Mapping[str, str] = {
-    "signal": "privacy.noise_multiplier or privacy.epsilon, rounds, check_in, model",
-    "reach": "server.learning_rate, privacy.clip, rounds",
-    "longest reach": "privacy.clip, server.learning_rate, rounds",
-    "drift": "privacy.clip, server.learning_rate, privacy.noise_multiplier or privacy.epsilon",
-    "empty clients": "data.clients",
-    "learning rate": "client.learning_rate",
-    "local steps": "client.steps or client.epochs",
-    "hours": "rounds, check_in, client, model",
-}  # what to change
-
-
 def _judged(name: str, value: float, found: str) -> Check:
-    caution, fail = LIMITS[name]
+    caution, fail, keys = LIMITS[name]
     side = 1 if fail > caution else -1
     verdict: Verdict = "fail" if side * value > side * fail else "caution" if side * value > side * caution else "pass"
-    expected = f"; expected: at {'most' if side > 0 else 'least'} {caution:g}; change {_KEYS[name]}"
+    expected = f"; expected: at {'most' if side > 0 else 'least'} {caution:g}; change {keys}"
     return Check(name, verdict, found + expected * (verdict != "pass"))
 
 

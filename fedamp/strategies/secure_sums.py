@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from fedamp.federation.terms import STEPS, SecureAggregation, Terms
 from fedamp.noise import grid_of
 from fedamp.secure.collector import Collector
 from fedamp.secure.member import DIGEST, SHARES
-from fedamp.secure.protocol import KEYS, SIGNATURE, Keys, check_signature
-from fedamp.secure.shamir import BYTES as SHARE
+from fedamp.secure.protocol import KEYS, SHARE, SIGNATURE, Keys, check_signature
 from fedamp.strategies.aggregation import Aggregate, Asked, ClippedSums, Shapes, in_one_line
 
 log = logging.getLogger("fedamp.server")
@@ -115,16 +113,13 @@ class SecureSums(ClippedSums):
             keys = self._exchange("keys", {name: questions[name] for name in asked}, lambda name: KEYS)
             lists = collector.members(self._signed(keys, context))
             told_lists = {name: {"data": data} for name, data in lists.items()}
-            boxes = collector.shares(self._exchange("shares", told_lists, partial(self._shares_bytes, collector)))
+            sizes = {name: SHARES * collector.neighbours_of(name) + 2 * DIGEST for name in lists}
+            boxes = collector.shares(self._exchange("shares", told_lists, sizes.__getitem__))
             asked = collector.sharing
         for name, box in boxes.items():
             further = told | {"exchange": "masked", "data": b"".join(box.values()), "numbers": list(box)}
             by_name[name] = replace(by_name[name], exchange=further)
         return {node_of[name]: by_name[name] for name in boxes}
-
-    @staticmethod
-    def _shares_bytes(collector: Collector, name: str) -> int:
-        return SHARES * collector.neighbours_of(name) + 2 * DIGEST
 
     def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
         """The noisy sum of the survivors' words. FederationError: too few nodes are left; nothing is known."""
@@ -152,20 +147,13 @@ class SecureSums(ClippedSums):
         for error in collector.errors:
             log.warning("secure aggregation: %s", error)
         self._round = None
+        total = Aggregate(sums, len(asked.orders), units, nodes=nodes, errors=collector.errors)
+        total.noisy_nodes, total.noisy_count = len(names), count
         if impossible := self._impossible(sums, count, len(names), units, asked):
-            told = f"round {round_}: {impossible}"
-            log.warning("%s", told)
-            zeros = Aggregate(asked.model.zeros(), len(asked.orders), noisy_nodes=len(names), impossible=told)
-            return replace(zeros, reported=units, nodes=nodes, errors=collector.errors, noisy_count=0.0)
-        return Aggregate(
-            sums,
-            len(asked.orders),
-            reported=units,
-            nodes=nodes,
-            errors=collector.errors,
-            noisy_nodes=len(names),
-            noisy_count=count,
-        )
+            total.impossible = f"round {round_}: {impossible}"
+            log.warning("%s", total.impossible)
+            total.sums, total.noisy_count = asked.model.zeros(), 0.0
+        return total
 
     def _multipliers(self, asked: Asked) -> list[float]:
         """The noise multiplier of each part of a sum; an evaluation is the last one, or alone."""

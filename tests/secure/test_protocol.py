@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fedamp.secure import protocol, shamir
-from fedamp.secure.protocol import Keys, Members, Settings
+from fedamp.secure import protocol
+from fedamp.secure.protocol import Keys, Members, Settings, secret_of, shares_of
 from tests.secure.federation import settings
 
 
@@ -78,13 +78,13 @@ def test_the_bounds_on_colluding_neighbours_hold_in_simulation(monkeypatch):
 
 def test_fewer_shares_than_the_threshold_fit_every_secret():
     holders = [0, 3, 7, 8]
-    shares = shamir.split(b"s" * 32, holders, 3, seed=1)
+    shares = shares_of(b"s" * 32, holders, 3, seed=1)
     for chosen in itertools.permutations(holders, 3):
-        assert shamir.combine({holder: shares[holder] for holder in chosen}) == b"s" * 32
+        assert secret_of({holder: shares[holder] for holder in chosen}) == b"s" * 32
     # With two shares of it, and one of another holder's choice, any secret comes out.
-    other = shamir.split(b"t" * 32, holders, 3, seed=2)
+    other = shares_of(b"t" * 32, holders, 3, seed=2)
     with pytest.raises(ValueError, match="do not fit"):
-        shamir.combine({0: shares[0], 3: shares[3], 7: other[7]})
+        secret_of({0: shares[0], 3: shares[3], 7: other[7]})
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0\1a", bytes(400), b"\xff" * 999, b"\0\0\0\5a\0bcd"])

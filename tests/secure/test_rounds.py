@@ -10,9 +10,8 @@ from hypothesis import settings as settings_of_tests
 from hypothesis import strategies as st
 
 from fedamp.errors import FederationError
-from fedamp.secure import shamir
 from fedamp.secure.member import DIGEST, SEALED, Member, pair_key
-from fedamp.secure.protocol import KEY, KEYS, Keys, Members, commitment_to, public_part, set_to_bytes, sign
+from fedamp.secure.protocol import KEY, KEYS, SHARE, Keys, Members, commitment_to, public_part, set_to_bytes, sign
 from tests.secure.federation import Round, settings
 
 FIVE = settings(5, 1, 1)
@@ -225,10 +224,10 @@ def test_an_answer_holds_one_share_of_each_node():
     member = played.member("node0000")
     held = dict(member.held)
     answer = member.unmask(played.survivors, played.signatures, played.peers)
-    parts = [answer[start : start + shamir.BYTES] for start in range(0, len(answer), shamir.BYTES)]
+    parts = [answer[start : start + SHARE] for start in range(0, len(answer), SHARE)]
     holders = [1, 2, 3, 4, 0]
     for holder, part in zip(holders, parts, strict=True):
-        of_mask, of_seed = held[holder][: shamir.BYTES], held[holder][shamir.BYTES :]
+        of_mask, of_seed = held[holder][:SHARE], held[holder][SHARE:]
         assert part == (of_mask if holder == 4 else of_seed)
 
 

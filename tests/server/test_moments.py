@@ -9,7 +9,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import StandardScaler
 
 import fedamp
-from fedamp.client.statistics import STATISTICS, summed
+from fedamp.client.evaluator import STATISTICS, summed
 from fedamp.data.transforms import Standardise
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import MergeError, RunFolderError, ScenarioError

@@ -14,8 +14,7 @@ from fedamp.client import secure
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, message_content, sealed_bytes
 from fedamp.secure.member import Member
-from fedamp.secure.protocol import SIGNATURE, padded, set_to_bytes, sign
-from fedamp.secure.shamir import BYTES
+from fedamp.secure.protocol import SHARE, SIGNATURE, padded, set_to_bytes, sign
 from tests.orders import order_in
 from tests.strategies.consortium import Consortium
 
@@ -122,7 +121,7 @@ def questions(consortium, round_, file):
                 {"exchange": "agree", "data": survivors},
                 {"exchange": "unmask", "survivors": survivors, "data": signed, "numbers": list(others)},
             ):
-                size = SIGNATURE if told["exchange"] == "agree" else BYTES * len(names)
+                size = SIGNATURE if told["exchange"] == "agree" else SHARE * len(names)
                 order = order_in(message)
                 changed = replace(order, exchange=dict(order.exchange) | told, answer_bytes=size)
                 yield flower.with_content(message, changed.content())
