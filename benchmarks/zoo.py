@@ -26,7 +26,7 @@ from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import FedampError, one_line
 from fedamp.federation.losses import form_of
-from fedamp.server.rehearsal import how_clients_train
+from fedamp.server.preflight import how_clients_train
 from fedamp.server.setup import RunInputs, prepare
 
 RESULTS, PAGE = Path(__file__).parent / "results" / "zoo.json", Path(__file__).parents[1] / "docs" / "zoo.md"

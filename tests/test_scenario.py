@@ -58,6 +58,8 @@ def test_keys_of_older_runs_are_read_at_their_defaults_and_named_otherwise():
     for change, key in {
         partition: "shards_per_client",
         "submodels={scheme: dropout, layers: [hidden.0]}": "layers",
+        "aggregation={scheme: secure, simulate: protocol}": "simulate",
+        "evaluation={on: clients, noise_multiplier: 9, bins: 5}": "bins",
     }.items():
         assert f"{change}: {key} was removed; expected: " in message_of(change)
     clip = "privacy.clip={initial: 0.1, quantile: %s, learning_rate: 0.2}"

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
     load_ssh_private_key,
     load_ssh_public_key,
 )
-from flwr.app import ConfigRecord, Context
+from flwr.app import Context
 from pydantic import Field
 
 from fedamp import rng
@@ -31,7 +30,6 @@ from fedamp.base.files import FileRecord, lock, write_secret
 from fedamp.base.record import Record
 from fedamp.client.clipping import quantum
 from fedamp.client.configuration import task_of
-from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DeploymentError, FedampError, one_line
 from fedamp.federation.check_in import Attendance
@@ -51,7 +49,7 @@ class Agreement(FileRecord):
     Attributes:
         run: a name that no other agreement has; a node takes part in each round of it once.
         peers: the public key of each node, as OpenSSH writes it, by the name under which it is registered.
-        task: digest of what the nodes compute (:attr:`ClientTask.digest`); empty in a simulation.
+        task: digest of what the nodes compute (:attr:`ClientTask.digest`).
         terms: of the run.
     """
 
@@ -137,18 +135,6 @@ class Memory(Record):
     check_ins: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
 
-def simulated_key(node: int) -> Ed25519PrivateKey:
-    """The signing key of a node that is simulated, where all nodes are one machine's and nothing is secret."""
-    return Ed25519PrivateKey.from_private_bytes(rng.stream(node, "simulated node").words(4).tobytes())
-
-
-@lru_cache(maxsize=2)
-def simulated_agreement(terms: Terms) -> Agreement:
-    """Of the nodes of a simulation, whose names are their numbers."""
-    keys = {str(node): written(simulated_key(node).public_key()) for node in range(terms.nodes)}
-    return Agreement(run="a simulation", peers=keys, task="", terms=terms)
-
-
 def written(key: PublicKey) -> str:
     """A public key as OpenSSH writes it."""
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
@@ -156,32 +142,26 @@ def written(key: PublicKey) -> str:
 
 @dataclass
 class Participant:
-    """A node with its agreement, its signing key, and its memory: in a file, or in a simulation in its context."""
+    """A node with its agreement, its signing key, and its memory, which is in a file."""
 
     agreement: Agreement
     key: SigningKey
     memory: Memory
-    file: Path | None
-    context: Context | None
+    file: Path
 
     @classmethod
-    def of(cls, context: Context, told: Terms | None) -> "Participant":
-        """The participant that a node's configuration names; in a simulation, one that believes the server's terms.
-
-        DeploymentError: the configuration lacks a file, or one cannot be read.
-        """
+    def of(cls, context: Context) -> "Participant":
+        """The one that a node's configuration names; DeploymentError: it lacks a file, or one cannot be read."""
         files = {key: str(context.node_config.get(key, "")) for key in ("agreement", "key", "state")}
-        if not flower.in_supernode() and not any(files.values()):
-            return cls._simulated(context, told)
         if missing := [key for key, value in files.items() if not value]:
             raise DeploymentError(
                 f"this node's configuration lacks {', '.join(missing)}; expected: "
                 'agreement="FILE" key="FILE" state="FOLDER", as docs/secure-aggregation.md says'
             )
-        return cls.read(Path(files["agreement"]), Path(files["key"]), Path(files["state"]), context)
+        return cls.read(Path(files["agreement"]), Path(files["key"]), Path(files["state"]))
 
     @classmethod
-    def read(cls, agreement: Path, key: Path, folder: Path, context: Context | None = None) -> "Participant":
+    def read(cls, agreement: Path, key: Path, folder: Path) -> "Participant":
         """From the files of a node; DeploymentError: one of them is missing, or of another node or run."""
         try:
             found = Agreement.read(agreement)
@@ -199,19 +179,9 @@ class Participant:
             ) from None
         if memory.agreement != found.digest:
             raise DeploymentError(f"{file}: the memory of another agreement than {agreement}")
-        participant = cls(found.check(memory.without_noise), private, memory, file, context)
+        participant = cls(found.check(memory.without_noise), private, memory, file)
         participant.name  # noqa: B018 - raises
         return participant
-
-    @classmethod
-    def _simulated(cls, context: Context, terms: Terms | None) -> "Participant":
-        if terms is None:
-            raise DeploymentError("the task has no terms of secure aggregation")
-        agreement = simulated_agreement(terms)
-        found = context.state.config_records.get("memory")
-        text = str(found["text"]) if found else new_memory(agreement).to_json()
-        memory = Memory.from_json(text)
-        return cls(agreement, simulated_key(int(context.node_config["partition-id"])), memory, None, context)
 
     @cached_property
     def name(self) -> str:
@@ -225,10 +195,7 @@ class Participant:
     def remember(self, **changes: Any) -> None:
         """Change the memory, on the disk before anything follows from it."""
         self.memory = self.memory.model_copy(update=changes)
-        if self.file is not None:
-            write_secret(self.file, self.memory.to_json())
-        elif self.context is not None:
-            self.context.state["memory"] = ConfigRecord({"text": self.memory.to_json()})
+        write_secret(self.file, self.memory.to_json())
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -237,9 +204,6 @@ class Participant:
         Flower's node starts a process for each message, with a copy of its context. Without the lock a server could
         send two messages at once, and each process would sign other survivors.
         """
-        if self.file is None:
-            yield
-            return
         with lock(self.file.with_suffix(".lock")):
             self.memory = Memory.from_json(self.file.read_bytes())
             yield
@@ -258,19 +222,13 @@ class Participant:
     def member(self) -> Member:
         """In this attempt at a round; DeploymentError: it has sent no keys."""
         try:
-            if self.file is not None:
-                return Member.of(self.file.with_suffix(".round").read_bytes())
-            assert self.context is not None
-            return Member.of(self.context.state["secure"]["state"])  # type: ignore[arg-type]
-        except (KeyError, FileNotFoundError):
+            return Member.of(self.file.with_suffix(".round").read_bytes())
+        except FileNotFoundError:
             raise DeploymentError("this node has sent no keys for this round") from None
 
     @member.setter
     def member(self, member: Member) -> None:
-        if self.file is not None:
-            write_secret(self.file.with_suffix(".round"), member.state.decode())
-        elif self.context is not None:
-            self.context.state["secure"] = ConfigRecord({"state": member.state})
+        write_secret(self.file.with_suffix(".round"), member.state.decode())
 
 
 def new_memory(agreement: Agreement) -> Memory:
@@ -298,9 +256,9 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
     DeploymentError: the node refuses it, and why. Other errors may depend on records: the server is not told them.
     """
     asked, task, round_ = order.exchange, task_of(order.task), order.round
-    own = Participant.of(context, task.terms)
+    own = Participant.of(context)
     terms, exchange = own.agreement.terms, str(asked["exchange"])
-    if task.terms != terms or own.agreement.task not in ("", task.digest):
+    if task.terms != terms or own.agreement.task != task.digest:
         raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
     if not 1 <= round_ <= terms.last_round:
         raise DeploymentError(f"round {round_} is none of the {terms.rounds} that were agreed on")

@@ -1,30 +1,26 @@
-"""The one place that turns a scenario into a Flower grid: its engine, its faults, and the nodes that it simulates."""
+"""The one place that turns a scenario into a Flower grid: its engine and its faults."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
+from flwr.app import Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedamp import rng
 from fedamp.engines import flower
-from fedamp.engines.simulation import FIRST_NODE, LOGGER, SerialGrid, SimulationGrid
+from fedamp.engines.simulation import LOGGER, SerialGrid, SimulationGrid
 from fedamp.engines.wire import NO_UNIT, RoundOrder
-from fedamp.errors import InputError, ScenarioError, fails_alone, missing
+from fedamp.errors import InputError, fails_alone, missing
 from fedamp.federation.losses import brings_code
-from fedamp.federation.plan import Plan
 from fedamp.federation.running import Engine, Faults
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.terms import SecureAggregation
 from fedamp.models.custom import is_import_path
 
 CLIENT_APP = "fedamp.client.app:app"
@@ -162,69 +158,3 @@ def only(message: Message, kept: NDArray[np.bool_]) -> Message:
     units = order.rows.copy()  # the others stay empty, because an answer names units by their rows
     units["id"][~kept] = NO_UNIT
     return flower.with_content(message, replace(order, rows=units).content())
-
-
-class VirtualNodes:
-    """A simulation's grid with one node for each of ``hosts``, a text such as ``0-9``: the units that live there.
-
-    Each worker plays the same nodes throughout the run. A worker that dies takes the memory of its nodes with it.
-    """
-
-    simulated = True
-
-    def __init__(self, grid: SimulationGrid, hosts: Sequence[str]) -> None:
-        self._grid, self._hosts = grid, hosts
-        self._node_of: dict[str, int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
-
-    def get_node_ids(self) -> list[int]:
-        return [FIRST_NODE + number for number in range(len(self._hosts))]
-
-    def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=node, name=str(node - FIRST_NODE)) for node in self.get_node_ids()]
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send messages, and return their ids at once."""
-        sent = list(messages)
-        ids = self._grid.push_messages(list(map(self._for_worker, sent)))
-        for message, id_ in zip(sent, ids, strict=True):
-            flower.set_message_id(message, id_)
-            self._node_of[id_] = message.metadata.dst_node_id
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return self._named(list(self._grid.pull_messages(list(message_ids))))
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages and wait for the replies; ``timeout`` is in seconds."""
-        return self._named(self._grid.collect(self.push_messages(messages), timeout))
-
-    def _for_worker(self, message: Message) -> Message:
-        data, workers = message.metadata, list(self._grid.get_node_ids())
-        number = data.dst_node_id - FIRST_NODE
-        content = RecordDict(
-            {**message.content, "node": ConfigRecord({"number": number, "hosts": self._hosts[number]})}
-        )
-        return Message(content, workers[number % len(workers)], data.message_type, ttl=data.ttl, group_id=data.group_id)
-
-    def _named(self, replies: list[Message]) -> list[Message]:
-        for reply in replies:
-            flower.set_sender(reply, self._node_of.pop(reply.metadata.reply_to_message_id))
-        return replies
-
-
-def with_all_nodes(grid: SimulationGrid, plan: Plan) -> SimulationGrid:
-    """The grid of a plan whose simulation plays secure aggregation's messages, with all its nodes; others as they are.
-
-    ScenarioError: there are more nodes than units.
-    """
-    asked = plan.scenario.aggregation
-    if plan.terms is None or not (isinstance(asked, SecureAggregation) and asked.simulate == "protocol"):
-        return grid
-    nodes = plan.terms.nodes
-    if nodes > plan.units:
-        raise ScenarioError(f"aggregation.nodes is {nodes}; expected: at most one for each of {plan.units} units")
-    ends = [plan.units * number // nodes for number in range(nodes + 1)]
-    return cast(SimulationGrid, VirtualNodes(grid, [f"{first}-{end - 1}" for first, end in pairwise(ends)]))

@@ -172,11 +172,6 @@ def set_message_id(message: Message, message_id: str) -> None:
     message.metadata.__dict__["_message_id"] = message_id
 
 
-def set_sender(message: Message, node: int) -> None:
-    """Where a worker answers for one of its virtual nodes."""
-    message.metadata.__dict__["_src_node_id"] = node
-
-
 def copy_message(message: Message) -> Message:
     """A message whose records can be changed without changing the original's; the arrays are the same ones."""
     return with_content(message, RecordDict({name: record.copy() for name, record in message.content.items()}))
@@ -198,7 +193,7 @@ def error_reply(message: Message, code: int, reason: str, lost: bool = False) ->
     """The reply of a node that could not do what the message asked; of Flower, if the node is lost."""
     reply = Message(Error(code, reason), reply_to=message)
     if lost:
-        set_sender(reply, SERVER_NODE)
+        reply.metadata.__dict__["_src_node_id"] = SERVER_NODE
     return reply
 
 

@@ -71,16 +71,12 @@ class SimulationGrid(flower.OwnGrid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages and wait for the replies. Nodes later than ``timeout`` seconds are named in the log."""
         sent = list(messages)
-        replies = self.collect(self.push_messages(sent), timeout)
+        replies = self._collect(self.push_messages(sent), None if timeout is None else monotonic() + timeout)
         answered = {reply.metadata.reply_to_message_id for reply in replies}
         for data in (message.metadata for message in sent if message.metadata.message_id not in answered):
             words = "node %d did not answer the %s message of group %r within %.1f s"
             log.warning(words, data.dst_node_id, data.message_type, data.group_id, timeout)
         return replies
-
-    def collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
-        """Wait for the replies to messages that were sent, and forget the messages."""
-        return self._collect(message_ids, None if timeout is None else monotonic() + timeout)
 
 
 class Node:
@@ -97,26 +93,15 @@ class Node:
         self.device = device = devices.available(device)
         config: UserConfig = {"partition-id": partition, "num-partitions": partitions, "device": device}
         self.context = Context(1, FIRST_NODE + partition, config, RecordDict(), {})
-        self._virtual: dict[int, Context] = {}  # of the nodes that this one plays
 
     def handle(self, message: Message) -> tuple[Message, str]:
         """The app's reply and an empty string; or an error reply (code 2) and the traceback of what it raised."""
         try:
             with devices.one_thread(self.device):
-                return self.app(message, self._context(message)), ""
+                return self.app(message, self.context), ""
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return flower.error_reply(message, flower.APP_RAISED, reason), traceback.format_exc()
-
-    def _context(self, message: Message) -> Context:
-        """This node's, or that of the virtual node for which the message is (:class:`VirtualNodes`)."""
-        if "node" not in message.content:
-            return self.context
-        who: dict[str, Any] = dict(message.content.config_records.pop("node"))
-        if (number := who["number"]) not in self._virtual:
-            config: UserConfig = {"partition-id": number, "hosts": who["hosts"], "device": self.device}
-            self._virtual[number] = Context(1, FIRST_NODE + number, config, RecordDict(), {})
-        return self._virtual[number]
 
 
 def load_app(path: str) -> Any:

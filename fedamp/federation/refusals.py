@@ -240,12 +240,6 @@ REFUSALS: tuple[Refusal, ...] = (
         ("check_in={scheme: spaced, k: 2}", "privacy.noise={scheme: banded}"),
     ),
     Refusal(
-        "`simulate: protocol` of secure aggregation with `faults`",
-        lambda asked: _is_secure(asked) and asked.aggregation.simulate == "protocol" and asked.faults is not None,
-        "aggregation.simulate: protocol has no faults; expected: sum",
-        ("aggregation={scheme: secure, simulate: protocol}", "faults={failing: 0.1}"),
-    ),
-    Refusal(
         "secure aggregation with banded noise",
         lambda asked: _is_secure(asked) and _is_banded(asked),
         ("aggregation: a node that drops out takes earlier noise with it; expected: privacy.noise independent"),

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fedamp.base.record import Record
-from fedamp.base.section import Count, Section
+from fedamp.base.section import Count, Section, removed
 from fedamp.federation.check_in import AnyCheckIn, CheckIn
 from fedamp.secure.protocol import Settings
 
@@ -32,7 +32,10 @@ class PlainAggregation(Section):
 
 
 class SecureAggregation(Section):
-    """The server sees the noisy sum of all nodes alone (SecAgg+, Bell et al. 2020; each node adds a share of noise)."""
+    """The server sees the noisy sum of all nodes alone (SecAgg+, Bell et al. 2020; each node adds a share of noise).
+
+    A simulation plays the sum with noise of the same law.
+    """
 
     scheme: Literal["secure"]
     dropped: LessThanHalf = Field(
@@ -42,9 +45,7 @@ class SecureAggregation(Section):
     nodes: Literal["auto"] | Count = Field(
         "auto", description="number of nodes; auto: those of federation.hosts, or else one for each unit"
     )
-    simulate: Literal["sum", "protocol"] = Field(
-        "sum", description="in a simulation: the sum with noise of the same law, or all messages of the protocol"
-    )
+    simulate: Annotated[str, *removed("sum", "sum: nodes with an agreement play the protocol")] = "sum"
 
     def terms(self, check_in: CheckIn, rounds: int, units: int, nodes: int, **noise: Any) -> "Terms":
         """What the nodes agree on, with ``noise`` as in :class:`Terms`; ValueError: too few nodes for these shares."""

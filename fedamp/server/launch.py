@@ -120,7 +120,7 @@ def _play(
     plan: Plan, seed: int | None, folder: "RunFolder", observer: Observer, finish_round: bool
 ) -> "Iterator[RoundRecord]":
     began, scenario = perf_counter(), plan.scenario
-    from fedamp.engines.engines import choose, open_grid, with_all_nodes, with_faults
+    from fedamp.engines.engines import choose, open_grid, with_faults
 
     engine, why, prepared = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
     if engine.kind == "auto":  # the amount of computation decides
@@ -130,7 +130,7 @@ def _play(
     # Ray starts in another process while torch, data and model are loaded here.
     with open_grid(engine, folder.log) as grid:
         from fedamp.server.loop import rounds
-        from fedamp.server.rehearsal import how_clients_train
+        from fedamp.server.preflight import how_clients_train
 
         prepared = prepared or _prepared(plan, seed, observer)
         log.info(how := how_clients_train(prepared))
@@ -140,7 +140,6 @@ def _play(
             them = f"{prepared.untrainable} of {prepared.plan.units} {scenario.privacy.unit}s"
             tell(f"{them} cannot train, and count as zero: {WRONG_RECORDS}")
         grid.demand = prepared.demand
-        grid = with_all_nodes(grid, prepared.plan)
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
 
 

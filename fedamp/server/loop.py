@@ -53,7 +53,7 @@ from fedamp.runs.records import (
     measured,
     reports,
 )
-from fedamp.server import rehearsal
+from fedamp.server import preflight
 from fedamp.server.moments import standardised
 from fedamp.server.observers import Observer
 from fedamp.server.setup import RunInputs
@@ -111,7 +111,7 @@ def _rounds(
         for round_ in range(run.state.round + 1, prepared.plan.last_round + 1):
             with _concluded(run):
                 if round_ == 1:
-                    rehearsal.check_training(prepared)
+                    preflight.check_training(prepared)
                 record = run.play_round(round_, meanwhile)
             try:
                 observer.round_done(record)

@@ -13,7 +13,7 @@ from fedamp.client.worker import TrainingNode
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from fedamp.models.units import Units
-from fedamp.server.rehearsal import how_clients_train
+from fedamp.server.preflight import how_clients_train
 from fedamp.server.setup import prepare
 from tests.client.federation import order_of, records, task_of, trained
 from tests.federations import small

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedamp.engines.engines import CLIENT_APP, with_all_nodes, with_faults
+from fedamp.engines.engines import CLIENT_APP, with_faults
 from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import FederationError
 from fedamp.population.account import mechanism_of
@@ -22,9 +22,10 @@ from fedamp.strategies.private import PrivateStrategy
 from tests.chains import change_ledger
 from tests.federations import small
 from tests.server.plays import Crash, Killed, ledger_of, play_in
+from tests.strategies.consortium import Consortium
 
 ALONE = ("data={name: digits, clients: 60, test_is_public: false}", "data.partition={scheme: dirichlet, alpha: 1}")
-SECURE = "aggregation={scheme: secure, nodes: 6, dropped: 0.0, colluding: 0.0, simulate: %s}"
+SECURE = "aggregation={scheme: secure, nodes: 6, dropped: 0.0, colluding: 0.0}"
 
 
 def federation(*overrides, **keys):
@@ -142,24 +143,25 @@ def test_the_interval_covers_the_truth_as_often_as_it_says_in_a_hundred_seeds():
     assert np.median(widths) <= 2 * 1.96 * 3 / 55, "clients without a held-out record are few"
 
 
-@pytest.mark.parametrize("way", ["plain", "sum", "protocol"])
-def test_with_little_noise_it_is_the_mean_share_right(way):
+@pytest.mark.parametrize("every", [1, "end"])
+@pytest.mark.parametrize("way", ["plain", "secure", "nodes with an agreement"])
+def test_with_little_noise_it_is_the_mean_share_right(way, every, tmp_path):
     """All clients at the end, and the cohort in a round; no noise to speak of, so the truth is met."""
-    aggregation = () if way == "plain" else (SECURE % way,)
-    for every in (1, "end"):
-        scenario = federation(*aggregation, noise_multiplier=1e-3, every=every)
-        prepared = prepare(scenario)
-        strategy = prepared.strategy(prepared.state)
-        with SerialGrid(CLIENT_APP, "cpu") as serial:
-            grid = with_all_nodes(serial, prepared.plan)
-            if scenario.evaluation.at_end:
-                found, units = evaluate(strategy, grid), np.arange(60)
-            else:
-                found = strategy.release(1, ask(strategy, grid, 1)).evaluated
-                units = prepared.plan.attendance.cohort(1)
-        right = truth(prepared, prepared.state.parameters, units)
-        # 4 deviations of the noise, in sums of at least ten clients, and quanta of the clipping
-        assert found.of("score").value == pytest.approx(right, abs=4 * 1e-3 * 1.5 / 10 + 1e-5)
+    little = {"noise_multiplier": 1e-3, "every": every}
+    if way.startswith("nodes"):
+        grid = Consortium(tmp_path, f"evaluation={json.dumps({'on': 'clients'} | little)}")
+        prepared, strategy = grid.prepared, grid.strategy
+    else:
+        prepared = prepare(federation(*([SECURE] if way == "secure" else []), **little))
+        grid, strategy = SerialGrid(CLIENT_APP, "cpu"), prepared.strategy(prepared.state)
+    if every == "end":
+        found, units = evaluate(strategy, grid), np.arange(prepared.plan.units)
+    else:
+        found = strategy.release(1, ask(strategy, grid, 1)).evaluated
+        units = prepared.plan.attendance.cohort(1)
+    right = truth(prepared, prepared.state.parameters, units)
+    # 4 deviations of the noise, in sums of at least five clients, and quanta of the clipping
+    assert found.of("score").value == pytest.approx(right, abs=4 * 1e-3 * 1.5 / 5 + 1e-5)
 
 
 def test_people_pay_for_it_in_their_population():

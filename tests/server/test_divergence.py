@@ -6,7 +6,7 @@ import pytest
 
 from fedamp.errors import DivergedError, NobodyTrainedError
 from fedamp.runs.folder import read_summary
-from fedamp.server import rehearsal
+from fedamp.server import preflight
 from tests.federations import small, write_small
 from tests.server.plays import play_in
 
@@ -59,7 +59,7 @@ def test_training_that_diverges_for_everybody_is_found_on_public_records(tmp_pat
 @pytest.mark.parametrize("clients", [1, 3])
 def test_updates_that_are_not_finite_do_not_stop_a_run(tmp_path, monkeypatch, clients):
     """Otherwise the end of the run would tell about clients' data."""
-    monkeypatch.setattr(rehearsal, "check_training", lambda prepared: None)
+    monkeypatch.setattr(preflight, "check_training", lambda prepared: None)
     with pytest.raises(NobodyTrainedError, match="could train in any of 2 rounds"):  # after the last one
         play_in(tmp_path, small(*HOPELESS, "rounds=2", f"data.clients={clients}", "check_in={scheme: all}"))
     summary = read_summary(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 
 from fedamp.engines.engines import CLIENT_APP, FaultyGrid
 from fedamp.engines.simulation import SerialGrid
-from fedamp.errors import FederationError, ScenarioError
+from fedamp.errors import FederationError
 from fedamp.federation.running import Faults
 from fedamp.runs.folder import RunFolder
 from fedamp.server import launch
@@ -164,23 +164,6 @@ def test_a_round_that_is_not_reproducible_is_checkpointed_before_its_release(tmp
     assert ledger_of(tmp_path / "run")["releases"][:4] == released
     assert [missed > 0 for missed in missing(tmp_path / "run")] == [round_ == 3 for round_ in range(1, 9)]
     assert [line["unprotected"]["missing_nodes"] for line in rounds_of(tmp_path / "run")[:4]] == [0, 0, 1, 0]
-
-
-WRONG_FAULTS = [
-    ("{failing: 2}", "faults.failing: got 2; expected: a number >= 0 and <= 1"),
-    ("{fails: 0.1}", "faults.fails: unknown key; did you mean failing?"),
-    ("{vanishing: {sites: 4}}", ": vanishing was removed; expected: null, and faults.failing instead"),
-    ("{repeating: 0.1}", ": repeating was removed; expected: 0; a node's second answer is refused in every run"),
-    ("{killed_workers: often}", "faults.killed_workers: got 'often'; expected: a number >= 0 and <= 1"),
-]
-
-
-def test_wrong_faults_are_answered(subtests):
-    for faults, said in WRONG_FAULTS:
-        with subtests.test(faults):
-            with pytest.raises(ScenarioError) as caught:
-                small(f"faults={faults}")
-            assert said in str(caught.value)
 
 
 @pytest.mark.slow

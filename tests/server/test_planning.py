@@ -13,8 +13,7 @@ from fedamp import rng
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation import reader
-from fedamp.server.preflight import preflight
-from fedamp.server.rehearsal import how_clients_train
+from fedamp.server.preflight import how_clients_train, preflight
 from fedamp.server.setup import prepare
 
 UNITS, RECORDS, SOMEBODY = 40, 20, 7

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedamp.federation import reader
 from fedamp.server.launch import launch
-from fedamp.server.rehearsal import how_clients_train
+from fedamp.server.preflight import how_clients_train
 from fedamp.server.setup import prepare
 from tests.federations import Silent, small, write_small
 from tests.server.plays import model_of
