@@ -39,6 +39,11 @@ def write_small(folder: Path, *overrides: str) -> Path:
     return file
 
 
+def hosting(hosts: dict[str, str]) -> str:
+    """The override that names the units of each node."""
+    return "federation.hosts={" + ", ".join(f"{name}: '{units}'" for name, units in hosts.items()) + "}"
+
+
 class Silent(Observer):
     """An observer that remembers what it was told."""
 

@@ -23,7 +23,7 @@ from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
 from tests.client.federation import task_of
 from tests.deployed import Deployment
-from tests.federations import small
+from tests.federations import hosting, small
 from tests.strategies.consortium import FIVE, SECURE, Consortium
 from tests.strategies.test_dummies import THREE
 
@@ -65,8 +65,7 @@ def refused(people, task: ClientTask = TASK, **configured) -> str:
 
 def play(grid: Deployment, seed: int) -> list[int]:
     """A run of two rounds with its own secret seed; how many units reported in each."""
-    hosted = "{" + ", ".join(f"{name}: '{units}'" for name, units in THREE.items()) + "}"
-    asked = ("rounds=2", f"federation.hosts={hosted}", "check_in={scheme: poisson, rate: 0.5}", "known_seed=false")
+    asked = ("rounds=2", hosting(THREE), "check_in={scheme: poisson, rate: 0.5}", "known_seed=false")
     noise = (f"privacy.noise_multiplier={NOISE}", "privacy.epsilon=null", "federation.quorum=0.1")
     prepared = prepare(small(*asked, *noise), seed)
     strategy, reported = prepared.strategy(prepared.state), []
@@ -208,9 +207,8 @@ def test_a_population_that_is_not_as_it_was_is_refused_and_no_path_is_told(peopl
 
 def test_a_task_has_the_charge_of_its_run(tmp_path):
     """The runs above are charged what the accountant says of them: here for other schemes, against their plans."""
-    hosted = "{a: '0-19', b: '20-39', c: '40-59'}"
     for scheme in ("{scheme: balanced, k: 3}", "{scheme: all}", "{scheme: poisson, rate: 0.2}"):
-        prepared = prepare(small("rounds=4", f"federation.hosts={hosted}", f"check_in={scheme}"))
+        prepared = prepare(small("rounds=4", hosting(THREE), f"check_in={scheme}"))
         told, planned = budget.cost(prepared.task), prepared.plan.charge.planned_epsilon
         assert told.epsilon(DELTA).upper == pytest.approx(planned.upper, rel=1e-2)  # the plan pays for its sampler
     assert prepare(small("rounds=4")).task.charge is None
@@ -241,9 +239,7 @@ def test_each_of_the_terms_is_charged_or_costs_nothing():
     ],
 )
 def test_the_terms_cost_what_the_plan_says_of_the_server_or_more(overrides, exact):
-    hosted = "{" + ", ".join(f"{name}: '{units}'" for name, units in FIVE.items()) + "}"
-    data = "data={name: digits, clients: 20}"
-    plan = prepare(small(data, "rounds=6", f"federation.hosts={hosted}", SECURE, *overrides)).plan
+    plan = prepare(small("data={name: digits, clients: 20}", "rounds=6", hosting(FIVE), SECURE, *overrides)).plan
     server = plan.charge.server_mechanism.epsilon(DELTA)
     ours = budget.cost_of(plan.terms).epsilon(DELTA)
     assert ours.upper >= server.lower

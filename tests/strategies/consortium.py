@@ -13,12 +13,18 @@ from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
 from fedamp.strategies.private import PrivateStrategy
 from tests.deployed import Deployment
-from tests.federations import small
+from tests.federations import hosting, small
 from tests.orders import answer_in, order_in
 
 FIVE = {f"site{number}": f"{4 * number}-{4 * number + 3}" for number in range(5)}
 SECURE = "aggregation={scheme: secure, dropped: 0.2, colluding: 0.2}"
 PLAIN_NOISE = "privacy.noise_multiplier=0"
+
+
+def living(hosts: dict[str, str]) -> tuple[str, str]:
+    """The overrides for a digit or more of each unit that lives on a node."""
+    units = sum(int(text.split("-")[-1]) - int(text.split("-")[0]) + 1 for text in hosts.values())
+    return f"data={{name: digits, clients: {units}}}", hosting(hosts)
 
 
 class Consortium(Deployment):
@@ -33,10 +39,7 @@ class Consortium(Deployment):
     """
 
     def __init__(self, folder: Path, *overrides: str, hosts: dict[str, str] = FIVE, terms=None) -> None:
-        hosted = "{" + ", ".join(f"{name}: '{units}'" for name, units in hosts.items()) + "}"
-        units = sum(int(text.split("-")[-1]) - int(text.split("-")[0]) + 1 for text in hosts.values())
-        data = f"data={{name: digits, clients: {units}}}"
-        self.prepared = prepare(small(data, f"federation.hosts={hosted}", SECURE, *overrides))
+        self.prepared = prepare(small(*living(hosts), SECURE, *overrides))
         task, plan = self.prepared.task, self.prepared.plan
         keys = {name: generate_private_key(SECP384R1()) for name in hosts}
         peers = {name: written(key.public_key()) for name, key in keys.items()}
@@ -106,10 +109,7 @@ def plain(
     *overrides: str, hosts: dict[str, str] = FIVE, away: tuple[int, ...] = (), rounds: int = 1
 ) -> PrivateStrategy:
     """The same rounds with plain aggregation and without noise; the units of nodes that are ``away`` add zero."""
-    hosted = "{" + ", ".join(f"{name}: '{units}'" for name, units in hosts.items()) + "}"
-    units = sum(int(text.split("-")[-1]) - int(text.split("-")[0]) + 1 for text in hosts.values())
-    data = f"data={{name: digits, clients: {units}}}"
-    prepared = prepare(small(data, f"federation.hosts={hosted}", "federation.quorum=0", *overrides))
+    prepared = prepare(small(*living(hosts), "federation.quorum=0", *overrides))
     grid = Deployment({name: {"hosts": text} for place, (name, text) in enumerate(hosts.items()) if place not in away})
     strategy = prepared.strategy(prepared.state)
     for _ in range(rounds):

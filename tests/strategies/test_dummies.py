@@ -21,7 +21,7 @@ from fedamp.server.setup import prepare
 from fedamp.server.traffic import traffic
 from tests.client import own_apps
 from tests.deployed import Deployment
-from tests.federations import small
+from tests.federations import hosting, small
 
 THREE = {"a": "0-19", "b": "20-39", "c": "40-59"}
 ALONE = {f"n{unit}": str(unit) for unit in range(5)}
@@ -32,9 +32,8 @@ MLP = "model={name: mlp, hidden: [12]}"
 
 def played(dummies, hosts, *overrides, grid=None, rounds=4):
     """The strategy, the grid, and what reported in each round."""
-    hosted = "{" + ", ".join(f"{name}: '{units}'" for name, units in hosts.items()) + "}"
     dummies = f"federation.dummies={str(dummies).lower()}"
-    prepared = prepare(small(f"rounds={rounds}", f"federation.hosts={hosted}", dummies, *overrides))
+    prepared = prepare(small(f"rounds={rounds}", hosting(hosts), dummies, *overrides))
     strategy = prepared.strategy(prepared.state)
     grid = grid or Deployment({name: {"hosts": units} for name, units in hosts.items()})
     reported = []
@@ -120,9 +119,8 @@ def _silent_when_trained(gone):
     ],
 )
 def test_when_there_are_dummies_and_what_a_node_sends_and_receives(dummies, hosts, overrides, expected):
-    hosted = "{" + ", ".join(f"{name}: '{units}'" for name, units in hosts.items()) + "}"
     clients = "data={name: digits, clients: 60}" if hosts is not ALONE else FEW[0]
-    scenario = small(clients, f"federation.hosts={hosted}", f"federation.dummies={str(dummies).lower()}", *overrides)
+    scenario = small(clients, hosting(hosts), f"federation.dummies={str(dummies).lower()}", *overrides)
     answer = traffic(scenario)
     assert answer["dummies"] is (expected != "none")
     cost = privacy_cost(scenario)
@@ -249,8 +247,7 @@ def test_all_units_of_a_node_train_in_every_round(tmp_path):
 
 def test_a_node_that_was_started_again_misses_a_round_and_is_queried_again():
     """It has lost the secret by which it knows the server; another node's order would look the same to it."""
-    hosts = "{" + ", ".join(f"{name}: '{units}'" for name, units in THREE.items()) + "}"
-    prepared = prepare(small("check_in={scheme: all}", "rounds=4", f"federation.hosts={hosts}"))
+    prepared = prepare(small("check_in={scheme: all}", "rounds=4", hosting(THREE)))
     strategy = prepared.strategy(prepared.state)
     grid = Deployment({name: {"hosts": units} for name, units in THREE.items()})
     reported = []
