@@ -36,7 +36,7 @@ SCENARIO = {
     "engine": {"kind": "ray", "workers": 2},
     "federation": {"checkpoint_every": 25, "evaluate_every": 20},
 }
-FAULTS = {"seed": 5, "failing": 0.05, "late": 0.01}
+FAULTS = {"seed": 5, "failing": 0.06}
 KILLS = 3
 
 

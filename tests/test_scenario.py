@@ -50,7 +50,7 @@ def test_keys_of_older_runs_are_read_at_their_defaults_and_named_otherwise():
     read = reader.validate(yaml.safe_load(CONTRACT) | {"faults": old}, "old")
     assert read.faults.model_dump_json() == json.dumps(old, separators=(",", ":"))  # which the fingerprint counts
     assert "faults: repeating was removed; expected: 0; " in message_of("faults.repeating=0.5")
-    assert not {"repeating", "vanishing"} & reader.json_schema()["$defs"]["Faults"]["properties"].keys()
+    assert not {"repeating", "vanishing", "late"} & reader.json_schema()["$defs"]["Faults"]["properties"].keys()
     adam = {"client.beta1": 0.9, "client.epsilon": 1e-8, "server.beta2": 0.99, "server.epsilon": 0.001}
     assert reader.load(DIGITS, changes=adam) == reader.load(DIGITS)
     assert "client: beta1 was removed; expected: 0.9" in message_of("client.beta1=0.5")

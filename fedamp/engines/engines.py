@@ -104,47 +104,35 @@ class FaultyGrid:
     """A grid between the server and the real one, with the faults that the scenario asks for.
 
     Every fault is drawn from its address (faults' seed, round, client), so a run with faults is reproducible and can be
-    resumed. A fault depends neither on data nor on the workers. Deadlines are not waited for: a late client trains, and
-    its answer comes with those of the next round.
+    resumed. A fault depends neither on data nor on the workers. Deadlines are not waited for.
     """
 
     def __init__(self, grid: Grid, faults: Faults) -> None:
         self._grid, self._faults = grid, faults
         self.simulated = flower.is_simulated(grid)
-        self._late: list[Message] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """The replies that come in time, and the late ones of the round before."""
+        """The replies, without clients that fail."""
         asked = list(messages)
         if not asked or asked[0].metadata.message_type != "train":
             return list(self._grid.send_and_receive(asked, timeout=timeout))
-        prompt, late, round_ = [], [], 0
+        reached, round_ = [], 0
         for message in asked:
             order = RoundOrder.of(message.content)
             round_ = order.round
-            fails, lags = self._failing_and_late(round_, order.rows["id"])
-            prompt.append(only(message, ~fails & ~lags))
-            if (lags & ~fails).any():
-                content = only(message, lags & ~fails).content
-                late.append(Message(content, message.metadata.dst_node_id, "train"))
+            reached.append(only(message, ~self._failing(round_, order.rows["id"])))
         killing = rng.public_stream(self._faults.seed, "faults workers", round_)
         if killing.random() < self._faults.killed_workers and hasattr(self._grid, "kill_soon"):
             self._grid.kill_soon(int(killing.integers(self.workers)), killing.random() * LONGEST_WAIT)
-        replies = list(self._grid.send_and_receive([*prompt, *late], timeout=timeout))
-        in_time = {message.metadata.message_id for message in prompt}
-        came = [reply for reply in replies if reply.metadata.reply_to_message_id in in_time]
-        before = self._late
-        self._late = [reply for reply in replies if reply.metadata.reply_to_message_id not in in_time]
-        return [*before, *came]
+        return list(self._grid.send_and_receive(reached, timeout=timeout))
 
-    def _failing_and_late(self, round_: int, clients: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which of the clients never answer, and which do so too late."""
-        faults = self._faults
-        fails, lags = rng.client_words(rng.client_seeds(faults.seed, "faults", round_, clients), "faults", 2).T
-        return rng.happens(fails, faults.failing), rng.happens(lags, faults.late)
+    def _failing(self, round_: int, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the clients do not answer."""
+        seeds = rng.client_seeds(self._faults.seed, "faults", round_, clients)
+        return rng.happens(rng.client_words(seeds, "faults", 1)[:, 0], self._faults.failing)
 
 
 def with_faults(grid: Grid, faults: Faults | None) -> Grid:

@@ -128,12 +128,12 @@ class Federation(Section):
 class Faults(Section):
     """Injected faults of a simulation, the same in every run with the same seed.
 
-    Units that fail or are late count as zero and are charged; no unit is rescheduled.
+    Units that fail count as zero and are charged; no unit is rescheduled.
     """
 
     seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="decides who fails when")
     failing: Rate = Field(0.0, description="probability that a client never answers in a round")
-    late: Rate = Field(0.0, description="probability that a client answers after the deadline of a round")
+    late: Annotated[Any, *removed(0.0, "0, and faults.failing instead: a late answer counts as none")] = 0.0
     repeating: Annotated[Any, *removed(0.0, "0; a node's second answer is refused in every run")] = 0.0
     vanishing: Annotated[Any, *removed(None, "null, and faults.failing instead")] = None
     killed_workers: Rate = Field(0.0, description="probability that a worker is killed in a round (engine.kind: ray)")

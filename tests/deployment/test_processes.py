@@ -69,8 +69,8 @@ class Away(FaultyGrid):
         super().__init__(SerialGrid(CLIENT_APP, "cpu"), Faults())
         self.rounds = rounds
 
-    def _failing_and_late(self, round_, clients):
-        return (clients >= 40) & (round_ in self.rounds), np.zeros(len(clients), dtype=bool)
+    def _failing(self, round_, clients):
+        return (clients >= 40) & (round_ in self.rounds)
 
 
 def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> None:

@@ -104,9 +104,8 @@ class Sick(FaultyGrid):
         super().__init__(SerialGrid("fedamp.client.app:app", "cpu"), small("faults={}").faults)
         self.rounds, self.clients = rounds, clients
 
-    def _failing_and_late(self, round_, clients):
-        fails = np.isin(clients, list(self.clients)) & (round_ in self.rounds)
-        return fails, np.zeros(len(clients), dtype=bool)
+    def _failing(self, round_, clients):
+        return np.isin(clients, list(self.clients)) & (round_ in self.rounds)
 
 
 def test_in_a_deployment_half_of_a_cohort_is_enough_and_less_is_not(tmp_path):

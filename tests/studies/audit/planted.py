@@ -115,7 +115,7 @@ def failing_until(last_round, failing=0.7):
     """Faults by which unit 0 fails in every round but the last, with the first such seed."""
     for seed in range(1000):
         grid = FaultyGrid(None, Faults(seed=seed, failing=failing))
-        fails = [bool(grid._failing_and_late(round_, np.array([0]))[0][0]) for round_ in range(1, last_round + 1)]
+        fails = [bool(grid._failing(round_, np.array([0]))[0]) for round_ in range(1, last_round + 1)]
         if fails == [True] * (last_round - 1) + [False]:
             return f"faults={{seed: {seed}, failing: {failing}}}"
     raise AssertionError("no such seed")

@@ -124,7 +124,7 @@ def test_a_canary_that_hardly_moves_the_model_is_refused(monkeypatch):
 
 
 def test_faults_happen_as_in_a_run_and_hide_nothing(capfd):
-    scenario = small("check_in={scheme: all}", "rounds=3", "faults={late: 0.5, seed: 1}")
+    scenario = small("check_in={scheme: all}", "rounds=3", "faults={failing: 0.5, seed: 1}")
     assert not audit(scenario, repetitions=20).refuted
     assert capfd.readouterr().err == ""
 

@@ -50,7 +50,7 @@ SMALL = {
     "samples, perceptron": ([SAMPLE, "client.steps=1", "check_in.k=1", MLP], 20, 2),
     "numbers": (["data={name: diabetes, clients: 60}", "client.loss=mean-squared-error"], 8, 1),
     "tokens": (CHARACTERS, 4, 1),
-    "faults": (["faults={failing: 0.3, late: 0.2}"], 20, 2),
+    "faults": (["faults={failing: 0.4}"], 20, 2),
 }
 
 
