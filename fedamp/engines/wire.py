@@ -43,6 +43,9 @@ _ORDER = struct.Struct("<QQ")  # bytes of the described part; rows
 _ANSWER = struct.Struct(f"<B7x4Q2d{LONGEST_TEXT}s4x")  # status, counts, loss and seconds, text
 _NUMBERS = ("failed", "clipped", "below_clip", "records", "loss_sum", "seconds")
 _EXPECTED = "expected: as fedamp.client.app answers"
+# What the described part of an order holds as it is, by the name of its field.
+_TOLD = {name: name for name in ("task", "round", "clips", "extracted", "frozen", "secret", "below", "cells", "trains")}
+_TOLD["answer_bytes"] = "bytes"
 
 Rows = NDArray[np.void]
 """Rows of :data:`UNIT`."""
@@ -186,19 +189,9 @@ class RoundOrder:
             ) from None
 
     def _head(self) -> bytes:
-        told: dict[str, Any] = {
-            "task": self.task,
-            "round": self.round,
-            "clips": list(self.clips),
-            "extracted": self.extracted,
-            "frozen": list(self.frozen),
-            "secret": self.secret,
-            "below": self.below,
-            "bytes": self.answer_bytes,
-            "cells": self.cells,
-            "trains": self.trains,
-            "arrays": [f"{a.dtype.str} {','.join(map(str, a.shape))} {name}" for name, a in self.arrays.items()],
-        }
+        told: dict[str, Any] = {key: getattr(self, name) for name, key in _TOLD.items()}
+        told |= {"clips": list(self.clips), "frozen": list(self.frozen)}
+        told["arrays"] = [f"{a.dtype.str} {','.join(map(str, a.shape))} {name}" for name, a in self.arrays.items()]
         told |= {f"config/{key}": value for key, value in self.config.items()}
         told |= {f"exchange/{key}": value for key, value in self.exchange.items()}
         described = ConfigRecord(told).deflate()
@@ -225,9 +218,9 @@ class RoundOrder:
             {key.removeprefix(prefix): value for key, value in told.items() if key.startswith(prefix)}
             for prefix in ("config/", "exchange/")
         )
-        clips, frozen = tuple(told["clips"]), tuple(told["frozen"])
-        given = (told["task"], told["round"], clips, units, arrays, told["extracted"], frozen, config)
-        return cls(*given, told["secret"], told["below"], exchange, told["bytes"], told["cells"], told["trains"])
+        given = {name: told[key] for name, key in _TOLD.items()}
+        given |= {"clips": tuple(told["clips"]), "frozen": tuple(told["frozen"])}
+        return cls(**given, rows=units, arrays=arrays, config=config, exchange=exchange)
 
     @cached_property
     def _form(self) -> _Form:

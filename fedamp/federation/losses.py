@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp import rng
 from fedamp.base import given
+from fedamp.base.start import Later
 from fedamp.data.dataset import DataSection, Dataset
 from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form, Labels
 from fedamp.errors import DataError, FederationError, InputError, ModelError, one_line
@@ -25,9 +26,13 @@ from fedamp.models.model import OF_LIBRARY, Model
 from fedamp.models.units import unknown
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+    from torch.nn import functional
 
     from fedamp.federation.scenario import Scenario
+else:
+    torch, functional = Later("torch"), Later("torch.nn.functional")
 
 Tally = dict[str, Any]
 """Sums over records, tensors or integers, by name."""
@@ -70,8 +75,6 @@ class Loss(ABC):
 
     def of_clients(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
         """The loss of each record of each client, [clients, records]; one client's depends on no other's."""
-        import torch
-
         if self.is_known:
             return self.each(outputs.flatten(0, 1), labels.flatten(0, 1)).view(outputs.shape[:2])
         if len(outputs) == 1:
@@ -86,8 +89,6 @@ class Loss(ABC):
             labels: [clients, records, ...].
             weights: [clients, records]; zero where a record is padding.
         """
-        import torch
-
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
             losses = torch.where(weights > 0, self.of_clients(leaf, labels), 0.0)
@@ -96,8 +97,6 @@ class Loss(ABC):
 
     def sums(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
         """Sum of the losses of each client's real records: float64 of shape [clients]."""
-        import torch
-
         return torch.where(weights > 0, self.of_clients(outputs, labels), 0.0).double().sum(1)
 
     def check_outputs(self, outputs: "Tensor", labels: "Tensor", model: str) -> None:
@@ -130,9 +129,7 @@ class CrossEntropy(Loss):
     labels = CLASSES
 
     def each(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(outputs, labels, reduction="none")
+        return functional.cross_entropy(outputs, labels, reduction="none")
 
     def tally(self, outputs: "Tensor", labels: "Tensor") -> Tally:
         right = outputs.argmax(1) == labels
@@ -144,8 +141,6 @@ class CrossEntropy(Loss):
     def gradients(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
         if not self.is_known:
             return super().gradients(outputs, labels, weights)
-        import torch
-
         # (softmax - one hot) * weight. Classes first: a softmax over a short last axis is several times slower.
         by_class = outputs.flatten(0, 1).t().contiguous()
         gradients = torch.softmax(by_class, 0)
@@ -156,8 +151,6 @@ class CrossEntropy(Loss):
     def of_clients(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
         if not self.is_known:
             return super().of_clients(outputs, labels)
-        import torch
-
         log_probabilities = torch.log_softmax(outputs.flatten(0, 1).t().contiguous(), 0)
         return -log_probabilities.gather(0, labels.view(1, -1)).view(labels.shape)
 
@@ -200,9 +193,7 @@ class BinaryCrossEntropy(Loss):
     labels = BINARY
 
     def each(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
-        return binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype), reduction="none").mean(1)
+        return functional.binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype), reduction="none").mean(1)
 
     def tally(self, outputs: "Tensor", labels: "Tensor") -> Tally:
         found, there = outputs > 0, labels > 0.5
@@ -246,9 +237,9 @@ class TokenCrossEntropy(Loss):
         return {"accuracy": int(tally["right"]) / places, "perplexity": perplexity}
 
     def _places(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
-        from torch.nn.functional import cross_entropy
-
-        flat = cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=NOT_COUNTED)
+        flat = functional.cross_entropy(
+            outputs.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=NOT_COUNTED
+        )
         return flat.view(labels.shape)
 
 
@@ -280,8 +271,6 @@ class Functions:
         return own
 
     def _measured(self, tally: Tally) -> dict[str, float]:
-        import torch
-
         outputs, labels = (torch.cat(each).cpu() for each in zip(*tally["all"], strict=True))
         found = {}
         for name, measure in self.metrics.items():
