@@ -130,9 +130,10 @@ class FaultyGrid:
         return list(self._grid.send_and_receive(reached, timeout=timeout))
 
     def _failing(self, round_: int, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the clients do not answer."""
-        seeds = rng.client_seeds(self._faults.seed, "faults", round_, clients)
-        return rng.happens(rng.client_words(seeds, "faults", 1)[:, 0], self._faults.failing)
+        """Which of the clients do not answer in time."""
+        faults = self._faults
+        fails, lags = rng.client_words(rng.client_seeds(faults.seed, "faults", round_, clients), "faults", 2).T
+        return rng.happens(fails, faults.failing) | rng.happens(lags, faults.late)
 
 
 def with_faults(grid: Grid, faults: Faults | None) -> Grid:

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from fedamp.base import ids
 from fedamp.base.record import Record
-from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, removed
+from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share
 from fedamp.federation.running import Hosted
 
 Floats = NDArray[np.float64]
@@ -84,7 +84,7 @@ class ClientEvaluation(Section):
         "end", description="end: all clients, once; or rounds between evaluations of the cohort, before it trains"
     )
     loss_at_most: Positive = Field(5.0, description="a record's loss is cut to this")
-    bins: Annotated[int, *removed(10, "10, of confidence")] = 10
+    bins: Annotated[Count, Field(le=100)] = Field(10, description="bins of confidence, for calibration")
     by: str | dict[str, Hosted] | None = Field(
         None,
         description="groups: a column in which people name their own, with groups; or ids of clients, such as 0-9,12, "

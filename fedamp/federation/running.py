@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import devices, ids
 from fedamp.base.section import Count, Positive, Rate, Section, removed
@@ -133,7 +134,7 @@ class Faults(Section):
 
     seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="decides who fails when")
     failing: Rate = Field(0.0, description="probability that a client never answers in a round")
-    late: Annotated[Any, *removed(0.0, "0, and faults.failing instead: a late answer counts as none")] = 0.0
+    late: Annotated[Rate, SkipJsonSchema()] = 0.0  # of older versions: a late answer counts as none
     repeating: Annotated[Any, *removed(0.0, "0; a node's second answer is refused in every run")] = 0.0
     vanishing: Annotated[Any, *removed(None, "null, and faults.failing instead")] = None
     killed_workers: Rate = Field(0.0, description="probability that a worker is killed in a round (engine.kind: ray)")

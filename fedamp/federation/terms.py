@@ -8,13 +8,15 @@ the proof that the nodes' shares cost what one Gaussian of their common variance
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
+from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.record import Record
-from fedamp.base.section import Count, Section, removed
+from fedamp.base.section import Count, Section
 from fedamp.federation.check_in import AnyCheckIn, CheckIn
 from fedamp.secure.protocol import Settings
 
@@ -31,6 +33,14 @@ class PlainAggregation(Section):
     scheme: Literal["plain"] = "plain"
 
 
+def _without_protocol(simulate: str) -> str:
+    """Runs of older versions name it; noise of the same law is charged alike, so they stay valid."""
+    if simulate == "protocol":
+        told = "aggregation.simulate: protocol was removed; a simulation plays the sum, and nodes with an agreement all"
+        warnings.warn(told, stacklevel=2)
+    return simulate
+
+
 class SecureAggregation(Section):
     """The server sees the noisy sum of all nodes alone (SecAgg+, Bell et al. 2020; each node adds a share of noise).
 
@@ -45,7 +55,7 @@ class SecureAggregation(Section):
     nodes: Literal["auto"] | Count = Field(
         "auto", description="number of nodes; auto: those of federation.hosts, or else one for each unit"
     )
-    simulate: Annotated[str, *removed("sum", "sum: nodes with an agreement play the protocol")] = "sum"
+    simulate: Annotated[Literal["sum", "protocol"], SkipJsonSchema(), AfterValidator(_without_protocol)] = "sum"
 
     def terms(self, check_in: CheckIn, rounds: int, units: int, nodes: int, **noise: Any) -> "Terms":
         """What the nodes agree on, with ``noise`` as in :class:`Terms`; ValueError: too few nodes for these shares."""

@@ -128,10 +128,10 @@ def test_a_budget_of_its_own_gives_its_noise():
 
 
 def test_groups_and_metrics_share_the_norm_and_not_the_cost():
-    section = asked(metrics=["score", "loss", "calibration"], by={"a": "0-9", "b": "10-19"})
-    assert section.cells == 3 * (2 + 2 + 20)
+    section = asked(metrics=["score", "loss", "calibration"], by={"a": "0-9", "b": "10-19"}, bins=5)
+    assert section.cells == 3 * (2 + 2 + 10)
     assert section.slot_of(np.array([0, 9, 10, 19, 20])).tolist() == [0, 0, 1, 1, 2]
-    sums = np.zeros((3, 24))
+    sums = np.zeros((3, 14))
     sums[0, :4] = np.array([80, 20, 30, 70]) * section.weight
     sums[1, :2] = np.array([10, 40]) * section.weight
     found = section.evaluated(1, sums.ravel(), 1e-9, 200)
