@@ -345,6 +345,7 @@ TASKS = {
         features({"scheme": "iid"}),
         frontier(),
         (1.0,),
+        (1, 2, 3),
         shape=SHAPE,
     ),
 }

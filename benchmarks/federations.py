@@ -43,6 +43,7 @@ RESULTS, IMAGES = Path("benchmarks/results/federations.jsonl"), Path("docs/image
 SHIPPED = Path(__file__).parents[1] / "scenarios"
 # The longest step of a unit that is alone: the two models that are mixed are kept so many of them apart.
 MIXED_STEPS = 4.0
+SHORTENED = 64.0
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,15 @@ class Cell:
         return self._scenario(False, 1, 1.0, (1.0, 1.0), {"noise_multiplier": "auto", "epsilon": self.epsilon})
 
     def to_run(self, tuning: bool, rate: int, seed: int, noise: float) -> Scenario:
-        """The federation at a rate of 2^rate (see :class:`Run`), with noise of that multiplier."""
+        """The federation at a rate of 2^rate (see :class:`Run`), with noise of that multiplier.
+
+        A norm far below that of ``auto`` scales all updates alike; ``auto`` would divide by a server's rate above 1.
+        """
         multiplier = {"noise_multiplier": noise}
         plan = make_plan(self._scenario(tuning, seed, "auto", (1.0, 1.0), multiplier), TASKS[self.task].clients)
-        norm, server = plan.clipping.norm(noise), plan.scenario.server
+        norm, server = plan.clipping.norm(noise) / SHORTENED, plan.scenario.server
         step = 2.0**rate * (1 - server.momentum) / plan.scenario.rounds
-        return self._scenario(tuning, seed, "auto", (step / norm, norm), multiplier)
+        return self._scenario(tuning, seed, norm, (step / norm, norm), multiplier)
 
     def _scenario(
         self,
