@@ -43,7 +43,7 @@ RESULTS, IMAGES = Path("benchmarks/results/federations.jsonl"), Path("docs/image
 SHIPPED = Path(__file__).parents[1] / "scenarios"
 # The longest step of a unit that is alone: the two models that are mixed are kept so many of them apart.
 MIXED_STEPS = 4.0
-SHORTENED = 64.0
+SHORTENED = 1024.0
 
 
 @dataclass(frozen=True)
