@@ -25,7 +25,7 @@ def copy(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[pytest.param("run", marks=pytest.mark.slow)])
 def printed(copy):
     """What the page's programs print, after its scenarios have run and each ledger was verified."""
     quickly = "--engine serial --known-seed --set privacy.precision=0.05"
@@ -49,7 +49,12 @@ CONTRACTS = {
 }
 
 
-@pytest.mark.slow  # what the page adds is made and used below
+def test_every_change_of_the_page_can_be_made(copy):
+    """Each stands in its file once, or this fails; that what is added works is told by the slow tests below."""
+    assert {f"{name}.yaml" for name in SCENARIOS} <= {file.name for file in copy.iterdir()}
+
+
+@pytest.mark.slow
 def test_additions_meet_the_contracts_of_their_families(copy):
     asked = ["-p", "many_answers_contract", *CONTRACTS.values(), "-k", " or ".join(CONTRACTS)]
     command = [sys.executable, "-m", "pytest", "-v", "-x", *asked]

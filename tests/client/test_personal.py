@@ -130,6 +130,7 @@ def test_the_model_and_the_ledger_hold_nothing_of_them(folder, tmp_path):
         assert found.loss[client] == pytest.approx(float(loss), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_an_unbroken_one(folder, tmp_path):
     """Killed after round 5 or 6 of 6, where the last checkpoint is of round 4: the rounds after it are played again."""
     asked, out = scenario(folder, **{"federation.checkpoint_every": 4}), tmp_path / "killed"
