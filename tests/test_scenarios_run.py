@@ -48,10 +48,8 @@ def test_it_runs_shortened(name, tmp_path):
     run_shortened(name, tmp_path, LESS if name == "characters" else ())
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("descriptions", "adapters", "sections")]
-
-
-@pytest.mark.parametrize("name", ["ratings", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ratings", "descriptions", "adapters", "sections"])
 def test_people_s_records_run_where_they_are_at_hand(name, tmp_path):
     if name == "adapters":
         pytest.importorskip("peft")
