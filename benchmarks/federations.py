@@ -153,13 +153,9 @@ class Bench:
         """A run, made unless there is one."""
         if known := self.known(cell, rate, seed, tuning):
             return known
-        noise = noise_of(cell)
+        noise = self.noise(cell)
         start = process_time()
-        scenario = cell.to_run(tuning, rate, seed, noise)
-        if self._quick:
-            scenario = scenario.model_copy(update={"rounds": 3})
-        alone = TASKS[cell.task].personal
-        scores = {tuning: trained_alone(scenario, tuning)} if alone else train(prepare(scenario), tuning)
+        scores = self.train(cell, rate, seed, tuning, noise)
         seconds = round(process_time() - start, 2)
         for which, (score, last) in scores.items():
             if not self.known(cell, rate, seed, which):
@@ -170,6 +166,19 @@ class Bench:
                     file.write(json.dumps(asdict(done)) + "\n")
                 print(json.dumps(asdict(done)), flush=True)
         return self.run(cell, rate, seed, tuning)
+
+    def noise(self, cell: Cell) -> float:
+        """The noise multiplier that keeps the budget."""
+        return noise_of(cell)
+
+    def train(self, cell: Cell, rate: int, seed: int, tuning: bool, noise: float) -> dict[bool, tuple[float, float]]:
+        """As of :func:`train`."""
+        scenario = cell.to_run(tuning, rate, seed, noise)
+        if self._quick:
+            scenario = scenario.model_copy(update={"rounds": 3})
+        if TASKS[cell.task].personal:
+            return {tuning: trained_alone(scenario, tuning)}
+        return train(prepare(scenario), tuning)
 
     def best_rate(self, cell: Cell, start: int) -> int:
         """The rate with the highest score, which no neighbour exceeds."""
