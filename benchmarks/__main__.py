@@ -31,6 +31,7 @@ MINUTES = {
     "tuning": 5,
     "soak": 30,
     "federations": 180,
+    "submodels": 15,
     "peers": 60,
     "rehearsal": 15,
 }

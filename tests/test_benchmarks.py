@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as everything
-from benchmarks import demo, federation_tasks, federations, finished, simulation, simulators
+from benchmarks import demo, federation_tasks, federations, finished, simulation, simulators, submodels
 from benchmarks.federation_tasks import TASKS
 from benchmarks.federations import Bench, Cell, cells, table
 from benchmarks.limited import Stopwatch, Timed
@@ -112,6 +112,14 @@ def test_the_readme_shows_what_is_stored():
     }
     for name, found in told.items():
         assert f"<!-- federations: {name} -->\n{found}\n<!-- end -->" in (ROOT / "README.md").read_text()
+
+
+def test_the_page_of_the_first_paper_shows_the_stored_submodels(monkeypatch):
+    for name, task in submodels.tasks().items():
+        monkeypatch.setitem(TASKS, name, task)
+    runs = [run for each in (submodels, federations) for run in Bench(ROOT / each.RESULTS, quick=False).runs]
+    found = f"<!-- federations: submodels -->\n{submodels.table(runs)}\n<!-- end -->"
+    assert found in (ROOT / submodels.PAGE).read_text()
 
 
 def test_the_readme_tells_the_stored_accuracies_of_the_demo():
