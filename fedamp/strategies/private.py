@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from fedamp import rng
 from fedamp.client.task import ClientTask
 from fedamp.engines import flower
+from fedamp.engines.deployment import guarded
 from fedamp.engines.wire import NO_SECRET, NO_UNIT, UNIT, RoundOrder, Rows, padded, rows
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
@@ -95,6 +96,10 @@ class PrivateStrategy(Strategy):
         """Bytes of an order with the whole model and its answer, for a node that hosts so many units."""
         order = self._order(1, padded(np.zeros(0, UNIT), units), WHOLE)
         return len(order.sealed()) + order.answer_size
+
+    def start(self, grid: Grid, *arguments: Any, **named: Any) -> Result:
+        """Flower's loop, for an app that has no other; a deployment's messages are sealed, as its nodes demand."""
+        return super().start(guarded(grid), *arguments, **named)
 
     def prepare(self, server_round: int) -> None:
         """Assign a round's cohort, before the round if there is time."""
