@@ -518,6 +518,8 @@ ELSEWHERE = [
     f"privacy regression {SHORT}",
     f"calibrate regression {SHORT} --epsilon 4",
     f"sweep regression {SHORT} --set seed=1,2 --jobs 1 --out swept",
+    "tune digits --set rounds=2 --set check_in.k=1 --set evaluation.on=clients --set evaluation.noise_multiplier=5 "
+    "--grid client.steps=1,2 --jobs 1 --out tuned",
     f"audit regression {SHORT} --repetitions 20 --rounds 1",
     "compare a b",
     "report a --out page.html",
