@@ -17,7 +17,7 @@ MINUTES = {
     "noise": 1,
     "leaderboard": 2,
     "clipping": 10,
-    "correlated": 15,
+    "correlated": 25,
     "tables": 1,
     "accounting": 25,
     "scale": 20,
