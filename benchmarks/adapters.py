@@ -6,7 +6,6 @@ python -m benchmarks.adapters   writes the folder scenarios/adapters-base
 import ast
 import json
 import math
-import os
 import sys
 import sysconfig
 import tempfile
@@ -19,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from fedamp.data.builtin import _LINES
+from fedamp.data.table import cache_folder
 from fedamp.data.texts import CHARACTERS, DescriptionsData, _characters
 from fedamp.models.model import Model
 from fedamp.models.pretrained import from_transformers, write_factors
 
 BASE = Path(__file__).parents[1] / "scenarios" / "adapters-base"
-CACHE = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp"))
-NEAR = CACHE / "federations" / "adapters-near"
+NEAR = cache_folder() / "federations" / "adapters-near"
 LENGTH, BATCH, RATE = 32, 64, 2e-3
 TARGETS, STEPS, MOST_RANKS = ["c_attn", "c_proj", "c_fc"], 250, 16
 OPTIONS = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": LENGTH, "tie_word_embeddings": True}

@@ -6,7 +6,6 @@ that of independent noise under k of T rounds. Each entry is the least over a fe
 
 import argparse
 import json
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ import numpy as np
 
 from benchmarks.federation_tasks import features
 from benchmarks.federations import train, trained_alone
-from benchmarks.papers.record import table as markdown
+from benchmarks.papers.record import with_tables
 from fedamp.accounting import Allocation, BallsInBins, Cyclic, Gaussian, Mechanism, Poisson, Repeat, Spaced, calibrate
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan, privacy_units
@@ -195,15 +194,16 @@ def stored() -> dict[str, Any]:
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
 
-def table(rows: list[dict[str, float]]) -> str:
-    """For docs/correlated-noise.md; the least of a row is bold, if it is below that of independent noise, 1."""
-    names = list(rows[0])[3:]
-    lines = ["| T, k, epsilon | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
-    for row in rows:
-        least = min(1.0, *(row[name] for name in names))
-        shown = [f"**{row[name]:.2f}**" if row[name] <= least * 1.005 else f"{row[name]:.2f}" for name in names]
-        lines.append(f"| {row['rounds']}, {row['k']}, {row['epsilon']} | " + " | ".join(shown) + " |")
-    return "\n".join(lines) + "\n"
+def matrices_table(facts: dict[str, Any]) -> list[dict[str, str]]:
+    """The least of a row is bold, if it is below that of independent noise, 1."""
+    lines = []
+    for row in facts["matrices"]:
+        found = {name: value for name, value in row.items() if name not in ("rounds", "k", "epsilon")}
+        least = min(1.0, *found.values())
+        line = {"T, k, epsilon": f"{row['rounds']}, {row['k']}, {row['epsilon']}"}
+        marks = {name: "**" if value <= least * 1.005 else "" for name, value in found.items()}
+        lines.append(line | {name: f"{marks[name]}{value:.2f}{marks[name]}" for name, value in found.items()})
+    return lines
 
 
 if __name__ == "__main__":
@@ -222,7 +222,6 @@ if __name__ == "__main__":
     facts["matrices"] = [rows[setting] for setting in SETTINGS if setting in rows]
     RESULTS.write_text(json.dumps(facts, indent=1) + "\n")
     trained(asked.seconds)
-    for name, shown in {"matrices": table(facts["matrices"]), "bands": markdown(bands_table(stored()))}.items():
-        print(shown)
-        place = re.compile(f"(<!-- numbers: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        PAGE.write_text(place.sub(lambda found, shown=shown: found[1] + shown + found[2], PAGE.read_text()))
+    facts = stored()
+    tables = {"matrices": {"rows": matrices_table(facts)}, "bands": {"rows": bands_table(facts)}}
+    PAGE.write_text(with_tables(PAGE.read_text(), tables))

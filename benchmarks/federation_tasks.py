@@ -1,7 +1,6 @@
 """The tasks of ``benchmarks.federations``: data and federation of each, and the schemes that are compared on it."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import numpy as np
 
 from benchmarks.adapters import BASE, NEAR, TARGETS, near
 from benchmarks.training import fashion_mnist
-from fedamp.data.table import places_of
+from fedamp.data.table import cache_folder, places_of
 from fedamp.data.texts import CHARACTERS
 from fedamp.federation import reader
 
@@ -129,7 +128,7 @@ def features(partition: Sections) -> Callable[[bool], Sections]:
 @cache
 def folders() -> dict[bool, Path]:
     """The features as npz files, made once: to tune on (True), with training images held out, and to test on."""
-    home = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp")) / "federations"
+    home = cache_folder() / "federations"
     result = {True: home / "tuning", False: home / "test"}
     if not (home / "done").exists():
         train, test = fashion_mnist(FEATURES)
@@ -196,7 +195,7 @@ def _sections(tuning: bool) -> Sections:
 @cache
 def _some_people() -> Path:
     """The people of ``sections`` without every fifth, who are tested on: made once, to tune on."""
-    home = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp")) / "federations" / "sections"
+    home = cache_folder() / "federations" / "sections"
     source = next(place for place in places_of("sections") if place.is_dir())
     if not (home / "tokenizer.json").exists():
         home.mkdir(parents=True, exist_ok=True)
@@ -222,7 +221,7 @@ _PARTS = ("none", "unamplified", "poisson", "balanced", "split-2", "split-2-bare
 
 
 def _lora(rank: int, base: Path = BASE, **options: str) -> Sections:
-    # Public factors lie where inputs are large: their clients would overshoot with the scale of random ones.
+    # With the scale of random factors, frozen public ones had 39 % instead of 45 %.
     scale = 0.5 if options else 2
     return {
         "name": "transformers:GPT2LMHeadModel",

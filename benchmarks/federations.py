@@ -38,6 +38,7 @@ from fedamp.federation.scenario import Scenario
 from fedamp.report import style
 from fedamp.server.loop import ask
 from fedamp.server.setup import RunInputs, prepare
+from fedamp.strategies.private import PrivateStrategy
 
 RESULTS, IMAGES = Path("benchmarks/results/federations.jsonl"), Path("docs/images")
 SHIPPED = Path(__file__).parents[1] / "scenarios"
@@ -212,15 +213,24 @@ def diverged(runs: Sequence[Run], cell: Cell, rate: int) -> bool:
     return any(run.rate == rate and run.score < max(run.score for run in of_cell) / 2 for run in of_cell)
 
 
+def played(strategy: PrivateStrategy) -> int:
+    """Play all rounds here; how many clients have trained, all rounds added."""
+    clients = 0
+    with SerialGrid(CLIENT_APP) as grid:
+        for round_ in range(1, strategy.plan.scenario.rounds + 1):
+            total = ask(strategy, grid, round_)
+            clients += total.reported
+            strategy.release(round_, total)
+    return clients
+
+
 def train(prepared: RunInputs, tuning: bool) -> dict[bool, tuple[float, float]]:
     """Scores of the averaged and of the last model, by whether rates are chosen by these records.
 
     Where the loader's test records are both the validation and the test, one training tells both.
     """
     strategy = prepared.strategy(prepared.state)
-    with SerialGrid(CLIENT_APP) as grid:
-        for round_ in range(1, prepared.plan.scenario.rounds + 1):
-            strategy.release(round_, ask(strategy, grid, round_))
+    played(strategy)
     state = strategy.state
     records = {tuning: prepared.test}
     if len(prepared.validation[1]):

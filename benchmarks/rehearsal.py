@@ -27,16 +27,13 @@ from time import process_time
 import numpy as np
 import torch
 
-from benchmarks.federations import put_in
+from benchmarks.federations import played, put_in
 from benchmarks.peers.table import spread
 from benchmarks.training import fashion_mnist
 from benchmarks.workloads import records_of
 from fedamp.base.arrays import Arrays
-from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.simulation import SerialGrid
 from fedamp.federation import reader
 from fedamp.models.networks import build
-from fedamp.server.loop import ask
 from fedamp.server.setup import RunInputs, prepare
 
 RESULTS, PAGE = Path("benchmarks/results/rehearsal.jsonl"), Path("docs/federations.md")
@@ -74,12 +71,7 @@ def in_fedamp(inputs: RunInputs) -> Training:
     strategy = inputs.strategy(inputs.state)
 
     def train() -> tuple[Arrays, int]:
-        clients = 0
-        with SerialGrid(CLIENT_APP, "cpu") as grid:
-            for round_ in range(1, ROUNDS + 1):
-                total = ask(strategy, grid, round_)
-                clients += total.reported
-                strategy.release(round_, total)
+        clients = played(strategy)
         return strategy.state.parameters, clients
 
     return inputs.plan.noise_multiplier, train

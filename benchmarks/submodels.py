@@ -38,14 +38,11 @@ from benchmarks.federations import Bench, Cell, Run
 from fedamp import rng
 from fedamp.accounting import Allocation, Compose, Gaussian, Mechanism, Repeat, Submodels, calibrate
 from fedamp.base.arrays import State, Sums
-from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.simulation import SerialGrid
 from fedamp.federation import reader
 from fedamp.federation.losses import CrossEntropy
 from fedamp.federation.plan import make_plan, privacy_units
 from fedamp.models.units import Units
 from fedamp.noise import Deviations, Hidden, IndependentGaussian
-from fedamp.server.loop import ask
 from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.pipeline import ServerState
 
@@ -280,9 +277,7 @@ class InTurn(IndependentGaussian):
 def trained(prepared: RunInputs, state: ServerState) -> tuple[ServerState, tuple[float, float]]:
     """The last state, and the scores of the averaged and of the last model."""
     strategy = prepared.strategy(state)
-    with SerialGrid(CLIENT_APP) as grid:
-        for round_ in range(1, prepared.plan.scenario.rounds + 1):
-            strategy.release(round_, ask(strategy, grid, round_))
+    federations.played(strategy)
     state = strategy.state
     return state, (prepared.evaluate(state.model).score, prepared.evaluate(state.parameters).score)
 

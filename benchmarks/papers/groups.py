@@ -16,15 +16,16 @@ from benchmarks.papers.groups_substituted import figure_3, figure_6, figure_7, w
 from benchmarks.papers.record import Figure, Row
 from fedamp.accounting import (
     Gaussian,
+    Group,
     Mechanism,
     Poisson,
     RandomisedResponse,
     Repeat,
+    answers,
     epsilon_from_rdp,
     group,
 )
-from fedamp.accounting.arithmetic import crossing
-from fedamp.accounting.convolve import DEFAULT_POINTS
+from fedamp.accounting.bounds import EpsilonAt
 
 PAPER = "Schuchardt et al. 2024"
 DELTA = 1e-5
@@ -66,14 +67,7 @@ def _one_person(noise: float, rate: float, order: float) -> float:
 
 def by_property(person: Mechanism, size: int, delta: float) -> float:
     """Epsilon by the plain group property (Mironov 2017, Corollary 4), where ``Group`` takes an exact rule."""
-
-    def delta_at(epsilon: float) -> float:
-        if epsilon == 0:
-            return min(1.0, size * person.delta(0, points=DEFAULT_POINTS).upper)
-        factor = np.log(-np.expm1(-epsilon)) - np.log(-np.expm1(-epsilon / size)) + epsilon * (1 - 1 / size)
-        return min(1.0, person.delta(epsilon / size, points=DEFAULT_POINTS).upper * np.exp(min(factor, 700.0)))
-
-    return crossing(delta_at, delta, 1e4, 1e-4)[1]
+    return answers.group_property(Group(person, size), EpsilonAt(delta)).upper
 
 
 def households(_: Path) -> Sequence[Row]:

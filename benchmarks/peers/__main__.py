@@ -22,19 +22,19 @@ Flower runs in fedamp's environment.
 """
 
 import argparse
-import os
 from pathlib import Path
 
 from benchmarks import leaderboard
 from benchmarks.federation_tasks import folders
 from benchmarks.peers.bench import EPSILONS, PEERS, RESULTS, Bench, entry, measure
 from benchmarks.peers.table import put_table
+from fedamp.data.table import cache_folder
 
 
 def main() -> None:
     """Measure what is missing, and show the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    home = Path(os.environ.get("FEDAMP_CACHE", Path.home() / ".cache" / "fedamp")) / "peers"
+    home = cache_folder() / "peers"
     parser.add_argument("--environments", type=Path, default=home, help=f"folder of the peers' environments ({home})")
     parser.add_argument("--only", default="", help="peers with this in their name")
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)

@@ -75,9 +75,15 @@ def by_more_rounds(event: events.AllocationPrefix | events.CappedPoisson, questi
 
 @answer_by_law.register
 def by_group_property(event: events.Group, question: Question) -> Bounds:
+    """The property (Mironov 2017, Corollary 4) or, if it is smaller, a bound with choices revealed; no lower end."""
+    generic = group_property(event, question)
+    others = [question.ask(bound, points=question.points) for bound in theorems.other_bounds(event)]
+    return min(generic, *others, key=attrgetter("upper")) if others else generic
+
+
+def group_property(event: events.Group, question: Question) -> Bounds:
     """K people are K changes of one: delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1)
-    (Mironov 2017, Corollary 4); or, if it is smaller, a bound with choices revealed. Answers have no lower end. A grid
-    finer than the default hardly helps.
+    (Mironov 2017, Corollary 4). A grid finer than the default hardly helps.
     """
     points = DEFAULT_POINTS if question.points is None else question.points
 
@@ -89,13 +95,9 @@ def by_group_property(event: events.Group, question: Question) -> Bounds:
         return Bounds(0.0, upper, part.origin.within(Method.GROUP_PROPERTY))
 
     if isinstance(question, DeltaAt):
-        generic = delta_at(question.epsilon)
-    else:
-        upper = crossing(lambda epsilon: delta_at(epsilon).upper, question.delta, 1e4, 1e-4)[1]
-        origin = delta_at(upper).origin if upper < math.inf else Method.GROUP_PROPERTY_ALONE.of()
-        generic = Bounds(0.0, upper, origin)
-    others = [question.ask(bound, points=question.points) for bound in theorems.other_bounds(event)]
-    return min(generic, *others, key=attrgetter("upper")) if others else generic
+        return delta_at(question.epsilon)
+    upper = crossing(lambda epsilon: delta_at(epsilon).upper, question.delta, 1e4, 1e-4)[1]
+    return Bounds(0.0, upper, delta_at(upper).origin if upper < math.inf else Method.GROUP_PROPERTY_ALONE.of())
 
 
 def _log_factor(epsilon: float, size: int) -> float:
@@ -198,9 +200,8 @@ def _without_sampling(event: Mechanism, question: Question) -> Bounds:
     if mixes:
         origin = origin._replace(unmixed=True)
     wide = shown.lower < 0.99 * upper and (by_law.upper == question.unknown or 0 < by_law.lower < 0.99 * upper)
-    if event.is_private and (
-        mixes or wide or event.contains(events.WithoutReplacement)
-    ):  # elsewhere they are not smaller
+    # Elsewhere they are not smaller.
+    if event.is_private and (mixes or wide or event.contains(events.WithoutReplacement)):
         by_order = _by_renyi(event, question, more=not mixes)
         if by_order.value < upper:
             upper, origin = by_order.value, Method.RENYI.of(by_order.order, reason, CHECKED if mixes else "")
