@@ -332,12 +332,9 @@ def attained_in_hidden_rounds(
     if most == 1 or every:
         return event.with_parts(attained)
     if isinstance(event, events.Allocation) and event.k and (signal := signal_to_noise(event)) is not None:
-        noise = signal**-0.5
-        return (
-            events.Gaussian(noise, relation=event.relation or events.Relation.ZERO_OUT)
-            if 1e-50 <= noise <= 1e50
-            else events.NOTHING
-        )
+        if not 1e-50 <= (noise := signal**-0.5) <= 1e50:
+            return events.NOTHING
+        return events.Gaussian(noise, relation=event.relation or events.Relation.ZERO_OUT)
     first = participation(event.after(min(1, event.span)))
     if len(first.chances) < 2:
         return events.NOTHING
@@ -477,9 +474,8 @@ def largest_loss(event: Mechanism) -> Fraction:
             return size * largest_loss(inner)
         case events.RandomSelection():
             return max(map(largest_loss, event.used[0]))
-        case events.Poisson(inner, rate) if (
-            most := largest_loss(inner)
-        ) < 700:  # the remove direction is the larger one
+        # The remove direction is the larger one.
+        case events.Poisson(inner, rate) if (most := largest_loss(inner)) < 700:
             return Fraction(math.log1p(rate * math.expm1(float(most))) * (1 + 8 * UNIT * (1 + float(most))))
         case events.Hidden() if (plain := event.unamplified()) != event:
             return largest_loss(plain)
@@ -612,14 +608,13 @@ def participation(event: Mechanism) -> Participation:
 @participation.register(events.Allocation)
 @participation.register(events.AllocationPrefix)
 def rounds_of_allocation(event: events.Allocation | events.AllocationPrefix) -> Participation:
-    return _first_rounds(event.mechanism, np.eye(1, event.k + 1, event.k)[0], event.rounds, event.span)
+    return _first_rounds(event.mechanism, _exactly(event.k), event.rounds, event.span)
 
 
 @participation.register
 def rounds_of_capped_coins(event: events.CappedPoisson) -> Participation:
     if event.rate in (0.0, 1.0):
-        k = int(event.rate) * event.at_most
-        return _first_rounds(event.mechanism, np.eye(1, k + 1, k)[0], event.rounds, event.span)
+        return _first_rounds(event.mechanism, _exactly(int(event.rate) * event.at_most), event.rounds, event.span)
     h = np.arange(event.rounds + 1)
     logs = log_choose(event.rounds, h) + h * math.log(event.rate) + h[::-1] * math.log1p(-event.rate)
     chances = np.exp(logs)
@@ -636,6 +631,11 @@ def rounds_if_sampled(event: events.Poisson) -> Participation:
     chances = event.rate * np.array(inner.chances)
     chances[0] += 1 - event.rate
     return Participation(inner.mechanism, tuple(chances.tolist()), inner.rounds, inner.rounding + 4 * UNIT)
+
+
+def _exactly(k: int) -> Array:
+    """The chances of taking part in h = 0..k rounds, where it is k for certain."""
+    return np.append(np.zeros(k), 1.0)
 
 
 def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: int, off: float = 0.0) -> Participation:

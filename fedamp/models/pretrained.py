@@ -251,10 +251,12 @@ def _freeze_factors(network: nn.Module, trained: Factors, place: Path) -> None:
     """
     if trained not in get_args(Factors):
         raise ValueError(f"factors: {trained!r}; expected: {', '.join(get_args(Factors))}")
-    given = load_file(place) if trained != "both" and place.is_file() else {}
+    if trained == "both":
+        return
+    given = load_file(place) if place.is_file() else {}
     if trained == "middle" and not given:
         raise ValueError(f"factors: {place} is not there; fedamp.models.pretrained.write_factors makes it")
-    for path, layer in network.named_modules() if trained != "both" else ():
+    for path, layer in network.named_modules():
         if getattr(layer, "lora_embedding_A", None):
             raise ValueError(f"factors: {path} is no linear layer; expected: lora.target_modules that are")
         for adapter, first in [*getattr(layer, "lora_A", {}).items()]:
@@ -264,9 +266,9 @@ def _freeze_factors(network: nn.Module, trained: Factors, place: Path) -> None:
                 raise ValueError(f"factors: {path} is no linear layer, or {place} has none of rank {rank} for it")
             if given:
                 first.weight.data.copy_(before[:rank])
-                last.weight.data.copy_(behind[:, :rank] if trained == "middle" else last.weight)
             first.requires_grad_(False)
             if trained == "middle":
+                last.weight.data.copy_(behind[:, :rank])
                 last.requires_grad_(False)
                 layer.lora_A[adapter] = Middle(first.weight.detach())
 
