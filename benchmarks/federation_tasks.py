@@ -47,7 +47,7 @@ class Task:
         epsilons: budgets; the extreme ones are measured first.
         personal: whether parameters stay with their client: each client is tested with its own.
         validation: whether rates are chosen on a share of the loader's test records, which the test then leaves out.
-        shape: of made-up records that cost a device the same; None: the data themselves are loaded to tell that.
+        shape, classes: of made-up records that cost a device the same; no shape: the data are loaded to tell that.
         score: what is measured: at most 1, more is better.
     """
 
@@ -62,6 +62,7 @@ class Task:
     validation: bool = False
     score: str = "test accuracy"
     shape: tuple[int, ...] | None = None
+    classes: int = 10
 
 
 # --- Fashion-MNIST over 6,000 clients ---------------------------------------------------------------------------------
@@ -292,6 +293,7 @@ TASKS = {
         among(40, 4, {}, {}, (*_WHOLE, *_STILL)),
         (0.5, 1.0, 2.0, 4.0, 8.0),
         shape=(384,),
+        classes=20,
     ),
     "authors": Task(
         "next characters of 1,906 people and teams, an LSTM",

@@ -356,7 +356,9 @@ def on_made_up_records(task: str, scheme: str | None = None, seed: int = 1) -> R
     """A task's federation with the first model of a seed, on made-up records of the same shape if the task has one."""
     asked = TASKS[task]
     how = asked.schemes[scheme].sections if scheme else {}
-    data = {"name": "synthetic", "clients": asked.clients, "shape": asked.shape} if asked.shape else asked.data(False)
+    data = {"name": "synthetic", "clients": asked.clients, "shape": asked.shape, "classes": asked.classes}
+    if not asked.shape:
+        data = asked.data(False)
     raw = {**asked.federation, **{key: value for key, value in how.items() if key != "privacy"}, "data": data}
     if raw["check_in"]["scheme"] == "spaced":
         raw["check_in"] = {**raw["check_in"], "gap": 1}  # with correlated noise it follows from the bands
