@@ -16,7 +16,7 @@ from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from flwr.supercore.task_identity import TaskIdentity
 from torch.func import grad, vmap
 
-from benchmarks.peers.work import Job, Model, measure, serve
+from benchmarks.peers.work import Job, Model, measure, scores, serve
 
 
 class InProcess(Grid):
@@ -45,7 +45,8 @@ class InProcess(Grid):
         replies = []
         for place, message in enumerate(asked):
             arrays = ArrayRecord({name: model[name] + self._scale * value[place] for name, value in updates.items()})
-            content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": self._labels.shape[1]})})
+            # As many records for everybody: the strategy weights by them, which the wrapper's noise does not cover.
+            content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})})
             replies.append(Message(content, reply_to=message))
         self.sent = message.content["arrays"].count_bytes() + arrays.count_bytes()
         return replies
@@ -65,8 +66,7 @@ class InProcess(Grid):
 
 def local_update(job: Job, model: Any, inputs: Any, labels: Any) -> Any:
     def loss(values: Any) -> Any:
-        hidden = torch.relu(inputs @ values["hidden.0.weight"].T + values["hidden.0.bias"])
-        return torch.nn.functional.cross_entropy(hidden @ values["output.weight"].T + values["output.bias"], labels)
+        return torch.nn.functional.cross_entropy(scores(values, inputs, torch.relu), labels, ignore_index=-1)
 
     trained = model
     for _ in range(job.steps):

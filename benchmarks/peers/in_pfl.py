@@ -28,17 +28,19 @@ from benchmarks.peers.work import Job, Model, measure, serve
 
 
 class Network(torch.nn.Module):
-    """One hidden layer, with the loss and the metrics that pfl asks a model for."""
+    """One hidden layer or none, with the loss and the metrics that pfl asks a model for."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        width, inputs = model["hidden.0.weight"].shape
-        self.hidden = torch.nn.ModuleList([torch.nn.Linear(inputs, width)])
-        self.output = torch.nn.Linear(width, len(model["output.bias"]))
+        layers = {name: torch.nn.Linear(*value.shape[::-1]) for name, value in model.items() if value.ndim == 2}
+        self.output = layers.pop("output.weight")
+        self.hidden = torch.nn.ModuleList(layers.values())
         self.load_state_dict({name: torch.from_numpy(value) for name, value in model.items()})
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.output(torch.relu(self.hidden[0](inputs)))
+        for layer in self.hidden:
+            inputs = torch.relu(layer(inputs))
+        return self.output(inputs)
 
     def loss(self, inputs: torch.Tensor, labels: torch.Tensor, eval: bool = False) -> torch.Tensor:
         return torch.nn.functional.cross_entropy(self(inputs), labels)
@@ -104,6 +106,7 @@ def sensitivity(matrix: np.ndarray, apart: int) -> float:
 
 def train(job: Job, noise: float, round_done: Callable[[Model], None]) -> dict[str, Any]:
     inputs, labels = (torch.from_numpy(part) for part in job.partition())
+    own = labels >= 0
     network = Network(job.first_model())
     model = PyTorchModel(
         network,
@@ -116,7 +119,8 @@ def train(job: Job, noise: float, round_done: Callable[[Model], None]) -> dict[s
     said: dict[str, float]
     if job.scheme == "banded":
         # Clients in turn: the sampler that pfl advises, and the separation that the mechanism assumes.
-        cohort, member = job.cohort, get_user_sampler("minimize_reuse", list(range(job.clients)))
+        turns = np.random.default_rng(job.seed).permutation(job.clients).tolist()
+        cohort, member = job.cohort, get_user_sampler("minimize_reuse", turns)
         mechanism = BandedMatrixFactorizationMechanism(
             job.clip,
             job.rounds,
@@ -130,7 +134,8 @@ def train(job: Job, noise: float, round_done: Callable[[Model], None]) -> dict[s
         callbacks.append(cohort)
         mechanism, said = GaussianMechanism(job.clip, noise), {}
     users = FederatedDataset(
-        lambda client: Dataset(raw_data=[inputs[client], labels[client]], user_id=str(client)), member
+        lambda client: Dataset(raw_data=[part[client, own[client]] for part in (inputs, labels)], user_id=str(client)),
+        member,
     )
     FederatedAveraging().run(
         NNAlgorithmParams(

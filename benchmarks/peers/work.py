@@ -25,7 +25,7 @@ class Job:
         noise_multiplier: for a tool that calibrates nothing; None otherwise.
         rate: updates that all agree move the model by 2^rate in the whole run.
         seed: of the data's partition and all that is drawn; None: from the operating system.
-        data: folder with train.npz and test.npz.
+        data: folder with train.npz and test.npz: inputs x, labels y and, unless they are dealt, the client of each.
         model: npz with the first model.
         check_in_rate: chance of a client to be in a round; the expected cohort is this share of the clients.
         clip: largest norm of an update.
@@ -52,7 +52,7 @@ class Job:
     @property
     def cohort(self) -> int:
         """Expected clients of a round."""
-        return round(self.check_in_rate * self.clients)
+        return whole_cohort(self.check_in_rate, self.clients)
 
     @property
     def server_rate(self) -> float:
@@ -64,24 +64,45 @@ class Job:
             return {name: arrays[name] for name in arrays.files}
 
     def partition(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Inputs [clients, records, features] and labels [clients, records], dealt at random in equal shares."""
-        inputs, labels = _records(Path(self.data) / "train.npz")
-        records = len(labels) // self.clients
-        order = np.random.default_rng(self.seed).permutation(len(labels))[: records * self.clients]
-        return inputs[order].reshape(self.clients, records, -1), labels[order].reshape(self.clients, records)
+        """Inputs [clients, most records of one, features] and labels [clients, most records of one].
+
+        Records are dealt at random in equal shares unless each has a client. Shorter clients are padded: labels of -1.
+        """
+        inputs, labels, owners = _records(Path(self.data) / "train.npz")
+        if owners is None:
+            share = len(labels) // self.clients
+            order = np.random.default_rng(self.seed).permutation(len(labels))[: share * self.clients]
+            owners, inputs, labels = np.repeat(np.arange(self.clients), share), inputs[order], labels[order]
+        sizes = np.bincount(owners, minlength=self.clients)
+        own = np.arange(sizes.max()) < sizes[:, None]
+        padded = np.zeros((*own.shape, inputs.shape[1]), np.float32), np.full(own.shape, -1)
+        for place, values in zip(padded, (inputs, labels), strict=True):
+            place[own] = values[np.argsort(owners, kind="stable")]
+        return padded
 
     def accuracy(self, model: Model) -> float:
-        """Of a model with one hidden layer, on the test records."""
-        inputs, labels = _records(Path(self.data) / "test.npz")
-        hidden = np.maximum(inputs @ model["hidden.0.weight"].T + model["hidden.0.bias"], 0)
-        found = hidden @ model["output.weight"].T + model["output.bias"]
-        return float((found.argmax(1) == labels).mean())
+        """On the test records."""
+        inputs, labels, _ = _records(Path(self.data) / "test.npz")
+        return float((scores(model, inputs, lambda hidden: np.maximum(hidden, 0)).argmax(1) == labels).mean())
 
 
-def _records(file: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def whole_cohort(check_in_rate: float, clients: int) -> int:
+    """Rounded down: where all take part in turn, nobody is in more rounds than the rate says."""
+    return int(round(check_in_rate * clients, 6))
+
+
+def scores(model: Any, inputs: Any, relu: Callable[[Any], Any]) -> Any:
+    """Of the classes, [..., records, classes], by a linear layer behind a hidden one or none, in arrays of any tool."""
+    if "hidden.0.weight" in model:
+        inputs = relu(inputs @ model["hidden.0.weight"].T + model["hidden.0.bias"])
+    return inputs @ model["output.weight"].T + model["output.bias"]
+
+
+def _records(file: Path) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64] | None]:
     with np.load(file) as arrays:
         labels: NDArray[np.int64] = arrays["y"]
-        return arrays["x"].reshape(len(labels), -1).astype(np.float32), labels
+        owners = arrays["owner"] if "owner" in arrays.files else None
+        return arrays["x"].reshape(len(labels), -1).astype(np.float32), labels, owners
 
 
 class Average:
