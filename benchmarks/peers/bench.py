@@ -74,19 +74,21 @@ class Federation:
 
 @cache
 def features_of_people() -> dict[bool, Path]:
-    """The packages' features by fedamp's loader, which keeps them, and whose each is, as npz files."""
+    """The packages' features by fedamp's loader, and whose each is, as npz files, made once."""
     home = cache_folder() / "federations" / "features-of-people"
     result = {True: home / "tuning", False: home / "test"}
     for tuning, folder in result.items():
-        folder.mkdir(parents=True, exist_ok=True)
-        raw = {**TASKS["sections"].federation, "data": TASKS["sections"].data(tuning)}
-        dataset = reader.validate({**raw, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}).data.load(1, Path())
-        people = dataset.gather(np.arange(dataset.num_clients))
-        own = np.arange(people.labels.shape[1]) < people.sizes[:, None]
-        owners = np.repeat(np.arange(dataset.num_clients), people.sizes)
-        np.savez(folder / "train.npz", x=people.inputs[own], y=people.labels[own], owner=owners)
-        inputs, labels = dataset.test()
-        np.savez(folder / "test.npz", x=inputs, y=labels)
+        if not (folder / "test.npz").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            raw = {**TASKS["sections"].federation, "data": TASKS["sections"].data(tuning)}
+            scenario = reader.validate({**raw, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}, "sections")
+            dataset = scenario.data.load(1, Path())
+            people = dataset.gather(np.arange(dataset.num_clients))
+            own = np.arange(people.labels.shape[1]) < people.sizes[:, None]
+            owners = np.repeat(np.arange(dataset.num_clients), people.sizes)
+            np.savez(folder / "train.npz", x=people.inputs[own], y=people.labels[own], owner=owners)
+            inputs, labels = dataset.test()
+            np.savez(folder / "test.npz", x=inputs, y=labels)
     return result
 
 
