@@ -18,8 +18,9 @@ import pytest
 import yaml
 
 from fedamp.federation import messages, reader
+from fedamp.runs.folder import existing_folder
 from fedamp.server.launch import how_to_resume
-from tests.federations import write_small
+from tests.federations import small, write_small
 
 COMMAND = [sys.executable, "-m", "fedamp"]
 SHORT = ("rounds=2", "check_in.k=1")
@@ -95,6 +96,17 @@ def test_runs_never_overwrite_a_folder_and_are_numbered_without_out(fedamp, fini
     (tmp_path / "runs" / "small").mkdir(parents=True)
     answer = fedamp("run", write_small(tmp_path, "rounds=1", "check_in.k=1"))
     assert answer.out.splitlines()[-1] == "run folder: runs/small-2"
+
+
+def test_the_run_to_resume_is_the_newest_of_its_scenario(tmp_path, monkeypatch):
+    """``runs/a-2`` may be the second run of ``a``, or the first of ``a-2``."""
+    monkeypatch.chdir(tmp_path)
+    for when, (folder, name) in enumerate({"a": "a", "a-2": "a", "a-3": "a-3", "a-more": "a-more"}.items()):
+        (path := tmp_path / "runs" / folder).mkdir(parents=True)
+        (path / "scenario.yaml").write_text(small(f"name={name}").to_yaml())
+        os.utime(path, (when, when))
+    assert existing_folder(None, "a").path == Path("runs/a-2")
+    assert existing_folder(None, "a-3").path == Path("runs/a-3")
 
 
 def test_an_unexpected_failure_is_one_line_and_its_traceback_is_in_a_log(fedamp, tmp_path, monkeypatch):

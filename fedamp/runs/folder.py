@@ -129,14 +129,21 @@ def holds_no_run(folder: Path) -> bool:
 def existing_folder(out: Path | None, name: str) -> RunFolder:
     """The folder of a run to resume: ``out``, or the newest ``runs/NAME*``; RunFolderError: none, or a link in it."""
     if out is None:
-        found = [path for path in RUNS.glob(f"{name}*") if (path / "scenario.yaml").is_file()]
+        found = [file for file in RUNS.glob(f"{name}*/scenario.yaml") if _is_of(name, file)]
         if not found:
             raise RunFolderError(f"{RUNS}: no run of {name} to resume; name its folder with --out")
-        out = max(found, key=lambda path: path.stat().st_mtime)
+        out = max((file.parent for file in found), key=lambda path: path.stat().st_mtime)
     if not (out / "scenario.yaml").is_file():
         raise RunFolderError(f"{out}: not a run folder (no scenario.yaml)")
     _refuse_links(out)
     return RunFolder(out)
+
+
+def _is_of(name: str, file: Path) -> bool:
+    """Whether a run's scenario has this name: ``runs/a-2`` is the second run of ``a``, or the first of ``a-2``."""
+    with suppress(OSError, ValueError):
+        return read_regular(file).decode().partition("\n")[0] in (f"name: {name}", f"name: '{name}'")
+    return False
 
 
 def _refuse_links(folder: Path) -> None:
