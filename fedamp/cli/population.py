@@ -23,7 +23,8 @@ def _people(data: str | None, people: Path | None) -> list[tuple[str, str]]:
     if people is None:
         return [(name, name) for name in load_scenario(str(data), []).data.unit_names(Path())]
     try:
-        rows = [row for row in csv.reader(people.read_text(encoding="utf-8").splitlines(), strict=True) if row]
+        with people.open(encoding="utf-8-sig", newline="") as file:  # Excel begins with a mark
+            rows = list(filter(None, csv.reader(file, strict=True, skipinitialspace=True)))
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{people}: cannot be read ({error})") from None
     for number, row in enumerate(rows, start=1):

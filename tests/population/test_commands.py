@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from fedamp.population.store import Population
 from tests.population.test_account import SCENARIO, Opened
 
 
@@ -36,12 +37,14 @@ def test_what_is_spent_is_shown_and_told_to_whom(fedamp, made, tmp_path):
     assert "% left" in text
 
 
-def test_people_are_added_from_a_list(fedamp, made, tmp_path):
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "as a spreadsheet writes it"])
+def test_people_are_added_from_a_list(fedamp, made, tmp_path, mark):
     people = tmp_path / "more.csv"
-    people.write_text("x1,xenia\nx2,xenia\nyves\n")
+    people.write_bytes(f'{mark}x1,xenia\r\nx2, xenia\r\n\r\n"y\n1","yves"\r\n'.encode())
     answer = fedamp("population", "add", made, "--people", people, "--epsilon", 2)
     assert answer.status == 0
     assert answer.out.startswith("32 people")
+    assert Population(made).owners(["x1", "x2", "y\n1"]).tolist() == [30, 30, 31]
     assert fedamp("population", "history", made, "xenia").status == 0
     again = fedamp("population", "add", made, "--people", people, "--epsilon", 2)
     assert again.status == 2
