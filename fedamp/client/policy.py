@@ -12,6 +12,7 @@ from fedamp.base.record import Record, one_line
 from fedamp.client import configuration
 from fedamp.client.task import ClientTask
 from fedamp.errors import DeploymentError
+from fedamp.federation.reader import Loader
 
 KEY = "policy"  # of a node's configuration
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -37,12 +38,12 @@ class Policy(Record):
     def read(cls, file: Path) -> Self:
         """DeploymentError: it cannot be read, or a key is wrong; then the node takes no part."""
         try:
-            return cls.model_validate(yaml.safe_load(file.read_text()) or {}, strict=True)
+            return cls.model_validate(yaml.load(file.read_text(), Loader) or {}, strict=True)
         except ValidationError as error:
             reason: object = one_line(error)
         except OSError as error:
             reason = error.strerror
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
             reason = " ".join(str(error).split())
         expected = "tasks, by name, least_people, metrics and population"
         raise DeploymentError(f"{file.name}: {reason}; expected: {expected}") from None

@@ -69,7 +69,7 @@ def key_and_value(text: str, several: bool = False) -> tuple[str, Any]:
     if not separator or not all(path.strip().split(".")):
         raise ScenarioError(f"--set {text}: expected: key.path=value, e.g. privacy.epsilon=2")
     try:
-        return path.strip(), yaml.load(f"[{value}]" if several else value, Loader=_Loader)
+        return path.strip(), yaml.load(f"[{value}]" if several else value, Loader=Loader)
     except (yaml.YAMLError, RecursionError, ValueError):
         raise ScenarioError(printable(f"--set {text}: the value is not valid YAML")) from None
 
@@ -187,8 +187,8 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice instead of silently keeping the last.
+class Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key written twice instead of silently keeping the last; of all files that people write.
 
     Attributes:
         lines: the line of every key that was read, by its path.
@@ -226,13 +226,13 @@ _PLAIN = {
     "float": r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?|\.(?:inf|Inf|INF))"
     r"|\.(?:nan|NaN|NAN)",
 }
-_Loader.yaml_implicit_resolvers = {
+Loader.yaml_implicit_resolvers = {
     first: kept
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     if (kept := [each for each in resolvers if each[0].rpartition(":")[2] not in {*_PLAIN, "timestamp"}])
 }
 for _kind, _form in _PLAIN.items():
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), list("-+.0123456789tTfF"))
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), list("-+.0123456789tTfF"))
 
 
 def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[str]:
@@ -280,7 +280,7 @@ def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
             content = stream.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
             raise ScenarioError(f"{file}: larger than {LARGEST_FILE // 10**6} MB; expected: a YAML file")
-        loader = _Loader(content.decode())
+        loader = Loader(content.decode())
         return loader.get_single_data(), loader.lines
     except UnicodeDecodeError:
         raise ScenarioError(f"{file}: not a text file in UTF-8; expected: a YAML file") from None

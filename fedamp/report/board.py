@@ -18,6 +18,7 @@ from fedamp.base.numbers import at_most, power
 from fedamp.base.record import one_line
 from fedamp.base.section import Section
 from fedamp.errors import InputError
+from fedamp.federation.reader import Loader
 from fedamp.report import words
 from fedamp.report.page import interpretation
 from fedamp.runs.run import Run
@@ -59,10 +60,10 @@ def read_about(file: Path) -> About:
         if not file.exists():
             write_atomically(file, form().encode(), durable=False)
             raise InputError(f"{file}: is new and empty; expected: each of its keys filled in, then the same command")
-        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+        raw = yaml.load(file.read_text(encoding="utf-8"), Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read or written ({error})") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{file}: no YAML ({' '.join(str(error).split())})") from None
     try:
         return About.model_validate(raw if isinstance(raw, dict) else {})
