@@ -18,13 +18,13 @@ from fedamp.accounting import Bounds, Compose, Repeat, calibrate
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.version import version
-from fedamp.errors import FedampError, ScenarioError
+from fedamp.errors import FedampError, RunFolderError, ScenarioError
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.population.account import check_room
 from fedamp.runs.folder import read_summary
 from fedamp.runs.records import Bracket
-from fedamp.studies.sweep import Settings, Sweep, Watcher, checked, points, sweep
+from fedamp.studies.sweep import RUNS, Settings, Sweep, Watcher, checked, folder_name, points, sweep
 
 TUNED = Path("tuned")
 FILE, CHOSEN = "tune.json", "chosen.yaml"
@@ -122,6 +122,10 @@ def tune(
     base, scenarios = load({}), [load(each) for each in settings]
     plan = _checked(base, scenarios, lists, share)
     noise, folder = split(plan, len(settings), share), out or TUNED / base.name
+    trials_there = {ledger.parent.name for ledger in (folder / RUNS).glob("*/ledger.json")}
+    if others := sorted(trials_there - {folder_name(each, lists) for each in settings}):
+        found = f"{folder}: it holds a trial of another grid, {others[0]}, whose cost would not be counted"
+        raise RunFolderError(f"{found}; expected: another folder with --out, and fedamp total of both")
     asked = [_with_noise(each, noise.noise) for each in scenarios]
     tried, run = make_plan(_trial(base, noise), plan.units), make_plan(asked[0], plan.units)
     for each, multiplier in ((tried, noise.trial_noise), (run, noise.noise)):

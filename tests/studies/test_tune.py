@@ -86,6 +86,9 @@ def test_it_is_resumed_and_plays_no_trial_twice(tuned, monkeypatch):
     assert (again.folder / FILE).read_bytes() == record
     with pytest.raises(InputError, match="a run of another scenario"):  # more trials have other noise
         fedamp.tune(scenario(), {"server.learning_rate": [0.01, 1.0, 2.0]}, tuned.folder, jobs=1)
+    with pytest.raises(InputError, match="a trial of another grid, server"):
+        fedamp.tune(scenario(), {"server.learning_rate": [0.01, 2.0]}, tuned.folder, jobs=1)
+    assert everything_in(tuned.folder) == [*before]
 
 
 def test_a_population_pays_for_all_of_it_or_nothing_starts(tmp_path, monkeypatch):
