@@ -80,7 +80,8 @@ def check(
     from fedamp.server.preflight import preflight, refuse  # torch takes a while, and nothing above needs it
     from fedamp.server.setup import prepare
 
-    sizes, untrainable = _sizes(asked) if private else (None, 0)
+    counted = _sizes(asked) if private else None
+    sizes = None if counted is None or counted[1].all() else counted[0][~counted[1]]
     prepared = None if foreign else prepare(asked, planned=plan)
     checks = preflight(plan, prepared, thorough=True, sizes=sizes)
     if prepared is not None and asked.federation.hosted:
@@ -88,8 +89,9 @@ def check(
     if foreign:
         named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
         checks.append(Check("code", "caution", f"{named} was not tried, because that runs it; add --import to try it"))
-    if untrainable:
-        checks.append(Check("untrainable", "caution", f"{untrainable} clients cannot train: {WRONG_RECORDS}"))
+    if counted is not None and (wrong := counted[1]).any():
+        found = f"{wrong.sum():,} of {len(wrong):,} clients cannot train: {WRONG_RECORDS}"
+        checks.append(Check("untrainable", "fail" if wrong.all() else "caution", found))
     seen = "; with counts of private records" if private else ""
     title = printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds{seen}")
     print_answer(checks_json(checks) | {"private": private}, as_json, lambda answer: tables.checks_table(title, answer))
@@ -97,15 +99,15 @@ def check(
     judge(checks)
 
 
-def _sizes(asked: "Scenario") -> "tuple[NDArray[np.int64], int]":
-    """Number of records of each client that is here, and how many clients cannot train."""
+def _sizes(asked: "Scenario") -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
+    """Number of records of each client that is here, and which of them cannot train."""
     import numpy as np
 
     from fedamp.federation.losses import records_of
 
     dataset = records_of(asked)
     here = np.arange(dataset.num_clients) if dataset.hosted is None else dataset.hosted
-    return dataset.sizes(here), int(dataset.cannot_train(here).sum())
+    return dataset.sizes(here), dataset.cannot_train(here)
 
 
 def explain(

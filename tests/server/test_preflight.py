@@ -134,10 +134,29 @@ def test_only_a_private_check_counts_records_and_it_says_so(fedamp, tmp_path):
     assert json.loads(private.out)["private"]
     assert empty["found"].startswith("0%: 40 clients have 40 records; half have at most 1 ")
     assert "with counts of private records" in " ".join(fedamp("check", scenario, "--private").out.split())
+    np.savez(tmp_path / "train.npz", x=np.eye(40), y=np.full(40, 2))
+    assert "hopeless: untrainable: 40 of 40 clients cannot train: " in fedamp("check", scenario, "--private").err
     many = ("--set", "data={name: digits, clients: 100000, partition: {scheme: dirichlet, alpha: 1}}")
     refused = fedamp("check", "digits", "--private", *many, "--set", POISSON, "--set", "privacy.epsilon=1")
     assert refused.status == 2
     assert re.search(r"hopeless: empty clients: 99%: .*; expected: at most 0.05", refused.err)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "found"),
+    [
+        ("hosts: {a: 0-29, b: 30-59}", None),
+        (
+            "hosts: {a: 0-29, b: 31-60}, nodes: 3",
+            "1 of 60 units live on no node, and count as zero; 1 ids are of no unit",
+        ),
+        ("hosts: {a: 0-29, b: 30-59}, nodes: 3", "federation.nodes waits for 3 of 2 nodes"),
+    ],
+)
+def test_the_hosts_of_a_deployment_are_compared_with_its_units(hosts, found):
+    checks = preflight(make_plan(small(f"federation={{{hosts}}}"), 60))
+    [check] = [check for check in checks if check.name == "hosts"]
+    assert check.passed if found is None else found in check.found
 
 
 def test_without_noise_there_is_nothing_to_compare_it_with(fedamp, tmp_path):
