@@ -25,7 +25,7 @@ from fedamp.data.form import CLASSES, CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import MOST, Table, distinct
 from fedamp.data.transforms import Standardise, Transforms, transformed
-from fedamp.errors import DataError, one_line
+from fedamp.errors import DataError, log, one_line
 
 Shape = tuple[Count, ...] | None
 Scale = Annotated[
@@ -470,10 +470,13 @@ class StoredData(DataSection):
             names, owners = distinct(column)
             return owners[training.numbers], len(names)
         if column.dtype.kind in "iuf":
-            hosted = np.isin(column, federation.hosted)
-            return np.where(hosted, column, -1).astype(np.int64), federation.clients
-        ids = {str(client): client for client in federation.hosted}
-        owners = np.array([ids.get(str(value), -1) for value in column.tolist()], dtype=np.int64)
+            owners = np.where(np.isin(column, federation.hosted), column, -1).astype(np.int64)
+        else:
+            ids = {str(client): client for client in federation.hosted}
+            owners = np.array([ids.get(str(value), -1) for value in column.tolist()], dtype=np.int64)
+        if nobodys := int((owners < 0).sum()):  # for the node's owner, in its own log
+            found = "%s: %d of %d records are of no client that is hosted here, and train nothing"
+            log.warning(found, training.table.source, nobodys, len(owners))
         return owners, federation.clients
 
 
