@@ -127,7 +127,8 @@ def examine_site(name: str) -> list[Check]:
 
     follow, records = f"fedamp enroll {name} --admission {name}.admission", Path("data")
     checks = [_private(Path(name), f"fedamp enroll {name}"), _there("authority", Path("ca.crt"), follow)]
-    known = re.fullmatch(r"SUPERLINK=(\S+)\s*", Path("node.conf").read_text()) if Path("node.conf").exists() else None
+    told = Path("node.conf").read_text(errors="replace") if Path("node.conf").exists() else ""
+    known = re.fullmatch(r"SUPERLINK=(\S+)\s*", told)
     checks.append(_check("server", known is not None, known[1] if known else "node.conf names none", follow))
     told = "docs/data.md tells the files of a machine with its own clients"
     found = list(records.glob("train*")) and (records / "federation.json").exists()

@@ -179,7 +179,8 @@ def admit(
         request.check()
     if len({request.name for request in found}) < len(found):
         raise DeploymentError("two requests have one name; expected: a name for each node")
-    told = authority.read_text() if found else ""
+    told = authority.read_text(errors="replace") if found else ""
+    fingerprint = _fingerprint_of(told) if found else ""  # before anybody is registered
     agreed = None if agreement is None else agreement.read_text()
     given = {"address": address, "authority": told, "agreement": agreed}
     answers = [_made(Admission, name=request.name, key=request.key, **given) for request in found]
@@ -204,7 +205,7 @@ def admit(
         answer.write(file.with_suffix(".admission"))
         print_paths("for the node", f"{file.with_suffix('.admission')} ({_fingerprint(request.key)})")
     if found:
-        print_paths("with the authority", _fingerprint_of(told))
+        print_paths("with the authority", fingerprint)
 
 
 def agreement(
@@ -257,8 +258,11 @@ def public_key(file: Path) -> str:
 
 
 def _public_half(file: Path) -> str:
-    """The public half of a private key."""
-    return _written(load_ssh_private_key(file.read_bytes(), None).public_key())
+    """The public half of a private key; DeploymentError: it cannot be read."""
+    try:
+        return _written(load_ssh_private_key(file.read_bytes(), None).public_key())
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise DeploymentError(f"{file}: not a node's key; expected: as enroll wrote it, without a password") from None
 
 
 def _follow(found: Admission, key: Path, following: Path) -> None:

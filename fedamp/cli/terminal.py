@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedamp.report.comparison import Published
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+WRONG_PATH = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 # Options of older versions, and what stands in their place.
 REMOVED = {
     "--canaries": "expected: --set privacy.canaries=NUMBER",
@@ -194,7 +195,7 @@ def _status_of(app: Typer) -> int:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (words := missing(error.name)):
             return _fail(f"error: {words}", InputError.exit_code)
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, OSError) and (error.errno in FULL or (error.filename and error.errno in WRONG_PATH)):
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (as above)
             return _fail(f"error: {error.filename or 'standard output'}: {error.strerror}", InputError.exit_code)
         reason = next(iter(str(error).splitlines()), "")

@@ -184,8 +184,12 @@ def test_a_key_is_renewed_and_revoked_by_name_on_a_real_superlink(federation):
 def test_without_a_superlink_nothing_is_written(tmp_path):
     request = enroll(tmp_path)
     membership.certify("127.0.0.1", tmp_path / "keys")
-    before = sorted(tmp_path.rglob("*"))
     admit = partial(membership.admit, authority=Path("keys/ca.crt"), agreement=None, nodes=Path("nodes.json"))
+    (tmp_path / "der.crt").write_bytes(b"\x30\x82")
+    before = sorted(tmp_path.rglob("*"))
+    other = partial(admit, authority=Path("der.crt"))
+    with chdir(tmp_path), pytest.raises(DeploymentError, match="the authority's certificate cannot be read; expected"):
+        other([request], "127.0.0.1:1", superlink="nowhere", renew=False, revoke=[])
     with chdir(tmp_path), pytest.raises(DeploymentError, match="admission: address: String should match pattern"):
         admit([request], "fl.example.org", superlink="nowhere", renew=False, revoke=[])
     with chdir(tmp_path), pytest.raises(DeploymentError, match=r"flwr supernode list: .*; is the SuperLink running"):
