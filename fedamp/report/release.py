@@ -68,7 +68,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
     found = read_run(run)
     if wrong := complaint(found.verify()):
         raise RunFolderError(f"{run}: {wrong}")
-    out = out or run.with_name(f"{run.resolve().name}-release")
+    out = _named(out) if out else _named(run).with_name(f"{run.resolve().name}-release")
     archive = out.with_name(f"{out.name}.zip")
     papers = out.with_name(f"{out.name}-papers")
     answers = board.read_about(about) if about else None
@@ -101,12 +101,17 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
         writing.replace(out)
         packed.replace(archive)
     except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
+        raise InputError(f"{error.filename or out}: cannot be read or written ({error.strerror})") from None
     finally:
         shutil.rmtree(writing, ignore_errors=True)
         with suppress(OSError):
             packed.unlink()
     return Release(out, archive, public_key, board.write_papers(found, answers, papers) if answers else None)
+
+
+def _named(path: Path) -> Path:
+    """The path with its own name, which ``.`` and ``..`` have not."""
+    return path.resolve() if path.name in ("", "..") else path
 
 
 def public(scenario: Scenario, plan: Plan) -> dict[str, Any]:

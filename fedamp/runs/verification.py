@@ -111,6 +111,8 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         yield Check("scenario", "caution", f"{files.scenario.name} is not here: {UNCHECKED} were not checked")
     if files.model.is_file():
         yield model_check(ledger, files)
+    elif files.model.name in (ledger.files or ()):
+        yield Check("model", "caution", f"{files.model.name} is not here, and was not compared with the last release")
 
 
 def evaluation_check(ledger: LedgerRecord) -> Check:

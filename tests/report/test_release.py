@@ -268,6 +268,14 @@ def test_the_commands_and_the_verifier_that_needs_nothing_else(run, tmp_path, ho
     assert "guarantee: epsilon" in done.stdout
 
 
+def test_a_run_is_released_from_within_its_folder(run, tmp_path, home, fedamp, monkeypatch):
+    shutil.copytree(run, tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine")
+    assert fedamp("release", ".").status == 0
+    assert (tmp_path / "mine-release.zip").is_file()
+    assert "exists already" in fedamp("release", ".", "--out", ".").err
+
+
 def test_a_run_that_has_ended_keeps_no_secret_seed_and_no_checkpoint(run, tmp_path):
     assert not (run / "seed.secret").exists()
     assert not (run / "checkpoint").exists()

@@ -289,6 +289,17 @@ def test_a_number_that_is_too_large_is_said_and_harmless(run):
     assert "computed again it is less" in check.found
 
 
+def test_a_model_that_is_gone_is_told_and_cannot_be_released(fedamp, run, tmp_path):
+    (run / "model.safetensors").unlink()
+    answer = fedamp("verify", run)
+    assert answer.status == 0
+    assert "; model: model.safetensors is not here" in answer.err
+    answer = fedamp("release", run, "--out", tmp_path / "out", "--key", tmp_path / "key")
+    assert answer.status == 2
+    assert answer.err.startswith(f"error: {run}/model.safetensors: cannot be read or written (No such file")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_command_says_in_one_line_what_differs(fedamp, run):
     answer = fedamp("verify", run)
     assert answer.status == 0
