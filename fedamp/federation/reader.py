@@ -26,6 +26,7 @@ from fedamp.models.custom import is_import_path
 
 LARGEST = 100_000  # values
 LARGEST_FILE = 10**7  # bytes
+MOST_COUNTED, MOST_MEASURED = 10**15, 1e50  # of what anything can have, and of any size
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
 SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fedamp" / "scenarios"
@@ -144,8 +145,7 @@ def validate(
     except (ValueError, ModelError) as error:
         key, words = "", str(error)
     else:
-        key = next(_mistaken(raw, scenario), "")
-        words = "expected: true or false for a choice, and a number for a number"
+        key, words = next(_mistaken(raw, scenario), ("", ""))
         if not key:
             return scenario
     if key in (said or {}):
@@ -235,8 +235,10 @@ for _kind, _form in _PLAIN.items():
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), list("-+.0123456789tTfF"))
 
 
-def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[str]:
-    """Keys with a truth where a number or text stands, or the other way: it would be converted without a word."""
+def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Keys, and what is expected: a truth where a number or text stands, or the other way, would be converted without a
+    word; and numbers whose squares, or arrays of that size, would overflow.
+    """
     if isinstance(raw, dict) and isinstance(read, BaseModel):
         for key, value in raw.items():
             yield from _mistaken(value, getattr(read, key, None), f"{path}.{key}".lstrip("."))
@@ -244,7 +246,11 @@ def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[str]:
         for value, each in zip(raw, read, strict=False):
             yield from _mistaken(value, each, path)
     elif all(isinstance(each, bool | int | float | str) for each in (raw, read)):
-        yield from [path] * (isinstance(raw, bool) != isinstance(read, bool))
+        if isinstance(raw, bool) != isinstance(read, bool):
+            yield path, "expected: true or false for a choice, and a number for a number"
+        most = MOST_COUNTED if isinstance(read, int) else MOST_MEASURED
+        if isinstance(read, int | float) and read > most and not path.endswith("seed"):
+            yield path, f"got {read:g}; expected: at most {most:g}"
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:

@@ -61,7 +61,7 @@ class Privacy(Section):
     amplification: bool = Field(
         True, description="false: charge (and calibrate) as if no randomness were hidden, for comparison"
     )
-    group_size: Count = Field(1, description="number of units protected together")
+    group_size: Count = Field(1, le=1000, description="number of units protected together")
     noise: AnyNoise = IndependentNoise()
     population: str | None = Field(
         None,

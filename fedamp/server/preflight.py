@@ -132,7 +132,8 @@ def _of_plan(plan: Plan) -> Iterator[Check]:
 def _hosts(plan: Plan) -> Check:
     """Whether each unit lives on a node, and whether the nodes that are waited for can come."""
     federation, units = plan.scenario.federation, plan.units
-    there = sum(members(np.arange(units), ranges(text)).sum() for text in dict(federation.hosts or ()).values())
+    hosts = federation.hosts if isinstance(federation.hosts, dict) else {}
+    there = sum(members(np.arange(units), ranges(text)).sum() for text in hosts.values())
     strange, nodes = sum(federation.hosted.values()) - there, len(federation.hosted)
     wrong = [f"{units - there:,} of {units:,} units live on no node, and count as zero"] * bool(units - there)
     wrong += [f"{strange:,} ids are of no unit; expected: 0-{units - 1}"] * bool(strange)
