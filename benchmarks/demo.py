@@ -4,15 +4,14 @@ python -m benchmarks.demo
 """
 
 import json
-import re
 import statistics
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import fedamp
+from benchmarks.finished import ROOT
+from benchmarks.pages import put_in
 
-ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results" / "demo.json"
 RUNS = 20
 
@@ -31,8 +30,7 @@ def main() -> None:
             assert run.accuracy is not None
             found.append(run.accuracy)
     RESULTS.write_text(json.dumps(found) + "\n")
-    line = told(found)
-    PAGE.write_text(re.sub(r"(?s)(<!-- demo -->\n).*?(\n<!-- end -->)", rf"\g<1>{line}\g<2>", PAGE.read_text()))
+    put_in(PAGE, "demo", told(found))
 
 
 if __name__ == "__main__":

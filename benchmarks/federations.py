@@ -14,7 +14,6 @@ extract of them in the README, and two pictures in ``docs/images``. The tasks ar
 import argparse
 import json
 import math
-import re
 import sys
 import tempfile
 from collections import defaultdict
@@ -28,6 +27,7 @@ import numpy as np
 
 import fedamp
 from benchmarks.federation_tasks import BUDGETS, DELTA, SCHEMES, TASKS, Scheme, Sections
+from benchmarks.pages import put_in
 from benchmarks.training import best_power
 from fedamp.base.numbers import amount_of_bytes, at_most
 from fedamp.engines.engines import CLIENT_APP
@@ -369,14 +369,14 @@ def on_made_up_records(task: str, scheme: str | None = None, seed: int = 1) -> R
 def put_tables(runs: list[Run]) -> None:
     """All tables, each in its place."""
     page = Path("docs/federations.md")
-    put_in(Path("README.md"), "sections, short", table(runs, "sections", SHORT, README_BUDGETS))
-    put_in(Path("README.md"), "worth", worth(runs))
+    put_in(Path("README.md"), "federations: sections, short", table(runs, "sections", SHORT, README_BUDGETS))
+    put_in(Path("README.md"), "federations: worth", worth(runs))
     for task in TASKS:
-        if task != "frontier":
+        if task not in ("frontier", "authors"):  # a picture shows the one, and results alone hold the other
             budgets = SHORT_BUDGETS if TASKS[task].epsilons == BUDGETS else None  # the pictures show all
             rows = [name for name in TASKS[task].schemes if name in COMPARED or task not in ("dirichlet", "adapters")]
-            put_in(page, task, table(runs, task, rows, budgets))
-    put_in(page, "servers", servers())
+            put_in(page, f"federations: {task}", table(runs, task, rows, budgets))
+    put_in(page, "federations: servers", servers())
 
 
 def servers(budgets: Sequence[float] = BUDGETS) -> str:
@@ -399,13 +399,6 @@ def _secure_plan(epsilon: float, sections: Sections) -> Plan:
     raw["data"] = {"name": "synthetic", "clients": TASKS["iid"].clients}
     raw["privacy"] = {"clip": 1.0, "delta": DELTA, "noise_multiplier": "auto", "epsilon": epsilon}
     return make_plan(reader.validate(raw, "secure"), TASKS["iid"].clients)
-
-
-def put_in(page: Path, name: str, found: str) -> None:
-    """Print a table, and put it where a page has its place."""
-    print(f"\n{name}\n\n{found}")
-    place = re.compile(f"(<!-- federations: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    page.write_text(place.sub(lambda marks: f"{marks[1]}{found}\n{marks[2]}", page.read_text()))
 
 
 SHOWN = ("everybody", "balanced", "split-2", "split-2-bare", "narrow", "unamplified")

@@ -1,12 +1,12 @@
 """The picture and the table of docs/idea.md: `python -m benchmarks.idea`."""
 
-import re
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from benchmarks.pages import put_in
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat, Submodels
 from fedamp.base.numbers import at_most
 from fedamp.federation.check_in import BalancedCheckIn
@@ -56,7 +56,7 @@ def draw(clients: int = 8, rounds: int = 24, check_ins: int = 4) -> None:
 
 def main() -> None:
     draw()
-    PAGE.write_text(re.sub(r"(?s)(<!-- idea -->\n).*?(\n<!-- end -->)", rf"\g<1>{table()}\g<2>", PAGE.read_text()))
+    put_in(PAGE, "idea", table())
 
 
 if __name__ == "__main__":

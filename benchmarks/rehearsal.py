@@ -27,7 +27,8 @@ from time import process_time
 import numpy as np
 import torch
 
-from benchmarks.federations import played, put_in
+from benchmarks.federations import played
+from benchmarks.pages import put_in
 from benchmarks.peers.table import spread
 from benchmarks.training import fashion_mnist
 from benchmarks.workloads import records_of
@@ -192,7 +193,7 @@ def main() -> None:
                     with RESULTS.open("a") as file:
                         file.write(json.dumps(asdict(runs[-1])) + "\n")
                     print(json.dumps(asdict(runs[-1])), flush=True)
-    put_in(PAGE, "rehearsal", table(runs))
+    put_in(PAGE, "federations: rehearsal", table(runs))
 
 
 if __name__ == "__main__":

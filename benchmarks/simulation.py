@@ -38,7 +38,8 @@ from rich.table import Table
 
 from benchmarks import simulators
 from benchmarks.limited import Contender, Stopwatch
-from benchmarks.simulation_table import write_table
+from benchmarks.pages import put_in
+from benchmarks.simulation_table import PAGE, in_markdown
 from benchmarks.workloads import Workload
 
 RESULTS = Path(__file__).parent / "results"
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for race in races:
         show(race.workload, race.figures()["simulators"])
     if out == RESULTS / "simulation.json":
-        write_table(figures)
+        put_in(PAGE, "table: simulation", in_markdown(figures))
     print(f"\nFigures: {out}")
 
 

@@ -1,6 +1,5 @@
 """The table of ``docs/architecture.md``, from what ``benchmarks.simulation`` measured."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,6 @@ COLUMNS = {
     **{name: (name, name) for name in ("stock Flower", "pfl", "plain torch loop", "bare vmap", "Opacus")},
     "jax_privacy": ("jax_privacy, 1 thread",) * 2,
 }
-
-
-def write_table(figures: dict[str, Any], page: Path = PAGE) -> None:
-    """Put the table between the marks of a page."""
-    place = re.compile(r"(<!-- table: simulation -->\n).*?(<!-- end -->)", re.DOTALL)
-    page.write_text(place.sub(lambda found: found[1] + in_markdown(figures) + found[2], page.read_text()))
 
 
 def in_markdown(figures: dict[str, Any]) -> str:

@@ -35,6 +35,7 @@ from benchmarks.federation_tasks import (
     folders,
 )
 from benchmarks.federations import Bench, Cell, Run
+from benchmarks.pages import put_in
 from fedamp import rng
 from fedamp.accounting import Allocation, Compose, Gaussian, Mechanism, Repeat, Submodels, calibrate
 from fedamp.base.arrays import State, Sums
@@ -382,8 +383,8 @@ def main() -> None:
         for cell in federations.cells(task):
             if not names or cell.scheme in names.split(","):
                 measure(bench, cell)
-    federations.put_in(PAGE, "signals", signals())
-    federations.put_in(PAGE, "submodels", table(bench.runs + Bench(federations.RESULTS, False).runs))
+    put_in(PAGE, "federations: signals", signals())
+    put_in(PAGE, "federations: submodels", table(bench.runs + Bench(federations.RESULTS, False).runs))
 
 
 def measure(bench: Ways, cell: Cell) -> None:

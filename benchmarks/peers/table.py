@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import federations
+from benchmarks.pages import put_in
 from benchmarks.peers.bench import FEDERATIONS, PEERS, Run
 from fedamp.base.numbers import amount_of_bytes
 
@@ -66,4 +67,4 @@ def put_table(runs: list[Run], task: str) -> None:
     """Print it, and put it in its place of the page."""
     heads = ("tool", "what", *(f"ε = {epsilon:g}" for epsilon in FEDERATIONS[task].epsilons), *COSTS)
     lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads), *rows(runs, task)]
-    federations.put_in(PAGE, f"peers, {task}", "\n".join(lines))
+    put_in(PAGE, f"federations: peers, {task}", "\n".join(lines))
