@@ -1,6 +1,7 @@
 """Seconds a round of a deployment beside training, processor seconds a message: stock SuperNodes and ``fedamp node``.
 
     python -m benchmarks.deployment            under five minutes on two idle cores; writes results/deployment.json
+    python -m benchmarks.deployment --show     the table of docs/operations.md from it
 
 A SuperLink, the proxy and the nodes, by the commands of docs/deployment.md, with the page's small model, one after the
 other: three nodes with ``flower-supernode``, three with ``fedamp node``, twenty with ``fedamp node``. The processor
@@ -15,6 +16,7 @@ import tempfile
 import time
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import psutil
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -23,12 +25,14 @@ from flwr.cli.utils import init_http_client_from_connection
 from flwr.proto.control_pb2 import RegisterNodeRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
+from benchmarks.pages import put_in
+from benchmarks.papers.record import Row, table
 from fedamp.cli import membership
 from tests.deployment.machines import Machines, wait
 from tests.deployment.test_processes import write_scenario
 from tests.server.plays import rounds_of
 
-RESULTS = Path("benchmarks/results/deployment.json")
+RESULTS, PAGE = Path("benchmarks/results/deployment.json"), Path("docs/operations.md")
 CLIENTS = 60
 VARIANTS = {  # the command of a node, nodes, rounds
     "flower-supernode, 3 nodes": ("flower-supernode", 3, 3),
@@ -122,18 +126,35 @@ def lines(run: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
+def rows(report: dict[str, Any]) -> list[Row]:
+    """The lines of the page's table, one a variant."""
+    return [
+        {
+            f"on {report['cores']} cores": name,
+            "seconds a round": "{median} ({least} to {most})".format(**found["seconds_a_round"]),
+            "processor seconds a message": found["cpu_seconds_a_message"],
+            "and of the server, a round": found["server_cpu_seconds_a_round"],
+            "own MB of a node": found["own_megabytes_of_a_node"],
+        }
+        for name, found in report["variants"].items()
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=VARIANTS, action="append", help="do not measure all of them")
-    asked = parser.parse_args().only or list(VARIANTS)
-    measured: dict[str, object] = {}
-    for name in asked:
-        measured[name] = measure(*VARIANTS[name])
-        print(name, json.dumps(measured[name]), flush=True)
-    # On a shared machine only the processor times, and the ratio of both ways, tell anything.
-    report = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "variants": measured}
-    if len(asked) == len(VARIANTS):
+    parser.add_argument("--show", action="store_true", help="the table of what there is; measures nothing")
+    options = parser.parse_args()
+    if not options.show:
+        # On a shared machine only the processor times, and the ratio of both ways, tell anything.
+        report: dict[str, Any] = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "variants": {}}
+        for name in options.only or VARIANTS:
+            report["variants"][name] = measure(*VARIANTS[name])
+            print(name, json.dumps(report["variants"][name]), flush=True)
+        if options.only:
+            return
         RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+    put_in(PAGE, "deployment", table(rows(json.loads(RESULTS.read_text()))))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,24 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as everything
-from benchmarks import demo, federation_tasks, federations, finished, simulation, simulators, submodels
+from benchmarks import (
+    demo,
+    deployment,
+    federation_tasks,
+    federations,
+    finished,
+    idea,
+    simulation,
+    simulation_table,
+    simulators,
+    submodels,
+    zoo,
+)
 from benchmarks.federation_tasks import TASKS
 from benchmarks.federations import Bench, Cell, cells, table
 from benchmarks.limited import Stopwatch, Timed
+from benchmarks.pages import put_in
+from benchmarks.papers import record
 
 ROOT = Path(__file__).parents[1]
 
@@ -122,5 +136,43 @@ def test_the_page_of_the_first_paper_shows_the_stored_submodels(monkeypatch):
     assert found in (ROOT / submodels.PAGE).read_text()
 
 
-def test_the_readme_tells_the_stored_accuracies_of_the_demo():
-    assert f"<!-- demo -->\n{demo.told(json.loads(demo.RESULTS.read_text()))}\n<!-- end -->" in demo.PAGE.read_text()
+def test_the_pages_show_the_stored_figures():
+    """What is measured again stands in its page, or this fails."""
+    stored = {
+        demo.PAGE: ("demo", demo.told(json.loads(demo.RESULTS.read_text()))),
+        simulation_table.PAGE: (
+            "table: simulation",
+            simulation_table.in_markdown(json.loads((simulation.RESULTS / "simulation.json").read_text())).rstrip(),
+        ),
+        ROOT / deployment.PAGE: (
+            "deployment",
+            record.table(deployment.rows(json.loads((ROOT / deployment.RESULTS).read_text()))).rstrip(),
+        ),
+    }
+    for page, (mark, found) in stored.items():
+        assert f"<!-- {mark} -->\n{found}\n<!-- end -->" in page.read_text(), mark
+    models = json.loads(zoo.RESULTS.read_text())["models"]
+    assert zoo.PAGE.read_text() == zoo.page(models)
+    assert f"([{len(models)} of them](docs/zoo.md))" in (ROOT / "README.md").read_text()
+
+
+def test_settings_in_the_words_of_the_first_page_are_those_of_its_figures():
+    text, task = " ".join((ROOT / "README.md").read_text().split()), TASKS["sections"]
+    rounds, times = (task.federation[key] for key in ("rounds", "check_in"))
+    assert f"{task.clients:,} people and teams train a linear layer" in text
+    assert f"in {times['k']} of {rounds} rounds each" in text
+    words = (
+        f"takes part in {idea.CHECK_INS} of {idea.ROUNDS} rounds, at noise multiplier {idea.NOISE.noise_multiplier:g}"
+    )
+    assert words in text
+
+
+def test_a_figure_goes_to_its_place_and_never_silently_nowhere(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- deployment -->\nold | 1\n<!-- end -->\n<!-- other -->\nkept\n<!-- end -->\n")
+    put_in(page, "deployment", "new\n")
+    text = "before\n<!-- deployment -->\nnew\n<!-- end -->\n<!-- other -->\nkept\n<!-- end -->\n"
+    assert page.read_text() == text
+    with pytest.raises(ValueError, match="0 places <!-- gone -->"):
+        put_in(page, "gone", "new")
+    assert page.read_text() == text

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fedamp.accounting import Gaussian, Poisson, Repeat
 from fedamp.federation import reader
 from tests.documentation import PAGES, ROOT, blocks, command_of, commands, find, python, text, write_files
 
@@ -130,7 +131,7 @@ def run_commands(fedamp, lines) -> None:
 
 def test_the_readme(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(python("README.md"), {})
+    exec(python("README.md"), names := {})
     printed = capsys.readouterr().out
     trained, accounted = (block.text for block in blocks("README.md", "text"))
     epsilon, unamplified, quality = trained.splitlines()
@@ -142,6 +143,12 @@ def test_the_readme(monkeypatch, tmp_path, capsys):
     # Sampled ends are from draws, which processors round unlike: they are within a step of the pilot's.
     assert np.array(found, float) == pytest.approx(np.array(shown, float), abs=0.005)
     assert f"**{' to '.join(f'{float(upper):.1f}' for upper, _ in shown)} for the same noise**" in text("README.md")
+    known, poisson, *hidden = (
+        float(upper) for upper in re.findall(r"\| ([\d.]+) \|$", text("docs/idea.md"), re.MULTILINE)
+    )
+    assert [known, *hidden] == pytest.approx([float(upper) for upper, _ in found], abs=0.015)  # upwards to two decimals
+    assert poisson == pytest.approx(Repeat(Poisson(Gaussian(1.0), 0.1), 100).epsilon(1e-5).upper, abs=0.01)
+    assert f"# {names['scenario'].data.clients} clients, three digits each" in text("README.md")
 
 
 @pytest.mark.slow

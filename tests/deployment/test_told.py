@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 import threading
 import time
@@ -29,7 +30,7 @@ from fedamp.server.app import app
 from tests.deployment.hostile import LONGEST_SILENCE, Order, WireNode
 from tests.deployment.machines import NODES, PAGE, Machines, deployed, partition_digits
 from tests.deployment.test_processes import CLIENTS, write_scenario
-from tests.documentation import blocks, shell
+from tests.documentation import blocks, shell, text
 from tests.engines.superlink import Link, superlink
 from tests.server.plays import ledger_of
 
@@ -311,6 +312,17 @@ def told_in(machines: Machines | Here, raw: dict[str, Any], joined: bool = False
     order, answer = looks[0][2] / looks[0][0], looks[1][3] - looks[0][3]
     counters = [(sent - orders * order, got - answers * answer) for orders, answers, sent, got in looks]
     return nodes[OBSERVER].told, counters, ledger
+
+
+def test_the_page_prints_what_check_prints_of_its_scenario(fedamp, tmp_path, monkeypatch):
+    [block] = blocks(PAGE, "yaml")
+    partition_digits(tmp_path, NODES, CLIENTS)
+    (tmp_path / "server" / "hospitals.yaml").write_text(block.text)
+    monkeypatch.chdir(tmp_path / "server")
+    printed = " ".join(fedamp("check", "hospitals.yaml").out.replace("│", " ").split())  # in frames, and wrapped
+    shown = re.findall(r"^(?:registered nodes|a node's round) {2,}(.*)$", text(PAGE), re.MULTILINE)
+    assert len(shown) == 2
+    assert all(line in printed for line in shown), printed
 
 
 def test_by_default_all_that_a_node_is_told_is_the_same(place):
