@@ -31,6 +31,8 @@ from hypothesis import settings
 from tests.tools import but_patience
 
 sys.dont_write_bytecode = False  # here too
+# jsonschema would build its grammar when it is imported, for a second in each worker; no schema here needs it.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # How long an example takes says how busy the machine is. A clean checkout (CI) must not fail by luck: there the
 # examples are the same every time; elsewhere new ones are tried.
@@ -101,7 +103,7 @@ QUICK = {"tests", "server", "runs", "studies", "audit", "merging", "population"}
 @pytest.fixture(autouse=True)
 def quickly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In rooms that are about neither, few tries, and pictures that nobody looks at are empty files."""
-    if request.path.parent.name not in QUICK or request.path.name == "test_engines.py":
+    if request.path.parent.name not in QUICK:
         return
     request.getfixturevalue("few_tries")
     from fedamp.report.style import Picture

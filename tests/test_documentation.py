@@ -164,7 +164,7 @@ def test_from_python(monkeypatch, tmp_path, capsys):
 def test_write_a_scenario(fedamp, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert write_files("docs/scenarios.md", tmp_path) == ["mine.yaml"]
-    # Without Ray, whose start takes as long as all of them; that its model is the same: tests/server/test_engines.py.
+    # Without Ray, whose start takes as long as all of them; that its model is the same: tests/engines/test_grids.py.
     lines = commands("docs/scenarios.md")
     run_commands(fedamp, [line + " --engine serial" if line == "fedamp run mine.yaml" else line for line in lines])
     models = [(tmp_path / "runs" / name / "model.safetensors").read_bytes() for name in ("mine", "mine-2", "three")]

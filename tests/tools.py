@@ -6,6 +6,12 @@ import shutil
 import sysconfig
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
+
+import pytest
+
+# To import Ray, as importorskip does, takes a second in each worker.
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="could not import 'ray'")
 
 
 def tool(*names: str) -> str | None:

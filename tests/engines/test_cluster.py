@@ -14,8 +14,9 @@ from fedamp.errors import InputError
 from fedamp.federation.running import Engine
 from tests.deployment.machines import free_port, kill, running, wait
 from tests.documentation import ROOT, commands, shell
+from tests.tools import needs_ray
 
-pytest.importorskip("ray")
+pytestmark = needs_ray
 
 APP = "tests.engines.tiny_app:app"
 PAGE = "docs/cluster.md"

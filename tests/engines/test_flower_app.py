@@ -5,7 +5,6 @@ import io
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sysconfig
 import zipfile
@@ -18,10 +17,11 @@ from safetensors.numpy import load_file
 from fedamp.federation import reader
 from fedamp.runs.verification import verify_ledger
 from fedamp.server.setup import prepare
-from tests.deployment.machines import free_port, running, wait
+from tests.deployment.machines import free_port, listens, running, wait
 from tests.documentation import ROOT, shell
+from tests.tools import needs_ray
 
-pytest.importorskip("ray")
+pytestmark = needs_ray
 
 PAGE = "docs/flower-app/README.md"
 APP = Path("docs") / "flower-app"
@@ -72,11 +72,6 @@ def local_superlink(home: Path):
     with running(f"{started} --disable-runtime-dependency-installation", Path("superlink.log")):
         wait(lambda: listens(port), 60, "the SuperLink to listen")
         yield
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def assert_trained_and_charged(out: Path, told: str) -> None:

@@ -10,8 +10,9 @@ from fedamp.engines.engines import CLIENT_APP
 from tests.engines import stock_flower
 from tests.federations import small, write_small
 from tests.server.plays import ledger_of, play_in
+from tests.tools import needs_ray
 
-pytest.importorskip("ray")
+pytestmark = needs_ray
 
 
 @pytest.mark.slow

@@ -1,22 +1,34 @@
-"""The grids as a Flower server app sees them: the same replies, whatever happens to Ray's workers."""
+"""The grids as a Flower server app sees them: the same replies and models, whatever happens to Ray's workers.
 
+One Ray serves all quick tests: its start takes longer than they do.
+"""
+
+import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import grpc
 import numpy as np
 import psutil
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedamp.engines import flower
+from fedamp.engines import engines, flower
 from fedamp.engines.engines import open_grid
+from fedamp.engines.ray import private_ray
 from fedamp.engines.simulation import Demand
 from fedamp.errors import FederationError, InputError
 from fedamp.federation.running import Engine
+from fedamp.runs.folder import RunFolder
+from fedamp.server.launch import launch
+from tests.federations import Silent, small
+from tests.server.plays import ledger_of
 
 APP = "tests.engines.tiny_app:app"
 
@@ -130,6 +142,83 @@ def test_nodes_train_with_one_thread_and_cannot_change_the_global_model(grid):
     assert len({node["pid"] for node in told} | {os.getpid()}) == (3 if workers == 2 else 1)
 
 
+# --- strangers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def processes(ray_grid) -> psutil.Process:
+    """The driver of Ray, whose descendants are all that Ray started."""
+    ray_grid.get_node_ids()
+    [driver] = [each for each in psutil.Process().children() if "fedamp.engines.ray_driver" in each.cmdline()]
+    return driver
+
+
+def of_each(process: psutil.Process, question):
+    """Each process of Ray with its answer, but for those that Ray has just ended."""
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            yield one, question(one)
+
+
+def descendant(process: psutil.Process, name: str) -> psutil.Process:
+    [found] = [one for one, called in of_each(process, psutil.Process.name) if called == name]
+    return found
+
+
+def listeners(process: psutil.Process) -> list[tuple[str, int]]:
+    found = of_each(process, lambda one: one.net_connections("tcp"))
+    return [tuple(each.laddr) for _, some in found for each in some if each.status == psutil.CONN_LISTEN]
+
+
+def test_nothing_of_a_run_listens_beyond_this_machine(processes):
+    found = listeners(processes)
+    assert len(found) >= 5  # head, raylet, its object manager, driver, two workers, runtime environments
+    assert {address for address, _ in found} <= {"127.0.0.1", "::ffff:127.0.0.1"}
+
+
+def test_ray_answers_nobody_without_the_token(processes):
+    """The head, the raylet, the driver and the workers, each asked what a stranger would ask it first."""
+    questions = ["NodeInfoGcsService/CheckAlive", "NodeManagerService/RequestWorkerLease", "CoreWorkerService/PushTask"]
+    questions += ["ObjectManagerService/Pull", "JobInfoGcsService/AddJob", "ActorInfoGcsService/RegisterActor"]
+    refused = set()
+    for _, port in listeners(processes):
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for question in questions:
+                with pytest.raises(grpc.RpcError) as caught:
+                    channel.unary_unary(f"/ray.rpc.{question}")(b"", timeout=60)
+                if caught.value.code() == grpc.StatusCode.UNAUTHENTICATED:
+                    refused.add(question)
+    assert refused == set(questions)
+
+
+def test_a_program_with_another_token_cannot_run_anything(processes):
+    """One with none is refused at the first question, as all are above."""
+    [port] = {port for _, port in listeners(descendant(processes, "gcs_server"))}
+    code = "import ray, sys; ray.init(sys.argv[1]); print(ray.get(ray.remote(lambda: 'it ran').remote()))"
+    without = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    without |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_NUM_REDIS_GET_RETRIES": "2"}
+    guess = without | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    command = [sys.executable, "-c", code, f"127.0.0.1:{port}"]
+    stranger = subprocess.run(command, env=guess, capture_output=True, text=True, timeout=100)
+    assert stranger.returncode != 0
+    assert "it ran" not in stranger.stdout
+    assert "Unauthenticated" in stranger.stderr
+
+
+def test_the_folder_of_rays_sockets_and_logs_is_the_owners(processes):
+    arguments = descendant(processes, "raylet").cmdline()
+    [socket_] = [word.partition("=")[2] for word in arguments if word.startswith("--raylet_socket_name=")]
+    folder = next(parent for parent in Path(socket_).parents if parent.name.startswith("fedamp-"))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_the_token_is_fresh_and_stands_in_no_command_line(processes):
+    assert len({private_ray()["RAY_AUTH_TOKEN"] for _ in range(10)}) == 10
+    token = descendant(processes, "raylet").environ()["RAY_AUTH_TOKEN"]
+    assert len(token) == 64
+    assert not any(token in word for _, words in of_each(processes, psutil.Process.cmdline) for word in words)
+
+
 # --- workers that die -------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +253,51 @@ def test_worker_that_dies_is_not_taken_for_a_slow_one(ray_grid):
     bad, good = ray_grid.send_and_receive([message(nodes[0], "train.die"), message(nodes[1])], timeout=5)
     assert bad.error.reason.startswith("the worker died")
     assert good.has_content()
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+SCHEMES = {
+    "whole": ("evaluation={on: clients, noise_multiplier: 5}",),
+    "disjoint": ("submodels={scheme: disjoint, count: 3}", "evaluation={on: clients, noise_multiplier: 5, every: 2}"),
+    "dropout": ("submodels={scheme: dropout, keep: 0.5}",),
+    "records": ("privacy.unit=sample", "client.steps=1", "check_in={scheme: poisson, rate: 0.05}"),
+}
+# Several batches a round, so that the workers really share the work, and unlike numbers of records.
+COMMON = (
+    "rounds=4",
+    "model={name: mlp, hidden: [12]}",
+    "engine.clients_per_batch=7",
+    "data.partition={scheme: dirichlet, alpha: 1}",
+)
+
+
+def released(folder: Path, scheme: str, kind: str, workers: int) -> tuple[bytes, str]:
+    """The model and the ledger of a run."""
+    scenario = small(*COMMON, *SCHEMES[scheme], f"engine.kind={kind}", f"engine.workers={workers}")
+    run = RunFolder(launch(scenario, Silent(), folder / f"{kind}-{workers}"))
+    return run.model.read_bytes(), json.dumps(ledger_of(run.path))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_serial_and_ray_give_the_same_bytes(tmp_path, monkeypatch, ray_grid, scheme):
+    serial = released(tmp_path, scheme, "serial", 1)
+    asked = []
+
+    def opened(engine, log, *app):
+        asked.append((engine.kind, engine.workers))
+        return nullcontext(ray_grid)
+
+    monkeypatch.setattr(engines, "open_grid", opened)
+    assert released(tmp_path, scheme, "ray", 2) == serial
+    assert asked == [("ray", 2)]
+
+
+@pytest.mark.slow
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path):
+    pytest.importorskip("ray")
+    assert len({released(tmp_path, "disjoint", "ray", workers) for workers in (1, 2, 3)}) == 1
 
 
 # --- sessions that end or do not start --------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_what_the_scenario_says_is_done(asked, words):
     assert (prepared.task.stack.units, how_clients_train(prepared)) == (asked, words)
 
 
-@pytest.mark.slow  # of a model of one's own; tests/server/test_engines.py starts Ray for a built-in one
+@pytest.mark.slow  # of a model of one's own; tests/engines/test_grids.py has Ray for a built-in one
 @pytest.mark.parametrize("units", ["auto", 2])
 def test_any_engine_and_number_of_workers_give_the_same_model_to_the_bit(tmp_path, units):
     pytest.importorskip("ray")
