@@ -12,12 +12,13 @@ import ipaddress
 import json
 import os
 import re
-import shutil
 import subprocess
-import sysconfig
+import sys
 import tempfile
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -43,6 +44,7 @@ from fedamp.cli.terminal import Overrides, ScenarioArgument, load_scenario, pati
 from fedamp.errors import DeploymentError, ScenarioError
 
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 365
+KEYS, NODES = Path("keys"), Path("nodes.json")  # in the server's folder, where its commands are typed
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]  # of files, and of federation.hosts
 
 
@@ -80,7 +82,7 @@ class Admission(FileRecord):
     key: str
     address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.\[\]:-]+:[0-9]{1,5}$")]  # HOST:PORT; it goes to systemd
     authority: str  # certificate (PEM)
-    agreement: str | None = None  # of secure aggregation, as it stands in its file
+    agreement: None = None  # of older versions
 
 
 _R = TypeVar("_R", bound=FileRecord)
@@ -104,12 +106,11 @@ class Nodes(FileRecord):
 
 def certify(
     host: Annotated[str, Argument(help="name or IP address by which the nodes reach the server")],
-    folder: Annotated[Path, Option(help="folder of the keys")] = Path("keys"),
 ) -> None:
     """On the server: make its authority and certificates; again, renew the certificates with the authority's key."""
     names = {"server": [_general_name(host)], "superlink": [_general_name("localhost"), _general_name("127.0.0.1")]}
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key, certificate = folder / "ca.key", folder / "ca.crt"
+    KEYS.mkdir(mode=0o700, exist_ok=True)
+    key, certificate = KEYS / "ca.key", KEYS / "ca.crt"
     if not certificate.exists():
         authority = ec.generate_private_key(ec.SECP384R1())
         name = _name("fedamp deployment")
@@ -133,10 +134,10 @@ def certify(
         made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
         made = made.add_extension(identifier, critical=False)
-        _write_key(folder / f"{file}.key", own)
-        write_atomically(folder / f"{file}.crt", made.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM))
-    print_paths("for the proxy", folder / "server.crt", folder / "server.key")
-    print_paths("for the SuperLink", folder / "superlink.crt", folder / "superlink.key")
+        _write_key(KEYS / f"{file}.key", own)
+        write_atomically(KEYS / f"{file}.crt", made.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM))
+    print_paths("for the proxy", KEYS / "server.crt", KEYS / "server.key")
+    print_paths("for the SuperLink", KEYS / "superlink.crt", KEYS / "superlink.key")
     print_paths("for all", f"{certificate} ({_fingerprint_of(certificate.read_text())})")
     print_paths("keep offline: whoever has it can pretend to be the server", key)
 
@@ -166,9 +167,6 @@ def enroll(
 def admit(
     requests: Annotated[list[Path], Argument(help="of the nodes")] = [],  # noqa: B006
     address: Annotated[str, Option(help="HOST:PORT of the proxy, as the nodes know it")] = "",
-    authority: Annotated[Path, Option(help="the authority's certificate")] = Path("keys/ca.crt"),
-    agreement: Annotated[Path | None, Option(help="of secure aggregation")] = None,
-    nodes: Annotated[Path, Option(help="what this command has registered")] = Path("nodes.json"),
     superlink: Annotated[str, Option(help="name of the connection in Flower's config.toml")] = "lan",
     renew: Annotated[bool, Option("--renew", help="revoke the key that a node has, and register the new one")] = False,
     revoke: Annotated[list[str], Option(help="name of a node whose key is revoked")] = [],  # noqa: B006
@@ -179,31 +177,33 @@ def admit(
         request.check()
     if len({request.name for request in found}) < len(found):
         raise DeploymentError("two requests have one name; expected: a name for each node")
-    told = authority.read_text(errors="replace") if found else ""
+    told = (KEYS / "ca.crt").read_text(errors="replace") if found else ""
     fingerprint = _fingerprint_of(told) if found else ""  # before anybody is registered
-    agreed = None if agreement is None else agreement.read_text()
-    given = {"address": address, "authority": told, "agreement": agreed}
+    given = {"address": address, "authority": told}
     answers = [_made(Admission, name=request.name, key=request.key, **given) for request in found]
-    known = Nodes.read(nodes).numbers if nodes.exists() else {}
-    there = {each["node-id"] for each in _flower("list", superlink)["nodes"] if each["status"] != "unregistered"}
-    known = {name: number for name, number in known.items() if number in there}  # a database may have been deleted
-    if unknown := [name for name in revoke if name not in known]:
-        raise DeploymentError(f"--revoke {unknown[0]}: no such node; in {nodes}: {', '.join(sorted(known)) or 'none'}")
-    if not renew and (twice := [request.name for request in found if request.name in known]):
-        raise DeploymentError(f"{twice[0]} is registered already; expected: --renew, or another name")
-    for name in [*revoke, *(request.name for request in found if request.name in known)]:
-        _flower("unregister", known.pop(name), superlink)
-        Nodes(numbers=known).write(nodes)
-        print_paths("revoked", name)
-    for file, request, answer in zip(requests, found, answers, strict=True):
-        with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
-            public.write(request.key)
-            public.flush()
-            number = _flower("register", public.name, superlink, "--name", request.name)["node-id"]
-        known[request.name] = str(number)
-        Nodes(numbers=known).write(nodes)
-        answer.write(file.with_suffix(".admission"))
-        print_paths("for the node", f"{file.with_suffix('.admission')} ({_fingerprint(request.key)})")
+    known = Nodes.read(NODES).numbers if NODES.exists() else {}
+    with _Flower() as flower:
+        there = {each["node-id"] for each in flower("list", superlink)["nodes"] if each["status"] != "unregistered"}
+        known = {name: number for name, number in known.items() if number in there}  # a database may have been deleted
+        if unknown := [name for name in revoke if name not in known]:
+            raise DeploymentError(
+                f"--revoke {unknown[0]}: no such node; in {NODES}: {', '.join(sorted(known)) or 'none'}"
+            )
+        if not renew and (twice := [request.name for request in found if request.name in known]):
+            raise DeploymentError(f"{twice[0]} is registered already; expected: --renew, or another name")
+        for name in [*revoke, *(request.name for request in found if request.name in known)]:
+            flower("unregister", known.pop(name), superlink)
+            Nodes(numbers=known).write(NODES)
+            print_paths("revoked", name)
+        for file, request, answer in zip(requests, found, answers, strict=True):
+            with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
+                public.write(request.key)
+                public.flush()
+                number = flower("register", public.name, superlink, "--name", request.name)["node-id"]
+            known[request.name] = str(number)
+            Nodes(numbers=known).write(NODES)
+            answer.write(file.with_suffix(".admission"))
+            print_paths("for the node", f"{file.with_suffix('.admission')} ({_fingerprint(request.key)})")
     if found:
         print_paths("with the authority", fingerprint)
 
@@ -213,7 +213,6 @@ def agreement(
     keys: Annotated[list[Path], Argument(help="of each node of federation.hosts NAME.request, or NAME.pub")],
     run: Annotated[str, Option(help="a name that no other run of these nodes has")],
     overrides: Overrides,
-    out: Annotated[Path, Option(help="file to write")] = Path("agreement.json"),
 ) -> None:
     """Write what the nodes of a run with secure aggregation agree on: their keys, the terms, and the task."""
     from fedamp.client.secure import Agreement
@@ -230,7 +229,7 @@ def agreement(
     assert task.terms is not None
     agreed = Agreement(run=run, peers=peers, task=task.digest, terms=task.terms)
     agreed.check(without_noise=True)  # each node says for itself whether it takes part without
-    write_atomically(out, agreed.to_text().encode())
+    write_atomically(out := Path("agreement.json"), agreed.to_text().encode())
     print_paths("for every node", out)
 
 
@@ -273,29 +272,53 @@ def _follow(found: Admission, key: Path, following: Path) -> None:
     fingerprint = _fingerprint_of(found.authority)
     write_atomically(Path("ca.crt"), found.authority.encode())
     write_atomically(Path("node.conf"), f"SUPERLINK={found.address}\n".encode())
-    if found.agreement is not None:
-        write_atomically(Path("agreement.json"), found.agreement.encode())
     own[0].replace(key)
     print_paths("admitted to", f"{found.address}, authority {fingerprint}")
 
 
-def _flower(command: str, *arguments: str) -> Any:
-    """What ``flwr supernode`` answers; DeploymentError: what it complains of."""
-    places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-    program = shutil.which("flwr", path=places) or "flwr"
-    words = [program, "supernode", command, *arguments, "--format", "json"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, env=QUIET | dict(os.environ), check=False)
-    except OSError as error:
-        raise DeploymentError(f"flwr supernode {command}: {error.strerror}; expected: Flower on the PATH") from None
-    try:
-        answer = json.loads(done.stdout[done.stdout.index("{") :])
-    except ValueError:
-        answer = {"error-message": done.stdout + done.stderr}
-    if done.returncode or not answer.get("success"):
-        said = " ".join(str(answer.get("error-message", "no reason")).split())
-        raise DeploymentError(f"flwr supernode {command}: {said}; is the SuperLink running, on this machine?")
-    return answer
+class _Flower:
+    """``flwr supernode`` in one process for all its commands, since its imports take longer than they do.
+
+    As a context manager. Not in this process: where Flower fails, it ends its own.
+    """
+
+    def __enter__(self) -> Self:
+        words = [sys.executable, "-P", "-c", _SERVE_FLOWER]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self._process = subprocess.Popen(words, text=True, env=QUIET | dict(os.environ), **pipes)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def __call__(self, command: str, *arguments: str) -> Any:
+        """What a command answers; DeploymentError: what it complains of."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        words = json.dumps(["supernode", command, *arguments, "--format", "json"])
+        with suppress(BrokenPipeError):  # what it said, or that it said nothing, is below
+            print(words, file=self._process.stdin, flush=True)
+        said = "".join(takewhile(_END.__ne__, self._process.stdout))
+        try:
+            answer = json.JSONDecoder().raw_decode(said, said.index("{"))[0]
+        except ValueError:
+            answer = {"error-message": said}
+        if not answer.get("success"):
+            said = " ".join(str(answer.get("error-message", "no reason")).split())
+            raise DeploymentError(f"flwr supernode {command}: {said}; is the SuperLink running, on this machine?")
+        return answer
+
+
+_END = "\0\n"
+_SERVE_FLOWER = """
+import json, sys
+from contextlib import suppress
+from flwr.cli.app import app
+for line in sys.stdin:
+    with suppress(SystemExit):
+        app(json.loads(line))
+    print("\\0", flush=True)
+"""
 
 
 def _certificate(

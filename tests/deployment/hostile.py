@@ -244,7 +244,7 @@ class Attacker(WireNode):
         if self.left_in is not None and self.rounds() > self.left_in:
             self.left_in = None
             self.connect()
-        time.sleep(0.05)
+        time.sleep(0.2)  # each look of the three nodes costs all processes on the way
 
     def react(self, order: Order) -> None:
         if order.message.metadata.message_type == "query" and not self.tried:

@@ -26,8 +26,11 @@ from tests.deployment.machines import free_port
 def keys(tmp_path_factory) -> Path:
     """Keys by the documented command, another authority, and certificates that are wrong."""
     folder = tmp_path_factory.mktemp("deployment")
-    for name in ("keys", "foreign"):
-        membership.certify("127.0.0.1", folder / name)
+    for name in ("foreign", "keys"):
+        with chdir(folder):
+            membership.certify("127.0.0.1")
+        if name != "keys":
+            (folder / "keys").rename(folder / name)
 
     def openssl(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=folder / "keys", check=True, capture_output=True)
@@ -232,7 +235,8 @@ def test_each_thing_that_a_node_lacks_has_its_command(tmp_path, serve, keys, mon
 def test_each_thing_that_a_server_lacks_has_its_command(tmp_path):
     found = named(doctor.examine_server(tmp_path))
     assert found["superlink.key"] == ("fail", f"there is no {tmp_path}/keys/superlink.key; fedamp certify HOST")
-    membership.certify("127.0.0.1", tmp_path / "keys")
+    with chdir(tmp_path):
+        membership.certify("127.0.0.1")
     (tmp_path / "keys" / "superlink.key").chmod(0o644)
     found = named(doctor.examine_server(tmp_path))
     assert found["superlink.key"][1] == f"others may read it; chmod 600 {tmp_path}/keys/superlink.key"

@@ -26,13 +26,14 @@ class Attacking(Attacker):
     Not in between: a valid request for its messages would take the next order away, and the server wait for the answer.
 
     Attributes:
-        memory: in each pause the number of attacks so far, and bytes of the server app.
+        memory: in each pause the number of attacks so far, and bytes that the server app has had at most.
     """
 
     def __init__(self, machines: Machines, victim: int, requests: int) -> None:
         super().__init__(machines, NODES[2], victim)
         self.left, self.fuzzer, self.memory = requests, Fuzzer(self, seed=1), []
         self.at_a_time = -(-requests // 6)
+        self.server: psutil.Process | None = None
 
     def spy(self, mine: Order, others: list[Order]) -> None:
         self.fuzzer.see(mine)
@@ -45,10 +46,11 @@ class Attacking(Attacker):
         return self.fuzzer.run != 0
 
     def pause(self) -> None:
-        with suppress(psutil.Error):
-            for process in psutil.Process(self.machines.processes["superlink"].pid).children(recursive=True):
-                if "flwr-serverapp" in " ".join(process.cmdline()):
-                    self.memory.append((len(self.tried), process.memory_info().rss))
+        if self.server is None and self.has_seen_an_order():
+            [self.server] = self.machines.family("flwr-serverapp")
+        with suppress(OSError, AttributeError):  # it is not there yet, or has ended
+            told = Path(f"/proc/{self.server.pid}/status").read_text()
+            self.memory.append((len(self.tried), 1024 * int(told.partition("VmHWM:")[2].split()[0])))
         super().pause()
 
 

@@ -5,7 +5,6 @@ import shutil
 import stat
 import subprocess
 from contextlib import chdir, closing
-from functools import partial
 from pathlib import Path
 
 import httpx
@@ -27,12 +26,17 @@ def enroll(folder: Path, name: str = "site0", **options: object) -> Path:
     return folder / f"{name}.request"
 
 
+def certify(folder: Path, host: str = "fl.example.org") -> None:
+    with chdir(folder):
+        membership.certify(host)
+
+
 def answer(folder: Path, name: str = "site0") -> Path:
     """What a server that registered the request would give."""
-    membership.certify("fl.example.org", folder / "keys")
+    certify(folder)
     request = membership.Request.read(folder / f"{name}.request")
     authority = (folder / "keys" / "ca.crt").read_text()
-    told = {"address": "fl.example.org:8000", "authority": authority, "agreement": "what they agreed on"}
+    told = {"address": "fl.example.org:8000", "authority": authority}
     given = membership.Admission(name=name, key=request.key, **told)
     given.write(folder / f"{name}.admission")
     return folder / f"{name}.admission"
@@ -76,7 +80,6 @@ def test_a_node_follows_the_admission_of_its_own_key_alone(tmp_path):
     enroll(tmp_path, admission=given)
     assert (tmp_path / "ca.crt").read_bytes() == (tmp_path / "keys" / "ca.crt").read_bytes()
     assert (tmp_path / "node.conf").read_text() == "SUPERLINK=fl.example.org:8000\n"
-    assert (tmp_path / "agreement.json").read_text() == "what they agreed on"
     enroll(tmp_path / "other")
     with pytest.raises(DeploymentError, match="the admission is of another key than site0's"):
         enroll(tmp_path / "other", admission=given)
@@ -109,13 +112,13 @@ def verified(folder: Path, certificate: str) -> bool:
 
 def test_a_host_that_is_none_is_refused_before_a_key_is_made(tmp_path):
     with pytest.raises(DeploymentError, match=r"not a host: expected: a host's name, such as fl\.example\.org"):
-        membership.certify("not a host", tmp_path / "keys")
+        certify(tmp_path, "not a host")
     assert not (tmp_path / "keys").exists()
 
 
 def test_certificates_are_renewed_with_the_same_authority_and_only_with_its_key(tmp_path):
     keys = tmp_path / "keys"
-    membership.certify("fl.example.org", keys)
+    certify(tmp_path)
     assert mode(keys) == 0o700
     assert {file.name: mode(file) for file in keys.glob("*.key")} == dict.fromkeys(
         ["ca.key", "server.key", "superlink.key"], 0o600
@@ -123,17 +126,17 @@ def test_certificates_are_renewed_with_the_same_authority_and_only_with_its_key(
     before = {file.name: file.read_bytes() for file in keys.iterdir()}
     assert verified(keys, "server.crt")
     assert verified(keys, "superlink.crt")
-    membership.certify("10.0.0.1", keys)
+    certify(tmp_path, "10.0.0.1")
     after = {file.name: file.read_bytes() for file in keys.iterdir()}
     assert {name for name in after if after[name] == before[name]} == {"ca.crt", "ca.key"}
     assert verified(keys, "server.crt")
     (tmp_path / "ca.key").write_bytes((keys / "ca.key").read_bytes())
     (keys / "ca.key").write_bytes(after["server.key"])
     with pytest.raises(DeploymentError, match=r"ca\.key: not the key of .*ca\.crt; expected: it is put back to renew"):
-        membership.certify("10.0.0.1", keys)
+        certify(tmp_path, "10.0.0.1")
     (keys / "ca.key").unlink()
     with pytest.raises(DeploymentError, match=r"ca\.key: not the key of"):
-        membership.certify("10.0.0.1", keys)
+        certify(tmp_path, "10.0.0.1")
     assert {file.name: file.read_bytes() for file in keys.iterdir()} == {
         k: v for k, v in after.items() if k != "ca.key"
     }
@@ -183,15 +186,16 @@ def test_a_key_is_renewed_and_revoked_by_name_on_a_real_superlink(federation):
 
 def test_without_a_superlink_nothing_is_written(tmp_path):
     request = enroll(tmp_path)
-    membership.certify("127.0.0.1", tmp_path / "keys")
-    admit = partial(membership.admit, authority=Path("keys/ca.crt"), agreement=None, nodes=Path("nodes.json"))
-    (tmp_path / "der.crt").write_bytes(b"\x30\x82")
+    certify(tmp_path, "127.0.0.1")
+    authority = tmp_path / "keys" / "ca.crt"
+    whole = authority.read_bytes()
+    authority.write_bytes(b"\x30\x82")
     before = sorted(tmp_path.rglob("*"))
-    other = partial(admit, authority=Path("der.crt"))
     with chdir(tmp_path), pytest.raises(DeploymentError, match="the authority's certificate cannot be read; expected"):
-        other([request], "127.0.0.1:1", superlink="nowhere", renew=False, revoke=[])
+        membership.admit([request], "127.0.0.1:1", superlink="nowhere")
+    authority.write_bytes(whole)
     with chdir(tmp_path), pytest.raises(DeploymentError, match="admission: address: String should match pattern"):
-        admit([request], "fl.example.org", superlink="nowhere", renew=False, revoke=[])
+        membership.admit([request], "fl.example.org", superlink="nowhere")
     with chdir(tmp_path), pytest.raises(DeploymentError, match=r"flwr supernode list: .*; is the SuperLink running"):
-        admit([request], "127.0.0.1:1", superlink="nowhere", renew=False, revoke=[])
+        membership.admit([request], "127.0.0.1:1", superlink="nowhere")
     assert sorted(tmp_path.rglob("*")) == before
