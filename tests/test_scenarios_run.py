@@ -45,7 +45,7 @@ LESS = ("client.steps=1", "client.batch_size=1", "federation.evaluate_every=2")
 
 @pytest.mark.parametrize("name", OFFLINE)
 def test_it_runs_shortened(name, tmp_path):
-    run_shortened(name, tmp_path, LESS if name == "characters" else ())
+    run_shortened(name, tmp_path, (*LESS, "data.clients=100") if name == "characters" else ())
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import given
 from fedamp.data.stored import ColumnsData, Scale, StoredData, Tables
@@ -88,7 +89,7 @@ class GivenData(StoredData):
     """The arrays ``data`` and ``test`` of ``fedamp.load`` and ``fedamp.run``, by a digest that tells others nothing."""
 
     name: Literal["given"]
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="of the arrays, under the user's key")]
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$"), SkipJsonSchema()]  # of the arrays, under the user's key
     scale: Scale = None
 
     def open(self, folder: Path) -> Tables:

@@ -17,6 +17,7 @@ import numpy as np
 import scipy  # loads its parts on first use
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from fedamp import rng
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section
@@ -302,7 +303,8 @@ class Whiten(Transform):
     same_everywhere = False  # linear algebra of another machine may find other components
     name: Literal["whiten"]
     components: Count = 1000
-    damping: Positive = Field(1e-3, description="added to each component's variance, as a share of all variance")
+    # Added to each component's variance, as a share of all variance; another number: of older versions.
+    damping: Annotated[Positive, SkipJsonSchema()] = 1e-3
 
     def output_shape(self, shape: Shape) -> Shape:
         features = math.prod(image_shape(self.name, shape))

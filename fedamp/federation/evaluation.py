@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import ids
 from fedamp.base.record import Record
@@ -84,7 +85,7 @@ class ClientEvaluation(Section):
         "end", description="end: all clients, once; or rounds between evaluations of the cohort, before it trains"
     )
     loss_at_most: Positive = Field(5.0, description="a record's loss is cut to this")
-    bins: Annotated[Count, Field(le=100)] = Field(10, description="bins of confidence, for calibration")
+    bins: Annotated[Count, Field(le=100), SkipJsonSchema()] = 10  # of confidence; another number: of older versions
     by: str | dict[str, Hosted] | None = Field(
         None,
         description="groups: a column in which people name their own, with groups; or ids of clients, such as 0-9,12, "

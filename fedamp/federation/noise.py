@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.section import Count, Section
 from fedamp.errors import ScenarioError
@@ -26,6 +27,7 @@ from fedamp.noise import (
 )
 
 Coefficients = tuple[float, ...]
+_Given = tuple[Annotated[float, Field(ge=0, le=2)], ...]
 
 BANDS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # numbers of bands that ``auto`` compares
 
@@ -54,9 +56,8 @@ class BandedNoise(Section):
         "auto",
         description="rounds over which noise is correlated; auto: the number with the least error, by noise and norm",
     )
-    coefficients: Literal["auto"] | tuple[Annotated[float, Field(ge=0, le=2)], ...] = Field(
-        "auto", description=f"c_1, .., c_(bands - 1), rounded to multiples of 2**-{BITS}; auto: those with little noise"
-    )
+    # c_1, .., c_(bands - 1), rounded to multiples of 2**-BITS. The plan chooses them; others: of older versions.
+    coefficients: Annotated[Literal["auto"] | _Given, SkipJsonSchema()] = "auto"
 
     @model_validator(mode="after")
     def _as_many_as_bands(self) -> "BandedNoise":
@@ -109,7 +110,8 @@ class BufferedNoise(BandedNoise):
     """Noise that is correlated over all rounds, from a few buffers (BLT), for rounds at least a given gap apart."""
 
     scheme: Literal["buffered"]  # type: ignore[assignment]
-    buffers: Annotated[int, Field(ge=1, le=3, strict=True)] = Field(2, description="numbers kept for each of the model")
+    # Numbers kept for each of the model; others than 2: of older versions.
+    buffers: Annotated[int, Field(ge=1, le=3, strict=True), SkipJsonSchema()] = 2
     bands: Literal["auto"] = Field("auto", description="all rounds")
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.section import Count, Section
 
@@ -52,6 +53,5 @@ class Model(Section):
     folder: str | None = Field(
         None, description="where a custom model is looked for, beside installed packages; default: the scenario's"
     )
-    frozen_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
-        None, description="of a custom model: digest of its buffers; default: the digest when the run begins"
-    )
+    # Of a custom model: digest of its buffers when the run began, as the run wrote it.
+    frozen_sha256: Annotated[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None, SkipJsonSchema()] = None
