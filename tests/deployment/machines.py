@@ -140,6 +140,9 @@ class Machines:
                 membership.enroll(name, self.server / f"{name}.admission", False)
 
     def wait_for_superlink(self) -> None:
+        if self.network is None:
+            wait(lambda: listens(self.inner_port), 60, "the SuperLink to listen")
+            return
         probe = f"import socket; socket.create_connection(('127.0.0.1', {self.inner_port}))"
         command = [*self._inside("server"), sys.executable, "-c", probe]
         wait(lambda: subprocess.run(command, capture_output=True).returncode == 0, 60, "the SuperLink to listen")
@@ -318,3 +321,9 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Whether a process of this machine accepts connections."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
