@@ -122,10 +122,8 @@ def test_prometheus_reads_what_the_ledger_says_and_nothing_private(tmp_path, add
         assert told["fedamp_epsilon_left"] == pytest.approx(40 - spent, rel=1e-12)
         assert (told["fedamp_rounds_total"], told["fedamp_rounds_planned"]) == (record.round, 4)
         assert told["fedamp_nodes"] == told["fedamp_nodes_answering"] == 2
-        assert told["fedamp_units_reported_total"] == (reported := sum(each.reported for each in done))
-        assert told["fedamp_units_scheduled_total"] == sum(each.scheduled for each in done)
-        # A unit gets 64 * 10 weights and 10 biases as float32, and sends float64 back.
-        assert told["fedamp_bytes_total"] == reported * 650 * 12
+        hidden = {record.scheduled, record.reported, sum(each.scheduled for each in done)}
+        assert not hidden & set(told.values()), "whoever knows the other check-ins would know the last one"
         assert told["fedamp_seconds_total"] == pytest.approx(sum(each.seconds for each in done))
         assert (told["fedamp_loss"], told["fedamp_score"]) == (record.loss, record.accuracy)
         assert began < told["fedamp_told_timestamp_seconds"] < time.time()

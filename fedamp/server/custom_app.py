@@ -73,7 +73,8 @@ class AppStrategy(PrivateStrategy):
             self.ledger.begin()
         unknown: dict[str, Any] = {"input_shape": (), "num_classes": 0, "split_seed": 0, "data_seed": 0}
         known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}
-        told = {"linf_coordinates": plan.linf_coordinates, "answer_after": scenario.federation.answer_after}
+        told: dict[str, Any] = {"linf_coordinates": plan.linf_coordinates, "normalised": plan.clipping.normalises}
+        told["answer_after"] = scenario.federation.answer_after
         task = ClientTask(unit="client", **told, **known, **unknown)
         super().__init__(pipeline, task, pipeline.start(parameters), self._enter)
 
@@ -123,11 +124,10 @@ class AppStrategy(PrivateStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The next global model, entered in the ledger."""
-        arrays, _ = super().aggregate_train(server_round, replies)
+        arrays, told = super().aggregate_train(server_round, replies)
         self.folder.write_model(self.state.model)
-        spent = self.ledger.releases[-1].epsilon_upper
-        print(f"round {server_round}: epsilon {spent:.3f}", flush=True)
-        return arrays, MetricRecord({"epsilon": spent})
+        print(f"round {server_round}: epsilon {self.ledger.releases[-1].epsilon_upper:.3f}", flush=True)
+        return arrays, told
 
 
 def _evaluate_and_print(

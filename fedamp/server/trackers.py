@@ -150,9 +150,6 @@ METRICS = {
     "fedamp_epsilon_left": "the budget, or epsilon of all planned rounds, minus what is spent",
     "fedamp_nodes": "nodes that the scenario names or waits for",
     "fedamp_nodes_answering": "the same without those that are given up",
-    "fedamp_units_scheduled_total": "units in the cohorts of released rounds",
-    "fedamp_units_reported_total": "those of them that reported",
-    "fedamp_bytes_total": "models to the reported units, and their updates back, without envelopes",
     "fedamp_round_seconds": "of the last released round",
     "fedamp_seconds_total": "of all released rounds",
     "fedamp_loss": "of the last evaluated model, on public records",
@@ -164,7 +161,8 @@ METRICS = {
 class Prometheus(Tracker):
     """Serves ``http://127.0.0.1:9464/metrics`` while the run lasts (``FEDAMP_METRICS``: another loopback HOST:PORT).
 
-    Without ``unprotected``: any user of this machine may ask. InputError: the address is not a loopback one.
+    Any user of this machine may ask: it tells no ``unprotected`` numbers, nor how many units check in. InputError: the
+    address is not a loopback one.
     """
 
     name, module = "prometheus", "prometheus_client"
@@ -188,7 +186,7 @@ class Prometheus(Tracker):
 
         plan, federation = prepared.plan, prepared.plan.scenario.federation
         self._budget = plan.scenario.privacy.epsilon or plan.charge.planned_epsilon.upper
-        self._bytes, self._nodes = prepared.cost.bytes_per_check_in, len(federation.hosted) or federation.nodes
+        self._nodes = len(federation.hosted) or federation.nodes
         sums = [name for name in METRICS if name.endswith("_total")]
         self._numbers = dict.fromkeys(sums, 0.0) | {"fedamp_rounds_planned": plan.last_round}
         for record in finished:
@@ -200,18 +198,9 @@ class Prometheus(Tracker):
 
     def round_done(self, record: RoundRecord) -> None:
         self._lost = (self._lost | set(record.nodes_given_up)) - set(record.nodes_back)
-        now, added = (
-            dict(self._numbers),
-            {
-                "rounds": 1,
-                "units_scheduled": record.scheduled,
-                "units_reported": record.reported,
-                "bytes": record.reported * self._bytes,
-                "seconds": record.seconds,
-            },
-        )
-        for name, number in added.items():
-            now[f"fedamp_{name}_total"] += number
+        now = dict(self._numbers)
+        now["fedamp_rounds_total"] += 1
+        now["fedamp_seconds_total"] += record.seconds
         now |= {
             "fedamp_epsilon_spent": record.epsilon_upper,
             "fedamp_epsilon_left": self._budget - record.epsilon_upper,

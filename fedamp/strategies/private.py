@@ -202,12 +202,11 @@ class PrivateStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next global model."""
+        """The next global model, and epsilon so far. Flower logs that record, so it must not tell who checks in."""
         aggregate = self.aggregate(server_round, replies)
         self.release(server_round, aggregate)
         aggregate.check_possible()
-        scheduled = len(self.plan.attendance.cohort(server_round))
-        return self.arrays(), MetricRecord({"scheduled": scheduled, "reported": aggregate.reported})
+        return self.arrays(), MetricRecord({"epsilon": float(self.plan.charge.epsilon_by_round[server_round - 1])})
 
     def arrays(self) -> ArrayRecord:
         """The global model as clients receive it."""

@@ -7,9 +7,10 @@ from flwr.serverapp import Grid, ServerApp
 from safetensors.numpy import save_file
 
 from fedamp import rng
+from fedamp.engines import flower
 from fedamp.federation import reader
 from fedamp.runs.ledger import Ledger
-from fedamp.server.app import wait_for_nodes
+from fedamp.server.app import reasons_kept_in, wait_for_nodes
 from fedamp.server.setup import prepare
 
 app = ServerApp()
@@ -31,7 +32,8 @@ def main(grid: Grid, context: Context) -> None:
         print(f"round {round_}: accuracy {found.score:.3f}, epsilon {spent:.3f}", flush=True)
         return MetricRecord({"loss": found.loss, **found.metrics, "epsilon": spent})
 
-    wait_for_nodes(grid, scenario)
-    rounds = prepared.plan.charge.affordable_rounds
-    strategy.start(grid, strategy.arrays(), rounds, scenario.federation.round_deadline, evaluate_fn=release)
+    rounds, log = prepared.plan.charge.affordable_rounds, out / "server.log"
+    with flower.chatter_to(log, "fedamp"), reasons_kept_in(log, secret=True):  # they name nodes that were asked
+        wait_for_nodes(grid, scenario)
+        strategy.start(grid, strategy.arrays(), rounds, scenario.federation.round_deadline, evaluate_fn=release)
     save_file(strategy.state.parameters, out / "model.safetensors")
