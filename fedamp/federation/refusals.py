@@ -152,6 +152,7 @@ REFUSALS: tuple[Refusal, ...] = (
     _with_external("submodels.scheme", "none", "submodels={scheme: disjoint, count: 2}"),
     _with_external("privacy.unit", "client", "privacy.unit=sample"),
     _with_external("client.max_records", "left out", "client.max_records=9"),
+    _with_external("aggregation.scheme", "plain", "aggregation={scheme: secure}"),
     Refusal(
         "`privacy.unit: sample` with several local steps",
         lambda asked: (
