@@ -203,7 +203,7 @@ def _guarantee(ledger: Json, spent: Array) -> Check:
         return Check("guarantee", "pass", f"epsilon {_shown(cost)}; the stop was decided before the run began")
     if stop in ENDED:
         return Check("guarantee", "fail", f"stopped_because is {stop}, but after round {released} of {last}")
-    if released == 0:
+    if released == 0 and stop != "diverged":
         return Check("guarantee", "pass", "epsilon 0.000: nothing was released, so no release decided the stop")
     early = f"{stop} after round {released}, perhaps because of its releases"
     return Check("guarantee", "caution", f"epsilon {_shown(cost)}, the cost of all {last} rounds: {early}")

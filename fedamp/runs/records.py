@@ -277,7 +277,7 @@ class LedgerRecord(Charged):
     @property
     def epsilon(self) -> float:
         """Upper end of the guarantee, however the run was stopped by somebody who saw its releases."""
-        planned = self.guaranteed_epsilon if self.releases else 0.0
+        planned = self.guaranteed_epsilon if self.releases or self.stopped_because == "diverged" else 0.0
         return self.released_rounds_epsilon if planned is None else planned
 
     @property

@@ -28,6 +28,7 @@ from safetensors.numpy import save
 
 from fedamp.accounting.verify import ENDED
 from fedamp.base.files import write_secret
+from fedamp.engines.flower import is_simulated
 from fedamp.errors import (
     DivergedError,
     FederationError,
@@ -90,6 +91,10 @@ def rounds(
     """
     known = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
     ended = known is not None and known.stopped_because in ENDED
+    if known is not None and known.stopped_because == "diverged" and not prepared.plan.known_seed:
+        # Its last round has told one thing: that its noisy sum is no model. With other noise it would tell another.
+        found = "the run diverged, and its round cannot be played twice"
+        raise RunFolderError(f"{folder.ledger}: {found}; expected: a new run")
     digest = fingerprint(prepared.plan.scenario)
     with charged(prepared.plan, digest, folder.path, known is not None, ended) as account:
         prepared = standardised(prepared, grid, known, account)
@@ -247,14 +252,17 @@ class _Run:
             self.folder.delete_secrets()
 
     def check_trained(self) -> None:
-        """Raise NobodyTrainedError if all units failed. Only at the end: a unit's data stop no run."""
+        """Raise NobodyTrainedError if all units failed. Only at the end: a unit's data stop no run. In a deployment it
+        stands in the log, because others see whether a run fails.
+        """
         _, reported, failed = reports(self.finished)
         if self.state.round == self.plan.last_round and 0 < reported <= failed:
             unit = self.plan.scenario.privacy.unit
-            raise NobodyTrainedError(
-                f"no {unit} could train in any of {len(self.finished)} rounds: the model is noise; "
-                "expected: records that fit model and loss"
-            )
+            why = f"no {unit} could train in any of {len(self.finished)} rounds: the model is noise; "
+            error = NobodyTrainedError(why + "expected: records that fit model and loss")
+            if is_simulated(self.grid):
+                raise error
+            log.warning("%s", error)
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
         self.folder.flush()
@@ -267,12 +275,12 @@ class _Run:
         quality = [record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None]
         released = self.ledger.releases
         spent = Bracket(lower=charge.spent(len(released)).lower, upper=released[-1].epsilon_upper if released else 0.0)
-        scheduled, reported, failed = reports(done)
+        diverged, (scheduled, reported, failed) = stopped_because == "diverged", reports(done)
         summary = Summary(
             name=plan.scenario.name,
             final=Quality(**quality[-1]) if quality else Quality(accuracy=None, loss=None),
-            # Before the first release nothing can decide the stop.
-            epsilon=Bracket.of(charge.guaranteed_epsilon) if released else spent,
+            # Before the first release nothing can decide the stop, but a noisy sum that is no model.
+            epsilon=Bracket.of(charge.guaranteed_epsilon) if released or (plan.is_private and diverged) else spent,
             released_rounds_epsilon=spent,
             unamplified_epsilon=Bracket.of(charge.unamplified_epsilon),
             epsilon_server=charge.server_epsilon and Bracket.of(charge.server_epsilon),
