@@ -30,6 +30,7 @@ from fedamp.federation.losses import Loss, loss_of
 from fedamp.models.model import WHOLE
 from fedamp.models.pieces import Piece
 
+_LARGEST_LOSS = 1e100  # of a unit
 _AT_ONCE, _BEYOND = 1 << 22, 1000.0  # numbers of canaries that are clipped together; length of each in clips
 
 _Shape = tuple[Any, ...]
@@ -63,7 +64,8 @@ class TrainReport(RoundAnswer):
         self.clipped += int(longer.sum())
         self.below_clip += int((fine & ~longer).sum())
         if losses is not None and records is not None:
-            self.loss_sum += float(np.where(np.isfinite(losses[here]) & fine, losses[here], 0.0).sum())
+            told = (np.abs(losses[here]) < _LARGEST_LOSS) & fine  # else one person could make the sum infinite
+            self.loss_sum += float(np.where(told, losses[here], 0.0).sum())
             self.records += int(records[here][fine].sum())
 
     def lose(self, clients: NDArray[np.int64]) -> None:

@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -105,13 +106,20 @@ class StoredDataset(Dataset):
 
     training: Records  # sorted by client
     offsets: NDArray[np.int64]  # [num_clients + 1]
-    untrainable: NDArray[np.bool_]  # [num_clients], who has a wrong record, and so counts as without records
     testing: Records
     testers: NDArray[np.int64] | None = None  # the client of each test record
 
     @property
     def test_clients(self) -> NDArray[np.int64] | None:
         return self.testers
+
+    @cached_property
+    def untrainable(self) -> NDArray[np.bool_]:
+        """[num_clients], who has a wrong record, and so counts as without: among those that are read, as then found."""
+        wrong = np.flatnonzero(self.training.wrong)
+        owners = np.searchsorted(self.offsets, wrong, side="right") - 1
+        read = wrong - self.offsets[owners] < (self.form.most or math.inf)
+        return np.asarray(np.bincount(owners[read], minlength=self.num_clients) > 0)
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         self.check_ids(clients)
@@ -191,7 +199,7 @@ class StoredDataset(Dataset):
         records = len(self.training.numbers)
         training = self.training.take(np.argsort(self.training.numbers))
         offsets = np.arange(records + 1, dtype=np.int64)
-        return replace(self, num_clients=records, training=training, offsets=offsets, untrainable=training.wrong)
+        return replace(self, num_clients=records, training=training, offsets=offsets)
 
 
 class StoredData(DataSection):
@@ -315,7 +323,6 @@ class StoredData(DataSection):
             hosted=None if federation is None else np.array(sorted(federation.hosted), dtype=np.int64),
             training=training.take(np.argsort(owners, kind="stable")),
             offsets=offsets,
-            untrainable=np.bincount(owners[training.wrong], minlength=num_clients) > 0,
             testing=testing,
             testers=self._testers(tables, testing),
         )

@@ -29,6 +29,7 @@ Floats = NDArray[np.float32]
 Shape = tuple[int, ...]
 Function = Callable[[Floats], Floats]
 
+_PLACES = 2.0**30  # of inputs in half of a range: float64 adds four million of them without rounding
 _SMALLEST_DEVIATION = 1e-5  # of a group of equal features, as in torch's GroupNorm
 
 
@@ -134,10 +135,13 @@ class Standardise(Transform):
         """
         middle, half = (constant.reshape(-1, *[1] * (inputs.ndim - 3)) for constant in self.constants)
         place = np.nan_to_num((inputs - middle) / half, nan=0.0).clip(-1.0, 1.0)
-        real = (np.arange(inputs.shape[1]) < sizes[:, None]) / np.maximum(sizes, 1)[:, None]
+        real = np.arange(inputs.shape[1]) < sizes[:, None]
         place = place.reshape(*inputs.shape[:3], math.prod(inputs.shape[3:]))
-        means = [np.einsum("ulcp,ul->uc", each, real) / place.shape[3] for each in (place, 2 * place**2 - 1)]
-        return np.asarray(np.stack(means, axis=1) / math.sqrt(2 * inputs.shape[2]), np.float32)
+        # Sums of whole numbers are exact, also in the order that another unit's number of records decides.
+        each = (np.rint(numbers * _PLACES) for numbers in (place, 2 * place**2 - 1))
+        sums = np.stack([np.einsum("ulcp,ul->uc", whole, real) for whole in each], axis=1)
+        many = _PLACES * place.shape[3] * np.maximum(sizes, 1)[:, None, None]
+        return np.asarray(sums / many / math.sqrt(2 * inputs.shape[2]), np.float32)
 
     def released(self, mean: Floats, units: int) -> "Standardise":
         """This step with the constants that a noisy mean of :meth:`vectors` [2, columns] over the units tells.
@@ -486,7 +490,8 @@ class _Features:
             features = np.lib.format.open_memmap(file, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
             for start in range(0, len(self._table), _BLOCK):
                 records = np.arange(start, min(start + _BLOCK, len(self._table)))
-                features[records] = self._computed(records)
+                # Always as many: a matrix product rounds by its shape, which would tell of others' number of records.
+                features[records] = self._computed(np.resize(records, _BLOCK))[: len(records)]
             features.flush()
 
         return np.asanyarray(np.load(kept("features", f"{self._digest()}.npy", write), mmap_mode="r"))

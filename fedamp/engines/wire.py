@@ -336,7 +336,7 @@ class RoundAnswer:
         if len(data) != form.length:
             raise ValueError(f"the answer has {len(data)} bytes, and the server asks for {form.length}")
         numbers = [getattr(self, name) for name in _NUMBERS]
-        text = self.text.encode()[:LONGEST_TEXT]
+        text = self.text.encode(errors="replace")[:LONGEST_TEXT]
         return b"".join([_ANSWER.pack(self.status, *numbers, text), np.packbits(bits, bitorder="little").data, data])
 
     @classmethod

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from fedamp.client.clipping import quantum
+from fedamp.client.clipping import ClippedSum, quantum
 from fedamp.client.task import ClientTask, StackSize, places_for, stack_size
-from fedamp.client.worker import TrainingNode
-from fedamp.engines.wire import RoundOrder
+from fedamp.client.worker import TrainingNode, TrainReport
+from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DataError
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.models.masks import Masks
@@ -138,3 +139,14 @@ def test_stacks_follow_from_the_model_and_the_kind_of_device() -> None:
     known = StackSize(units=64, records=1024, cohort=100)
     assert [known.slots(places, most=1000) for places in (4, 20, 128)] == [50, 50, 8], "two stacks for the cohort"
     assert known.slots(4, most=3) == 3
+
+
+def test_no_persons_loss_takes_the_others_answer_away():
+    """A sum of losses that is not finite would make the server refuse all that the node has added up."""
+    order = RoundOrder("", 1, (1.0,), rows(range(3), [bytes(32)] * 3), {"weight": np.zeros(2, np.float32)})
+    for losses in ([1.0, 1e308, 1e308], [1.0, np.inf, np.nan]):
+        report = TrainReport(sums={"weight": np.ones(2)}, text="it reads \ud800")
+        clipped = ClippedSum({}, torch.zeros(3, dtype=torch.bool), torch.zeros(1, 3, dtype=torch.bool))
+        report.add(np.arange(3), clipped, np.array(losses), np.ones(3, np.int64))
+        answer = RoundAnswer.of(report.content(order), order)
+        assert (answer.loss_sum, answer.records, answer.reported) == (1.0, 3, [0, 1, 2])

@@ -103,6 +103,22 @@ def test_inputs_that_are_too_many_to_check_at_load_are_found_when_read(tmp_path,
     assert dataset.lost(np.arange(UNITS), cohort.sizes).sum() == 1
 
 
+@pytest.mark.parametrize("way", ["held out", "more than are read"])
+def test_how_many_records_others_have_decides_nothing_about_a_wrong_one(tmp_path, monkeypatch, way):
+    """Above some megabytes in all, inputs are checked as they are read; then as before, record by record."""
+    found = []
+    for at_once in (2**28, 0):
+        monkeypatch.setattr("fedamp.data.table.CHECKED_AT_ONCE", at_once)
+        form = Form(most=None if way == "held out" else 2)
+        dataset = section(tmp_path / "each", changed("nan")).load(0, Path(), form)
+        parts = dataset.held_out(0.4, 1) if way == "held out" else (dataset,)
+        cohorts = [part.gather(np.arange(UNITS)) for part in parts]
+        found.append([part.lost(np.arange(UNITS), cohort.sizes) for part, cohort in zip(parts, cohorts, strict=True)])
+        found[-1] += [cohort.sizes for cohort in cohorts]
+    for early, late in zip(*found, strict=True):
+        np.testing.assert_array_equal(early, late)
+
+
 def test_of_a_client_with_more_records_the_first_ones_train(tmp_path):
     dataset = section(tmp_path / "many", changed("many")).load(0, Path(), Form(most=6))
     cohort = dataset.gather(np.array([VICTIM]))

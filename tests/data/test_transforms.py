@@ -254,3 +254,16 @@ def test_a_machine_with_a_part_of_the_federation_whitens_nothing(folder):
     config = NpzData(name="npz", path=str(folder), partition={"scheme": "natural"}, transform=whiten)
     with pytest.raises(DataError, match="another machine may find other components"):
         config.load(0, HERE)
+
+
+@pytest.mark.parametrize("steps", [[{"name": "whiten", "components": 6}], [{"name": "scattering", "scales": 1}]])
+def test_a_records_features_do_not_depend_on_how_many_others_there_are(folder, monkeypatch, steps):
+    """Features are computed in blocks. A matrix product of one row is rounded in another way than that of three."""
+    monkeypatch.setattr(transforms, "IMAGES", 300)
+    images, found = np.random.default_rng(3).random((transforms._BLOCK + 3, 2, 9, 12)).astype(np.float32), []
+    for records in (transforms._BLOCK + 1, transforms._BLOCK + 2, len(images)):
+        np.savez(folder / "train.npz", x=images[:records], y=np.arange(records) % 2)
+        config = NpzData(name="npz", path=str(folder), transform=steps, classes=2)
+        found.append(config.load(0, HERE).by_record().gather(np.array([transforms._BLOCK])).inputs)
+    for each in found[1:]:
+        np.testing.assert_array_equal(found[0], each)

@@ -1,6 +1,8 @@
 """Means and deviations before training: bounded, released once, charged with the run, and as good as public ones."""
 
 import json
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -226,3 +228,26 @@ def test_canaries_have_no_records_and_are_not_asked_for_means(tmp_path):
     asked = small(f"data={{name: digits, clients: 60, transform: [{private}]}}", "privacy.canaries=20", "rounds=3")
     run = fedamp.run(asked, out=tmp_path / "run", anyway=True)
     assert "must be ids" not in (run.folder / "log.txt").read_text()
+
+
+def between(generator, records=12):
+    """One column of records whose mean, over the root of 2, lies between two numbers of float32: any rounding shows."""
+    values = generator.uniform(0.1, 1, records - 4).astype(np.float32)
+    low = np.float32(generator.uniform(0.2, 0.5))
+    middle = (Fraction(float(low)) + Fraction(float(np.nextafter(low, np.float32(1))))) / 2
+    for _ in range(4):
+        left = middle * records * Fraction(math.sqrt(2)) - sum(map(Fraction, map(float, values)))
+        values = np.append(values, np.float32(max(-1.0, min(1.0, float(left)))))
+    return values
+
+
+def test_no_persons_vector_depends_on_how_many_records_others_have():
+    """Sums of padded records would be rounded in another order."""
+    step = Standardise.model_validate(STEP | {"range": [-1, 1]})
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        mine = between(generator)[None, :, None]
+        padded = np.ones((2, 40, 1), np.float32)
+        padded[0, :12], padded[0, 12:] = mine[0], 0
+        alone, beside = (step.vectors(each, np.array([12, 40])[: len(each)]) for each in (mine, padded))
+        np.testing.assert_array_equal(alone[0], beside[0])

@@ -53,7 +53,6 @@ class Neighbour:
             form=dataset.form,
             training=own,
             offsets=np.array([0, len(table)]),
-            untrainable=np.array([own.wrong.any()]),
             testing=own,
         )
 
