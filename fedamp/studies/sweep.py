@@ -213,7 +213,9 @@ class Sweep:
             "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "best": [outcome.to_json() for outcome in self.best],
             "unfinished": [{"settings": it.settings, "folder": str(it.folder), "error": it.error} for it in missing],
-            "choosing": cost_of_choosing(self.finished),
+            "choosing": cost_of_choosing(
+                [LedgerRecord.read(run / "ledger.json") for run in everything_in(self.folder)]
+            ),
         }
 
 
@@ -251,17 +253,20 @@ def finished(folder: Path) -> Run | None:
     return None if run.was_stopped_early else run
 
 
-def cost_of_choosing(runs: Sequence[Run]) -> dict[str, Any]:
+def cost_of_choosing(runs: Sequence[LedgerRecord]) -> dict[str, Any]:
     """The cost of publishing which run was best, beyond what each run's ledger charges for that run alone.
+
+    Runs that have begun and not finished belong to it: the choice depends on what they released, too.
 
     Returns:
         ``charged``: always 0. ``all_runs_epsilon``: at most the joint cost of all runs, which covers any choice among
         them; None if runs have different guarantees, a known seed or no noise. ``delta``; ``in_words``.
     """
     promises = {tuple(map(str, run.promise.values())) for run in runs}
-    delta, together, words = runs[0].ledger.delta if runs else None, None, [NOT_CHARGED, UNKNOWN]
-    if delta is not None and len(promises) == 1 and all(run.is_private and not run.has_known_seed for run in runs):
-        counts = Counter(run.ledger.mechanism for run in runs)
+    delta, together, words = runs[0].delta if runs else None, None, [NOT_CHARGED, UNKNOWN]
+    fine = all(run.mechanism.is_private and not run.has_known_seed for run in runs)
+    if delta is not None and len(promises) == 1 and fine:
+        counts = Counter(run.mechanism for run in runs)
         joint = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
         together = finite(joint.epsilon(delta_left(delta, len(runs))).upper)
     if together is not None:

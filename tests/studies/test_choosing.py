@@ -13,7 +13,7 @@ def secret(tmp_path_factory):
     """Two runs of two rounds in which everybody takes part."""
     folder = tmp_path_factory.mktemp("secret")
     asked = small("known_seed=false", "rounds=2", "check_in={scheme: all}", "privacy.noise_multiplier=4")
-    return [fedamp.run(asked, out=folder / name) for name in "ab"]
+    return [fedamp.run(asked, out=folder / name).ledger for name in "ab"]
 
 
 def test_all_runs_together_are_one_gaussian_release_of_all_their_rounds(secret):
@@ -26,8 +26,18 @@ def test_all_runs_together_are_one_gaussian_release_of_all_their_rounds(secret):
 
 
 def test_nothing_is_promised_of_runs_whose_seed_is_known(secret, tmp_path):
-    known = fedamp.run(small("rounds=1", "check_in.k=1"), out=tmp_path / "known")
+    known = fedamp.run(small("rounds=1", "check_in.k=1"), out=tmp_path / "known").ledger
     for runs in ([known], [*secret, known], []):
         answer = cost_of_choosing(runs)
         assert answer["all_runs_epsilon"] is None
         assert "is not computed" in " ".join(answer["in_words"])
+
+
+def test_a_run_that_did_not_finish_belongs_to_what_was_chosen_from(tmp_path):
+    """The choice depends on what it released, and on that it did not finish."""
+    asked = small("known_seed=false", "rounds=2", "check_in={scheme: all}", "privacy.noise_multiplier=4")
+    swept = fedamp.sweep(asked, {"server.learning_rate": [0.5, 1e39]}, out=tmp_path / "sweep", jobs=1)
+    answer = swept.to_json()
+    assert len(answer["unfinished"]) == 1
+    assert answer["choosing"]["runs"] == 2
+    assert answer["choosing"]["all_runs_epsilon"] >= gaussian_epsilon(answer["choosing"]["delta"], 2.0)
