@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.ids import ranges
-from fedamp.client.task import DATA_PLACES, ClientTask
+from fedamp.client.task import DATA_PLACES, ClientTask, log
 from fedamp.data import Dataset
 from fedamp.data.sections import Data
 from fedamp.data.table import kept
@@ -127,6 +127,8 @@ def divided(task_json: str, folder: str, before_statistics: bool = False) -> tup
     if before_statistics or task.statistics:
         section = section.with_statistics(None if before_statistics else task.statistics)
     records = section.load(task.data_seed, Path(), form)
+    if nobodys := getattr(records, "nobodys", 0):  # for the node's owner
+        log.warning("%d records in %s are of no client that is hosted here, and train nothing", nobodys, folder)
     if folder and task.run:
         _check_owners(records, task.run, str(Path(folder).absolute()))
     if task.evaluation is not None:

@@ -26,7 +26,7 @@ from fedamp.data.form import CLASSES, CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import MOST, Table, distinct
 from fedamp.data.transforms import Standardise, Transforms, transformed
-from fedamp.errors import DataError, log, one_line
+from fedamp.errors import DataError, one_line
 
 Shape = tuple[Count, ...] | None
 Scale = Annotated[
@@ -43,7 +43,7 @@ def _all_differ(words: tuple[str, ...]) -> tuple[str, ...]:
 class FederationFile(Section):
     """``federation.json``: describes the whole federation in a folder that holds a part of it."""
 
-    clients: Count  # of the whole federation
+    clients: Annotated[Count, Field(le=10**15)]  # of the whole federation
     hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of the clients with records here
     classes: Annotated[int, Field(ge=2, strict=True)] | None = None  # number of labels in the whole federation
 
@@ -108,6 +108,7 @@ class StoredDataset(Dataset):
     offsets: NDArray[np.int64]  # [num_clients + 1]
     testing: Records
     testers: NDArray[np.int64] | None = None  # the client of each test record
+    nobodys: int = 0  # how many records in the files are of no client that is hosted here
 
     @property
     def test_clients(self) -> NDArray[np.int64] | None:
@@ -313,7 +314,8 @@ class StoredData(DataSection):
         test = train if testing.table is tables.train else transformed(testing.table, self.transform)
         training, testing = replace(training, table=train), replace(testing, table=test)
         owners, num_clients = self._owners(training, federation, seed, kind)
-        training, owners = training.take(owners >= 0), owners[owners >= 0]  # the others are of nobody here
+        nobodys = int((owners < 0).sum())
+        training, owners = training.take(owners >= 0), owners[owners >= 0]
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=num_clients))]).astype(np.int64)
         return StoredDataset(
             num_clients=num_clients,
@@ -325,6 +327,7 @@ class StoredData(DataSection):
             offsets=offsets,
             testing=testing,
             testers=self._testers(tables, testing),
+            nobodys=nobodys,
         )
 
     def _numbered(self, tables: Tables) -> Tables:
@@ -477,13 +480,10 @@ class StoredData(DataSection):
             names, owners = distinct(column)
             return owners[training.numbers], len(names)
         if column.dtype.kind in "iuf":
-            owners = np.where(np.isin(column, federation.hosted), column, -1).astype(np.int64)
-        else:
-            ids = {str(client): client for client in federation.hosted}
-            owners = np.array([ids.get(str(value), -1) for value in column.tolist()], dtype=np.int64)
-        if nobodys := int((owners < 0).sum()):  # for the node's owner, in its own log
-            found = "%s: %d of %d records are of no client that is hosted here, and train nothing"
-            log.warning(found, training.table.source, nobodys, len(owners))
+            hosted = np.isin(column, federation.hosted)
+            return np.where(hosted, column, -1).astype(np.int64), federation.clients
+        ids = {str(client): client for client in federation.hosted}
+        owners = np.array([ids.get(str(value), -1) for value in column.tolist()], dtype=np.int64)
         return owners, federation.clients
 
 

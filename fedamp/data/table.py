@@ -224,7 +224,8 @@ def distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
 def require(name: str, present: Collection[str], key: str, source: str) -> None:
     """Raises DataError if there is no column, or array, of the name that the scenario's key asks for."""
     if name not in present:
-        raise DataError(f"{source}: no column {name!r}; {key} must be one of {', '.join(present)}")
+        found = ", ".join(present) or "none: csv begins with a header, and json has an object a line"
+        raise DataError(f"{source}: no column {name!r}; {key} must be one of {found}")
 
 
 # Of this environment (make data), of the system's packages, and of npm.

@@ -57,6 +57,15 @@ def test_a_node_started_again_refuses_records_of_other_owners(kind, tmp_path):
     ask(kind, tmp_path / "data", "the run")
 
 
+def test_a_node_tells_its_owner_how_many_records_are_nobodys(tmp_path, caplog):
+    arrays = records_in_a_folder()
+    arrays["client"] = np.array([f"{client:02d}" if client < 2 else str(client) for client in arrays["client"]])
+    write_folder(tmp_path, arrays)
+    ask("query", tmp_path, "the run")
+    [told] = [record.getMessage() for record in caplog.records if "of no client" in record.msg]
+    assert told.startswith(f"{np.char.startswith(arrays['client'], '0').sum()} records in {tmp_path} are of no client")
+
+
 def test_runs_with_secret_seeds_are_told_apart_and_resumed_ones_are_the_same():
     raw = reader.yaml.safe_load(SMALL)
     asked = reader.validate(raw | {"known_seed": False}, "small")

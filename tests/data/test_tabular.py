@@ -109,7 +109,7 @@ def test_ids_of_two_types_are_refused_by_name(tmp_path, wrong):
         loaded(tmp_path, "parquet")
 
 
-def test_a_record_of_nobody_is_refused_by_file_and_row_and_ignored_on_a_node(tmp_path, caplog):
+def test_a_record_of_nobody_is_refused_by_file_and_row_and_ignored_on_a_node(tmp_path):
     csv(tmp_path, ["0", "1"], "train-0.csv")
     csv(tmp_path, ["0", "", "1"], "train-1.csv")
     with pytest.raises(DataError, match=r"train-1\.csv: row 2: column 'client' must name a client, and names none"):
@@ -117,10 +117,7 @@ def test_a_record_of_nobody_is_refused_by_file_and_row_and_ignored_on_a_node(tmp
     (tmp_path / "federation.json").write_text('{"clients": 3, "hosted": [0, 1], "classes": 2}')
     dataset = loaded(tmp_path)
     assert dataset.sizes(np.array([0, 1])).tolist() == [2, 2]
-    csv(tmp_path, ["00", "1.0", "x"], "train-1.csv")
-    assert loaded(tmp_path).sizes(np.array([0, 1])).tolist() == [1, 1]
-    told = [f"{record.args[1]} of {record.args[2]}" for record in caplog.records if "of no client" in record.msg]
-    assert told == ["1 of 5", "3 of 5"]
+    assert dataset.nobodys == 1
 
 
 @pytest.mark.parametrize("ids", [[1.0, 2.5], [1.0, float("nan")], [1.0, 2.0**60], ["a", None], ["a", ""], [1, None]])
