@@ -327,7 +327,14 @@ class Whiten(Transform):
         variances, vectors = _principal(values, self.components)
         floor = self.damping * float(np.square(values).sum(1).mean())
         directions = np.ascontiguousarray(vectors / np.sqrt(variances + floor), dtype=np.float32)
-        return lambda inputs: (inputs.reshape(len(inputs), -1) - mean) @ directions
+
+        def whitened(inputs: Floats) -> Floats:
+            rows = inputs.reshape(len(inputs), len(mean)) - mean
+            # A matrix product rounds by its shape: that of a last block would tell how many records others have.
+            whole = np.resize(rows, (max(len(rows), _BLOCK), len(mean)))
+            return np.asarray((whole @ directions)[: len(rows)])
+
+        return whitened
 
 
 def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
@@ -490,8 +497,7 @@ class _Features:
             features = np.lib.format.open_memmap(file, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
             for start in range(0, len(self._table), _BLOCK):
                 records = np.arange(start, min(start + _BLOCK, len(self._table)))
-                # Always as many: a matrix product rounds by its shape, which would tell of others' number of records.
-                features[records] = self._computed(np.resize(records, _BLOCK))[: len(records)]
+                features[records] = self._computed(records)
             features.flush()
 
         return np.asanyarray(np.load(kept("features", f"{self._digest()}.npy", write), mmap_mode="r"))

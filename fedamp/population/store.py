@@ -11,8 +11,9 @@ import json
 import math
 import os
 import sqlite3
+import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -124,6 +125,14 @@ class Contents:
         """The salted hash of a person's or unit's id."""
         return hashlib.blake2b(f"{kind}:{name}".encode(), key=self.salt, digest_size=16).digest()
 
+    def person(self, name: str, known: Container[bytes]) -> bytes:
+        """The salted hash of a person's id, in whatever spaces and forms of letters it is spelled. One of an earlier
+        version, of the spelling itself, stays where it is ``known``.
+        """
+        plain = self.name("person", " ".join(unicodedata.normalize("NFKC", name).split()))
+        spelled = self.name("person", name)
+        return spelled if spelled in known and plain not in known else plain
+
 
 _TABLES = """
 CREATE TABLE events (number INTEGER PRIMARY KEY, content TEXT NOT NULL, link TEXT NOT NULL);
@@ -196,11 +205,11 @@ class Population:
     def person(self, name: str) -> int:
         """The number of a person; PopulationError: nobody has this id."""
         with self._open(write=False) as (database, contents):
-            owner = contents.name("person", name)
-            found = database.execute("SELECT person FROM units WHERE owner = ? LIMIT 1", (owner,)).fetchone()
+            known: dict[bytes, int] = dict(database.execute("SELECT owner, person FROM units"))
+            found = known.get(contents.person(name, known))
         if found is None:
             raise PopulationError(f"{self.file}: nobody has the id {name!r}")
-        return int(found[0])
+        return found
 
     # What changes it: each in one transaction.
 
@@ -310,7 +319,7 @@ def _checked(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     rows = list(people)
     seen = set[str]()
     for unit, person in rows:
-        if not unit or not person:
+        if not unit or not person.strip():
             raise PopulationError(f"unit {unit!r} of person {person!r}: an empty id; expected: a name for each")
         if unit in seen:
             raise PopulationError(f"unit {unit!r} stands twice; expected: once, with its person")
@@ -379,7 +388,7 @@ def _add(database: sqlite3.Connection, contents: Contents, rows: Sequence[tuple[
     first, number = len(contents.epsilons), len(contents.links) + 1
     known, people = dict(database.execute("SELECT owner, person FROM units")), first
     for unit, person in rows:
-        owner = contents.name("person", person)
+        owner = contents.person(person, known)
         if owner not in known:
             known[owner], people = people, people + 1
         try:

@@ -29,9 +29,12 @@ def total(runs: Sequence[Path], delta: float | None = None) -> dict[str, Any]:
     if again := next((run for run, head in zip(runs, heads, strict=True) if heads.count(head) > 1), None):
         raise RunFolderError(f"{again}: stands twice; expected: each run once")
     mechanisms = [from_json(ledger["mechanism"]) for ledger in ledgers]
-    for run, mechanism in zip(runs, mechanisms, strict=True):
-        if not mechanism.is_private:
-            raise RunFolderError(f"{run}: trained without noise; expected: private runs")
+    for run, ledger, mechanism in zip(runs, ledgers, mechanisms, strict=True):
+        if not mechanism.is_private or ledger.get("rehearsal"):
+            raise RunFolderError(f"{run}: {ledger.get('rehearsal') or 'trained without noise'}; expected: private runs")
+        for key in ("unit", "group_size", "adjacency"):  # who has many records is in a run by record many times
+            if ledger[key] != ledgers[0][key]:
+                raise RunFolderError(f"{run}: {key} {ledger[key]}; expected: {ledgers[0][key]}, as {runs[0]}")
     chosen = max(float(ledger["delta"]) for ledger in ledgers) if delta is None else delta
     try:
         left = delta_left(Budget(1.0, chosen).delta, len(runs))

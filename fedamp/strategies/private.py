@@ -22,6 +22,7 @@ from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.engines.deployment import guarded
 from fedamp.engines.wire import NO_SECRET, NO_UNIT, UNIT, RoundOrder, Rows, padded, rows
+from fedamp.errors import ScenarioError
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
 from fedamp.models.model import WHOLE
@@ -98,7 +99,11 @@ class PrivateStrategy(Strategy):
         return len(order.sealed()) + order.answer_size
 
     def start(self, grid: Grid, *arguments: Any, **named: Any) -> Result:
-        """Flower's loop, for an app that has no other; a deployment's messages are sealed, as its nodes demand."""
+        """Flower's loop, for an app that has no other; a deployment's messages are sealed, as its nodes demand.
+        ScenarioError: people of a population would have to pay, and nobody charges them here.
+        """
+        if self.plan.scenario.privacy.population is not None:
+            raise ScenarioError("privacy.population: a custom app charges no people; expected: a run of fedamp")
         return super().start(guarded(grid), *arguments, **named)
 
     def prepare(self, server_round: int) -> None:

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 import fedamp
+from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import InputError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
@@ -13,6 +14,8 @@ from fedamp.population.account import CLAIM, charged, known_to
 from fedamp.population.store import Population, PopulationError
 from fedamp.population.total import total
 from fedamp.runs.verification import verify_ledger
+from fedamp.server.setup import prepare
+from tests.federations import small
 
 SCENARIO = {
     "name": "people",
@@ -275,3 +278,28 @@ def test_a_private_data_set_names_its_clients_by_its_column(tmp_path):
     from pathlib import Path
 
     assert asked.data.unit_names(Path()) == ["ann", "bob", "zoe"]
+
+
+OTHERS = {
+    "unit sample": ("privacy.unit=sample", "client={}"),
+    "group_size 2": ("privacy.group_size=2",),
+    "adjacency substitution": ("check_in={scheme: batches, size: 20}",),
+    "a rehearsal: not private": ("privacy={clip: 0.5, noise_multiplier: 2.0, noise_cohort: 900}",),
+}
+
+
+@pytest.mark.parametrize("found", OTHERS)
+def test_a_total_of_runs_that_protect_somebody_else_is_refused(tmp_path, found):
+    """Somebody with many records is in a run by record many times; a rehearsal protects nobody."""
+    runs = [tmp_path / "clients", tmp_path / "others"]
+    for run, changes in zip(runs, ((), OTHERS[found]), strict=True):
+        fedamp.run(small("rounds=1", "check_in={scheme: all}", *changes), out=run)
+    with pytest.raises(RunFolderError, match=f"others: {found}"):
+        total(runs)
+
+
+def test_a_loop_of_ones_own_charges_nobody_and_is_refused(file):
+    strategy = (prepared := prepare(scenario(file))).strategy(prepared.state)
+    with SerialGrid("fedamp.client.app:app") as grid, pytest.raises(ScenarioError, match="a custom app charges no"):
+        strategy.start(grid, strategy.arrays())
+    assert not spent(file).any()

@@ -51,6 +51,19 @@ def test_people_are_added_from_a_list(fedamp, made, tmp_path, mark):
     assert again.err.count("\n") == 1
 
 
+def test_a_person_who_is_spelled_in_two_ways_is_one_person(fedamp, tmp_path):
+    """Two units of one person cost more than one unit each of two people."""
+    people, file = tmp_path / "people.csv", tmp_path / "some.db"
+    people.write_bytes('\ufeff1,anna\n2, anna \n3,Zo\u00e9\n4,Zoe\u0301\n"5\u2028",li\n'.encode())
+    answer = fedamp("population", "new", file, "--people", people, "--epsilon", 4, "--delta", 1e-5)
+    assert (answer.status, answer.out[:8]) == (0, "3 people")
+    people.write_text("6,anna\n7,  anna\n8,Anna\n", "utf-8")
+    assert fedamp("population", "add", file, "--people", people, "--epsilon", 4).out.startswith("4 people")
+    owners = Population(file).owners(["1", "2", "6", "7", "3", "4", "5\u2028", "8"])
+    assert owners.tolist() == [0, 0, 0, 0, 1, 1, 2, 3]
+    assert Population(file).person("Zoe\u0301 ") == 1
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
