@@ -227,7 +227,7 @@ def changed(case: Case, people: People, client: int, how: str, generator: np.ran
     return replace(people, records=people.records | {client: (inputs, labels)})
 
 
-@pytest.mark.few(0, 1, 2, 3, 5, 6, 7, 8, 9, 13, 15, 16, 18, 19, 20, 21, 22, 23, 24)
+@pytest.mark.few(0, 2, 6, 7, 8, 9, 13, 15, 18, 19, 22, 23, 24)
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=2, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32), how=st.sampled_from(["none", "many", "two", "hostile", "magnitudes"]))
