@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
+import yaml
 from jinja2 import Environment
 from matplotlib.figure import Figure
 
@@ -16,6 +17,7 @@ from fedamp.federation.cost import risk
 from fedamp.report import style
 from fedamp.report.comparison import Comparison
 from fedamp.report.pictures import run_pictures
+from fedamp.report.scenarios import public
 from fedamp.report.tables import spread
 from fedamp.report.words import environment
 from fedamp.runs.run import ReleasedModel, Run, read_models
@@ -41,7 +43,9 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
         if wrong := complaint(found):
             raise RunFolderError(f"{folder}: {wrong}")
     alone, answer = len(models) == 1, compared.to_json()
-    values = {"models": models, "alone": alone, "checks": checks, "cautions": answer["cautions"]}
+    # How many checked in, and how many failed, are numbers of the server's owner.
+    shown = {folder: [check for check in found if check.name != "reported"] for folder, found in checks.items()}
+    values = {"models": models, "alone": alone, "checks": shown, "cautions": answer["cautions"]}
     values |= {"cells": compared.cells(answer), "comparison_figures": [] if alone else _inline(compared.pictures())}
     content = _environment().get_template("page.html.j2").render(values)
     if out.is_symlink() or (out.exists() and not out.is_file()):
@@ -60,6 +64,9 @@ def _environment() -> Environment:
     made = environment()
     made.tests["run"] = lambda model: isinstance(model, Run)
     made.globals |= {"spread": spread, "sha256": sha256, "interpretation": interpretation}
+    made.globals["public"] = lambda run: yaml.safe_dump(
+        public(run.scenario, run.plan), sort_keys=False, allow_unicode=True
+    )
     made.globals["figures_of"] = lambda run: _inline(run_pictures(run))
     return made
 

@@ -1,6 +1,5 @@
 """What may leave the server: the model, its ledger, a certificate and the scenario, signed. docs/releasing.md."""
 
-import re
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import yaml
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -23,8 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from fedamp.accounting.verify import FILES, FORMAT, MANIFEST, Bundle, Check, signed, text_of, verify_bundle, worst
 from fedamp.base.files import home, lock, write_secret
 from fedamp.errors import InputError, RunFolderError, needs_extras
-from fedamp.federation.plan import Plan
-from fedamp.federation.scenario import Scenario
+from fedamp.report.scenarios import public
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY
 from fedamp.runs.records import LedgerRecord
@@ -32,8 +29,6 @@ from fedamp.runs.run import read_run
 from fedamp.runs.verification import complaint, model_check, scenario_check
 
 MODEL, LEDGER, SCENARIO, PAGE = FILES
-LEFT_OUT = {"description", "engine", "federation", "trackers"}  # what the plan reads of them is filled in elsewhere
-_LOCAL = re.compile(r"[/~\\]|\.{1,2}([/\\]|$)|[A-Za-z]:[/\\]|file:", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -112,36 +107,6 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
 def _named(path: Path) -> Path:
     """The path with its own name, which ``.`` and ``..`` have not."""
     return path.resolve() if path.name in ("", "..") else path
-
-
-def public(scenario: Scenario, plan: Plan) -> dict[str, Any]:
-    """What others may know of a scenario: the sections that decide a run, without paths of the server's machines.
-
-    The names of nodes are left out. Their number, which the plan reads, stands in ``aggregation``; and ``federation``
-    says whether they see who checks in.
-    """
-    content: dict[str, Any] = _without_paths(scenario.model_dump(mode="json", exclude=LEFT_OUT))
-    content["privacy"].pop("population", None)
-    content["engine"] = scenario.engine.model_dump(mode="json", include={"clients_per_batch", "precision"})
-    if plan.terms is not None:
-        content["aggregation"]["nodes"] = plan.terms.nodes
-    for key in ("initial", "folder"):
-        content["model"][key] = content["model"].get(key) or None
-    if plan.protection == "none":
-        content["federation"] = {"hosts": "trusted"}
-    elif plan.protection is not None:
-        parts = np.array_split(np.arange(plan.units), plan.terms.nodes if plan.terms else 1)
-        hosts = {f"node {number}": f"{part[0]}-{part[-1]}" for number, part in enumerate(parts)}
-        content["federation"] = {"hosts": hosts, "dummies": True}
-    return content
-
-
-def _without_paths(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_paths(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_paths(inner) for inner in value]
-    return "" if isinstance(value, str) and _LOCAL.match(value) else value
 
 
 def default_key() -> Path:

@@ -1,6 +1,9 @@
-"""A scenario as ``fedamp.load`` returns it: it shows how its records are partitioned."""
+"""A scenario as ``fedamp.load`` returns it, which shows how its records are partitioned; and as others may know it."""
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedamp.errors import needs_extras
 from fedamp.federation import scenario
@@ -8,8 +11,12 @@ from fedamp.federation import scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedamp.federation.plan import Plan
+
 
 PUBLIC = ("diabetes", "digits", "fashion-mnist", "mnist", "segments", "shakespeare", "synthetic")
+LEFT_OUT = {"description", "engine", "federation", "trackers"}  # what the plan reads of them is filled in elsewhere
+_LOCAL = re.compile(r"[/~\\]|\.{1,2}([/\\]|$)|[A-Za-z]:[/\\]|file:", re.IGNORECASE)
 
 
 class Scenario(scenario.Scenario):
@@ -32,3 +39,33 @@ class Scenario(scenario.Scenario):
 
         is_public = self.data.name in PUBLIC and not getattr(self.data, "path", None)
         return partition_picture(records_of(self).label_counts(clients), self.name, is_public)
+
+
+def public(asked: scenario.Scenario, plan: "Plan") -> dict[str, Any]:
+    """What others may know of a scenario: the sections that decide a run, without paths of the server's machines.
+
+    The names of nodes are left out. Their number, which the plan reads, stands in ``aggregation``; and ``federation``
+    says whether they see who checks in.
+    """
+    content: dict[str, Any] = _without_paths(asked.model_dump(mode="json", exclude=LEFT_OUT))
+    content["privacy"].pop("population", None)
+    content["engine"] = asked.engine.model_dump(mode="json", include={"clients_per_batch", "precision"})
+    if plan.terms is not None:
+        content["aggregation"]["nodes"] = plan.terms.nodes
+    for key in ("initial", "folder"):
+        content["model"][key] = content["model"].get(key) or None
+    if plan.protection == "none":
+        content["federation"] = {"hosts": "trusted"}
+    elif plan.protection is not None:
+        parts = np.array_split(np.arange(plan.units), plan.terms.nodes if plan.terms else 1)
+        hosts = {f"node {number}": f"{part[0]}-{part[-1]}" for number, part in enumerate(parts)}
+        content["federation"] = {"hosts": hosts, "dummies": True}
+    return content
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_paths(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(inner) for inner in value]
+    return "" if isinstance(value, str) and _LOCAL.match(value) else value

@@ -113,7 +113,7 @@ def test_a_curve_that_is_sampled_is_computed_again_to_the_bit(home, tmp_path):
 
 def test_every_section_is_public_but_those_that_are_left_out_by_name(released):
     from fedamp.federation.scenario import Scenario
-    from fedamp.report.release import LEFT_OUT
+    from fedamp.report.scenarios import LEFT_OUT
 
     told = yaml.safe_load((released.folder / FILES[2]).read_text())
     assert told.keys() == Scenario.model_fields.keys() - (LEFT_OUT - {"engine", "federation"}) - {"evaluation"}  # none
@@ -121,7 +121,7 @@ def test_every_section_is_public_but_those_that_are_left_out_by_name(released):
 
 @pytest.mark.parametrize("path", ["../patients", "..", "./x", "~/x", "/srv/x", "C:\\patients", "file:///srv/x"])
 def test_no_path_of_the_server_is_public(path, run):
-    from fedamp.report.release import public
+    from fedamp.report.scenarios import public
     from fedamp.runs.run import read_run
 
     found = read_run(run)
