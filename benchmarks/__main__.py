@@ -32,6 +32,7 @@ MINUTES = {
     "soak": 30,
     "federations": 180,
     "submodels": 15,
+    "lora_remedies": 20,
     "peers": 60,
     "rehearsal": 15,
 }
