@@ -3,15 +3,14 @@
     python -m benchmarks.lora_remedies [TASK[:SCHEME,SCHEME] ...]    resumes; 20 minutes on one core for all of it
     python -m benchmarks.lora_remedies --show                        the table of the stored results
 
-- ``products`` (FedPower, arXiv 2605.08443): clients train both factors. Their update is the product of what they have
-  trained, less the one that they received, clipped over all layers as one vector. The server sends the best model of
-  rank 4 after each round, as factors. Noise is added to the sum of the products (``svd``), or to each of the two
-  multiplications of a power iteration (``power``).
-- ``own`` (SDFLoRA, arXiv 2601.11219): a second adapter stays with its person. The score is the mean over people, each
-  on a fourth of the own texts: the test set of ``factors`` has the texts of others.
+- ``products`` (FedPower, arXiv 2605.08443): clients train both factors, and their update is the change of the product,
+  clipped over all layers as one vector. The server keeps the best model of rank 4. Noise is on the sum of the products
+  (``svd``), or on both multiplications of a power iteration (``power``).
+- ``own`` (SDFLoRA, arXiv 2601.11219): a second adapter stays with its person. The score is the mean over people, on a
+  fourth of each one's own texts, at the rate that was best for ``factors``, whose test set has the texts of others.
 
-Rates, seeds and tests are as in ``benchmarks.federations``; every run is a line of
-``benchmarks/results/lora_remedies.jsonl``. The table is in docs/federations.md.
+All else is as in ``benchmarks.federations``: every run is a line of ``benchmarks/results/lora_remedies.jsonl``, and the
+table is in docs/federations.md.
 """
 
 import argparse
@@ -36,10 +35,9 @@ import fedamp
 from benchmarks import federations
 from benchmarks.adapters import NEAR, near
 from benchmarks.federation_tasks import TASKS, Scheme, Sections, _lora
-from benchmarks.federations import Bench, Cell
+from benchmarks.federations import Bench, Cell, Run
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums
-from fedamp.base.numbers import amount_of_bytes
 from fedamp.client.training import Trained, Trainer
 from fedamp.data import PaddedRecords
 from fedamp.data.table import cache_folder, places_of
@@ -195,14 +193,13 @@ def own_texts(tuning: bool) -> Sections:
     near()
     if not (OWN / "train.json").exists():
         source = next(place for place in places_of("descriptions") if place.is_dir())
-        split, seen = {True: list[str](), False: list[str]()}, Counter[str]()
+        seen, split = Counter[str](), {"test": list[str](), "train": list[str]()}
         for line in (source / "train.json").read_text().splitlines(keepends=True):
-            author = json.loads(line)["author"]
-            seen[author] += 1
-            split[seen[author] % 4 == 0 and seen[author] <= 64].append(line)
+            seen[author := json.loads(line)["author"]] += 1
+            split["test" if seen[author] % 4 == 0 and seen[author] <= 64 else "train"].append(line)
         OWN.mkdir(parents=True, exist_ok=True)
-        for name, is_test in (("test", True), ("train", False)):
-            (OWN / f"{name}.json").write_text("".join(split[is_test]))
+        for name, lines in split.items():
+            (OWN / f"{name}.json").write_text("".join(lines))
     return {"name": "descriptions", "length": 32, "path": str(OWN), "test_is_public": True}
 
 
@@ -213,15 +210,15 @@ def own_run(scenario: str) -> Any:
 
 
 def own_scores(scenario: Scenario, after: bool) -> dict[bool, tuple[float, float]]:
-    """Mean accuracy of people on their own texts: of those by whom rates are chosen (True), and of the others.
+    """Mean accuracy of people on their own texts, of those with an even number (True) and an odd one.
 
     ``after``: each person has trained the released model as in one more check-in, and sends nothing.
     """
     run = own_run(scenario.model_dump_json())
     found = run.by_client()
     score = np.array(list(_after(scenario, run.model(), found.clients))) if after else found.score
-    means = [float(np.mean(score[found.clients % 2 == parity])) for parity in (0, 1)]
-    return {True: (means[0], means[0]), False: (means[1], means[1])}
+    means = [float(np.mean(score[found.clients % 2 == parity])) for parity in (1, 0)]
+    return {even: (means[even], means[even]) for even in (False, True)}
 
 
 def _after(scenario: Scenario, model: nn.Module, people: NDArray[np.int64]) -> Iterator[float]:
@@ -246,9 +243,8 @@ def _model(name: str, **sections: Any) -> Sections:
 
 SCHEMES = {
     "products": {
-        "svd": Scheme("product, best of rank 4 of the noisy sum", _model("Products")),
-        "power": Scheme("product, noisy power iteration", _model("Products")),
-        "none": Scheme("product, best of rank 4, without noise", _model("Products"), private=False),
+        "svd": Scheme("products, the best model of rank 4", _model("Products")),
+        "power": Scheme("products, noisy power iteration", _model("Products")),
     },
     "own": {
         "shared": Scheme("own texts: both factors", {}),
@@ -256,8 +252,7 @@ SCHEMES = {
         "after": Scheme("own texts: both factors, and two own steps after the run", {}),
     },
 }
-ROWS = {"factors": ("balanced", "frozen", "middle", "none"), **SCHEMES}
-FACTORS_SENT, WHOLE_SENT = 32_768, 393_216  # once: the factors of rank 4, and all weights of their layers
+SENT = {"svd": "393 kB"}  # the others send factors of rank 4, or as many numbers
 
 
 class Remedies(Bench):
@@ -270,18 +265,14 @@ class Remedies(Bench):
         return refactorised(prepare(scenario), cell.scheme)
 
 
-def table(bench: Remedies) -> str:
-    """In Markdown: rows of the task ``factors``, and these, with what a device receives and sends."""
-    found = federations.tested(bench.runs + Bench(federations.RESULTS, False).runs)
-    lines = ["| | ε = 2 | received | sent |", "| --- |" + " --- |" * 3]
-    for task, names in ROWS.items():
-        for name in names:
-            scheme = TASKS[task].schemes[name]
-            if values := found.get(Cell(task, name, FACTORS.epsilons[0] if scheme.private else None)):
-                of_factors = federations.device_cost(task, name).bytes if task == "factors" else FACTORS_SENT
-                sent = WHOLE_SENT if task == "products" and name != "power" else of_factors
-                costs = " | ".join(amount_of_bytes(round(each)) for each in (of_factors, sent))
-                lines.append(f"| {scheme.words} | {federations._spread(values)} (seeds: {len(values)}) | {costs} |")
+def table(runs: list[Run]) -> str:
+    """In Markdown, with what a device receives of models, and sends."""
+    found, lines = federations.tested(runs), ["| | ε = 2 | seeds | received | sent |", "| --- |" + " --- |" * 4]
+    for task, schemes in SCHEMES.items():
+        for name, scheme in schemes.items():
+            if values := found.get(Cell(task, name, FACTORS.epsilons[0])):
+                score = f"{federations._spread(values)} | {len(values)}"
+                lines.append(f"| {scheme.words} | {score} | 32.8 kB | {SENT.get(name, '32.8 kB')} |")
     return "\n".join(lines)
 
 
@@ -300,10 +291,10 @@ def main() -> None:
         task, _, names = each.partition(":")
         for cell in federations.cells(task):
             if not names or cell.scheme in names.split(","):
-                rate = bench.best_rate(replace(cell, scheme="shared") if cell.scheme == "after" else cell, 4)
-                for seed in TASKS[task].seeds:
+                rate = 4 if task == "own" else bench.best_rate(cell, 4)
+                for seed in FACTORS.seeds:
                     bench.run(cell, rate, seed, False)
-    federations.put_in(PAGE, "remedies", table(bench))
+    federations.put_in(PAGE, "remedies", table(bench.runs))
 
 
 if __name__ == "__main__":
