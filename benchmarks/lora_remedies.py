@@ -36,6 +36,7 @@ from benchmarks import federations
 from benchmarks.adapters import NEAR, near
 from benchmarks.federation_tasks import TASKS, Scheme, Sections, _lora
 from benchmarks.federations import Bench, Cell, Run
+from benchmarks.pages import put_in
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums
 from fedamp.client.training import Trained, Trainer
@@ -294,7 +295,7 @@ def main() -> None:
                 rate = 4 if task == "own" else bench.best_rate(cell, 4)
                 for seed in FACTORS.seeds:
                     bench.run(cell, rate, seed, False)
-    federations.put_in(PAGE, "remedies", table(bench.runs))
+    put_in(PAGE, "federations: remedies", table(bench.runs))
 
 
 if __name__ == "__main__":
