@@ -260,6 +260,9 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
     terms, exchange = own.agreement.terms, str(asked["exchange"])
     if task.terms != terms or own.agreement.task != task.digest:
         raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
+    asked_once = task.evaluation is not None and task.evaluation.at_end
+    if terms.evaluated_at_end != asked_once or (terms.evaluation_noise > 0) != (task.evaluation is not None):
+        raise DeploymentError("the task evaluates in other rounds, or with other noise, than the terms say")
     if not 1 <= round_ <= terms.last_round:
         raise DeploymentError(f"round {round_} is none of the {terms.rounds} that were agreed on")
     place = terms.context(round_, order.clips, bytes(asked["attempt"]))

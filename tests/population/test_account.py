@@ -298,6 +298,17 @@ def test_a_total_of_runs_that_protect_somebody_else_is_refused(tmp_path, found):
         total(runs)
 
 
+def test_people_pay_for_runs_of_two_neighbouring_relations(file, tmp_path):
+    """Who is replaced by anybody is also left out; what both cost together, fixed in advance, is not known."""
+    noise = {"privacy.noise_multiplier": 20.0}
+    fedamp.run(scenario(file, **ALL, **noise), out=tmp_path / "all", anyway=True)
+    batches = scenario(file, check_in={"scheme": "batches", "size": 3}, **noise)
+    run = fedamp.run(batches, out=tmp_path / "batches", anyway=True)
+    assert run.ledger.population.uses == 2
+    assert run.ledger.population.fixed_epsilon is None
+    assert 0 < run.ledger.population.adaptive_epsilon < 1.6
+
+
 def test_a_loop_of_ones_own_charges_nobody_and_is_refused(file):
     strategy = (prepared := prepare(scenario(file))).strategy(prepared.state)
     with SerialGrid("fedamp.client.app:app") as grid, pytest.raises(ScenarioError, match="a custom app charges no"):

@@ -23,7 +23,7 @@ from fedamp.strategies.secure_sums import honest_norm
 from tests.federations import Silent, small
 from tests.orders import order_in
 from tests.server.plays import ledger_of, rounds_of
-from tests.strategies.consortium import FIVE, PLAIN_NOISE, SECURE, Consortium, change_data, data_of, plain
+from tests.strategies.consortium import FIVE, PLAIN_NOISE, SECURE, Consortium, change_data, data_of, living, plain
 
 MLP = "model={name: mlp, hidden: [12]}"
 NODE = "check_in={scheme: balanced, k: 3, drawn_by: node}"
@@ -350,6 +350,27 @@ def test_other_terms_or_another_task_are_refused(tmp_path):
     consortium = Consortium(tmp_path, "federation.round_deadline=5", terms=weaker)
     with pytest.raises(FederationError, match="not those of this node's agreement"):
         consortium.play()
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "changed"),
+    [
+        ("{on: clients, noise_multiplier: 20, every: 1}", {"evaluation_noise": 0.0}),
+        ("{on: clients, noise_multiplier: 20}", {"evaluation_noise": 0.0}),
+        ("{on: clients, noise_multiplier: 20, every: 1}", {"evaluated_at_end": True}),  # charged once
+        ("null", {"evaluation_noise": 20.0, "evaluated_at_end": True}),
+    ],
+)
+def test_a_node_evaluates_with_the_noise_and_as_often_as_its_terms_say(tmp_path, evaluation, changed):
+    """The server has written the agreement: what the terms leave out, a node's own budget would not charge."""
+    asked = (*living(FIVE), SECURE, f"evaluation={evaluation}")
+    terms = prepare(small(*asked)).task.terms.model_copy(update=changed)
+    consortium = Consortium(tmp_path, "federation.round_deadline=5", f"evaluation={evaluation}", terms=terms)
+    prepared = replace(consortium.prepared, task=consortium.prepared.task.model_copy(update={"terms": terms}))
+    consortium.strategy = prepared.strategy(prepared.state)
+    with pytest.raises(FederationError, match="the task evaluates in other rounds, or with other noise"):
+        consortium.play()
+    assert not consortium.seen
 
 
 @pytest.mark.parametrize(
