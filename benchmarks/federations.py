@@ -22,8 +22,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 import fedamp
 from benchmarks.federation_tasks import BUDGETS, DELTA, SCHEMES, TASKS, Scheme, Sections
@@ -407,6 +409,12 @@ README_BUDGETS = (0.5, 1.0, 4.0)
 COMPARED = ("none", "unamplified", "poisson", "everybody", "balanced", "split-2", "narrow")
 
 
+def _label(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **options: Any) -> None:
+    """Words ``shift`` points away from a point of the data, on a background that hides the grid."""
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+    axes.annotate(text, at, xytext=shift, textcoords="offset points", fontsize=style.TEXT, bbox=ground, **options)
+
+
 def draw(runs: list[Run], file: Path) -> None:
     """Accuracy against epsilon, iid."""
     found = tested(runs)
@@ -421,9 +429,7 @@ def draw(runs: list[Run], file: Path) -> None:
     if bare := found.get(Cell("iid", "none", None)):
         axes.axhline(float(np.mean(bare)), color=style.GREY, linestyle=":")
         place = (BUDGETS[0], float(np.mean(bare)))
-        style.label(
-            axes, f"without noise: {np.mean(bare):.1f} %", place, (0, 3), ha="left", va="bottom", color=style.GREY
-        )
+        _label(axes, f"without noise: {np.mean(bare):.1f} %", place, (0, 3), ha="left", va="bottom", color=style.GREY)
     axes.legend(loc="lower right", frameon=False, handlelength=3, fontsize=style.TEXT - 2)
     style.logarithmic(axes)
     limits = BUDGETS[0] / 1.2, BUDGETS[-1] * 1.2
@@ -455,13 +461,13 @@ def draw_worth(runs: list[Run], file: Path) -> None:
         axes.errorbar(task.epsilons, means[name], spread, label=words, capsize=3, **style.look(index).options)
     axes.fill_between(task.epsilons, means["unamplified"], means["balanced"], color=style.look(0).color, alpha=0.12)
     for epsilon, high, low in zip(task.epsilons, means["balanced"], means["unamplified"], strict=True):
-        if high - low > 3:
+        if high - low > 5:  # room for the words
             place = (epsilon, (high + low) / 2)
-            style.label(axes, f"+{high - low:.0f}", place, (0, 0), ha="center", va="center", color=style.look(0).color)
+            _label(axes, f"+{high - low:.0f}", place, (0, 0), ha="center", va="center", color=style.look(0).color)
     bare = float(np.mean(found[Cell("sections", "none", None)]))
     axes.axhline(bare, color=style.GREY, linestyle=":")
     words, place = f"without noise: {bare:.0f} %", (task.epsilons[0], bare)
-    style.label(axes, words, place, (0, 3), ha="left", va="bottom", color=style.GREY)
+    _label(axes, words, place, (0, 3), ha="left", va="bottom", color=style.GREY)
     style.logarithmic(axes)
     limits = task.epsilons[0] / 1.2, task.epsilons[-1] * 1.2
     axes.set(xlabel="privacy budget ε (less is better)", xticks=task.epsilons, xlim=limits, ylabel="test accuracy, %")
