@@ -45,6 +45,15 @@ def test_the_example_of_the_contract_is_accepted():
     assert scenario.submodels.shared == ("output",)
 
 
+def test_a_start_is_beside_the_scenario_or_known_by_name(tmp_path, monkeypatch):
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(CONTRACT) | {"model": {"name": "mlp", "initial": "minilm"}}))
+    monkeypatch.setenv("FEDAMP_DATA", str(tmp_path / "data"))
+    for place in (tmp_path / "data" / "minilm", tmp_path / "minilm"):
+        place.mkdir(parents=True)
+        assert reader.load(file).model.initial == str(place)
+
+
 def test_keys_of_older_runs_are_read_at_their_defaults_and_named_otherwise():
     old = {"seed": 3, "failing": 0.1, "late": 0.0, "repeating": 0.0, "vanishing": None, "killed_workers": 0.0}
     read = reader.validate(yaml.safe_load(CONTRACT) | {"faults": old}, "old")

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedamp.base.given import PREFIX
 from fedamp.base.text import printable
+from fedamp.data.table import places_of
 from fedamp.errors import ModelError, ScenarioError
 from fedamp.federation.losses import check_name
 from fedamp.federation.messages import explanation
@@ -304,6 +305,9 @@ def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
 def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
     data, model = scenario.data, scenario.model
     dataset = getattr(data, "dataset", None)
+    initial = model.initial
+    if initial is not None and not (folder / initial).exists():  # one that is known by name, from ``make data``
+        initial = next((str(place) for place in places_of(initial) if place.is_dir()), initial)
     imports = any(is_import_path(name) and not name.startswith(PREFIX) for name in (model.name, scenario.client.loss))
     paths = {
         "data": {
@@ -311,7 +315,7 @@ def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
             "dataset": dataset if dataset and (folder / dataset).is_dir() else None,
         },
         # A custom model or loss: the scenario of a run folder must find it in the same place.
-        "model": {"initial": model.initial, "folder": (model.folder or "") if imports else None},
+        "model": {"initial": initial, "folder": (model.folder or "") if imports else None},
         "privacy": {"population": scenario.privacy.population},
     }
     changes = {}

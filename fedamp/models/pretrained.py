@@ -133,15 +133,23 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 class Logits(nn.Module):
-    """A network that answers with logits alone. ``pad``: the token that no other one attends to."""
+    """A network that answers with logits alone.
 
-    def __init__(self, network: nn.Module, pad: int | None = None) -> None:
+    Args:
+        pad: the token that no other one attends to.
+        head: takes the mean of the last layer over the other tokens, of length 1; None: the network has its own.
+    """
+
+    def __init__(self, network: nn.Module, pad: int | None = None, head: nn.Module | None = None) -> None:
         super().__init__()
-        self.network, self.pad = network, pad
+        self.network, self.pad, self.head = network, pad, head
 
     def forward(self, inputs: Tensor) -> Tensor:
-        masked = {} if self.pad is None else {"attention_mask": (inputs != self.pad).long()}
-        found = self.network(inputs, **masked)
+        real = torch.ones_like(inputs) if self.pad is None else (inputs != self.pad).long()
+        if self.head is not None:  # the library makes such a mask by branches on values, which no stack can train
+            hidden = (1.0 - real[:, None, None]) * torch.finfo(torch.float32).min
+            return self.head(mean_direction(self.network(inputs, hidden).last_hidden_state, real))  # type: ignore[no-any-return]
+        found = self.network(inputs, **({} if self.pad is None else {"attention_mask": real}))
         return found if isinstance(found, Tensor) else found.logits
 
     def units_to_split(self) -> Sequence[Units]:
@@ -150,6 +158,11 @@ class Logits(nn.Module):
         heads: Any = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
         heads = heads if isinstance(heads, int) else 0
         return ranks(self) or [*_nodes(self, _NEURONS, None), *(_nodes(self, _HEADS, heads) if heads else ())]
+
+
+def mean_direction(last: Tensor, real: Tensor) -> Tensor:
+    """The mean of vectors [batch, length, numbers] over real tokens, of length 1; ``real``: 0 or 1, [batch, length]."""
+    return nn.functional.normalize((last * real[..., None]).sum(1), dim=-1)
 
 
 # Of common families: layers whose outputs are nodes side by side, the one that a mask silences, and the layer behind.
@@ -309,16 +322,25 @@ def from_transformers(config: Model, num_classes: int) -> nn.Module:
     ModelError: no such class, or it cannot be built; a library is not installed.
 
     Options are those of the class's configuration, ``lora``: those of ``peft.LoraConfig``, ``factors``: what is trained
-    of its adapters, and ``pad``: a token to which no other one attends. Dropout is 0, batch norms become group norms,
-    and attention is computed so that clients can train together.
+    of its adapters, ``pad``: a token to which no other one attends, and ``pool: mean``: a linear layer ``head``, which
+    starts at zero, on the mean of an encoder's tokens. Dropout is 0, batch norms become group norms, and attention is
+    computed so that clients can train together.
     """
-    options = dict(config.options)
-    lora, pad, factors = options.pop("lora", None), options.pop("pad", None), options.pop("factors", "both")
+    options, head = dict(config.options), None
+    lora, pad, pool = (options.pop(name, None) for name in ("lora", "pad", "pool"))
+    factors = options.pop("factors", "both")
     try:
         with warnings.catch_warnings(), _silent():
             warnings.simplefilter("ignore")  # of one library about another
             network = _network(config, num_classes, options)
             _replace_batch_norm(network)
+            if pool is not None:
+                if pool != "mean" or network.base_model is not network:
+                    raise ValueError(f"pool: {pool!r}; expected: mean, of a class without a head, such as BertModel")
+                network.pooler = None  # of the first token
+                head = nn.Linear(network.config.hidden_size, num_classes)
+                nn.init.zeros_(head.weight)
+                nn.init.zeros_(head.bias)
             if lora is None and factors != "both":
                 raise ValueError(f"factors: {factors!r} of nothing; expected: lora")
             if lora is not None:
@@ -331,10 +353,10 @@ def from_transformers(config: Model, num_classes: int) -> nn.Module:
         raise ModelError(
             f"model {config.name} cannot be built with options={config.options} ({one_line(error)})"
         ) from error
-    return Logits(network.train(), pad)
+    return Logits(network.train(), pad, head)
 
 
-def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> nn.Module:
+def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> Any:
     kind = getattr(importlib.import_module("transformers"), config.name.removeprefix(OF_LIBRARY))
     known, sizes = kind.config_class(), {"vocab_size": config.vocabulary, "num_labels": num_classes}
     fitting = {name: size for name, size in sizes.items() if size is not None and hasattr(known, name)}

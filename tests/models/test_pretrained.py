@@ -164,6 +164,37 @@ def test_factors_are_the_main_directions_of_a_public_change(pretrained):
         np.testing.assert_allclose(each @ each.T, main @ main.T, atol=1e-3)  # float32's rounding over the gaps
 
 
+def test_a_head_takes_the_mean_of_an_encoder_s_own_tokens(tmp_path):
+    """Against the library's encoder on each text by itself, without places beyond its end."""
+    import transformers
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
+    torch.manual_seed(4)
+    encoder = transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=11)).eval()
+    encoder.save_pretrained(tmp_path)
+    lora = {"r": 2, "target_modules": ["query", "dense"], "layers_to_transform": [1]}
+    asked = Model(
+        name="transformers:BertModel",
+        vocabulary=11,
+        initial=str(tmp_path),
+        options={"pool": "mean", "pad": 0, "lora": lora},
+    )
+    network = build(asked, (6,), 3)
+    trained = {name.removeprefix("network.base_model.model.encoder.layer.1.") for name, _ in network.named_parameters()}
+    assert {"head.weight", "head.bias", "intermediate.dense.lora_A.default.weight"} < trained
+    assert all(name.startswith(("head", "attention", "intermediate", "output")) for name in trained)
+    texts = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 0, 0, 0, 0], [9, 0, 0, 0, 0, 0]])
+    assert not network(texts).any()
+    head = torch.randn(3, 8)
+    network.head.weight.data.copy_(head)
+    for text, found in zip(texts, network(texts), strict=True):
+        mean = encoder(text[text > 0][None]).last_hidden_state[0].mean(0)
+        torch.testing.assert_close(found, head @ mean / mean.norm(), atol=1e-5, rtol=1e-5)
+    for wrong in ({"name": "transformers:BertForSequenceClassification"}, {"options": {"pool": "first"}}):
+        with refused("pool: '(mean|first)'; expected: mean, of a class without a head, such as BertModel"):
+            build(asked.model_copy(update=wrong), (6,), 3)
+
+
 @pytest.mark.parametrize("factors", ["both", "frozen", "middle"])
 def test_adapters_of_peft_train_as_they_do_there(pretrained, factors):
     """A client's update after two steps, stacked with others, against torch's own SGD on the model of the libraries."""
