@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import encoder
 from benchmarks.adapters import BASE, NEAR, TARGETS, near
 from benchmarks.training import fashion_mnist
 from fedamp.data.table import cache_folder, places_of
@@ -252,6 +253,32 @@ def _texts_of_others(tuning: bool) -> Sections:
     return _texts(tuning)
 
 
+def _on_encoder(rank: int = 0, alpha: float = 1, **options: str) -> Sections:
+    lora = {"lora": encoder.adapters(rank, alpha)} if rank else {}
+    return {"model": {"name": "benchmarks.encoder:Above", "options": {**lora, **options}}}
+
+
+ON_ENCODER = {
+    "none-head": Scheme("head alone, without noise", _on_encoder(), private=False),
+    "none": Scheme("head, both factors, without noise", {}, private=False),
+    "head": Scheme("head alone", _on_encoder()),
+    "balanced": Scheme("head, both factors", {}),
+    "frozen": Scheme("head, A frozen", _on_encoder(4, 0.25, factors="frozen")),
+    "middle": Scheme("head, a matrix between", _on_encoder(16, 1, factors="middle")),
+}
+
+
+def _vectors(tuning: bool) -> Sections:
+    partition = {"scheme": "natural", "column": "client"}
+    return {
+        "name": "npz",
+        "path": str(encoder.vectors()),
+        "test_is_public": True,
+        "partition": partition,
+        "classes": 20,
+    }
+
+
 TASKS = {
     "iid": Task(
         "Fashion-MNIST, 6,000 clients", CLIENTS, FEDERATION, features({"scheme": "iid"}), SCHEMES, BUDGETS, shape=SHAPE
@@ -338,6 +365,18 @@ TASKS = {
         (2.0,),
         (1, 2, 3),
         validation=True,
+    ),
+    "encoder": Task(
+        "sections of packages by 1,468 people and teams, LoRA on the last layer of a public encoder",
+        1468,
+        _federation(40, 4, **_on_encoder(4, 0.25), client={"steps": 1, "batch_size": 4, "learning_rate": 4.0}),
+        _vectors,
+        ON_ENCODER,
+        (2.0, 8.0),
+        (1, 2, 3),
+        validation=True,
+        shape=(encoder.LENGTH + 1, encoder.NUMBERS),
+        classes=20,
     ),
     "frontier": Task(
         "Fashion-MNIST, 6,000 clients, over bytes and work",

@@ -94,6 +94,7 @@ def tasks(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(federations.SHIPPED))
     monkeypatch.setattr(federation_tasks, "folders", lambda: {True: tmp_path / "tuning", False: tmp_path / "test"})
     monkeypatch.setattr(federation_tasks, "near", lambda: None)
+    monkeypatch.setattr(federation_tasks.encoder, "vectors", lambda: tmp_path)
     return TASKS
 
 
