@@ -406,7 +406,7 @@ def _secure_plan(epsilon: float, sections: Sections) -> Plan:
 SHOWN = ("everybody", "balanced", "split-2", "split-2-bare", "narrow", "unamplified")
 SHORT, SHORT_BUDGETS = ("none", "unamplified", "poisson", "balanced"), (0.1, 1.0, 4.0)
 README_BUDGETS = (0.5, 1.0, 4.0)
-COMPARED = ("none", "unamplified", "poisson", "everybody", "balanced", "split-2", "narrow")
+COMPARED = ("none", "unamplified", "poisson", "everybody", "balanced", "split-2", "narrow", "dropout")
 
 
 def _label(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **options: Any) -> None:
