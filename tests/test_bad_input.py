@@ -82,8 +82,6 @@ COMMANDS = {
     "scenarios show /nowhere.yaml": "/nowhere.yaml",
     "check nothing": "no such file",
     "scenarios validate nothing": "No such command 'validate'",
-    "certify localhost --folder {file}": "{file}: File exists",
-    "certify localhost --folder {file}/keys": "{file}/keys: Not a directory",
     "doctor --superlink nowhere:99999": "expected: HOST:PORT",
     "doctor --superlink 127.0.0.1:1 --root-certificates {empty}/ca.crt": "No such file",
     "doctor --superlink 127.0.0.1:1 --root-certificates {file}": "holds no certificate",

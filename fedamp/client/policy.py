@@ -9,10 +9,10 @@ from flwr.app import ConfigRecord, Context
 from pydantic import Field, ValidationError
 
 from fedamp.base.record import Record, one_line
+from fedamp.base.yaml_files import Loader
 from fedamp.client import configuration
 from fedamp.client.task import ClientTask
 from fedamp.errors import DeploymentError
-from fedamp.federation.reader import Loader
 
 KEY = "policy"  # of a node's configuration
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

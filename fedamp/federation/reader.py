@@ -5,7 +5,6 @@ Every error is one line: the file, the path of the key, what was found, and what
 """
 
 import difflib
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedamp.base.given import PREFIX
 from fedamp.base.text import printable
+from fedamp.base.yaml_files import Loader
 from fedamp.data.table import places_of
 from fedamp.errors import ModelError, ScenarioError
 from fedamp.federation.losses import check_name
@@ -25,7 +25,6 @@ from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import architecture_of
 from fedamp.models.custom import is_import_path
 
-LARGEST = 100_000  # values
 LARGEST_FILE = 10**7  # bytes
 MOST_COUNTED, MOST_MEASURED = 10**15, 1e50  # of what anything can have, and of any size
 
@@ -188,54 +187,6 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}
 
 
-class Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice instead of silently keeping the last; of all files that people write.
-
-    Attributes:
-        lines: the line of every key that was read, by its path.
-    """
-
-    lines: Mapping[str, int]
-
-    def get_single_node(self) -> yaml.Node | None:
-        node = super().get_single_node()
-        self.lines = {}
-        if node is not None:
-            _size(node, {})
-            self.lines = dict(_lines(node))
-        return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                problem = "<< merges mappings, which is not accepted; write the keys out, or alias the whole section"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-# Truth and numbers are read as YAML 1.2 reads them: YAML 1.1 takes yes for true, 010 for 8, 1:30 for 90.
-_PLAIN = {
-    "bool": r"true|True|TRUE|false|False|FALSE",
-    "int": r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)",
-    "float": r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?|\.(?:inf|Inf|INF))"
-    r"|\.(?:nan|NaN|NAN)",
-}
-Loader.yaml_implicit_resolvers = {
-    first: kept
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    if (kept := [each for each in resolvers if each[0].rpartition(":")[2] not in {*_PLAIN, "timestamp"}])
-}
-for _kind, _form in _PLAIN.items():
-    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), list("-+.0123456789tTfF"))
-
-
 def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Keys, and what is expected: a truth where a number or text stands, or the other way, would be converted without a
     word; and numbers whose squares, or arrays of that size, would overflow.
@@ -250,34 +201,8 @@ def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(raw, bool) != isinstance(read, bool):
             yield path, "expected: true or false for a choice, and a number for a number"
         most = MOST_COUNTED if isinstance(read, int) else MOST_MEASURED
-        if isinstance(read, int | float) and read > most and not path.endswith("seed"):
+        if isinstance(read, int | float) and read > most and not path.endswith(("seed", "max_bytes")):
             yield path, f"got {read:g}; expected: at most {most:g}"
-
-
-def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """How many values a node is once its aliases are written out. Ten lines of aliases can be a billion.
-    yaml.YAMLError: too many, or endlessly many, because it holds itself.
-    """
-    if id(node) not in sizes:
-        sizes[id(node)] = LARGEST  # for a reference to it from within
-        below = node.value if isinstance(node, yaml.CollectionNode) else ()
-        pairs = (part for pair in below for part in pair) if isinstance(node, yaml.MappingNode) else below
-        size = 1 + sum(_size(part, sizes) for part in pairs)
-        if size > LARGEST:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"more than {LARGEST:,} values when its aliases are written out", node.start_mark
-            )
-        sizes[id(node)] = size
-    return sizes[id(node)]
-
-
-def _lines(node: yaml.Node, path: str = "") -> Iterator[tuple[str, int]]:
-    """The path of every key below a node, and its line."""
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            below = f"{path}.{key.value}" if path else str(key.value)
-            yield below, key.start_mark.line + 1
-            yield from _lines(value, below)
 
 
 def _read(file: Path) -> tuple[Any, Mapping[str, int]]:

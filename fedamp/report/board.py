@@ -17,8 +17,8 @@ from fedamp.base.files import write_atomically
 from fedamp.base.numbers import at_most, power
 from fedamp.base.record import one_line
 from fedamp.base.section import Section
+from fedamp.base.yaml_files import Loader
 from fedamp.errors import InputError
-from fedamp.federation.reader import Loader
 from fedamp.report import words
 from fedamp.report.page import interpretation
 from fedamp.runs.run import Run

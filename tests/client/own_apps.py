@@ -6,6 +6,7 @@ import time
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from torch.nn import functional as F
 
 from fedamp.client import PrivateClientApp
@@ -99,3 +100,12 @@ def endless(model, records, context):
 
 
 endless_app = PrivateClientApp(train=endless)
+
+
+nameless_app = ClientApp()
+
+
+@nameless_app.query()
+def nobody(message: Message, context: Context) -> Message:
+    """It does not say which clients live here."""
+    return Message(RecordDict({"node": ConfigRecord({"nodes": 1})}), reply_to=message)

@@ -125,7 +125,7 @@ def test_flower_logs_a_refusal_in_one_line(tmp_path, wrong):
 
 
 def test_who_failed_is_told_to_the_server_alone(tmp_path, capfd):
-    grid = Nodes("tests.engines.tiny_app:app")  # its answer to a query names no clients
+    grid = Nodes("tests.client.own_apps:nameless_app")
     strategy = AppStrategy(scenario(), record(), tmp_path / "out")
     with pytest.raises(FederationError, match=r"the run failed; the reason is in .*server\.log$"):
         start(strategy, grid)

@@ -1,0 +1,83 @@
+"""YAML as people write it: each key once, truth and numbers as in YAML 1.2, and a limit on what aliases write out."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+LARGEST = 100_000  # values
+
+
+class Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key written twice instead of silently keeping the last; of all files that people write.
+
+    Attributes:
+        lines: the line of every key that was read, by its path.
+    """
+
+    lines: Mapping[str, int]
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        self.lines = {}
+        if node is not None:
+            _size(node, {})
+            self.lines = dict(_lines(node))
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                problem = "<< merges mappings, which is not accepted; write the keys out, or alias the whole section"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+# Truth and numbers are read as YAML 1.2 reads them: YAML 1.1 takes yes for true, 010 for 8, 1:30 for 90.
+_PLAIN = {
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)",
+    "float": r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?|\.(?:inf|Inf|INF))"
+    r"|\.(?:nan|NaN|NAN)",
+}
+Loader.yaml_implicit_resolvers = {
+    first: kept
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    if (kept := [each for each in resolvers if each[0].rpartition(":")[2] not in {*_PLAIN, "timestamp"}])
+}
+for _kind, _form in _PLAIN.items():
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), list("-+.0123456789tTfF"))
+
+
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """How many values a node is once its aliases are written out. Ten lines of aliases can be a billion.
+    yaml.YAMLError: too many, or endlessly many, because it holds itself.
+    """
+    if id(node) not in sizes:
+        sizes[id(node)] = LARGEST  # for a reference to it from within
+        below = node.value if isinstance(node, yaml.CollectionNode) else ()
+        pairs = (part for pair in below for part in pair) if isinstance(node, yaml.MappingNode) else below
+        size = 1 + sum(_size(part, sizes) for part in pairs)
+        if size > LARGEST:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"more than {LARGEST:,} values when its aliases are written out", node.start_mark
+            )
+        sizes[id(node)] = size
+    return sizes[id(node)]
+
+
+def _lines(node: yaml.Node, path: str = "") -> Iterator[tuple[str, int]]:
+    """The path of every key below a node, and its line."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            below = f"{path}.{key.value}" if path else str(key.value)
+            yield below, key.start_mark.line + 1
+            yield from _lines(value, below)
