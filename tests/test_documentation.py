@@ -205,4 +205,4 @@ def test_sweeps_and_trackers(fedamp, monkeypatch, tmp_path, capsys):
     assert "Nothing is charged for choosing" in capsys.readouterr().out
     assert len(json.loads((tmp_path / "sweeps" / "rates" / "sweep.json").read_text())["runs"]) == 8
     assert list((tmp_path / "runs" / "tracked" / "tensorboard").iterdir())
-    assert list((tmp_path / "boards" / "called").iterdir())
+    assert list((tmp_path / "runs" / "called" / "tensorboard").iterdir())
