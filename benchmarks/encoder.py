@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fedamp.data.table import cache_folder, places_of
+from benchmarks.training import at_hand
+from fedamp.data.table import cache_folder
 from fedamp.federation import reader
 from fedamp.models.model import Model
 from fedamp.models.pretrained import from_transformers, mean_direction, write_factors
@@ -66,7 +67,7 @@ def base() -> None:
     """The encoder, and factors of its adapters: the singular vectors of its weights (LoRA-XS, arXiv 2405.17604)."""
     if (HOME / "base" / "factors.safetensors").exists():
         return
-    source = next(place for place in places_of("minilm") if place.is_dir())
+    source = at_hand("minilm")
     nothing = HOME / "nothing"
     for folder in (HOME / "base", nothing):
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,9 +84,7 @@ def encoded(texts: list[str]) -> np.ndarray[Any, Any]:
     from tokenizers import Tokenizer
     from transformers import BertModel
 
-    tokenizer = Tokenizer.from_file(
-        str(next(place for place in places_of("minilm") if place.is_dir()) / "tokenizer.json")
-    )
+    tokenizer = Tokenizer.from_file(str(at_hand("minilm") / "tokenizer.json"))
     tokenizer.enable_truncation(LENGTH)
     tokenizer.enable_padding(length=LENGTH)
     encoder, found = BertModel.from_pretrained(HOME / "base", local_files_only=True).eval(), []
@@ -105,7 +104,7 @@ def vectors() -> Path:
     base()
     if not (HOME / "done").exists():
         classes = reader.load("sections").data.classes
-        source = next(place for place in places_of("sections") if place.is_dir())
+        source = at_hand("sections")
         for split in ("train", "test"):
             lines = [json.loads(line) for line in (source / f"{split}.json").read_text().splitlines()]
             people = [*dict.fromkeys(line["author"] for line in lines)]

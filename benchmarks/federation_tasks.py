@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks import encoder
 from benchmarks.adapters import BASE, NEAR, TARGETS, near
-from benchmarks.training import fashion_mnist
-from fedamp.data.table import cache_folder, places_of
+from benchmarks.training import at_hand, fashion_mnist
+from fedamp.data.table import cache_folder
 from fedamp.data.texts import CHARACTERS
 from fedamp.federation import reader
 
@@ -198,7 +198,7 @@ def _sections(tuning: bool) -> Sections:
 def _some_people() -> Path:
     """The people of ``sections`` without every fifth, who are tested on: made once, to tune on."""
     home = cache_folder() / "federations" / "sections"
-    source = next(place for place in places_of("sections") if place.is_dir())
+    source = at_hand("sections")
     if not (home / "tokenizer.json").exists():
         home.mkdir(parents=True, exist_ok=True)
         lines = (source / "train.json").read_text().splitlines(keepends=True)

@@ -17,7 +17,7 @@ import math
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -215,14 +215,16 @@ def diverged(runs: Sequence[Run], cell: Cell, rate: int) -> bool:
     return any(run.rate == rate and run.score < max(run.score for run in of_cell) / 2 for run in of_cell)
 
 
-def played(strategy: PrivateStrategy) -> int:
-    """Play all rounds here; how many clients have trained, all rounds added."""
+def played(strategy: PrivateStrategy, after: Callable[[int], None] | None = None) -> int:
+    """Play all rounds here, and call ``after`` with each; how many clients have trained, all rounds added."""
     clients = 0
     with SerialGrid(CLIENT_APP) as grid:
         for round_ in range(1, strategy.plan.scenario.rounds + 1):
             total = ask(strategy, grid, round_)
             clients += total.reported
             strategy.release(round_, total)
+            if after is not None:
+                after(round_)
     return clients
 
 
@@ -268,6 +270,13 @@ def cells(task: str) -> Iterator[Cell]:
         for name, scheme in schemes.items():
             if scheme.private:
                 yield Cell(task, name, epsilon)
+
+
+def named(asked: Iterable[str]) -> Iterator[Cell]:
+    """The cells of ``TASK`` or ``TASK:SCHEME,SCHEME``, each."""
+    for each in asked:
+        task, _, schemes = each.partition(":")
+        yield from (cell for cell in cells(task) if not schemes or cell.scheme in schemes.split(","))
 
 
 def measure(bench: Bench, task: str) -> None:

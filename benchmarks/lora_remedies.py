@@ -37,21 +37,19 @@ from benchmarks.adapters import NEAR, near
 from benchmarks.federation_tasks import TASKS, Scheme, Sections, _lora
 from benchmarks.federations import Bench, Cell, Run
 from benchmarks.pages import put_in
+from benchmarks.training import at_hand
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums
 from fedamp.client.training import Trained, Trainer
 from fedamp.data import PaddedRecords
-from fedamp.data.table import cache_folder, places_of
+from fedamp.data.table import cache_folder
 from fedamp.data.texts import CHARACTERS
-from fedamp.engines.engines import CLIENT_APP
-from fedamp.engines.simulation import SerialGrid
 from fedamp.federation.losses import form_of
 from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.scenario import Scenario
 from fedamp.models.model import Model
 from fedamp.models.pretrained import from_transformers
 from fedamp.noise import Deviations, Hidden, IndependentGaussian, add_noise
-from fedamp.server.loop import ask
 from fedamp.server.setup import RunInputs, prepare
 
 RESULTS, PAGE = Path("benchmarks/results/lora_remedies.jsonl"), Path("docs/federations.md")
@@ -153,18 +151,20 @@ def refactorised(prepared: RunInputs, scheme: str) -> dict[bool, tuple[float, fl
     network, layers, _ = adapted()
     given = (network.get_parameter(f"{layer}.lora_A.default.weight").T.double().numpy() for layer in layers)
     noise.basis = dict(zip(strategy.state.parameters, given, strict=True))
-    with SerialGrid(CLIENT_APP) as grid, patch("fedamp.client.worker.Trainer", Factored):
-        for round_ in range(1, prepared.plan.scenario.rounds + 1):
-            strategy.release(round_, ask(strategy, grid, round_))
-            state = strategy.state
-            parameters, noise.basis = of_rank(state.parameters)
-            # The average is of what clients receive.
-            weight = np.float32(1 - min(prepared.plan.scenario.server.averaging, round_ / (round_ + 9)))
-            average = {
-                name: each + weight * (parameters[name] - state.parameters[name])
-                for name, each in state.moments[AVERAGE].items()
-            }
-            strategy.state = replace(state, parameters=parameters, moments={**state.moments, AVERAGE: average})
+
+    def project(round_: int) -> None:
+        state = strategy.state
+        parameters, noise.basis = of_rank(state.parameters)
+        # The average is of what clients receive.
+        weight = np.float32(1 - min(prepared.plan.scenario.server.averaging, round_ / (round_ + 9)))
+        average = {
+            name: each + weight * (parameters[name] - state.parameters[name])
+            for name, each in state.moments[AVERAGE].items()
+        }
+        strategy.state = replace(state, parameters=parameters, moments={**state.moments, AVERAGE: average})
+
+    with patch("fedamp.client.worker.Trainer", Factored):
+        federations.played(strategy, project)
     models = of_rank(strategy.state.model)[0], strategy.state.parameters
     (average, last), tested = (
         [prepared.evaluate(model, records).score for model in models]
@@ -193,7 +193,7 @@ def own_texts(tuning: bool) -> Sections:
     """Data whose test records are every fourth text of each person, sixteen at most."""
     near()
     if not (OWN / "train.json").exists():
-        source = next(place for place in places_of("descriptions") if place.is_dir())
+        source = at_hand("descriptions")
         seen, split = Counter[str](), {"test": list[str](), "train": list[str]()}
         for line in (source / "train.json").read_text().splitlines(keepends=True):
             seen[author := json.loads(line)["author"]] += 1
@@ -288,13 +288,10 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     bench = Remedies(RESULTS, False)
-    for each in [] if asked.show else asked.cells or SCHEMES:
-        task, _, names = each.partition(":")
-        for cell in federations.cells(task):
-            if not names or cell.scheme in names.split(","):
-                rate = 4 if task == "own" else bench.best_rate(cell, 4)
-                for seed in FACTORS.seeds:
-                    bench.run(cell, rate, seed, False)
+    for cell in federations.named([] if asked.show else asked.cells or SCHEMES):
+        rate = 4 if cell.task == "own" else bench.best_rate(cell, 4)
+        for seed in FACTORS.seeds:
+            bench.run(cell, rate, seed, False)
     put_in(PAGE, "federations: remedies", table(bench.runs))
 
 

@@ -378,11 +378,8 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     bench = Ways(RESULTS, False)
-    for each in [] if asked.show else asked.cells or tasks():
-        task, _, names = each.partition(":")
-        for cell in federations.cells(task):
-            if not names or cell.scheme in names.split(","):
-                measure(bench, cell)
+    for cell in federations.named([] if asked.show else asked.cells or tasks()):
+        measure(bench, cell)
     put_in(PAGE, "federations: signals", signals())
     put_in(PAGE, "federations: submodels", table(bench.runs + Bench(federations.RESULTS, False).runs))
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedamp.base.arrays import Arrays
 from fedamp.data.published import KnownImages
+from fedamp.data.table import folder_of
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
 from fedamp.federation.scenario import Scenario
@@ -42,6 +43,13 @@ class Outcome:
     parameters_share: float
     flops_share: float
     seconds: float
+
+
+def at_hand(name: str) -> Path:
+    """The folder of ``make data`` with this name; FileNotFoundError: it is not on this machine."""
+    if (found := folder_of(name)) is None:
+        raise FileNotFoundError(f"{name}: not on this machine; expected: make data")
+    return found
 
 
 def train(scenario: Scenario, evaluate_every: int | None = None, seed: int | None = None) -> Outcome:

@@ -61,6 +61,7 @@ def renamed(key: str, before: str, **values: str) -> Any:
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(no_truth)]
 Count = Annotated[int, Field(ge=1, strict=True)]
+MOST_COUNTED = 10**15  # of what anything can have: arrays of more would overflow
 NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(no_truth)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 LARGEST = 100_000  # values
+UNREADABLE = (yaml.YAMLError, RecursionError, ValueError)  # what reading raises
 
 
 class Loader(yaml.SafeLoader):

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Context
 from pydantic import Field, ValidationError
 
 from fedamp.base.record import Record, one_line
-from fedamp.base.yaml_files import Loader
+from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.client import configuration
 from fedamp.client.task import ClientTask
 from fedamp.errors import DeploymentError
@@ -43,7 +43,7 @@ class Policy(Record):
             reason: object = one_line(error)
         except OSError as error:
             reason = error.strerror
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
+        except UNREADABLE as error:
             reason = " ".join(str(error).split())
         expected = "tasks, by name, least_people, metrics and population"
         raise DeploymentError(f"{file.name}: {reason}; expected: {expected}") from None

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fedamp import rng
-from fedamp.base.section import Count, Part, Positive, Section
+from fedamp.base.section import MOST_COUNTED, Count, Part, Positive, Section
 from fedamp.data import partition
 from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
 from fedamp.data.form import CLASSES, CLASSIFICATION, Form, Labels, Numbers
@@ -43,7 +43,7 @@ def _all_differ(words: tuple[str, ...]) -> tuple[str, ...]:
 class FederationFile(Section):
     """``federation.json``: describes the whole federation in a folder that holds a part of it."""
 
-    clients: Annotated[Count, Field(le=10**15)]  # of the whole federation
+    clients: Annotated[Count, Field(le=MOST_COUNTED)]  # of the whole federation
     hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of the clients with records here
     classes: Annotated[int, Field(ge=2, strict=True)] | None = None  # number of labels in the whole federation
 

@@ -238,6 +238,11 @@ def places_of(name: str) -> list[Path]:
     return [place / name for place in (*of_user, *INSTALLED)]
 
 
+def folder_of(name: str) -> Path | None:
+    """The first of these places that is a folder; None: it is not on this machine."""
+    return next((place for place in places_of(name) if place.is_dir()), None)
+
+
 def cache_folder() -> Path:
     """The cache of this user; RuntimeError: a user without a home."""
     return Path(os.environ.get("FEDAMP_CACHE") or Path.home() / ".cache" / "fedamp")

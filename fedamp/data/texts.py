@@ -14,7 +14,7 @@ from fedamp.data.form import NOT_COUNTED
 from fedamp.data.huggingface import numbers
 from fedamp.data.partition import AnyPartition, NaturalPartition
 from fedamp.data.stored import BenchmarkData, FolderData
-from fedamp.data.table import Table, check_bytes, places_of, require
+from fedamp.data.table import Table, check_bytes, folder_of, require
 from fedamp.data.tabular import Files
 from fedamp.errors import DataError, one_line
 
@@ -118,8 +118,7 @@ class DescriptionsData(BenchmarkData, Texts):
     def place(self, folder: Path) -> Path:
         if self.path is not None:
             return super().place(folder)
-        found = next((place for place in places_of(self.name) if place.is_dir()), None)
-        if found is None:
+        if (found := folder_of(self.name)) is None:
             raise DataError(f"data.name {self.name}: not on this machine; expected: make data, or data.path")
         return found
 

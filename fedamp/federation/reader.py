@@ -15,9 +15,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from fedamp.base.given import PREFIX
+from fedamp.base.section import MOST_COUNTED
 from fedamp.base.text import printable
-from fedamp.base.yaml_files import Loader
-from fedamp.data.table import places_of
+from fedamp.base.yaml_files import UNREADABLE, Loader
+from fedamp.data.table import folder_of
 from fedamp.errors import ModelError, ScenarioError
 from fedamp.federation.losses import check_name
 from fedamp.federation.messages import explanation
@@ -26,7 +27,7 @@ from fedamp.models.architectures import architecture_of
 from fedamp.models.custom import is_import_path
 
 LARGEST_FILE = 10**7  # bytes
-MOST_COUNTED, MOST_MEASURED = 10**15, 1e50  # of what anything can have, and of any size
+MOST_MEASURED = 1e50  # squares of more would overflow
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
 SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fedamp" / "scenarios"
@@ -71,7 +72,7 @@ def key_and_value(text: str, several: bool = False) -> tuple[str, Any]:
         raise ScenarioError(f"--set {text}: expected: key.path=value, e.g. privacy.epsilon=2")
     try:
         return path.strip(), yaml.load(f"[{value}]" if several else value, Loader=Loader)
-    except (yaml.YAMLError, RecursionError, ValueError):
+    except UNREADABLE:
         raise ScenarioError(printable(f"--set {text}: the value is not valid YAML")) from None
 
 
@@ -218,7 +219,7 @@ def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
         raise ScenarioError(f"{file}: not a text file in UTF-8; expected: a YAML file") from None
     except OSError as error:
         raise ScenarioError(f"{file}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except UNREADABLE as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -232,7 +233,7 @@ def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
     dataset = getattr(data, "dataset", None)
     initial = model.initial
     if initial is not None and not (folder / initial).exists():  # one that is known by name, from ``make data``
-        initial = next((str(place) for place in places_of(initial) if place.is_dir()), initial)
+        initial = str(folder_of(initial) or initial)
     imports = any(is_import_path(name) and not name.startswith(PREFIX) for name in (model.name, scenario.client.loss))
     paths = {
         "data": {

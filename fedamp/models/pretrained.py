@@ -145,11 +145,12 @@ class Logits(nn.Module):
         self.network, self.pad, self.head = network, pad, head
 
     def forward(self, inputs: Tensor) -> Tensor:
-        real = torch.ones_like(inputs) if self.pad is None else (inputs != self.pad).long()
+        real = None if self.pad is None else (inputs != self.pad).long()
         if self.head is not None:  # the library makes such a mask by branches on values, which no stack can train
+            real = torch.ones_like(inputs) if real is None else real
             hidden = (1.0 - real[:, None, None]) * torch.finfo(torch.float32).min
             return self.head(mean_direction(self.network(inputs, hidden).last_hidden_state, real))  # type: ignore[no-any-return]
-        found = self.network(inputs, **({} if self.pad is None else {"attention_mask": real}))
+        found = self.network(inputs, **({} if real is None else {"attention_mask": real}))
         return found if isinstance(found, Tensor) else found.logits
 
     def units_to_split(self) -> Sequence[Units]:

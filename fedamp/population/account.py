@@ -212,11 +212,11 @@ def _recorded(contents: Contents, use: str) -> PopulationRecord:
 
 def fixed(contents: Contents, person: int) -> float | None:
     """Upper end of epsilon of a person's uses, had they been fixed in advance; None: too many, or no bound is known."""
+    if len(contents.series(person)) > MOST_EXACT:
+        return None
     try:
         mechanism = contents.exact(person)
     except ValueError:  # of two neighbouring relations, which their shares of the budget do not mind
-        return None
-    if len(contents.series(person)) > MOST_EXACT:
         return None
     upper = 0.0 if mechanism is None else mechanism.epsilon(delta_left(contents.delta, MOST_EXACT)).upper
     return upper if math.isfinite(upper) else None

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import unicodedata
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -125,13 +125,12 @@ class Contents:
         """The salted hash of a person's or unit's id."""
         return hashlib.blake2b(f"{kind}:{name}".encode(), key=self.salt, digest_size=16).digest()
 
-    def person(self, name: str, known: Container[bytes]) -> bytes:
-        """The salted hash of a person's id, in whatever spaces and forms of letters it is spelled. One of an earlier
-        version, of the spelling itself, stays where it is ``known``.
+    def person(self, name: str) -> tuple[bytes, bytes]:
+        """The salted hash of a person's id, in whatever spaces and forms of letters it is spelled; and of the spelling
+        itself, by which a person of an earlier version stands, unless the first is known.
         """
-        plain = self.name("person", " ".join(unicodedata.normalize("NFKC", name).split()))
-        spelled = self.name("person", name)
-        return spelled if spelled in known and plain not in known else plain
+        plain = " ".join(unicodedata.normalize("NFKC", name).split())
+        return self.name("person", plain), self.name("person", name)
 
 
 _TABLES = """
@@ -205,8 +204,10 @@ class Population:
     def person(self, name: str) -> int:
         """The number of a person; PopulationError: nobody has this id."""
         with self._open(write=False) as (database, contents):
-            known: dict[bytes, int] = dict(database.execute("SELECT owner, person FROM units"))
-            found = known.get(contents.person(name, known))
+            owner, spelled = contents.person(name)
+            query = "SELECT DISTINCT owner, person FROM units WHERE owner IN (?, ?)"
+            known: dict[bytes, int] = dict(database.execute(query, (owner, spelled)))
+            found = known.get(owner, known.get(spelled))
         if found is None:
             raise PopulationError(f"{self.file}: nobody has the id {name!r}")
         return found
@@ -388,7 +389,9 @@ def _add(database: sqlite3.Connection, contents: Contents, rows: Sequence[tuple[
     first, number = len(contents.epsilons), len(contents.links) + 1
     known, people = dict(database.execute("SELECT owner, person FROM units")), first
     for unit, person in rows:
-        owner = contents.person(person, known)
+        owner, spelled = contents.person(person)
+        if owner not in known and spelled in known:
+            owner = spelled
         if owner not in known:
             known[owner], people = people, people + 1
         try:

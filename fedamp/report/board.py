@@ -17,7 +17,7 @@ from fedamp.base.files import write_atomically
 from fedamp.base.numbers import at_most, power
 from fedamp.base.record import one_line
 from fedamp.base.section import Section
-from fedamp.base.yaml_files import Loader
+from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.errors import InputError
 from fedamp.report import words
 from fedamp.report.page import interpretation
@@ -63,7 +63,7 @@ def read_about(file: Path) -> About:
         raw = yaml.load(file.read_text(encoding="utf-8"), Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read or written ({error})") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{file}: no YAML ({' '.join(str(error).split())})") from None
     try:
         return About.model_validate(raw if isinstance(raw, dict) else {})
