@@ -1,11 +1,9 @@
 """Files of a run folder: a crash leaves the old one or the new one, never half of either; one process writes."""
 
-import errno
 import fcntl
 import json
 import os
 import shutil
-import stat
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -14,13 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, ClassVar, Self
 
-from fedamp.base.numbers import amount_of_bytes
+from fedamp.base.reading import open_regular, read_regular
 from fedamp.base.record import Record
 from fedamp.errors import RunFolderError, UnwritableError
 
 LOCK = ".lock"
 _OWNED = ".fedamp"  # locked in a temporary folder for as long as the process lives that has made it
-LARGEST = 1 << 29  # bytes of a file: the ledger of the longest run has three fifths of it
 
 
 class FileRecord(Record):
@@ -123,16 +120,6 @@ def flush(path: Path) -> None:
             os.close(descriptor)
 
 
-def read_regular(file: Path) -> bytes:
-    """The content of a regular file; OSError if it is none (a pipe would block) or has more than ``LARGEST`` bytes."""
-    status = file.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
-    if status.st_size > LARGEST:
-        raise OSError(errno.EFBIG, f"larger than {amount_of_bytes(LARGEST)}")
-    return file.read_bytes()
-
-
 @contextmanager
 def lock(file: Path, wait: bool = True) -> Iterator[None]:
     """Hold a file, made for its owner alone, until the block or this process ends.
@@ -160,7 +147,7 @@ def locked(folder: Path) -> Iterator[None]:
 def temporary_folder(prefix: str, place: str | None = None) -> "TemporaryDirectory[str]":
     """A folder for its owner alone, removed with this process; what killed processes have left there is removed now."""
     for left in Path(place or gettempdir()).glob(f"{prefix}*/{_OWNED}"):
-        with suppress(OSError), left.open("rb") as owned:
+        with suppress(OSError), open_regular(left, links=False, owned=True) as owned:
             fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its process lives
             if left.parent.lstat().st_uid == os.geteuid():
                 shutil.rmtree(left.parent)  # which refuses links

@@ -26,7 +26,8 @@ from fedamp import rng
 from fedamp.accounting import Compose, Mechanism, from_json
 from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import chained
-from fedamp.base.files import home, lock, read_regular, refuse_link, write_atomically, writing
+from fedamp.base.files import home, lock, refuse_link, write_atomically, writing
+from fedamp.base.reading import read_regular
 from fedamp.errors import InputError, UnwritableError
 
 FORMAT = "fedamp population 1"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedamp.accounting.verify import altered_ledger
-from fedamp.base.files import read_regular
+from fedamp.base.reading import read_regular
 from fedamp.errors import RunFolderError
 from fedamp.runs.folder import RunFolder
 

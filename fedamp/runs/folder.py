@@ -11,7 +11,8 @@ from safetensors.numpy import save
 from fedamp import rng
 from fedamp.accounting.verify import ENDED
 from fedamp.base.arrays import Arrays
-from fedamp.base.files import LOCK, flush, locked, modes_of, read_regular, refuse_link, write_atomically, writing
+from fedamp.base.files import LOCK, flush, locked, modes_of, refuse_link, write_atomically, writing
+from fedamp.base.reading import read_regular
 from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
 from fedamp.federation.scenario import Scenario

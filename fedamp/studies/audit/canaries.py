@@ -16,7 +16,7 @@ from safetensors.numpy import load
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays
-from fedamp.base.files import read_regular
+from fedamp.base.reading import read_regular
 from fedamp.errors import RunFolderError
 from fedamp.federation.check_in import CANARY, Attendance
 from fedamp.federation.plan import Plan, make_plan, privacy_units

@@ -1,0 +1,70 @@
+"""How a file is opened that others may have written: no pipe in its place blocks, and no size of it fills the memory.
+
+It needs the standard library alone: the accountant uses it, too.
+"""
+
+import errno
+import os
+import stat
+from io import BufferedReader
+
+from fedamp.base.numbers import amount_of_bytes
+
+LARGEST = 1 << 29  # bytes of a file that is read whole: the ledger of the longest run has three fifths of it
+TYPED = 1 << 24  # bytes of a file that a person writes, or of a key
+# Another user may put a pipe or a terminal at the path after the first check.
+_NEVER_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+
+
+def open_regular(
+    file: str | os.PathLike[str], most: int | None = None, links: bool = True, owned: bool = False
+) -> BufferedReader:
+    """Open a regular file for reading its bytes.
+
+    Args:
+        file: its path.
+        most: its largest size in bytes; None: any.
+        links: whether the file may be a symbolic link. Folders on the way to it may always be links.
+        owned: whether the file must belong to this user or to root, because what it says is trusted.
+
+    Raises:
+        OSError: it cannot be opened, is a pipe, a socket or a device, is larger, or belongs to another user.
+    """
+    _check(file, os.stat(file, follow_symlinks=links), most, owned)  # opening a device may change something
+    flags = _NEVER_WAIT | (0 if links else getattr(os, "O_NOFOLLOW", 0))
+    stream = open(file, "rb", opener=lambda path, asked: os.open(path, asked | flags))  # noqa: SIM115
+    try:
+        _check(file, os.fstat(stream.fileno()), most, owned)
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def read_regular(file: str | os.PathLike[str], most: int = LARGEST, links: bool = True, owned: bool = False) -> bytes:
+    """The content of a regular file; arguments and errors are those of :func:`open_regular`."""
+    with open_regular(file, most, links, owned) as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:  # it grew meanwhile
+        raise _too_large(file, most)
+    return content
+
+
+def read_typed(file: str | os.PathLike[str]) -> str:
+    """The text of a file that a person writes: UTF-8 (UnicodeDecodeError), of at most ``TYPED`` bytes (OSError)."""
+    return read_regular(file, TYPED).decode()
+
+
+def _check(file: str | os.PathLike[str], status: os.stat_result, most: int | None, owned: bool) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", file)
+    if owned and status.st_uid not in (0, os.geteuid()):
+        raise PermissionError(errno.EPERM, "it belongs to another user", file)
+    if most is not None and status.st_size > most:
+        raise _too_large(file, most)
+
+
+def _too_large(file: str | os.PathLike[str], most: int) -> OSError:
+    return OSError(errno.EFBIG, f"larger than {amount_of_bytes(most)}", file)
