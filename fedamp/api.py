@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedamp.errors import Interrupted, RunFolderError, needs_extras
+from fedamp.errors import OF_PYTHON, Interrupted, RunFolderError, in_words_of, needs_extras
 from fedamp.errors import StopTraining as StopTraining
 from fedamp.federation import reader
 from fedamp.federation.scenario import Scenario as AnyScenario
@@ -27,6 +27,7 @@ Source = str | Path | Mapping[str, Any] | AnyScenario | None
 it is in the settings."""
 
 
+@in_words_of(OF_PYTHON)
 def load(source: Source = None, /, **settings: Any) -> Scenario:
     """Read and validate a scenario.
 
@@ -52,6 +53,7 @@ def load(source: Source = None, /, **settings: Any) -> Scenario:
     return Scenario.of(reader.load(raw, changes=changes))
 
 
+@in_words_of(OF_PYTHON)
 def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "Answer":
     """The cost of a scenario, without running it: the object of ``fedamp privacy --json``; printed it is the table.
 
@@ -67,6 +69,7 @@ def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "
     return Answer(privacy_cost(asked, groups) | {"traffic": traffic(asked)}, privacy_table)
 
 
+@in_words_of(OF_PYTHON)
 def run(
     scenario: Source = None,
     out: str | Path | None = None,
@@ -93,7 +96,7 @@ def run(
     from fedamp.report.views import notebook_cell
     from fedamp.server.launch import how_to_resume, launch
 
-    checks = Forewarning(None if resume else anyway, "anyway=True")
+    checks = Forewarning(None if resume else anyway)
     several = callbacks if isinstance(callbacks, Iterable) else [callbacks]
     observers = Observers([checks, *several, *notebook_cell()])
     folder = launch(load(scenario, **settings), observers, _folder(out), resume)
@@ -103,6 +106,7 @@ def run(
     return finished
 
 
+@in_words_of(OF_PYTHON)
 def play(
     scenario: Source = None, out: str | Path | None = None, resume: bool = False, **settings: Any
 ) -> "Generator[RoundRecord, None, Path]":
@@ -114,9 +118,10 @@ def play(
     """
     from fedamp.server.launch import rounds
 
-    return rounds(load(scenario, **settings), Observers(()), _folder(out), resume)
+    return _told(rounds(load(scenario, **settings), Observers(()), _folder(out), resume))
 
 
+@in_words_of(OF_PYTHON)
 def sweep(
     scenario: Source,
     grid: Mapping[str, Any],
@@ -146,6 +151,7 @@ def sweep(
     return Sweep.of(sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))
 
 
+@in_words_of(OF_PYTHON)
 def tune(
     scenario: Source,
     grid: Mapping[str, Any],
@@ -177,6 +183,7 @@ def tune(
     return tune(lambda values: load(base, **values), grid, _folder(out), share, jobs, watcher)
 
 
+@in_words_of(OF_PYTHON)
 def compare(runs: "Iterable[str | Path | Run | Sweep]") -> "Comparison | Sweep":
     """Runs, merged models and sweeps side by side, given by their folders or as objects.
 
@@ -189,6 +196,7 @@ def compare(runs: "Iterable[str | Path | Run | Sweep]") -> "Comparison | Sweep":
     return compare([Path(each) if isinstance(each, str | Path) else each.folder for each in runs])
 
 
+@in_words_of(OF_PYTHON)
 def open(folder: str | Path) -> "Run":
     """Read the folder of a run that has released a round and has ended.
 
@@ -204,6 +212,12 @@ def open(folder: str | Path) -> "Run":
     read = read_run(Path(folder))
     values = {field.name: getattr(read, field.name) for field in fields(read)}
     return Run(**values | {"scenario": Scenario.of(read.scenario)})
+
+
+def _told(progress: "Generator[RoundRecord, None, Path]") -> "Generator[RoundRecord, None, Path]":
+    """The same rounds, with errors in words of Python."""
+    with in_words_of(OF_PYTHON):
+        return (yield from progress)
 
 
 def _folder(out: str | Path | None) -> Path | None:

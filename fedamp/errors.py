@@ -1,8 +1,10 @@
 """The error tree. Every message is one line: what was wrong, where, and what is expected."""
 
 import logging
+import re
+import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 log = logging.getLogger("fedamp")
@@ -82,6 +84,33 @@ class Interrupted(FedampError):
     """The run was stopped with Ctrl-C; the message says how to resume it."""
 
     exit_code, kind = 130, "interrupted"
+
+
+# What stands for an option of the command line where somebody else calls.
+OF_PYTHON = {
+    "--out": "out=FOLDER",
+    "--resume": "resume=True",
+    "--known-seed": "known_seed=True",
+    "--anyway": "anyway=True",
+    "--share": "share",
+}
+OF_FLOWER = {"--out": "out=", "--resume": "resume=true", "--known-seed": "known-seed=true"}  # the run configuration
+
+
+@contextmanager
+def in_words_of(caller: Mapping[str, str]) -> Iterator[None]:
+    """Errors, which name options and calls of ``fedamp run``, name those of a caller; also as a decorator."""
+    try:
+        yield
+    except FedampError as error:
+        told = str(error)
+        if caller is OF_PYTHON and (command := re.search(r"fedamp run .+ --resume --out .+", told)):
+            _, _, scenario, *_, out = shlex.split(command[0])
+            told = told.replace(command[0], f"fedamp.run({scenario!r}, out={out!r}, resume=True)")
+        for option, words in caller.items():
+            told = told.replace(option, words)
+        error.args = (told,)
+        raise
 
 
 class StopTraining(Exception):

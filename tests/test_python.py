@@ -1,8 +1,11 @@
 """fedamp from Python: values in, objects out; what ``import fedamp`` costs; which engine trains."""
 
+import ast
 import json
+import re
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from safetensors.numpy import load_file
 
 import fedamp
 from fedamp.engines.engines import choose
-from fedamp.errors import InputError, Interrupted, RunFolderError, ScenarioError
+from fedamp.errors import OF_PYTHON, InputError, Interrupted, RunFolderError, ScenarioError
 from fedamp.federation.check_in import PoissonCheckIn
 from tests.federations import SMALL
 
@@ -162,7 +165,7 @@ def test_leaving_the_loop_stops_and_the_folder_can_be_resumed(whole, tmp_path, k
 
 
 def test_ctrl_c_and_an_error_in_the_loop_stop_a_run_after_the_round(tmp_path):
-    with pytest.raises(Interrupted, match=r": fedamp run .* --resume"):
+    with pytest.raises(Interrupted, match=r": fedamp\.run\('.*', resume=True\)$"):
         fedamp.run(SMALL_DICT, out=tmp_path / "a", callbacks=[lambda record: signal.raise_signal(signal.SIGINT)])
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
         for record in fedamp.play(SMALL_DICT, out=tmp_path / "b"):
@@ -199,3 +202,54 @@ def test_without_ray_a_run_trains_here_and_says_so(fedamp_command, tmp_path, mon
     answer = fedamp_command("run", "digits", *sets, "--out", tmp_path / "run")
     assert (answer.status, answer.err) == (0, "")
     assert "engine serial: Ray is not installed" in (tmp_path / "run" / "log.txt").read_text()
+
+
+# --- what errors say --------------------------------------------------------------------------------------------------
+
+
+def test_errors_name_what_the_caller_has_for_the_options_of_the_command_line(fedamp_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (full := tmp_path / "full").mkdir()
+    (full / "file").touch()
+    with pytest.raises(InputError, match=r"expected: a new one with out=FOLDER, or resume=True$"):
+        fedamp.run(SMALL_DICT, out=full)
+    with pytest.raises(InputError, match=r"name its folder with out=FOLDER$"):
+        next(fedamp.play(SMALL_DICT, resume=True))
+    with pytest.raises(InputError, match=r"known_seed: true \(known_seed=True\)$"):
+        fedamp.privacy(SMALL_DICT, known_seed=False, **{"privacy.noise_cohort": 99})
+    with pytest.raises(InputError, match=r"expected: another one with out=FOLDER$"):
+        fedamp.sweep(SMALL_DICT, {"seed": [1, 2]}, out=full)
+    with pytest.raises(InputError, match="share: got 2"):
+        fedamp.tune(SMALL_DICT, {"client.learning_rate": [0.1]}, share=2)
+    (file := tmp_path / "small.yaml").write_text(fedamp.load(SMALL_DICT).to_yaml())
+    for command in (["run", file], ["sweep", file, "--set", "seed=1,2"]):
+        assert "--out" in fedamp_command(*command, "--out", full).err
+
+
+def test_an_error_says_in_python_how_to_resume(tmp_path):
+    def interrupt(record):
+        if record.round == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted) as caught:
+        fedamp.run(SMALL_DICT, out=tmp_path / "a run", callbacks=[interrupt])
+    call = str(caught.value).partition("resume with: ")[2]
+    assert eval(call, {"fedamp": fedamp}).summary.rounds_completed == SMALL_DICT["rounds"]
+
+
+def test_every_option_in_an_error_has_a_word_in_python():
+    """Those of commands without a function of fedamp are left to their rooms."""
+    rooms = ("cli/", "merging/", "population/", "studies/audit/", "accounting/", "client/", "report/release")
+    missing = {}
+    for file in sorted(Path(fedamp.__file__).parent.rglob("*.py")):
+        place = str(file.relative_to(Path(fedamp.__file__).parent))
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Raise) and not place.startswith(rooms):
+                words = " ".join(
+                    each.value
+                    for each in ast.walk(node)
+                    if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                )
+                unknown = set(re.findall(r"--[a-z-]+", words)) - OF_PYTHON.keys() - {"--set"}
+                missing |= {f"{place}:{node.lineno}": unknown} if unknown else {}
+    assert missing == {}

@@ -61,7 +61,7 @@ def test_keys_of_older_runs_are_read_at_their_defaults_and_named_otherwise():
     assert "faults: repeating was removed; expected: 0; " in message_of("faults.repeating=0.5")
     assert not {"repeating", "vanishing", "late"} & reader.json_schema()["$defs"]["Faults"]["properties"].keys()
     adam = {"client.beta1": 0.9, "client.epsilon": 1e-8, "server.beta2": 0.99, "server.epsilon": 0.001}
-    assert reader.load(DIGITS, changes=adam) == reader.load(DIGITS)
+    assert reader.load(DIGITS, changes=adam).server == reader.load(DIGITS).server
     assert "client: beta1 was removed; expected: 0.9" in message_of("client.beta1=0.5")
     partition = "data.partition={scheme: shards, shards_per_client: 3}"
     for change, key in {
@@ -156,8 +156,52 @@ WRONG = [
     ("a.b.c=1", "a", "unknown key"),
     ("rounds", "--set rounds", "key.path=value"),
     ("=5", "--set", "key.path=value"),
-    ("rounds=[1", "--set rounds=[1", "not valid YAML"),
+    ("rounds=[1", "--set rounds=[1", "cannot be read; expected: a number, text"),
 ]
+
+
+def test_a_word_of_a_command_line_is_taken_to_the_letter(subtests):
+    """YAML has comments, anchors, tags, and blanks that it drops; a command line has not."""
+    letters = (
+        "a #b",
+        "#b",
+        " a ",
+        "&x a",
+        "!!str 5",
+        "a: b",
+        "- a",
+        "no",
+        "a\nb",
+        "a\tb",
+        "1:30",
+        "012",
+        "--- a",
+        "%a",
+    )
+    refused = ("[a, b #c]", "{a: b} #c", "[&x a]", "[*x]", "[!!str a]", "'a' #b", "'a' b", "[a\nb]", "{a: 'x\n y'}")
+    for word in letters:
+        with subtests.test(word):
+            assert reader.load("digits", [f"description={word}"]).description == word
+    for word in refused:
+        with subtests.test(word), pytest.raises(ScenarioError, match=r"--set .*: cannot be read; expected: a number"):
+            reader.load("digits", [f"model.options={word}"])
+    read = reader.load("digits", ["rounds= 60 ", "model.options={a: 'b #c', d: no}", "engine.address=null"])
+    assert (read.rounds, read.model.options, read.engine.address) == (60, {"a": "b #c", "d": "no"}, None)
+
+
+def test_a_description_that_no_longer_holds_is_dropped(tmp_path):
+    shipped = reader.load("digits").description
+    for override, kept in {
+        "seed=3": shipped,
+        "engine.kind=serial": shipped,
+        "rounds=10": "",
+        "check_in.k=3": "",
+    }.items():
+        assert reader.load("digits", [override]).description == kept
+        key, _, value = override.partition("=")
+        changes = {key: int(value) if value.isdigit() else value}
+        assert reader.load("digits", changes=changes).description == kept
+    assert reader.load("digits", ["rounds=10", "description=ten"]).description == "ten"
 
 
 def test_a_wrong_value_is_refused_with_its_key_and_what_is_accepted(subtests):

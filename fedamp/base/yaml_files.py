@@ -58,6 +58,34 @@ for _kind, _form in _PLAIN.items():
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), list("-+.0123456789tTfF"))
 
 
+class _FlowLoader(Loader):
+    """Refuses what YAML drops or takes from elsewhere: comments, anchors, aliases, tags, directives."""
+
+    def scan_to_next_token(self) -> None:
+        while self.peek() == " ":
+            self.forward()
+        if self.peek() in "#&*!%":
+            raise yaml.scanner.ScannerError(None, None, f"a value begins with {self.peek()}", self.get_mark())
+        super().scan_to_next_token()
+
+
+def value_of(text: str, several: bool = False) -> Any:
+    """The value that a word of a command line stands for, which has no comments.
+
+    A list, a mapping and a quoted text are read as YAML. Else it is a number, a truth or null, as in YAML; or the text
+    itself, to the letter. ``several``: a list of values with commas between them. One of ``UNREADABLE`` is raised for
+    YAML that cannot be read, or in which a part would be dropped.
+    """
+    word = f"[{text}]" if several else text.strip()
+    if word.startswith(("[", "{", '"', "'")):
+        if not word.isprintable():
+            raise ValueError("a line break")  # YAML would make it a blank
+        return yaml.load(word, Loader=_FlowLoader)
+    kind = Loader("").resolve(yaml.ScalarNode, word, (True, False))
+    is_text = kind.rpartition(":")[2] not in {"null", *_PLAIN}
+    return text if is_text else Loader("").construct_object(yaml.ScalarNode(kind, word))
+
+
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
     """How many values a node is once its aliases are written out. Ten lines of aliases can be a billion.
     yaml.YAMLError: too many, or endlessly many, because it holds itself.

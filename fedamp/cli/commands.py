@@ -6,6 +6,7 @@ A command imports everything heavy (torch, Flower, Ray, plots) itself, so that `
 import json
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -118,12 +119,14 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario with every combination of some values, several runs at once."""
-    from fedamp.api import sweep
+    from fedamp.federation.reader import load
+    from fedamp.report.comparison import Sweep
     from fedamp.report.progress import SweepProgress
-    from fedamp.studies.sweep import grid_of
+    from fedamp.studies.sweep import grid_of, sweep
 
     with SweepProgress(terminal.err).shown() as progress:
-        swept = sweep(scenario, grid_of(overrides), out_folder, jobs, progress)
+        read = partial(load, scenario, ())
+        swept = Sweep.of(sweep(read, grid_of(overrides), out_folder, jobs, progress))
     plots: list[str] = []
     with fails_alone("drawing"):
         plots = swept.save_pictures(swept.folder / "plots")
@@ -146,13 +149,14 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Choose among settings with charge: one budget pays for the trials and for the run that follows."""
-    from fedamp.api import tune
+    from fedamp.federation.reader import load
     from fedamp.report.progress import SweepProgress
     from fedamp.studies.sweep import grid_of
-    from fedamp.studies.tune import CHOSEN
+    from fedamp.studies.tune import CHOSEN, tune
 
     with SweepProgress(terminal.err).shown() as progress:
-        tuned = tune(load_scenario(scenario, overrides), grid_of(grid), out_folder, share, jobs, progress)
+        read = partial(load, scenario, overrides)
+        tuned = tune(read, grid_of(grid), out_folder, share, jobs, progress)
     print_answer(tuned.record.content(), as_json, tables.tune_table)
     print_paths("run next", tuned.folder / CHOSEN, unless=as_json)
 

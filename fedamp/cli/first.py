@@ -129,6 +129,7 @@ def new(
     """Write a commented scenario after three questions. Options answer them; without a terminal, the defaults do."""
     import json
     import os
+    import re
 
     import yaml
 
@@ -163,6 +164,9 @@ def new(
         client=("steps: 3, learning_rate: 0.5" if unit == "client" else "learning_rate: 1.0") + loss,
         epsilon=epsilon,
     )
+    for answer in (file.stem, unit, epsilon, classes or ""):
+        if not re.fullmatch(r"[\w.+-]*", answer):  # YAML would read another one
+            raise ScenarioError(f"{printable(answer)}: expected: a name of letters, digits, . - and _, or a number")
     validate(yaml.safe_load(text), str(file))
     if file.exists() or file.is_symlink():
         raise ScenarioError(f"{file}: File exists; expected: the name of a new file")

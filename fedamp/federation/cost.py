@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from fedamp.accounting import Cyclic, Group, Mechanism, Spaced, in_words
+from fedamp.accounting import Group, Mechanism, in_words
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.federation.check_in import BalancedCheckIn, MinSeparation, PoissonCheckIn
 from fedamp.federation.noise import IndependentNoise
@@ -154,7 +154,7 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
 
 def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
     """The cost for groups of units; quick only for groups with an exact privacy loss distribution."""
-    if plan.charge.mechanism.contains((Cyclic, Spaced)):  # its members meet in a row of the noise
+    if isinstance(plan.check_in, MinSeparation):  # no charge of a group is known
         return None
     mechanisms = {size: plan.charge.of_group(size) for size in GROUP_SIZES}
     if not wanted and any(isinstance(mechanism, Group) for mechanism in mechanisms.values()):

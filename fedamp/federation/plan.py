@@ -556,7 +556,12 @@ class Charge:
         cost = once(noise)
         if (quick and cost.upper <= budget) or (cost.lower <= budget and self.affordable_rounds):
             return
-        least = calibrate(lambda tried: self._first(1, tried), budget, self._delta, tolerance=1e-3)
+        try:
+            least = calibrate(lambda tried: self._first(1, tried), budget, self._delta, tolerance=1e-3)
+        except ValueError:
+            raise ScenarioError(
+                f"privacy.epsilon: {budget:g} pays for no round with any noise_multiplier: other releases cost more"
+            ) from None
         while once(least).upper > budget:  # calibrated with more points
             least *= 1.001
         raise ScenarioError(

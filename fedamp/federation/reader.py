@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from fedamp.base.given import PREFIX
 from fedamp.base.section import MOST_COUNTED
 from fedamp.base.text import printable
-from fedamp.base.yaml_files import UNREADABLE, Loader
+from fedamp.base.yaml_files import UNREADABLE, Loader, value_of
 from fedamp.data.table import folder_of
 from fedamp.errors import ModelError, ScenarioError
 from fedamp.federation.losses import check_name
@@ -27,6 +26,7 @@ from fedamp.models.architectures import architecture_of
 from fedamp.models.custom import is_import_path
 
 LARGEST_FILE = 10**7  # bytes
+_NOT_DESCRIBED = {"seed", "known_seed", "engine", "federation", "trackers"}
 MOST_MEASURED = 1e50  # squares of more would overflow
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "scenarios"
@@ -40,9 +40,12 @@ def load(
 
     Args:
         source: a YAML file, the name of a shipped scenario (``digits``), or the content of such a file.
-        overrides: texts of the form ``key.path=value``; values are YAML.
+        overrides: texts of the form ``key.path=value``; values as :func:`fedamp.base.yaml_files.value_of` reads them.
         changes: values by ``key.path``. A mapping changes the keys that it names. With a ``scheme`` or ``name`` it
             replaces the whole section.
+
+    A description is dropped where an override changes what it may describe: all but the seeds, and where and how the
+    scenario is run.
 
     Returns:
         The scenario, with data and model paths made absolute (relative ones start at the folder of the scenario, which
@@ -55,6 +58,9 @@ def load(
     for key, value in (changes or {}).items():
         _change(raw, key, _plain(value), key)
     said = {text.partition("=")[0].strip(): f"--set {text}" for text in overrides} | _values(_plain(changes or {}))
+    changed = {key.partition(".")[0] for key in said}
+    if changed - _NOT_DESCRIBED and "description" not in changed:
+        raw.pop("description", None)
     folder = file.resolve().parent if file and file.is_file() else Path()  # a pipe has none
     return _with_absolute_paths(validate(raw, str(file or "scenario"), said, lines), folder)
 
@@ -66,14 +72,17 @@ def override(raw: Any, text: str) -> None:
 
 
 def key_and_value(text: str, several: bool = False) -> tuple[str, Any]:
-    """The two sides of a text of the form ``key.path=value``; of several values with commas between, their list."""
+    """The two sides of a text of the form ``key.path=value``; of several values with commas between, their list.
+    ScenarioError: it is not of this form, or a value cannot be read.
+    """
     path, separator, value = text.partition("=")
     if not separator or not all(path.strip().split(".")):
         raise ScenarioError(f"--set {text}: expected: key.path=value, e.g. privacy.epsilon=2")
     try:
-        return path.strip(), yaml.load(f"[{value}]" if several else value, Loader=Loader)
+        return path.strip(), value_of(value, several)
     except UNREADABLE:
-        raise ScenarioError(printable(f"--set {text}: the value is not valid YAML")) from None
+        expected = "a number, text, or list or mapping of YAML; quotes around text with # & * ! %, and no line breaks"
+        raise ScenarioError(printable(f"--set {text}: cannot be read; expected: {expected}")) from None
 
 
 def _change(raw: Any, path: str, value: Any, said: str, whole: bool = False) -> None:

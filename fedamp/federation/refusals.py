@@ -204,10 +204,12 @@ REFUSALS: tuple[Refusal, ...] = (
         (_SPACED, _BANDED, "privacy.clip={initial: 0.1}"),
     ),
     Refusal(
-        "banded noise with `privacy.group_size` above 1",
-        lambda asked: _is_banded(asked) and asked.privacy.group_size > 1,
-        ("privacy.noise: several units meet in a row of the noise; expected: privacy.group_size 1"),
-        (_SPACED, _BANDED, "privacy.group_size=2"),
+        "`classes` or `spaced` check-in, which banded noise needs, with `privacy.group_size` above 1",
+        lambda asked: _separation(asked) is not None and asked.privacy.group_size > 1,
+        lambda asked: (
+            f"privacy.group_size: what groups cost with check_in {asked.check_in.scheme} is not known; expected: 1"
+        ),
+        (_SPACED, "privacy.group_size=2"),
     ),
     Refusal(
         "more bands than the classes or the gap of a check-in",

@@ -232,7 +232,7 @@ def privacy_table(answer: Answer) -> RenderableType:
         rows["traffic"] = f"at most {amount_of_bytes(traffic['bytes_per_node']['upper'])} a node, {dummies} dummies"
         rows["a node's round"] = in_words(traffic["each_round"])
     curve = {"round": "round", "epsilon": "epsilon_upper", "unamplified": "unamplified_upper"}
-    groups: RenderableType = "To see what groups protected together would cost, add --groups (takes seconds)"
+    groups: RenderableType = "To see what groups together would cost, add --groups (groups=True): it takes seconds"
     if answer["groups"] is not None:
         sizes = {f"{unit}s together": "size", "epsilon": "epsilon_upper"}
         groups = listing(answer["groups"], sizes, "cost of groups, at most")

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedamp.engines.deployment import guarded
 from fedamp.engines.engines import with_faults
 from fedamp.engines.flower import is_simulated
-from fedamp.errors import DeploymentError, FederationError, InputError, Told, fails_alone
+from fedamp.errors import OF_FLOWER, DeploymentError, FederationError, Told, fails_alone, in_words_of
 from fedamp.federation import reader
 from fedamp.federation.plan import privacy_units
 from fedamp.federation.scenario import Scenario
@@ -36,23 +36,8 @@ app = ServerApp()
 log = logging.getLogger("fedamp.server")
 
 
-_RUN_CONFIGURATION = {"--out": "out=", "--resume": "resume=true", "--known-seed": "known-seed=true"}
-
-
-@contextmanager
-def in_words_of_flower() -> Iterator[None]:
-    """Errors name the run configuration's keys, and not the options of ``fedamp run``."""
-    try:
-        yield
-    except InputError as error:
-        told = str(error)
-        for option, key in _RUN_CONFIGURATION.items():
-            told = told.replace(option, key)
-        raise type(error)(told) from None
-
-
 @app.main()
-@in_words_of_flower()
+@in_words_of(OF_FLOWER)
 def main(grid: Grid, context: Context) -> None:
     """Play the scenario of the run configuration on the connected nodes."""
     began, config, grid = perf_counter(), context.run_config, guarded(grid)

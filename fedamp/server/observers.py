@@ -99,18 +99,18 @@ class Forewarning(Observer):
     """Says what is off before the first round (:mod:`fedamp.server.preflight`), in the log at least; answers Ctrl-C.
 
     ``anyway``: False warns, and refuses a hopeless scenario (ScenarioError); True warns; None, as for the runs of a
-    sweep, does neither. ``how`` says how to run a refused one.
+    sweep, does neither.
     """
 
-    def __init__(self, anyway: bool | None, how: str = "--anyway") -> None:
-        self._anyway, self._how = anyway, how
+    def __init__(self, anyway: bool | None) -> None:
+        self._anyway = anyway
 
     def prepared(self, prepared: "RunInputs") -> None:
         from fedamp.server.preflight import preflight, refuse  # it imports torch
 
         checks = preflight(prepared.plan, prepared)
         if self._anyway is False:
-            refuse(checks, self._how)
+            refuse(checks)
         for check in checks:
             if not check.passed:
                 log.warning("%s: %s", check.name, check.found)

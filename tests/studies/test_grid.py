@@ -32,7 +32,8 @@ def test_values_of_python_are_taken_as_they_are():
     ("texts", "words"),
     [
         (["seed"], "--set seed: expected: key.path=value"),
-        (["seed=1,{"], "--set seed=1,{: the value is not valid YAML"),
+        (["seed=1,{"], "--set seed=1,{: cannot be read"),
+        (["name=a #1,b"], "--set name=a #1,b: cannot be read"),
         (["seed=1", "seed=2"], "--set seed: given twice"),
         (["seed=1,1"], "seed: a value is given twice"),
         (["seed="], "seed: no value"),
