@@ -95,6 +95,27 @@ def altered_ledger(ledger: Json) -> Iterator[str]:
 # The numbers.
 
 
+def has_left(ledger: Json) -> list[str]:
+    """What has left the server, in words: the only place that says whether anything has. Empty: the run costs nothing.
+
+    Each is written down before it leaves. A round is its model, with the evaluation of its cohort, the clipping norms
+    that follow from noisy counts, and what canaries are guessed from. A run that diverged has told one thing more: that
+    a noisy sum is no model.
+    """
+    what = {
+        "means and deviations of inputs": ledger.get("statistics"),
+        "the models of its rounds": ledger["releases"],
+        "an evaluation": ledger.get("final_evaluation"),
+        "that a noisy sum is no model": ledger["stopped_because"] == "diverged",
+    }
+    return [words for words, left in what.items() if left]
+
+
+def before_rounds(mechanism: events.Mechanism, beside: int) -> events.Mechanism:
+    """What a run costs that has released something, but no round: what is ahead of the rounds, or the first round."""
+    return mechanism.after(max(ahead_of_rounds(mechanism, beside), 1))
+
+
 def ahead_of_rounds(mechanism: events.Mechanism, beside: int) -> int:
     """How many releases a mechanism has before its first round: those of all units, which every cost includes. They are
     the statistics before training and the evaluation at the end, ``beside`` in all; with a single round all are one.
@@ -119,17 +140,20 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
     at_end = (ledger.get("evaluation") or {}).get("every") == "end"
-    ahead = ahead_of_rounds(mechanism, at_end + (ledger.get("statistics") is not None))
+    beside = at_end + (ledger.get("statistics") is not None)
+    ahead = ahead_of_rounds(mechanism, beside)
     if by_round is None and mechanism.span == planned + ahead:
         by_round = epsilon_over_rounds(mechanism, delta, range(1 + ahead, planned + ahead + 1), precision)
     spent = [_epsilon(entry["epsilon_upper"]) for entry in releases]
+    if not spent and has_left(ledger):
+        spent = [before_rounds(mechanism, beside).epsilon(delta, precision=precision).upper]
     if by_round is None:
         missing = "the ledger does not say when a unit can have taken part; put scenario.yaml beside it"
         yield Check("releases", "fail", missing)
     else:
         each = [
             compared("releases", f"round {number}: epsilon_upper", upper, float(cost))
-            for number, (upper, cost) in enumerate(zip(spent, by_round, strict=False), start=1)
+            for number, (upper, cost) in enumerate(zip(spent[: len(releases)], by_round, strict=False), start=1)
         ]
         delta_told = f"{ledger['delta']:g}".replace("e-0", "e-")
         found = f"epsilon {_shown(spent[-1] if spent else 0.0)} at delta {delta_told} after the last one"
@@ -203,7 +227,7 @@ def _guarantee(ledger: Json, spent: Array) -> Check:
         return Check("guarantee", "pass", f"epsilon {_shown(cost)}; the stop was decided before the run began")
     if stop in ENDED:
         return Check("guarantee", "fail", f"stopped_because is {stop}, but after round {released} of {last}")
-    if released == 0 and stop != "diverged":
+    if not has_left(ledger):
         return Check("guarantee", "pass", "epsilon 0.000: nothing was released, so no release decided the stop")
     early = f"{stop} after round {released}, perhaps because of its releases"
     return Check("guarantee", "caution", f"epsilon {_shown(cost)}, the cost of all {last} rounds: {early}")

@@ -29,7 +29,7 @@ from fedamp.accounting import (
 )
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.bounds import Method
-from fedamp.accounting.verify import ahead_of_rounds
+from fedamp.accounting.verify import ahead_of_rounds, before_rounds
 from fedamp.base import ids
 from fedamp.base.numbers import at_most
 from fedamp.base.section import Steps, lengths
@@ -531,7 +531,9 @@ class Charge:
         return self._spent(self.plan.last_round)
 
     def spent(self, rounds: int) -> Bounds:
-        """The cost of a number of rounds that was fixed beforehand; the ledger charges the upper end."""
+        """The cost of a number of rounds that was fixed beforehand; the ledger charges the upper end. 0: of what leaves
+        the server before the first round.
+        """
         return self.guaranteed_epsilon if rounds == self.plan.last_round else self._spent(rounds)
 
     def compute(self) -> None:
@@ -576,10 +578,10 @@ class Charge:
         return self.planned_epsilon if mechanism is self.mechanism else self._epsilon(mechanism)
 
     def _spent(self, rounds: int) -> Bounds:
-        if rounds == 0:
-            return Bounds(0.0, 0.0, Method.NOTHING.of())
         if not self.plan.is_private:
             return self.planned_epsilon
+        if rounds == 0:
+            return self._epsilon(before_rounds(self.mechanism, len(self._beside)))
         bounds = self._epsilon(self._first(rounds, self.plan.noise_multiplier))
         upper = float(self.epsilon_by_round[rounds - 1])
         return Bounds(min(bounds.lower, upper), upper, bounds.origin if upper == bounds.upper else Method.CURVE.of())

@@ -170,6 +170,10 @@ class Ledger:
             write_secret(self.folder.salt, f"{rng.seed_from_system():064x}")
         return self.folder.salt.read_bytes()
 
+    def has_left(self, stopped_because: str) -> list[str]:
+        """What has left the server, in words, if the run stops now."""
+        return verify.has_left(self._head | {"releases": self.releases, "stopped_because": stopped_because})
+
     @property
     def has_ended(self) -> bool:
         """Whether the run has come to its end, so that no further round will be released."""

@@ -18,8 +18,9 @@ from pydantic import (
 )
 
 from fedamp.accounting import Bounds, Mechanism, from_json
+from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.sampling import PRECISION
-from fedamp.accounting.verify import ahead_of_rounds
+from fedamp.accounting.verify import ahead_of_rounds, before_rounds, has_left
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
 from fedamp.data.transforms import Standardise
@@ -271,13 +272,21 @@ class LedgerRecord(Charged):
 
     @property
     def released_rounds_epsilon(self) -> float:
-        """Upper end of the cost of the released rounds if their number was fixed before."""
-        return self.releases[-1].epsilon_upper if self.releases else 0.0
+        """Upper end of the cost of what has left the server, if the number of rounds was fixed before."""
+        if self.releases or not self.has_left:
+            return self.releases[-1].epsilon_upper if self.releases else 0.0
+        cost = before_rounds(self.mechanism, self._beside)
+        return cost.epsilon(delta_left(self.delta), precision=self.precision).upper
+
+    @property
+    def has_left(self) -> list[str]:
+        """What has left the server, in words."""
+        return has_left(vars(self))
 
     @property
     def epsilon(self) -> float:
         """Upper end of the guarantee, however the run was stopped by somebody who saw its releases."""
-        planned = self.guaranteed_epsilon if self.releases or self.stopped_because == "diverged" else 0.0
+        planned = self.guaranteed_epsilon if self.has_left else 0.0
         return self.released_rounds_epsilon if planned is None else planned
 
     @property
@@ -310,9 +319,13 @@ class LedgerRecord(Charged):
         return not self.mechanism.is_private or self.mechanism.span == self.rounds_planned + self._ahead
 
     @property
-    def _ahead(self) -> int:
+    def _beside(self) -> int:
         at_end = self.evaluation is not None and self.evaluation.at_end
-        return ahead_of_rounds(self.mechanism, at_end + (self.statistics is not None))
+        return at_end + (self.statistics is not None)
+
+    @property
+    def _ahead(self) -> int:
+        return ahead_of_rounds(self.mechanism, self._beside)
 
     def cost_after(self, rounds: int) -> Mechanism:
         """What the first rounds release, with the evaluation at the end; all of it where it spans no rounds."""

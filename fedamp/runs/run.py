@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedamp.accounting.verify import ENDED, Check
+from fedamp.base.numbers import at_most
 from fedamp.base.text import printable
 from fedamp.errors import InputError, RunFolderError, ScenarioError, needs_extras, one_line
 from fedamp.federation import reader
@@ -292,7 +293,10 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     ledger, rounds = LedgerRecord.read(files.ledger), files.read_rounds()
     if summary.rounds_completed == 0:
         why = f" ({summary.error})" if summary.error else ""
-        raise RunFolderError(f"{folder}: no round was released{why}; there is nothing to report")
+        left = f"; what left the server: {', '.join(ledger.has_left)}, at epsilon {at_most(ledger.epsilon)}"
+        raise RunFolderError(
+            f"{folder}: no round was released{why}; there is nothing to report{left if ledger.has_left else ''}"
+        )
     if summary.rounds_completed != len(rounds) or len(ledger.releases) < len(rounds):
         raise RunFolderError(
             f"{folder}: damaged run folder: summary.json says {summary.rounds_completed} rounds, rounds.jsonl holds "

@@ -273,14 +273,16 @@ class _Run:
         """The summary of the releases; observers get it before it is written, in case the disk is full."""
         plan, charge, done = self.plan, self.plan.charge, self.finished
         quality = [record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None]
-        released = self.ledger.releases
-        spent = Bracket(lower=charge.spent(len(released)).lower, upper=released[-1].epsilon_upper if released else 0.0)
-        diverged, (scheduled, reported, failed) = stopped_because == "diverged", reports(done)
+        released, has_left = self.ledger.releases, self.ledger.has_left(stopped_because)
+        spent = Bracket.of(charge.spent(len(released))) if has_left else Bracket(lower=0, upper=0)
+        if released:  # perhaps by a looser bound of another version
+            spent = spent.model_copy(update={"upper": released[-1].epsilon_upper})
+        scheduled, reported, failed = reports(done)
         summary = Summary(
             name=plan.scenario.name,
             final=Quality(**quality[-1]) if quality else Quality(accuracy=None, loss=None),
-            # Before the first release nothing can decide the stop, but a noisy sum that is no model.
-            epsilon=Bracket.of(charge.guaranteed_epsilon) if released or (plan.is_private and diverged) else spent,
+            # Before anything has left the server, nothing that was seen can decide the stop.
+            epsilon=Bracket.of(charge.guaranteed_epsilon) if has_left else spent,
             released_rounds_epsilon=spent,
             unamplified_epsilon=Bracket.of(charge.unamplified_epsilon),
             epsilon_server=charge.server_epsilon and Bracket.of(charge.server_epsilon),
