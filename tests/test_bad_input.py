@@ -1,6 +1,7 @@
 """Bad input in bulk, through the command line: one line that says what is wrong, exit code 2, nothing changed."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -166,7 +167,8 @@ def trained_with(fedamp, folder: Path, wrong: slice):
 def test_one_record_that_is_not_finite_takes_one_unit_away(fedamp, tmp_path):
     answer = trained_with(fedamp, tmp_path, slice(2, 3))
     assert answer.status == 0, answer.err
-    assert "1 of 4 clients cannot train, and count as zero: a record is not finite" in answer.err
+    found = f"{tmp_path / 'train.npz'}: column 'x': the inputs of record 2 are others than finite numbers"
+    assert f"1 of 4 clients cannot train, and count as zero: {found}" in answer.err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["clients_failed"] == 2, "in each of two rounds"
 
 
@@ -174,7 +176,10 @@ def test_one_record_that_is_not_finite_takes_one_unit_away(fedamp, tmp_path):
 def test_records_of_which_none_is_finite_train_nobody_and_the_run_says_so(fedamp, tmp_path):
     answer = trained_with(fedamp, tmp_path, slice(None))
     assert answer.status == 1
-    assert "4 of 4 clients cannot train, and count as zero: a record is not finite" in answer.err
+    said = re.search(r"4 of 4 clients cannot train, and count as zero: (.*)", answer.err)
+    assert said
+    assert re.findall(r"record (\d+)", said[1]) == ["0", "2", "4"], "of the first few clients"
+    assert said[1].endswith("; and 1 more")
     for round_ in (1, 2):
         assert f"round {round_}: each of 4 clients failed" in answer.err
     assert answer.err.count("the release is noise") == 2

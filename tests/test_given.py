@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -282,6 +283,16 @@ IDS = {
     "nan": [1.0, float("nan")],
     "half": np.array([1.0, 0.5]),
     "rounded": np.array([1.0, 2.0**60]),
+    "rounded float32": np.array([1, 2**24], np.float32),
+    "rounded float16": np.array([1, -(2**11)], np.float16),
+    "rounded tensor": torch.tensor([1, 2**24 + 1]).float(),
+    "rounded pandas": pd.Series([1, 2**24], dtype="float32"),
+    "rounded nullable": pd.Series([1, 2**24], dtype="Float32"),
+    "rounded list": [np.float32(2**24), np.float32(1)],
+    "floats of two types": [np.float16(2049), np.float32(1)],
+    "half a decimal": [Decimal("1.5"), Decimal(2)],
+    "no decimal": [Decimal(1), Decimal("NaN")],
+    "infinite decimal": [Decimal(1), Decimal("-Infinity")],
     "NA": pd.array([1, None], dtype="Int64"),
     "pandas": pd.Series(["a", None]),
     "category": pd.Series(["a", None], dtype="category"),
@@ -312,6 +323,10 @@ def test_records_of_nobody_are_refused(kind):
         (pd.Series(["a", "b", "a"], dtype="category"), 2),
         (np.ma.masked_array([1, 2, 2], [False] * 3), 2),
         ([1.0, 2.0, 1.0], 2),
+        (np.array([2**24 - 1, 2**24 - 2, -1], np.float32), 3),
+        (torch.tensor([2**11 - 1, 2**11 - 2, 1]).half(), 3),
+        (pd.Series([Decimal(2**70), Decimal(2**70 + 1), Decimal("7.00")]), 3),
+        ([7, Decimal("7.00"), Decimal(10**75)], 2),
     ],
 )
 def test_clients_are_as_exact_as_they_are_given(ids, clients):

@@ -1,5 +1,6 @@
-"""Text of others, such as a foreign ledger's or a node's: what a terminal and a log may be shown of it."""
+"""Text of others, such as a foreign ledger's or a node's: what may be shown of it, and which words are the same."""
 
+import unicodedata
 from typing import Any
 
 from rich.markup import escape
@@ -17,6 +18,11 @@ def printable(text: object) -> str:
 def visible(line: str) -> str:
     """The line with a question mark for each letter that is not printable."""
     return line if line.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def canonical(word: str) -> str:
+    """The word in one form of Unicode: some systems write an accent in the name of a folder as a letter of its own."""
+    return unicodedata.normalize("NFC", word)
 
 
 def harmless(answer: Any) -> Any:

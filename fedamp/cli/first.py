@@ -66,7 +66,6 @@ def check(
 ) -> None:
     """What is off in a scenario and its model, before it runs; from public numbers alone, except with --private."""
     from fedamp.accounting.verify import Check
-    from fedamp.data.dataset import WRONG_RECORDS
     from fedamp.federation.losses import brings_code, look_for_files
     from fedamp.federation.plan import make_plan, privacy_units
     from fedamp.runs.verification import checks_json
@@ -90,7 +89,7 @@ def check(
         named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
         checks.append(Check("code", "caution", f"{named} was not tried, because that runs it; add --import to try it"))
     if counted is not None and (wrong := counted[1]).any():
-        found = f"{wrong.sum():,} of {len(wrong):,} clients cannot train: {WRONG_RECORDS}"
+        found = f"{wrong.sum():,} of {len(wrong):,} clients cannot train: {counted[2]}"
         checks.append(Check("untrainable", "fail" if wrong.all() else "caution", found))
     seen = "; with counts of private records" if private else ""
     title = printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds{seen}")
@@ -99,15 +98,16 @@ def check(
     judge(checks)
 
 
-def _sizes(asked: "Scenario") -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
-    """Number of records of each client that is here, and which of them cannot train."""
+def _sizes(asked: "Scenario") -> "tuple[NDArray[np.int64], NDArray[np.bool_], str]":
+    """Number of records of each client that is here, which of them cannot train, and why."""
     import numpy as np
 
     from fedamp.federation.losses import records_of
 
     dataset = records_of(asked)
     here = np.arange(dataset.num_clients) if dataset.hosted is None else dataset.hosted
-    return dataset.sizes(here), dataset.cannot_train(here)
+    wrong = dataset.cannot_train(here)
+    return dataset.sizes(here), wrong, dataset.why_all(here[wrong])
 
 
 def explain(

@@ -29,7 +29,6 @@ from fedamp.client.evaluator import STATISTICS, Evaluator, summed
 from fedamp.client.personal import Personal
 from fedamp.client.task import UNTRAINABLE, log
 from fedamp.client.worker import Own, TrainingNode, TrainReport
-from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
@@ -305,7 +304,7 @@ def _looped(loop: Train, order: RoundOrder, context: Context, external: bool) ->
         if dataset is not None:
             cohort = dataset.gather(alone := np.array([client]))
             if dataset.lost(alone, cohort.sizes).any():
-                raise DataError(WRONG_RECORDS)
+                raise DataError(dataset.why(client))
             size = int(cohort.sizes[0])
             records = Records(cohort.inputs[0, :size].copy(), cohort.labels[0, :size].copy())
         about = TrainingContext(client, order.round, task.client, dict(order.config), device, context)

@@ -138,7 +138,7 @@ def summed(order: RoundOrder, step: Standardise, dataset: Dataset) -> TrainRepor
         lost = dataset.lost(clients, cohort.sizes)
         clipped = clip_and_sum({STATISTICS: vectors}, [[STATISTICS]], order.clips, counted=report.counted(clients))
         report.add(clients, clipped)
-        report.lose(clients[lost])
+        report.lose(clients[lost], dataset)
         np.add(total, clipped.sums[STATISTICS].numpy(), out=total)
 
     units = order.units["id"].astype(np.int64)

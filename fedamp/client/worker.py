@@ -22,7 +22,6 @@ from fedamp.client.stacks import Stack, aligned
 from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
 from fedamp.client.training import Trainer, arithmetic
 from fedamp.data import Dataset, PaddedRecords
-from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import DataError, one_line
 from fedamp.federation.check_in import CANARY
@@ -68,13 +67,13 @@ class TrainReport(RoundAnswer):
             self.loss_sum += float(np.where(told, losses[here], 0.0).sum())
             self.records += int(records[here][fine].sum())
 
-    def lose(self, clients: NDArray[np.int64]) -> None:
+    def lose(self, clients: NDArray[np.int64], dataset: Dataset) -> None:
         """Count clients among those added whose records cannot be trained on: they added zero."""
         lost = int(self.counted(clients).sum())
         self.failed += lost
         self.text = self.text or UNTRAINABLE * bool(lost)
         for client in clients.tolist():
-            log.warning("client %d cannot train: %s", client, WRONG_RECORDS)
+            log.warning("client %d cannot train: %s", client, dataset.why(client))
 
     def fail(self, client: int, why: str, there: bool = True) -> None:
         """Count a client that adds zero, and keep the first reason; one that lives elsewhere is not ``there``."""
@@ -277,7 +276,7 @@ class TrainingNode:
                 self._apart.add((shape, slots))
                 lost = self.dataset.lost(clients[members], stack.cohort.sizes[: len(members)])
                 sums = trainer.train(start, stack, order.clips, report, order.round)
-                report.lose(clients[members[lost]])
+                report.lose(clients[members[lost]], self.dataset)
             except torch.OutOfMemoryError:
                 if slots == 1:  # how much memory a client needs follows from its records: the others train
                     why = "no memory for the training of one client; expected: fewer engine.workers, a smaller model, "

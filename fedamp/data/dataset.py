@@ -68,6 +68,17 @@ class Dataset(ABC):
         """
         return np.asarray(self.cannot_train(clients) | ((read == 0) & (self.sizes(clients) > 0)))
 
+    def why(self, client: int) -> str:
+        """What is wrong with the first wrong record of a client that cannot train, and where: it never leaves those who
+        may see the record.
+        """
+        return WRONG_RECORDS
+
+    def why_all(self, clients: NDArray[np.int64], most: int = 3) -> str:
+        """The same of the first few of these clients."""
+        more = f"; and {len(clients) - most:,} more" if len(clients) > most else ""
+        return "; ".join(self.why(client) for client in clients[:most].tolist()) + more
+
     @abstractmethod
     def labels_of(self, client: int) -> NDArray[Any]:
         """The labels of one client's records."""

@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 from fedamp.errors import DataError
 
 NOT_COUNTED = -100  # the label of a token that is ignored, as in torch
-_EXACT, _NO_CLASS = 2**53, -1  # below the first all whole numbers are float64; the second is no class of any record
+_NO_CLASS = -1
 Array = NDArray[Any]
+
+
+def is_whole(floats: Array) -> NDArray[np.bool_]:
+    """Which floats are whole numbers. Beyond 2^53 (float32: 2^24, float16: 2^11) neighbours are one float: none is."""
+    with np.errstate(invalid="ignore"):
+        near = np.abs(floats) < 2.0 ** (np.finfo(floats.dtype).nmant + 1)
+        return np.asarray(near & (np.floor(floats) == floats))
 
 
 class Labels(ABC):
@@ -68,8 +75,7 @@ class Classes(Labels):
             raise ValueError(f"labels are of type {stored.dtype}")
         if stored.dtype.kind != "f":
             return stored.astype(np.int64)
-        whole = np.isfinite(stored) & (np.floor(stored) == stored) & (np.abs(stored) < _EXACT)
-        return np.where(whole, stored, _NO_CLASS).astype(np.int64)
+        return np.where(is_whole(stored), stored, _NO_CLASS).astype(np.int64)
 
     def wrong(self, labels: Array, outputs: float = math.inf) -> NDArray[np.bool_]:
         counted = labels != NOT_COUNTED if self.dimensions[0] > 1 else np.ones_like(labels, bool)
@@ -147,12 +153,16 @@ class Form:
     vocabulary: int | None = None  # inputs are tokens 0, 1, ..., vocabulary - 1 as int64; None: numbers as float32
     most: int | None = None  # records of a client in a round: of more, the first ones train; None: any number
 
-    def wrong(self, inputs: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Which inputs [records, ...] hold what cannot be trained on, shape [records]."""
+    def fine(self, inputs: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Which numbers can be trained on, each by itself."""
         fine = np.isfinite(inputs)
         if self.vocabulary is not None:
             fine &= (inputs >= 0) & (inputs < self.vocabulary) & (inputs == np.floor(inputs))
-        return np.asarray(~fine.all(axis=tuple(range(1, inputs.ndim))))
+        return np.asarray(fine)
+
+    def wrong(self, inputs: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Which inputs [records, ...] hold what cannot be trained on, shape [records]."""
+        return np.asarray(~self.fine(inputs).all(axis=tuple(range(1, inputs.ndim))))
 
     def read(self, inputs: NDArray[np.float32]) -> NDArray[Any]:
         """Inputs that are not wrong, converted for training."""

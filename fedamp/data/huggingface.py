@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedamp.base.section import removed
+from fedamp.base.text import canonical
 from fedamp.data.stored import ColumnsData, Names, Scale, Shape, StoredData, Tables
 from fedamp.data.table import Table, check_files, require
 from fedamp.data.tabular import Files, library, spelled
@@ -32,8 +33,9 @@ _TYPE_LARGEST = {"I;16": 2.0**16 - 1, "I": 2.0**16 - 1, "F": 1.0}  # by PIL's mo
 _BITS, _SIGN = 258, 339  # tags of TIFF
 
 
-def in_folders(folder: Path, classes: Sequence[str]) -> "datasets.Dataset":
-    """Columns ``image`` and ``label`` of the images of a split, which have a folder for each class (none given: any).
+def in_folders(folder: Path, classes: Sequence[str]) -> "tuple[datasets.Dataset, list[str]]":
+    """Columns ``image`` and ``label`` of the images of a split, which have a folder for each class (none given: any);
+    and the files of the images.
 
     No other name in a path says anything. DataError: an image without a class, or a table that would give others.
     """
@@ -42,7 +44,8 @@ def in_folders(folder: Path, classes: Sequence[str]) -> "datasets.Dataset":
         from PIL import Image
 
     Image.init()
-    classes = classes or sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+    named = [path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."]
+    classes = [canonical(name) for name in classes] or sorted(set(map(canonical, named)))
     paths, labels = list[str](), list[int]()
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder).parts
@@ -52,9 +55,9 @@ def in_folders(folder: Path, classes: Sequence[str]) -> "datasets.Dataset":
             if len(inside) == 1:
                 raise DataError(f"{path}: expected: a folder for each class, {folder.name}/CLASS/{path.name}")
             paths.append(str(path))
-            labels.append(classes.index(inside[0]) if inside[0] in classes else -1)
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(classes))})
-    return datasets.Dataset.from_dict({"image": paths, "label": labels}, features=features)
+            labels.append(classes.index(name) if (name := canonical(inside[0])) in classes else -1)
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=classes)})
+    return datasets.Dataset.from_dict({"image": paths, "label": labels}, features=features), paths
 
 
 def spread(records: int) -> NDArray[np.int64]:
@@ -82,6 +85,7 @@ class Images:
         if shape is None and not found:
             raise DataError(f"{source}: column {name!r} must hold {NUMBERS}")
         self.shape = (len(rows), *(shape or found[0][0].shape))
+        self.expected = f"an image of shape {list(self.shape[1:])} that can be read"
         self._fits = math.prod(self.shape) * max((pixels.itemsize for pixels, _ in found), default=4) <= KEPT
 
     def __getitem__(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -218,7 +222,8 @@ class HuggingFaceData(Columns):
             if not (public or self.words):
                 expected = "data.classes, the list of these words; without it, the classes of a public test set"
                 raise DataError(f"{place / name}: people's images must not decide the classes; expected: {expected}")
-            return _table(in_folders(place / name, self.words), self, str(place / name), public)
+            images, paths = in_folders(place / name, self.words)
+            return _table(images, self, str(place / name), public, place=paths.__getitem__)
         found = [files for each in (place, *below) if (files := Files.of(each, name, kinds, self.max_bytes))]
         if len(found) > 1:
             both = " and ".join(str(files.paths[0].relative_to(place)) for files in found[:2])
@@ -285,6 +290,8 @@ def _table(
         scale=1.0 if are_images else section.scale or 1.0,
         classes=None if classes is None else tuple(classes),
         place=place,
+        features=features,
+        label=label[0] if len(label) == 1 else "",
     )
 
 

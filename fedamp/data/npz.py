@@ -23,7 +23,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import given
 from fedamp.data.stored import ColumnsData, Scale, StoredData, Tables
-from fedamp.data.table import Table, array_bytes, check_bytes, names_nobody, require
+from fedamp.data.table import Table, a_name, array_bytes, check_bytes, exact, names_nobody, require
 from fedamp.errors import DataError, one_line
 
 # Raised by numpy, zipfile and zlib on files that are damaged, encrypted or of another kind.
@@ -55,7 +55,9 @@ class NpzData(ColumnsData):
         if inputs.dtype.kind not in "fiub" or not inputs.shape:
             found = f"array {keys['features']!r} is of type {inputs.dtype} and shape {list(inputs.shape)}"
             raise DataError(f"{source}: {found}; inputs must be numbers of shape [records, ...]")
-        return Table(source, inputs, labels, columns, self.shape, self.scale or 1.0)
+        table = Table(source, inputs, labels, columns, self.shape, self.scale or 1.0)
+        table.features, table.label = (keys["features"],), keys["label"]
+        return table
 
 
 def arrays_of(folder: Path, split: str) -> dict[str, Path]:
@@ -155,17 +157,18 @@ def _plain(each: Any) -> NDArray[Any]:
 def _clients(each: Any) -> NDArray[Any]:
     """The client of each record, as exact as it was given. DataError: a record has none."""
     array = np.asarray(each)
-    if isinstance(each, list | tuple) or array.dtype == object:  # NumPy makes floats of whole numbers above 2^63
-        values = [one.item() if isinstance(one, np.generic) else one for one in each]
-        if not all(type(one) is float for one in values):
-            array = np.empty(len(values), object)
-            array[:] = values
+    are_objects = isinstance(each, list | tuple) or array.dtype == object
+    if are_objects and (array.dtype.kind != "f" or len({np.asarray(one).dtype for one in each}) > 1):
+        # NumPy makes floats of whole numbers above 2^63, and float32 of the float16 beside them.
+        array = np.empty(len(each), object)
+        array[:] = [one.item() if isinstance(one, np.generic) else one for one in each]
+        array = exact(array)
     nobodys = names_nobody(array)
     if isinstance(each, np.ma.MaskedArray):
         nobodys |= each.mask
     if nobodys.any():
         found = f"client names nobody for record {np.argmax(nobodys)}"
-        raise DataError(f"data: {found}; expected: a whole number or a string for every record")
+        raise DataError(f"data: {found}; expected: {a_name(array)}")
     if array.dtype == object:
         fits = all(isinstance(one, int) and -(2**63) <= one < 2**63 for one in array)
         return array.astype(np.int64 if fits else str)

@@ -20,11 +20,12 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fedamp import rng
 from fedamp.base.section import MOST_COUNTED, Count, Part, Positive, Section
+from fedamp.base.text import canonical
 from fedamp.data import partition
 from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
 from fedamp.data.form import CLASSES, CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
-from fedamp.data.table import MOST, Table, distinct
+from fedamp.data.table import MOST, Table, distinct, names_nobody
 from fedamp.data.transforms import Standardise, Transforms, transformed
 from fedamp.errors import DataError, one_line
 
@@ -35,7 +36,7 @@ Scale = Annotated[
 
 
 def _all_differ(words: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(words)) != len(words):
+    if len(set(map(canonical, words))) != len(words):
         raise ValueError("the words must differ")
     return words
 
@@ -90,13 +91,7 @@ class Records:
     def public(self, form: Form, outputs: float = math.inf) -> "Records":
         """These records, which are to be tested on. Raises DataError, with the record, if one is wrong."""
         if self.wrong.any():
-            number = int(self.numbers[np.argmax(self.wrong)])
-            stored = self.table.labels[number : number + 1]
-            if form.labels.wrong(form.labels.read(stored), outputs)[0]:
-                limit = f", for {outputs} outputs (data.classes)" if math.isfinite(outputs) else ""
-                found = f"the label of record {number} is {stored[0].tolist()}; labels must be {form.labels.expected}"
-                raise DataError(f"{self.table.at(number)}: {found}{limit}")
-            raise _wrong_inputs(self.table, number, form)
+            raise DataError(self.table.fault(int(self.numbers[np.argmax(self.wrong)]), form, outputs, public=True))
         return self
 
 
@@ -133,6 +128,11 @@ class StoredDataset(Dataset):
     def cannot_train(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
         return self.untrainable[clients]
 
+    def why(self, client: int) -> str:
+        own = self.training.take(slice(self.offsets[client], self.offsets[client + 1])).take(slice(self.form.most))
+        wrong = own.wrong | self.form.wrong(own.table.read(own.numbers))
+        return own.table.fault(int(own.numbers[np.argmax(wrong)]), self.form, self.num_classes)
+
     def whose(self) -> Iterator[bytes]:
         for facts in (self.offsets, self.training.numbers, self.training.labels):
             yield repr((facts.dtype.str, facts.shape)).encode()
@@ -168,7 +168,7 @@ class StoredDataset(Dataset):
         testing = self.testing
         inputs = testing.table.read(testing.numbers)
         if (wrong := self.form.wrong(inputs)).any():
-            raise _wrong_inputs(testing.table, int(testing.numbers[np.argmax(wrong)]), self.form)
+            raise DataError(testing.table.fault(int(testing.numbers[np.argmax(wrong)]), self.form, public=True))
         return self.form.read(inputs), testing.labels.copy()
 
     def held_out(self, share: float, seed: int) -> "tuple[StoredDataset, StoredDataset]":
@@ -345,7 +345,7 @@ class StoredData(DataSection):
                 )
         if not words:
             return tables
-        place = {word: number for number, word in enumerate(words)}
+        place = {canonical(word): number for number, word in enumerate(words)}
 
         def numbered(table: Table) -> Table:
             own, stored = table.classes, table.labels
@@ -355,7 +355,9 @@ class StoredData(DataSection):
                 named = stored.tolist()
             else:
                 named = [own[n] if 0 <= n < len(own) else None for n in CLASSES.read(stored).tolist()]
-            return replace(table, labels=np.array([place.get(str(one), -1) for one in named], np.int64), classes=words)
+            return replace(
+                table, labels=np.array([place.get(canonical(str(one)), -1) for one in named], np.int64), classes=words
+            )
 
         changed = numbered(train)
         return Tables(changed, changed if test is train else test and numbered(test), federation)
@@ -480,7 +482,7 @@ class StoredData(DataSection):
             names, owners = distinct(column)
             return owners[training.numbers], len(names)
         if column.dtype.kind in "iuf":
-            hosted = np.isin(column, federation.hosted)
+            hosted = np.isin(column, federation.hosted) & ~names_nobody(column)
             return np.where(hosted, column, -1).astype(np.int64), federation.clients
         ids = {str(client): client for client in federation.hosted}
         owners = np.array([ids.get(str(value), -1) for value in column.tolist()], dtype=np.int64)
@@ -501,11 +503,7 @@ def _name(client: Any) -> str:
     """The name that a column gives a client: a whole number is written alike in every format."""
     if isinstance(client, bytes):
         return client.decode(errors="backslashreplace")
-    return str(int(client) if isinstance(client, float) and client.is_integer() else client)
-
-
-def _wrong_inputs(table: Table, number: int, form: Form) -> DataError:
-    return DataError(f"{table.at(number)}: the inputs of record {number} are others than {form.expected}")
+    return str(int(client) if isinstance(client, float | np.floating) and client.is_integer() else client)
 
 
 def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:

@@ -8,8 +8,9 @@ import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.base.files import lock
-from fedamp.data.form import Form
+from fedamp.data.form import CLASSIFICATION, Form, is_whole
 from fedamp.errors import DataError
 
 MOST = 8 * 2**30  # bytes; half of the memory of a common machine, more than any data set that is known by name
@@ -128,6 +129,9 @@ class Table:
     scale: float = 1.0  # inputs are divided by it
     classes: tuple[str, ...] | None = None  # names of labels 0, 1, ...; None: they have none
     place: Callable[[int], str] | None = None  # file and row of a record; None: its source and its number
+    features: Sequence[str] = ()  # the columns of an input, in the order of its numbers; or of all of them
+    label: str = ""  # the column of the labels
+    before: "Table | None" = None  # of whose inputs these are computed, number by number from other numbers
 
     def __post_init__(self) -> None:
         stored = tuple(self.inputs.shape[1:])
@@ -175,6 +179,25 @@ class Table:
         """The place of a record in a message, where it is known, else the source."""
         return self.source if self.place is None else self.place(record)
 
+    def fault(self, record: int, form: Form, outputs: float = math.inf, public: bool = False) -> str:
+        """The place and the column of a record that cannot be trained on, and what is expected, in one line.
+
+        Of people's records it is for those alone who may see them. A value is told of a ``public`` record alone.
+        """
+        table, label = self.before or self, self.labels[record : record + 1]
+        if form.labels.wrong(form.labels.read(label), outputs)[0]:
+            limit = f", for {outputs} outputs (data.classes)" if math.isfinite(outputs) else ""
+            expected = f"one of {', '.join(table.classes)}" if table.classes else form.labels.expected + limit
+            what = f"is {label[0].tolist()}" if public and not table.classes else "is wrong"
+            column, found = table.label, f"the label of record {record} {what}; labels must be {expected}"
+        else:
+            fine = (form if table is self else CLASSIFICATION).fine(table.read(np.array([record])))
+            number = int(np.argmin(fine)) if len(table.features) > 1 else 0
+            column = "".join(table.features[number : number + 1])
+            expected = getattr(table.inputs, "expected", form.expected)
+            found = f"the inputs of record {record} are others than {expected}"
+        return f"{self.at(record)}: {f'column {column!r}: ' if column else ''}{found}"
+
     def column(self, name: str, complete: bool = True, key: str = "data.partition.column") -> NDArray[Any]:
         """The client of each record as stored: integers, strings or anything else that is ordered, shape [records].
 
@@ -184,7 +207,7 @@ class Table:
         if not self.columns:
             raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
         require(name, self.columns, key, self.source)
-        values = self.columns[name]()
+        values = exact(self.columns[name]())
         if values.shape != (len(self),) or values.dtype.kind not in "biufUSOMm":
             raise DataError(
                 f"{self.source}: column {name!r} must name a client (a number or a string) for each of the "
@@ -193,14 +216,34 @@ class Table:
         if complete and (nobodys := names_nobody(values)).any():
             number = int(np.argmax(nobodys))
             found = f"column {name!r} must name a client, and names none for record {number}"
-            raise DataError(f"{self.at(number)}: {found}")
+            raise DataError(f"{self.at(number)}: {found}; expected: {a_name(values)}")
         return values
 
 
+def exact(values: NDArray[Any]) -> NDArray[Any]:
+    """Names of clients, with decimal numbers that are whole as integers."""
+    if values.dtype != object or not any(isinstance(value, Decimal) for value in values):
+        return values
+    found = np.empty(len(values), object)
+    found[:] = [int(each) if isinstance(each, Decimal) and _is_integer(each) else each for each in values]
+    return found
+
+
+def _is_integer(decimal: Decimal) -> bool:
+    return decimal.is_finite() and decimal == decimal.to_integral_value()
+
+
+def a_name(values: NDArray[Any]) -> str:
+    """What names a client in such an array, for a message."""
+    is_float, kind = values.dtype.kind == "f", values.dtype
+    limit = f" below 2^{np.finfo(kind).nmant + 1} (larger ones are not exact as {kind})" if is_float else ""
+    return f"a text, a date or a whole number{limit}"
+
+
 def names_nobody(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which clients' names are none. Above 2^53 neighbouring whole numbers are one float64."""
+    """Which clients' names are none."""
     if values.dtype.kind == "f":
-        return np.asarray(~np.isfinite(values) | (np.floor(values) != values) | (np.abs(values) >= 2**53))
+        return ~is_whole(values)
     if values.dtype.kind in "Mm":
         return np.asarray(np.isnat(values))
     if values.dtype.kind in "US":

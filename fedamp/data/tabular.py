@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,12 +64,15 @@ class Files:
 
     def place(self, record: int) -> str:
         """File and row of a record in a message; rows are counted from 1, without a header."""
-        for path in self.paths:
-            rows = sum(len(block) for block in self._blocks(path, self._names(path)[:1], True))
-            if record < rows:
-                return f"{path}: row {record + 1}"
-            record -= rows
-        return self.source
+        number = int(np.searchsorted(self._ends, record, "right"))
+        return f"{self.paths[number]}: row {record - ([0, *self._ends][number]) + 1}"
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """How many records the files hold up to the end of each but the last one."""
+        return list(
+            accumulate(sum(map(len, self._blocks(path, self._names(path)[:1], True))) for path in self.paths[:-1])
+        )
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -167,7 +170,9 @@ def spelled(column: "pa.ChunkedArray") -> NDArray[Any]:
         encoded = column.combine_chunks().dictionary_encode()
         different = np.array([*encoded.dictionary.to_pylist(), None], object)
         return np.take(different, np.asarray(encoded.indices.fill_null(len(different) - 1)))
-    return np.array(column.to_pylist(), object) if column.null_count else np.asarray(column.to_numpy())
+    if column.null_count and not (pa.types.is_floating(column.type) or pa.types.is_temporal(column.type)):  # NaN, NaT
+        return np.array(column.to_pylist(), object)
+    return np.asarray(column.to_numpy())
 
 
 def _of_kind(folder: Path, split: str, kind: str) -> tuple[Path, ...]:

@@ -74,7 +74,7 @@ class Texts(FolderData):
             return files.place(int(np.searchsorted(ends, record, "right")))
 
         columns = {name: partial(column, name) for name in files.names}
-        return Table(source, inputs, labels, columns, place=place)
+        return Table(source, inputs, labels, columns, place=place, features=(self.text,), label=self.label or self.text)
 
     def input_shape(self) -> tuple[int, ...] | None:
         return (self.length,)

@@ -469,7 +469,8 @@ def transformed(table: Table, steps: tuple[AnyTransform, ...]) -> Table:
     if not steps:
         return table
     columns = {name: partial(table.column, name, complete=False) for name in table.columns}
-    return Table(table.source, _Features(table, steps, shape), table.labels, columns, place=table.place)
+    features = _Features(table, steps, shape)
+    return Table(table.source, features, table.labels, columns, place=table.place, label=table.label, before=table)
 
 
 class _Features:

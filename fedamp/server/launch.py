@@ -11,7 +11,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fedamp.base.start import collect_again
-from fedamp.data.dataset import WRONG_RECORDS
 from fedamp.errors import (
     DivergedError,
     FedampError,
@@ -137,8 +136,7 @@ def _play(
         prepared = replace(prepared, engine=f"{why}; {how}", began=began)
         observer.prepared(prepared)
         if prepared.untrainable:
-            them = f"{prepared.untrainable} of {prepared.plan.units} {scenario.privacy.unit}s"
-            tell(f"{them} cannot train, and count as zero: {WRONG_RECORDS}")
+            tell(prepared.untrainable)
         grid.demand = prepared.demand
         yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
 

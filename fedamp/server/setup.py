@@ -61,7 +61,7 @@ class RunInputs:
         worker_bytes: GPU memory that a worker needs for a stack of units.
         pieces: (submodel, round) -> the piece of the model that a unit trains.
         test, validation: public records, to test the model and to choose between settings; both may be empty.
-        untrainable: number of units here that cannot train; private, and it decides nothing.
+        untrainable: which units of a simulation cannot train, and why, in words; private, and it decides nothing.
         owners: a digest, keyed by the plan's seed, of whose records are whose.
         engine: name of the engine and the reason for it; empty in a deployment.
         began: start of the run, by :func:`time.perf_counter`.
@@ -74,7 +74,7 @@ class RunInputs:
     pieces: Pieces
     test: Records
     validation: Records
-    untrainable: int = 0
+    untrainable: str = ""
     owners: str = ""
     engine: str = ""
     began: float = field(default_factory=perf_counter)
@@ -208,10 +208,12 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
     state = _pipeline(plan, parameters, pieces).start(parameters)
     stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})
-    untrainable = 0
+    untrainable = ""
     if dataset.hosted is None:
         units = dataset.by_record() if scenario.privacy.unit == "sample" else dataset
-        untrainable = int(units.cannot_train(np.arange(units.num_clients)).sum())
+        if len(wrong := np.flatnonzero(units.cannot_train(np.arange(units.num_clients)))):
+            them = f"{len(wrong)} of {units.num_clients} {scenario.privacy.unit}s"
+            untrainable = f"{them} cannot train, and count as zero: {units.why_all(wrong)}"
     tested = _kept_apart(dataset.test(), scenario)
     owners = rng.keyed_digest(plan.seed, "owners", dataset.whose())
     prepared = RunInputs(plan, task, state, worker_bytes, pieces, *tested, untrainable, owners)

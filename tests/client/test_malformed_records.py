@@ -48,7 +48,9 @@ def test_what_a_node_tells_is_one_constant_text_whatever_the_record(tmp_path, mo
         assert told[kind].failed == lost
         said = [line for line in caplog.messages if "cannot train" in line]
         assert len(said) == lost
-        assert all(line.startswith(f"client {VICTIM} cannot train: a record is not finite, ") for line in said)
+        file = tmp_path / kind / "train.npz"
+        part = {"nan": "column 'x': the inputs", "label": "column 'y': the label"}.get(kind)
+        assert all(line.startswith(f"client {VICTIM} cannot train: {file}: {part} of record 11 ") for line in said)
 
 
 def test_under_secure_aggregation_the_sum_moves_by_one_clip_and_all_nodes_answer(tmp_path):

@@ -76,7 +76,9 @@ def test_the_number_of_classes_follows_from_public_facts_alone(tmp_path):
     with pytest.raises(DataError, match="the number of classes is not declared"):
         undeclared.load(7, tmp_path)
     assert undeclared.model_copy(update={"test_is_public": True}).load(7, tmp_path).num_classes == 12
-    with pytest.raises(DataError, match=r"test\.npz: the label of record 1 is 11; .*, for 9 outputs \(data\.classes\)"):
+    with pytest.raises(
+        DataError, match=r"test\.npz: column 'y': the label of record 1 is 11; .*, for 9 outputs \(data\.classes\)"
+    ):
         config.model_copy(update={"test_is_public": True}).load(7, tmp_path)
 
 

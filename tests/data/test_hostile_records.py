@@ -83,6 +83,36 @@ def test_a_wrong_record_takes_its_own_unit_away_and_by_record_itself(tmp_path):
     assert np.flatnonzero(records.sizes(np.arange(UNITS * RECORDS)) == 0).tolist() == [VICTIM * RECORDS + 2]
 
 
+WRONG = {
+    "label 7": "column 'y': the label of record 37 is wrong; labels must be integers 0, 1, 2, ",
+    "nan": "column 'x': the inputs of record 37 are others than finite numbers",
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_those_who_may_see_a_wrong_record_are_told_its_file_and_its_column(tmp_path, monkeypatch, kind):
+    for at_once in (2**28, 0):  # found when it is loaded, or when it is read
+        monkeypatch.setattr("fedamp.data.table.CHECKED_AT_ONCE", at_once)
+        said = section(tmp_path / kind, changed(kind)).load(0, Path()).why(VICTIM)
+        assert said.startswith(f"{tmp_path / kind / 'train.npz'}: {WRONG[kind]}")
+
+
+@pytest.mark.parametrize("transform", [(), ({"name": "standardise", "mean": 0.5, "deviation": 2.0},)])
+def test_a_wrong_cell_is_told_by_file_row_and_column(tmp_path, transform):
+    """Rows are counted from 1, without the header, in each of several files."""
+    (tmp_path / "train-0.csv").write_text("a,b,y,client\n1,1,0,ann\n")
+    (tmp_path / "train-1.csv").write_text("a,b,y,client\n1,1,0,bob\n1,,1,eve\nx,1,0,kim\n1,1,maybe,lee\n")
+    keys = {"name": "csv", "path": str(tmp_path), "features": ["a", "b"], "classes": ("0", "1")}
+    dataset = TabularData(
+        **keys, transform=transform, partition=NaturalPartition(scheme="natural", column="client")
+    ).load(0, Path())
+    assert np.flatnonzero(dataset.lost(np.arange(5), dataset.gather(np.arange(5)).sizes)).tolist() == [2, 3, 4]
+    for client, row, part in ((2, 2, "column 'b'"), (3, 3, "column 'a'"), (4, 4, "column 'y'")):
+        assert dataset.why(client).startswith(f"{tmp_path / 'train-1.csv'}: row {row}: {part}: ")
+    assert "labels must be one of 0, 1" in dataset.why(4)
+    assert dataset.why_all(np.array([2, 3, 4]), most=2).endswith("; and 1 more")
+
+
 def test_tokens_and_cells_of_columns_take_one_unit_away(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,6 +1,7 @@
 """Hugging Face data sets: local folders in both formats, by name with the download replaced, and folders of images."""
 
 import struct
+import unicodedata
 from pathlib import Path
 
 import datasets
@@ -239,7 +240,9 @@ def test_a_class_that_is_not_declared_is_refused_in_the_test_set(tmp_path):
     for split, names in (("train", "ab"), ("test", "az")):
         for name in names:
             save(tmp_path / split / name / "0.png", grey(1))
-    with pytest.raises(DataError, match="the label of record 1 is -1"):
+    with pytest.raises(
+        DataError, match=r"test/z/0\.png: column 'label': the label of record 1 is wrong; labels must be one of a, b"
+    ):
         loaded(tmp_path, test_is_public=True)
 
 
@@ -336,6 +339,30 @@ def test_a_float_image_beyond_one_is_no_image(tmp_path):
         save(tmp_path / "train" / "a" / f"{number}.tiff", np.full((2, 2), value, np.float32))
     assert loaded(tmp_path).sizes(np.arange(5)).tolist() == [1, 1, 0, 0, 0]
     assert loaded(tmp_path, scale=1.5).sizes(np.arange(5)).tolist() == [1, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("declared", ["NFC", "NFD", "by the test set"])
+@pytest.mark.parametrize("written", ["NFC", "NFD"])
+def test_a_folder_is_its_class_in_either_form_of_unicode(tmp_path, written, declared):
+    """macOS wrote ``é`` as two letters; the folders' images had no class then."""
+    for split, form in (("train", written), ("test", "NFC")):
+        for number, name in enumerate(("café", "thé")):
+            save(tmp_path / split / unicodedata.normalize(form, name) / "0.png", grey(number))
+    classes = None if declared[0] == "b" else [unicodedata.normalize(declared, name) for name in ("café", "thé")]
+    dataset = loaded(tmp_path, classes=classes, test_is_public=True)
+    assert dataset.gather(np.arange(2)).labels.tolist() == [[0], [1]]
+    assert dataset.test()[1].tolist() == [0, 1]
+
+
+def test_an_image_that_cannot_be_trained_on_is_told_by_its_file(tmp_path):
+    save(tmp_path / "train" / "a" / "0.png", grey(1))
+    save(tmp_path / "train" / "a" / "1.png", grey(1, (3, 2)))
+    (tmp_path / "train" / "b").mkdir()
+    (tmp_path / "train" / "b" / "2.png").write_text("no image")
+    dataset = loaded(tmp_path)
+    for number, name in ((1, "a/1.png"), (2, "b/2.png")):
+        found = f"the inputs of record {number} are others than an image of shape [1, 2, 2] that can be read"
+        assert dataset.why(number) == f"{tmp_path / 'train' / name}: column 'image': {found}"
 
 
 def test_other_things_in_a_folder_of_images(tmp_path):

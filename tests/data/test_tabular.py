@@ -3,6 +3,7 @@
 import json
 import os
 from csv import writer
+from decimal import Decimal
 from pathlib import Path
 
 import datasets
@@ -27,16 +28,24 @@ ODD = ["007", "7", "1e3", "1000", "NA", "None", "null", "nan", "True", "1.0", "1
 
 
 def of_scenario(data, form=CLASSIFICATION):
+    return section_of(data, form).load(0, Path(), form)
+
+
+def section_of(data, form=CLASSIFICATION):
     settings = {"model": {"name": "logistic"}, "rounds": 1, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}
     client = {"learning_rate": 0.1}
     if form.labels is TOKENS:
         settings["model"] = {"name": "lstm", "vocabulary": CHARACTERS, "hidden": [4]}
         client["loss"] = "token-cross-entropy"
-    return fedamp.load({"name": "own", "data": data, "client": client, **settings}).data.load(0, Path(), form)
+    return fedamp.load({"name": "own", "data": data, "client": client, **settings}).data
 
 
 def loaded(folder, name="csv", **keys):
-    return of_scenario({"name": name, "path": str(folder), "classes": 2, "partition": NATURAL} | keys)
+    return loaded_section(folder, name, **keys).load(0, Path())
+
+
+def loaded_section(folder, name="csv", **keys):
+    return section_of({"name": name, "path": str(folder), "classes": 2, "partition": NATURAL} | keys)
 
 
 def texts(folder, form=SEQUENCES, **keys):
@@ -120,7 +129,39 @@ def test_a_record_of_nobody_is_refused_by_file_and_row_and_ignored_on_a_node(tmp
     assert dataset.nobodys == 1
 
 
-@pytest.mark.parametrize("ids", [[1.0, 2.5], [1.0, float("nan")], [1.0, 2.0**60], ["a", None], ["a", ""], [1, None]])
+def test_decimal_ids_are_exact_in_files_and_on_a_node(tmp_path):
+    """They were of nobody."""
+    for kind in (pa.decimal128(38, 2), pa.decimal256(76, 0)):
+        ids = pa.array([Decimal(17), Decimal(10**30), Decimal(10**30 + 1)], kind)
+        for number, array in enumerate((ids, ids.dictionary_encode())):
+            table = pa.table({"x": [0.5] * 3, "y": [0, 1, 1], "client": array})
+            pq.write_table(table, tmp_path / f"train-{number}.parquet")
+        section = loaded_section(tmp_path, "parquet")
+        assert section.unit_names(Path()) == ["17", str(10**30), str(10**30 + 1)]
+        assert sizes(loaded(tmp_path, "parquet")) == [2, 2, 2]
+    (tmp_path / "federation.json").write_text('{"clients": 18, "hosted": [17], "classes": 2}')
+    assert loaded(tmp_path, "parquet").sizes(np.array([17])) == [2]
+
+
+def test_a_float_of_several_ids_is_nobody_of_a_node(tmp_path):
+    """2^24 + 1 is 2^24 as float32: it may be a client of another machine."""
+    ids = np.array([2**24 - 1, 2**24, 2**24 + 1], np.float32)
+    pq.write_table(pa.table({"x": [0.5] * 3, "y": [0, 1, 1], "client": ids}), tmp_path / "train.parquet")
+    about = {"clients": 2**24 + 2, "hosted": [2**24 - 1, 2**24], "classes": 2}
+    (tmp_path / "federation.json").write_text(json.dumps(about))
+    dataset = loaded(tmp_path, "parquet")
+    assert dataset.sizes(np.array(about["hosted"])).tolist() == [1, 0]
+    assert dataset.nobodys == 2
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        *([1.0, 2.5], [1.0, float("nan")], [1.0, 2.0**60], ["a", None], ["a", ""], [1, None]),
+        *(np.array([1, 2**24], np.float32), np.array([1, 2**11], np.float16), pa.array([1.0, None], pa.float32())),
+        *([Decimal("1.00"), Decimal("1.50")], pa.array([Decimal(1), None]), pa.array([1, None], pa.date32())),
+    ],
+)
 def test_ids_of_parquet_that_name_nobody_are_refused(tmp_path, ids):
     pq.write_table(pa.table({"x": [0.5, 0.5], "y": [0, 1], "client": ids}), tmp_path / "train.parquet")
     with pytest.raises(DataError, match=r"train\.parquet: row 2: column 'client' must name a client"):
