@@ -291,7 +291,7 @@ def register_with_opacus() -> Any:
 
 
 class FlowerAccountant:
-    """Flower's ``PrivacyAccountant`` (from Flower 1.42 on) for its strategies with clipping at a fixed norm:
+    """Flower's ``PrivacyAccountant`` (from Flower 1.35 on) for its strategies with clipping at a fixed norm:
     ``DifferentialPrivacyServerSideFixedClipping(..., accountant=FlowerAccountant(config))``, ``config`` Flower's
     ``PrivacyConfig``.
 

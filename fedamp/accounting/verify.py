@@ -8,6 +8,7 @@ the server, their digests, and the server's signature over them.
 import hashlib
 import json
 import math
+import re
 import shutil
 import tempfile
 import zipfile
@@ -24,6 +25,7 @@ from fedamp.accounting.arithmetic import Array, delta_left
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.sampling import PRECISION
 from fedamp.accounting.search import epsilon_over_rounds
+from fedamp.base.reading import open_regular
 
 Json = Mapping[str, Any]
 Verdict = Literal["pass", "caution", "fail"]
@@ -299,7 +301,7 @@ class Bundle:
                 self._archive = None
                 strange = [file.name for file in path.iterdir() if not file.is_file() or file.is_symlink()]
             else:
-                self._archive = self._open.enter_context(zipfile.ZipFile(path))
+                self._archive = self._open.enter_context(zipfile.ZipFile(self._open.enter_context(open_regular(path))))
                 names = [each.filename for each in self._archive.infolist()]
                 strange = [name for name in names if names.count(name) > 1]
                 self._sizes = {each.filename: each.file_size for each in self._archive.infolist()}
@@ -311,6 +313,7 @@ class Bundle:
             if self._archive is not None and not self.strange and not self._is_canonical():
                 self.strange = [path.name]
         except (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            self._open.close()
             raise ValueError(f"{path}: no bundle ({error})") from None
 
     def __enter__(self) -> "Bundle":
@@ -334,7 +337,7 @@ class Bundle:
 
     def _is_canonical(self) -> bool:
         """Whether the archive is, byte by byte, the one of its files: no header, gap or attribute is unseen."""
-        with self._path.open("rb") as ours, tempfile.TemporaryFile() as again:
+        with open_regular(self._path) as ours, tempfile.TemporaryFile() as again:
             self.write_archive(again)
             again.seek(0)
             while True:
@@ -344,7 +347,7 @@ class Bundle:
 
     def stream(self, name: str) -> IO[bytes]:
         """A file, by a name that a bundle may hold."""
-        return (self._path / name).open("rb") if self._archive is None else self._archive.open(name)
+        return open_regular(self._path / name) if self._archive is None else self._archive.open(name)
 
     def text(self, name: str) -> str:
         """The content of a file of text; ValueError: it is none, or too large."""
@@ -397,8 +400,9 @@ def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
 
 def _of_files(bundle: Bundle, manifest: Json) -> Iterator[Check]:
     known = set(manifest) == _KEYS | {"signature"} and manifest["format"] == FORMAT
-    known = known and bundle.text(MANIFEST) == text_of(manifest) and str(manifest["signature"]).islower()
-    if not known or not isinstance(manifest["files"], dict):
+    known = known and bundle.text(MANIFEST) == text_of(manifest)
+    digits = known and re.fullmatch("[0-9a-f]{64} [0-9a-f]{128}", f"{manifest['public_key']} {manifest['signature']}")
+    if not digits or not isinstance(manifest["files"], dict):
         yield Check("files", "fail", f"{MANIFEST} is not a manifest of {FORMAT!r}")
         return
     told = manifest["files"]

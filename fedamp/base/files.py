@@ -67,9 +67,10 @@ def writing(file: Path) -> Iterator[None]:
 
 
 def refuse_link(path: Path) -> None:
-    """UnwritableError for a link: the run would write elsewhere."""
-    if path.is_symlink():
-        raise UnwritableError(f"{path}: a link; expected in a run folder: files and folders")
+    """UnwritableError for a link or a pipe: the run would write elsewhere, or wait."""
+    if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+        found = "a link" if path.is_symlink() else "a pipe, a socket or a device"
+        raise UnwritableError(f"{path}: {found}; expected in a run folder: files and folders")
 
 
 def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:

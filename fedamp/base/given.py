@@ -22,6 +22,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from fedamp.base.files import home, temporary_folder
+from fedamp.base.reading import TYPED, read_regular
 from fedamp.errors import InputError, one_line
 
 PREFIX = "given:"
@@ -61,7 +62,7 @@ def digest(parts: Iterable[bytes]) -> str:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
                 stream.write(secrets.token_bytes(32))
-        state = hmac.new(file.read_bytes(), digestmod="sha256")
+        state = hmac.new(read_regular(file, TYPED), digestmod="sha256")
     except OSError as error:
         raise InputError(f"{file}: cannot be read or made ({error.strerror})") from None
     for part in parts:
@@ -96,7 +97,7 @@ def find(name: str) -> Any:
     known = re.fullmatch(r"[A-Za-z0-9_]*-[0-9a-f]{32}", name.removeprefix(PREFIX))
     if not known or not (folder() / known[0]).is_file():
         raise InputError(f"{name!r} is not given here; expected: the same object again (docs/python.md)")
-    return pickle.loads((folder() / known[0]).read_bytes())
+    return pickle.loads(read_regular(folder() / known[0], owned=True))
 
 
 def _facts(thing: Any, seen: _Seen) -> Iterator[str]:

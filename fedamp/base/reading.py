@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 from io import BufferedReader
+from pathlib import Path
 
 from fedamp.base.numbers import amount_of_bytes
 
@@ -53,6 +54,20 @@ def read_regular(file: str | os.PathLike[str], most: int = LARGEST, links: bool 
 def read_typed(file: str | os.PathLike[str]) -> str:
     """The text of a file that a person writes: UTF-8 (UnicodeDecodeError), of at most ``TYPED`` bytes (OSError)."""
     return read_regular(file, TYPED).decode()
+
+
+def regular(file: Path) -> Path:
+    """The same path, for a library that opens it by itself; OSError as of :func:`open_regular`."""
+    open_regular(file).close()
+    return file
+
+
+def regular_inside(folder: Path) -> Path:
+    """The same folder, for a library that opens files in it; OSError: a pipe, a socket or a device is in it."""
+    for file in folder.rglob("*"):
+        if file.exists() and not file.is_dir():
+            regular(file)
+    return folder
 
 
 def _check(file: str | os.PathLike[str], status: os.stat_result, most: int | None, owned: bool) -> None:

@@ -21,6 +21,7 @@ from cryptography import x509
 
 from fedamp.accounting.verify import Check
 from fedamp.base import devices
+from fedamp.base.reading import TYPED, read_regular, regular
 from fedamp.errors import DeploymentError, FedampError
 
 FLOWER = (1, 41), (1, 43)  # the first version that is supported, and the first that is not: as in pyproject.toml
@@ -126,8 +127,8 @@ def examine_site(name: str) -> list[Check]:
     from fedamp.client.policy import Policy
 
     follow, records = f"fedamp enroll {name} --admission {name}.admission", Path("data")
-    checks = [_private(Path(name), f"fedamp enroll {name}"), _there("authority", Path("ca.crt"), follow)]
-    told = Path("node.conf").read_text(errors="replace") if Path("node.conf").exists() else ""
+    checks = [_private(Path(name), f"fedamp enroll {name}"), _authority(Path("ca.crt"), follow)]
+    told = read_regular("node.conf", TYPED).decode(errors="replace") if Path("node.conf").exists() else ""
     known = re.fullmatch(r"SUPERLINK=(\S+)\s*", told)
     checks.append(_check("server", known is not None, known[1] if known else "node.conf names none", follow))
     told = "docs/data.md tells the files of a machine with its own clients"
@@ -174,7 +175,7 @@ def examine_server(folder: Path) -> list[Check]:
         if file.exists():
             until = time.time()  # of one that cannot be read
             with suppress(ValueError):
-                until = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
+                until = x509.load_pem_x509_certificate(read_regular(file, TYPED)).not_valid_after_utc.timestamp()
             left = (until - time.time()) / 86400
             checks.append(_check(f"{name}.crt's validity", left >= LEAST_DAYS, f"{left:.0f} days left", certify))
     offline = not (keys / "ca.key").exists()
@@ -182,7 +183,7 @@ def examine_server(folder: Path) -> list[Check]:
     checks.append(Check("authority's key", "pass" if offline else "caution", found))
     for name in ("ca.crt", "server.crt", "server.key"):
         ours, other = keys / name, folder / "proxy" / name
-        same = ours.exists() and other.exists() and ours.read_bytes() == other.read_bytes()
+        same = ours.exists() and other.exists() and read_regular(ours, TYPED) == read_regular(other, TYPED)
         checks.append(_check(f"proxy's {name}", same, "as in keys" if same else "not as in keys", f"cp {ours} {other}"))
     for file in sorted(folder.glob("superlink.db*")):
         checks.append(_private(file, "umask 077 before the SuperLink starts"))
@@ -193,6 +194,18 @@ def examine_server(folder: Path) -> list[Check]:
 
 def _there(name: str, file: Path, cure: str) -> Check:
     return _check(name, file.exists(), str(file) if file.exists() else f"there is no {file}", cure)
+
+
+def _authority(file: Path, cure: str) -> Check:
+    """Whether the file holds what the owner has compared: one authority."""
+    from fedamp.cli.membership import authority_in, fingerprint_of
+
+    if not file.exists():
+        return _there("authority", file, cure)
+    try:
+        return Check.of("authority", f"{file}, {fingerprint_of(authority_in(file))}")
+    except DeploymentError as error:
+        return _check("authority", False, str(error), cure)
 
 
 def _private(file: Path, cure: str) -> Check:
@@ -272,7 +285,7 @@ def _check(name: str, fine: bool, found: str, otherwise: str = "") -> Check:
 
 def _context(root_certificates: Path | None) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=root_certificates)
+        context = ssl.create_default_context(cafile=root_certificates and regular(root_certificates))
     except OSError as error:
         reason = "it holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
         raise DeploymentError(f"--root-certificates {root_certificates}: cannot be used ({reason})") from None

@@ -38,6 +38,7 @@ from pydantic import Field, ValidationError
 from typer import Argument, Option
 
 from fedamp.base.files import FileRecord, write_atomically
+from fedamp.base.reading import TYPED, read_regular, read_typed
 from fedamp.base.record import one_line
 from fedamp.base.start import QUIET
 from fedamp.cli.terminal import Overrides, ScenarioArgument, load_scenario, patiently, print_paths
@@ -62,11 +63,11 @@ class Request(FileRecord):
         return f"{self.format} {self.name} {self.key}".encode()
 
     def check(self) -> None:
-        """DeploymentError: its key cannot be read, or has not signed it."""
+        """DeploymentError: its key cannot be read, has something beside it, or has not signed it."""
         try:
             key = load_ssh_public_key(self.key.encode())
-            if not isinstance(key, ec.EllipticCurvePublicKey):
-                raise ValueError("another kind of key")
+            if not isinstance(key, ec.EllipticCurvePublicKey) or _written(key) != self.key:
+                raise ValueError("another kind of key, or more than a key")
             key.verify(base64.b64decode(self.signature), self.signed, ec.ECDSA(hashes.SHA384()))
         except (ValueError, InvalidSignature, UnsupportedAlgorithm):
             found = f"the request of {self.name} is not signed by its key; expected: as enroll wrote it"
@@ -80,7 +81,7 @@ class Admission(FileRecord):
     format: Literal["fedamp admission 1"] = "fedamp admission 1"
     name: _Name
     key: str
-    address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.\[\]:-]+:[0-9]{1,5}$")]  # HOST:PORT; it goes to systemd
+    address: Annotated[str, Field(pattern=r"^[A-Za-z0-9\[][A-Za-z0-9.\[\]:-]{0,253}:[0-9]{1,5}$")]  # it goes to systemd
     authority: str  # certificate (PEM)
     agreement: None = None  # of older versions
 
@@ -121,8 +122,8 @@ def certify(
         _write_key(key, authority)
         write_atomically(certificate, made.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM))
     try:
-        issuer = x509.load_pem_x509_certificate(certificate.read_bytes())
-        signer = load_pem_private_key(key.read_bytes(), None)
+        issuer = authority_in(certificate)
+        signer = load_pem_private_key(read_regular(key, TYPED), None)
         if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
             raise ValueError
     except (OSError, ValueError):
@@ -138,7 +139,7 @@ def certify(
         write_atomically(KEYS / f"{file}.crt", made.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM))
     print_paths("for the proxy", KEYS / "server.crt", KEYS / "server.key")
     print_paths("for the SuperLink", KEYS / "superlink.crt", KEYS / "superlink.key")
-    print_paths("for all", f"{certificate} ({_fingerprint_of(certificate.read_text())})")
+    print_paths("for all", f"{certificate} ({fingerprint_of(issuer)})")
     print_paths("keep offline: whoever has it can pretend to be the server", key)
 
 
@@ -172,14 +173,11 @@ def admit(
     revoke: Annotated[list[str], Option(help="name of a node whose key is revoked")] = [],  # noqa: B006
 ) -> None:
     """On the server: register nodes by name, and write what each needs; or revoke their keys, also during a run."""
-    found = [Request.read(file) for file in requests]
-    for request in found:
-        request.check()
+    found = [_request(file) for file in requests]
     if len({request.name for request in found}) < len(found):
         raise DeploymentError("two requests have one name; expected: a name for each node")
-    told = (KEYS / "ca.crt").read_text(errors="replace") if found else ""
-    fingerprint = _fingerprint_of(told) if found else ""  # before anybody is registered
-    given = {"address": address, "authority": told}
+    issuer = authority_in(KEYS / "ca.crt") if found else None  # before anybody is registered
+    given = {"address": address, "authority": issuer and _pem(issuer)}
     answers = [_made(Admission, name=request.name, key=request.key, **given) for request in found]
     known = Nodes.read(NODES).numbers if NODES.exists() else {}
     with _Flower() as flower:
@@ -204,8 +202,8 @@ def admit(
             Nodes(numbers=known).write(NODES)
             answer.write(file.with_suffix(".admission"))
             print_paths("for the node", f"{file.with_suffix('.admission')} ({_fingerprint(request.key)})")
-    if found:
-        print_paths("with the authority", fingerprint)
+    if issuer is not None:
+        print_paths("with the authority", fingerprint_of(issuer))
 
 
 def agreement(
@@ -248,18 +246,35 @@ COMMANDS = (certify, enroll, admit, agreement, join)
 
 
 def public_key(file: Path) -> str:
-    """As OpenSSH writes it, from a node's request or a file of it alone; DeploymentError: a false request."""
-    if file.suffix != ".request":
-        return file.read_text().strip()
+    """As OpenSSH writes it, from a node's request, or from a file of it alone, whose comment is left out.
+
+    DeploymentError: a false request, or a file with anything else.
+    """
+    if file.suffix == ".request":
+        return _request(file).key
+    try:
+        text = read_typed(file).strip()
+        written = _written(load_ssh_public_key(text.encode()))
+        if len(text.splitlines()) > 1 or text.split()[:2] != written.split():
+            raise ValueError
+    except (ValueError, UnsupportedAlgorithm):
+        raise DeploymentError(f"{file}: not a public key; expected: one line, as ssh-keygen writes it") from None
+    return written
+
+
+def _request(file: Path) -> Request:
+    """A node's request; DeploymentError: a false one, or that of another node than the file's name says."""
     request = Request.read(file)
     request.check()
-    return request.key
+    if request.name != file.stem:
+        raise DeploymentError(f"{file}: the request of {request.name}; expected: {file.stem}'s, as the file is named")
+    return request
 
 
 def _public_half(file: Path) -> str:
     """The public half of a private key; DeploymentError: it cannot be read."""
     try:
-        return _written(load_ssh_private_key(file.read_bytes(), None).public_key())
+        return _written(load_ssh_private_key(read_regular(file, TYPED), None).public_key())
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise DeploymentError(f"{file}: not a node's key; expected: as enroll wrote it, without a password") from None
 
@@ -269,11 +284,11 @@ def _follow(found: Admission, key: Path, following: Path) -> None:
     own = [file for file in (key, following) if file.exists() and _public_half(file) == found.key]
     if found.name != str(key) or not own:
         raise DeploymentError(f"the admission is of another key than {key}'s; expected: the answer to {key}.request")
-    fingerprint = _fingerprint_of(found.authority)
-    write_atomically(Path("ca.crt"), found.authority.encode())
+    issuer = _authority(found.authority)
+    write_atomically(Path("ca.crt"), _pem(issuer).encode())
     write_atomically(Path("node.conf"), f"SUPERLINK={found.address}\n".encode())
     own[0].replace(key)
-    print_paths("admitted to", f"{found.address}, authority {fingerprint}")
+    print_paths("admitted to", f"{found.address}, authority {fingerprint_of(issuer)}")
 
 
 class _Flower:
@@ -360,9 +375,34 @@ def _fingerprint(key: str) -> str:
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def _fingerprint_of(certificate: str) -> str:
-    """As ``openssl x509 -fingerprint -sha256`` prints it, without colons; DeploymentError: it is none."""
+def authority_in(file: Path) -> x509.Certificate:
+    """The authority in a file; DeploymentError: see :func:`_authority`."""
     try:
-        return f"SHA256:{x509.load_pem_x509_certificate(certificate.encode()).fingerprint(hashes.SHA256()).hex()}"
-    except ValueError:
-        raise DeploymentError("the authority's certificate cannot be read; expected: PEM, as ca.crt") from None
+        return _authority(read_regular(file, TYPED).decode(errors="replace"))
+    except (DeploymentError, OSError) as error:
+        raise DeploymentError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _authority(text: str) -> x509.Certificate:
+    """The certificate of an authority (PEM). DeploymentError: it is none, or something stands beside it.
+
+    People compare the fingerprint of one certificate, and whoever reads the text trusts each one in it.
+    """
+    try:
+        [found] = x509.load_pem_x509_certificates(text.encode())
+        alone = "".join(text.split()) == "".join(_pem(found).split())
+        if not alone or not found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            raise ValueError
+    except (ValueError, x509.ExtensionNotFound):
+        expected = "one certificate (PEM) that may sign others, as ca.crt, and nothing beside it"
+        raise DeploymentError(f"the authority's certificate cannot be used; expected: {expected}") from None
+    return found
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(Encoding.PEM).decode()
+
+
+def fingerprint_of(certificate: x509.Certificate) -> str:
+    """As ``openssl x509 -fingerprint -sha256`` prints it, without colons."""
+    return f"SHA256:{certificate.fingerprint(hashes.SHA256()).hex()}"

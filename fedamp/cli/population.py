@@ -1,11 +1,13 @@
 """``fedamp population``: what people have paid over all uses of their data; and ``fedamp total``."""
 
 import csv
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option, Typer
 
+from fedamp.base.reading import open_regular
 from fedamp.cli import terminal
 from fedamp.cli.terminal import AsJson, load_scenario, print_answer
 from fedamp.errors import InputError
@@ -23,7 +25,7 @@ def _people(data: str | None, people: Path | None) -> list[tuple[str, str]]:
     if people is None:
         return [(name, name) for name in load_scenario(str(data), []).data.unit_names(Path())]
     try:
-        with people.open(encoding="utf-8-sig", newline="") as file:  # Excel begins with a mark
+        with TextIOWrapper(open_regular(people), "utf-8-sig", newline="") as file:  # Excel begins with a mark
             rows = list(filter(None, csv.reader(file, strict=True, skipinitialspace=True)))
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{people}: cannot be read ({error})") from None

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from fedamp.report.comparison import Published
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-WRONG_PATH = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+WRONG_PATH = {errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+WRONG_PATH |= {errno.EINVAL, errno.EFBIG}  # as fedamp.base.reading refuses pipes and enormous files
 # Options of older versions, and what stands in their place.
 REMOVED = {
     "--canaries": "expected: --set privacy.canaries=NUMBER",

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.ids import ranges
+from fedamp.base.reading import read_typed
 from fedamp.client.task import DATA_PLACES, ClientTask, log
 from fedamp.data import Dataset
 from fedamp.data.sections import Data
@@ -147,7 +148,7 @@ def _check_owners(records: Dataset, run: str, folder: str) -> None:
         file.write_text(f"{seed} {rng.keyed_digest(seed, 'owners', records.whose())}")
 
     file = kept("owners", sha256(f"{run} {folder}".encode()).hexdigest(), write)
-    seed, owners = file.read_text().split()
+    seed, owners = read_typed(file).split()
     if rng.keyed_digest(int(seed), "owners", records.whose()) != owners:
         found = "the records have other owners, or another order, than when this node joined the run"
         raise DataError(f"{folder}: {found}; expected: the same ({file})")

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedamp.base.reading import open_regular
 from fedamp.client.stacks import Stack
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import Own
@@ -84,7 +85,7 @@ class PersonalLayers:
         is_of_this_span = rounds[newest] > 0 and (rounds[newest] - 1) // self._every >= (round_ - 1) // self._every
         number = newest if is_of_this_span else 1 - newest
         content = b"".join(np.ascontiguousarray(values[name], np.float32).tobytes() for name in self._shapes)
-        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         try:
             os.pwrite(file, _ROUND.pack(round_) + content, (2 * client + number) * self._place)
         finally:
@@ -92,13 +93,10 @@ class PersonalLayers:
 
     def _places(self, client: int) -> list[bytes]:
         try:
-            file = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
+            with open_regular(self._path, links=False) as file:
+                found = os.pread(file.fileno(), 2 * self._place, 2 * client * self._place).ljust(2 * self._place, b"\0")
         except FileNotFoundError:
             return [bytes(self._place)] * 2
-        try:
-            found = os.pread(file, 2 * self._place, 2 * client * self._place).ljust(2 * self._place, b"\0")
-        finally:
-            os.close(file)
         return [found[: self._place], found[self._place :]]
 
 

@@ -8,6 +8,7 @@ import yaml
 from flwr.app import ConfigRecord, Context
 from pydantic import Field, ValidationError
 
+from fedamp.base.reading import read_typed
 from fedamp.base.record import Record, one_line
 from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.client import configuration
@@ -38,7 +39,7 @@ class Policy(Record):
     def read(cls, file: Path) -> Self:
         """DeploymentError: it cannot be read, or a key is wrong; then the node takes no part."""
         try:
-            return cls.model_validate(yaml.load(file.read_text(), Loader) or {}, strict=True)
+            return cls.model_validate(yaml.load(read_typed(file), Loader) or {}, strict=True)
         except ValidationError as error:
             reason: object = one_line(error)
         except OSError as error:

@@ -19,6 +19,7 @@ import torch
 
 from fedamp import rng
 from fedamp.base.files import lock, write_atomically
+from fedamp.base.reading import read_regular, read_typed
 from fedamp.client.task import ClientTask
 from fedamp.data.table import cache_folder
 from fedamp.engines import flower
@@ -59,7 +60,7 @@ class Proof:
     def holds(self) -> bool:
         """Whether the check passed before."""
         with suppress(*_UNREADABLE):
-            return hmac.compare_digest(self._file.read_bytes(), self._seal())
+            return hmac.compare_digest(read_regular(self._file), self._seal())
         return False
 
     def keep(self) -> None:
@@ -79,7 +80,7 @@ class Proof:
             status = path.lstat()
             if status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 raise OSError(f"{path}: not this user's alone")
-        return rng.keyed_digest(int(key.read_text()), "units apart", [self._told]).encode()
+        return rng.keyed_digest(int(read_typed(key)), "units apart", [self._told]).encode()
 
 
 @cache

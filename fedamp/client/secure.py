@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
@@ -27,6 +28,7 @@ from pydantic import Field
 from fedamp import rng
 from fedamp.base.arrays import Sums
 from fedamp.base.files import FileRecord, lock, write_secret
+from fedamp.base.reading import TYPED, read_regular
 from fedamp.base.record import Record
 from fedamp.client.clipping import quantum
 from fedamp.client.configuration import task_of
@@ -71,10 +73,12 @@ class Agreement(FileRecord):
         for name, text in self.peers.items():
             try:
                 key = load_ssh_public_key(text.encode())
-            except ValueError as error:
+            except (ValueError, UnsupportedAlgorithm) as error:
                 raise DeploymentError(f"agreement: the key of {name} cannot be read ({error})") from None
             if not isinstance(key, PublicKey):
                 raise DeploymentError(f"agreement: the key of {name} is of another kind; expected: Ed25519 or ECDSA")
+            if written(key) != text:
+                raise DeploymentError(f"agreement: the key of {name} has something beside it; expected: the key alone")
             found[name] = key
         return found
 
@@ -165,14 +169,14 @@ class Participant:
         """From the files of a node; DeploymentError: one of them is missing, or of another node or run."""
         try:
             found = Agreement.read(agreement)
-            private = load_ssh_private_key(key.read_bytes(), None)
+            private = load_ssh_private_key(read_regular(key, TYPED), None)
         except (OSError, ValueError, FedampError) as error:
             raise DeploymentError(f"secure aggregation: {one_line(error)}") from None
         if not isinstance(private, SigningKey):
             raise DeploymentError(f"{key}: a key of another kind; expected: Ed25519 or ECDSA")
         file = folder / f"{found.digest[:16]}.json"
         try:
-            memory = Memory.from_json(file.read_bytes())
+            memory = Memory.from_json(read_regular(file))
         except (OSError, ValueError):
             raise DeploymentError(
                 f"{file}: this node has no memory of the run, so it stays out; before a run: fedamp join {agreement}"
@@ -188,7 +192,7 @@ class Participant:
         """Its name in the agreement: that of its key; DeploymentError: its key is not in it."""
         own = written(self.key.public_key())
         for name, text in self.agreement.peers.items():
-            if text.split()[:2] == own.split()[:2]:
+            if text == own:
                 return name
         raise DeploymentError("this node's key is not in its agreement")
 
@@ -205,7 +209,7 @@ class Participant:
         send two messages at once, and each process would sign other survivors.
         """
         with lock(self.file.with_suffix(".lock")):
-            self.memory = Memory.from_json(self.file.read_bytes())
+            self.memory = Memory.from_json(read_regular(self.file))
             yield
 
     def signing(self, round_: int, member: Member, survivors: bytes) -> str:
@@ -222,7 +226,7 @@ class Participant:
     def member(self) -> Member:
         """In this attempt at a round; DeploymentError: it has sent no keys."""
         try:
-            return Member.of(self.file.with_suffix(".round").read_bytes())
+            return Member.of(read_regular(self.file.with_suffix(".round")))
         except FileNotFoundError:
             raise DeploymentError("this node has sent no keys for this round") from None
 

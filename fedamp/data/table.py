@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.base.files import lock
+from fedamp.base.reading import regular
 from fedamp.data.form import CLASSIFICATION, Form, is_whole
 from fedamp.errors import DataError
 
@@ -71,7 +72,7 @@ def _arrow(path: Path, most: int) -> int:
     import pyarrow as pa
 
     total = 0
-    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as batches:
+    with pa.memory_map(str(regular(path))) as file, pa.ipc.open_stream(file) as batches:
         for batch in batches:
             total += batch.nbytes
             if total > most:
@@ -85,7 +86,7 @@ def _parquet(path: Path, most: int) -> int:
 
     widths = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
     total, bound, columns = 0, 0, set[str]()
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(regular(path)) as file:
         footer: Any = file.metadata
         for group in range(footer.num_row_groups):
             for number in range(footer.num_columns):

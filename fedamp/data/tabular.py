@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from io import TextIOWrapper
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedamp.base.reading import open_regular, regular
 from fedamp.data.table import check_files, kept
 from fedamp.errors import DataError, needs_extras, one_line
 
@@ -101,14 +103,14 @@ class Files:
 
             what = json.dumps([_LAYOUT, self.kind, list(names), spelled, str(schema)])
             key = hashlib.sha256((what + self._digest).encode()).hexdigest()
-            return datasets.Dataset.from_file(str(kept("tables", f"{key}.arrow", write)))
+            return datasets.Dataset.from_file(str(regular(kept("tables", f"{key}.arrow", write))))
 
     @cached_property
     def _digest(self) -> str:
         """Of all that the files hold: a time of modification can be that of other records."""
         found = []
         for path in self.paths:
-            with path.open("rb") as stream:
+            with open_regular(path) as stream:
                 found.append(hashlib.file_digest(stream, "sha256").hexdigest())
         return " ".join(found)
 
@@ -117,7 +119,7 @@ class Files:
             if self.kind == "parquet":
                 import pyarrow.parquet as pq
 
-                return tuple(pq.read_schema(path).names)
+                return tuple(pq.read_schema(regular(path)).names)
             if self.kind == "csv":
                 return tuple(next(_csv(path), ()))
             return tuple(dict.fromkeys(name for line in _json(path) for name in line))
@@ -135,7 +137,7 @@ class Files:
             return pa.schema([(name, pa.large_string() if spelled else pa.float64()) for name in names])
         import pyarrow.parquet as pq
 
-        schemas = [pq.read_schema(path) for path in self.paths]
+        schemas = [pq.read_schema(regular(path)) for path in self.paths]
         described = {_features(schema, names) for schema in schemas}
         types = {name: _common([schema.field(name).type for schema in schemas], spelled) for name in names}
         for name, found in types.items():
@@ -152,7 +154,7 @@ class Files:
         if self.kind == "parquet":
             import pyarrow.parquet as pq
 
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(regular(path)) as file:
                 for batch in file.iter_batches(1024, columns=list(names)):
                     yield pa.table([_decoded(batch.column(name)) for name in names], names=list(names))
             return
@@ -197,7 +199,7 @@ def _csv(path: Path) -> Iterator[list[str]]:
     """The rows of a csv file, its header first: cells as they are spelled, in double quotes where they have commas."""
     limit = csv.field_size_limit(sys.maxsize)  # of the whole process; texts may be longer
     try:
-        with path.open(encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
+        with TextIOWrapper(open_regular(path), "utf-8-sig", "backslashreplace", newline="") as file:
             yield from filter(None, csv.reader(file, strict=True))
     finally:
         csv.field_size_limit(limit)
@@ -218,7 +220,7 @@ def _json(path: Path) -> Iterator[dict[str, Any]]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return dict(pairs) if len(dict(pairs)) == len(pairs) else {}
 
-    with path.open(encoding="utf-8-sig", errors="backslashreplace", newline="\n") as file:
+    with TextIOWrapper(open_regular(path), "utf-8-sig", "backslashreplace", newline="\n") as file:
         for line in filter(str.strip, file):
             try:
                 found = json.loads(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedamp.base.reading import read_regular
 from fedamp.base.section import Count
 from fedamp.data.form import NOT_COUNTED
 from fedamp.data.huggingface import numbers
@@ -89,7 +90,7 @@ class Texts(FolderData):
             return _characters, CHARACTERS, CHARACTERS - 1
         file = folder / self.tokenizer
         try:
-            return _tokenizer_in(file.read_text(encoding="utf-8"))
+            return _tokenizer_in(read_regular(file).decode())
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"data.tokenizer: {file} cannot be read ({one_line(error)})") from None
 

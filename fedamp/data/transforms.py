@@ -20,6 +20,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp import rng
+from fedamp.base.reading import open_regular, read_typed, regular, regular_inside
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section
 from fedamp.data.table import Table, kept, places_of
 from fedamp.errors import DataError, needs_extras
@@ -400,17 +401,19 @@ class Encode(Transform):
     def output_shape(self, shape: Shape) -> Shape:
         if len(shape) != 1:
             raise ValueError("encode takes tokens, so data: {name: text, tokenizer: ...}")
-        return (int(json.loads(self._file("config.json").read_text())["hidden_size"]),)
+        return (int(json.loads(read_typed(self._file("config.json")))["hidden_size"]),)
 
     def identity(self) -> str:
-        return self.model_dump_json() + hashlib.sha256(self._file("model.safetensors").read_bytes()).hexdigest()
+        with open_regular(self._file("model.safetensors")) as stream:
+            return self.model_dump_json() + hashlib.file_digest(stream, "sha256").hexdigest()
 
     def prepared(self, before: Function, input_shape: Shape) -> Function:
         import torch
 
         with needs_extras():
             from transformers import AutoModel
-        encoder = AutoModel.from_pretrained(self._file("config.json").parent, local_files_only=True).eval()
+        place = regular_inside(self._file("config.json").parent)
+        encoder = AutoModel.from_pretrained(place, local_files_only=True).eval()
         words = encoder.config.vocab_size
 
         def encoded(inputs: Floats) -> Floats:
@@ -501,7 +504,7 @@ class _Features:
                 features[records] = self._computed(records)
             features.flush()
 
-        return np.asanyarray(np.load(kept("features", f"{self._digest()}.npy", write), mmap_mode="r"))
+        return np.asanyarray(np.load(regular(kept("features", f"{self._digest()}.npy", write)), mmap_mode="r"))
 
     def _digest(self) -> str:
         """Of all inputs and all steps."""

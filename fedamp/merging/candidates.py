@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from fedamp.accounting import Mechanism, NotPrivate
 from fedamp.base.arrays import Arrays
+from fedamp.base.reading import read_typed, regular
 from fedamp.errors import MergeError, RunFolderError
 from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
 from fedamp.runs.folder import RunFolder
@@ -57,7 +58,7 @@ class Candidate:
             return ours.scenario.seed == theirs.scenario.seed
         same_release = ours.ledger.releases[0].digest == theirs.ledger.releases[0].digest
         seeds = [run.files.seed for run in (ours, theirs)]
-        return same_release or (all(file.is_file() for file in seeds) and seeds[0].read_text() == seeds[1].read_text())
+        return same_release or (all(file.is_file() for file in seeds) and read_typed(seeds[0]) == read_typed(seeds[1]))
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _read_model(text: str, run: Run, round_: int | None, prepared: RunInputs) ->
     if round_ == last:
         source = run.files.model
         try:
-            stored = load_file(source)
+            stored = load_file(regular(source))
         except (OSError, SafetensorError) as error:
             raise RunFolderError(f"{source}: cannot be read ({' '.join(str(error).split())})") from None
         parameters = {name: stored[name] for name in expected if name in stored}

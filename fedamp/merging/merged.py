@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from fedamp.base.files import FileRecord
+from fedamp.base.reading import read_regular
 from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
 from fedamp.runs.chain import salted
@@ -120,14 +121,14 @@ class Merged(ReleasedModel):
         """Its epsilon does not hold beside a run of which a model went into it; known only where its salt is here."""
         file = RunFolder(self.folder).salt
         inputs = {each.ledger_sha256_with_salt for each in self.certificate.inputs if file.is_file()}
-        used = [run.name for run in runs if inputs and salted_digest(file.read_bytes(), run) in inputs]
+        used = [run.name for run in runs if inputs and salted_digest(read_regular(file), run) in inputs]
         others = f"nothing else of {', '.join(used)} is released, such as accuracies in a report"
         return [f"the epsilon of {self.name} holds only while {others}"] if used else []
 
 
 def salted_digest(salt: bytes, run: Run) -> str:
     """SHA-256 of a salt and a run's ledger: it identifies the run for those who have both, and for nobody else."""
-    return salted(salt, run.files.ledger.read_bytes())
+    return salted(salt, read_regular(run.files.ledger))
 
 
 def read_merged(folder: Path, name: str | None = None) -> Merged:

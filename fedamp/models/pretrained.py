@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from fedamp.base.reading import read_typed, regular, regular_inside
 from fedamp.errors import ModelError, one_line
 from fedamp.models.model import OF_LIBRARY, Model
 from fedamp.models.units import Units
@@ -121,11 +122,11 @@ def _read(path: Path) -> dict[str, Tensor]:
         path = file
     try:
         if path.suffix == ".json":
-            files = sorted(set(json.loads(path.read_text())["weight_map"].values()))
-            return {name: value for file in files for name, value in load_file(path.parent / file).items()}
+            files = sorted(set(json.loads(read_typed(path))["weight_map"].values()))
+            return {name: value for file in files for name, value in load_file(regular(path.parent / file)).items()}
         if path.suffix not in _PICKLES:
-            return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+            return load_file(regular(path))
+        loaded = torch.load(regular(path), map_location="cpu", weights_only=True)
         return {name: value for name, value in loaded.items() if isinstance(value, Tensor)}
     except Exception as error:  # a pickle may raise anything
         kind = "a state_dict" if path.suffix in _PICKLES else "safetensors"
@@ -267,7 +268,7 @@ def _freeze_factors(network: nn.Module, trained: Factors, place: Path) -> None:
         raise ValueError(f"factors: {trained!r}; expected: {', '.join(get_args(Factors))}")
     if trained == "both":
         return
-    given = load_file(place) if place.is_file() else {}
+    given = load_file(regular(place)) if place.is_file() else {}
     if trained == "middle" and not given:
         raise ValueError(f"factors: {place} is not there; fedamp.models.pretrained.write_factors makes it")
     for path, layer in network.named_modules():
@@ -366,7 +367,7 @@ def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> Any
     if config.initial is None:
         made: nn.Module = kind(kind.config_class(**options))
     else:
-        place = place_of(config.initial)
+        place = regular_inside(place_of(config.initial))
         settings = kind.config_class.from_pretrained(place, **options)
         made = kind.from_pretrained(place, config=settings, local_files_only=True)
     return made

@@ -15,6 +15,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from fedamp.base.files import write_atomically
 from fedamp.base.numbers import at_most, power
+from fedamp.base.reading import read_typed
 from fedamp.base.record import one_line
 from fedamp.base.section import Section
 from fedamp.base.yaml_files import UNREADABLE, Loader
@@ -60,7 +61,7 @@ def read_about(file: Path) -> About:
         if not file.exists():
             write_atomically(file, form().encode(), durable=False)
             raise InputError(f"{file}: is new and empty; expected: each of its keys filled in, then the same command")
-        raw = yaml.load(file.read_text(encoding="utf-8"), Loader)
+        raw = yaml.load(read_typed(file), Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read or written ({error})") from None
     except UNREADABLE as error:

@@ -12,6 +12,7 @@ from jinja2 import Environment
 from matplotlib.figure import Figure
 
 from fedamp.base.files import write_atomically
+from fedamp.base.reading import read_regular
 from fedamp.errors import RunFolderError
 from fedamp.federation.cost import risk
 from fedamp.report import style
@@ -63,7 +64,7 @@ def certificate(run: Run) -> str:
 def _environment() -> Environment:
     made = environment()
     made.tests["run"] = lambda model: isinstance(model, Run)
-    made.globals |= {"spread": spread, "sha256": sha256, "interpretation": interpretation}
+    made.globals |= {"spread": spread, "sha256": sha256, "read": read_regular, "interpretation": interpretation}
     made.globals["public"] = lambda run: yaml.safe_dump(
         public(run.scenario, run.plan), sort_keys=False, allow_unicode=True
     )

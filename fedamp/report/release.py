@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from fedamp.accounting.verify import FILES, FORMAT, MANIFEST, Bundle, Check, signed, text_of, verify_bundle, worst
 from fedamp.base.files import home, lock, write_secret
+from fedamp.base.reading import TYPED, read_regular, regular
 from fedamp.errors import InputError, RunFolderError, needs_extras
 from fedamp.report.scenarios import public
 from fedamp.runs.folder import RunFolder
@@ -78,7 +79,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir(parents=True)
         for name in (MODEL, LEDGER):
-            shutil.copyfile(found.folder / name, writing / name)
+            shutil.copyfile(regular(found.folder / name), writing / name)
         public_scenario = public(found.scenario, found.plan)
         (writing / SCENARIO).write_text(yaml.safe_dump(public_scenario, sort_keys=False, allow_unicode=True))
         (writing / PAGE).write_text(certificate(found), encoding="utf-8")
@@ -126,7 +127,7 @@ def signing_key(file: Path) -> Ed25519PrivateKey:
                     write_secret(file, text.decode())
         if file.stat().st_mode & 0o077:
             raise InputError(f"{file}: others may read this key; expected: chmod 600")
-        found = load_pem_private_key(file.read_bytes(), password=None)
+        found = load_pem_private_key(read_regular(file, TYPED), password=None)
     except OSError as error:
         raise InputError(f"{file}: cannot be read or made ({error.strerror})") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

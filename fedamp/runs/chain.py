@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedamp.accounting.verify import altered_ledger
-from fedamp.base.reading import read_regular
+from fedamp.base.reading import open_regular, read_regular
 from fedamp.errors import RunFolderError
 from fedamp.runs.folder import RunFolder
 
@@ -79,7 +79,7 @@ def _altered_lines(file: Path, records: Sequence[str | None], salt: bytes, last:
 def _digest(file: Path, salt: bytes) -> str:
     if file.suffix != ".safetensors":
         return salted(salt if file.name in _OWNERS else b"", _content(file))
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

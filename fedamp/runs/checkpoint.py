@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedamp.base.files import refuse_link, write_atomically, writing
+from fedamp.base.reading import regular
 from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
 from fedamp.runs.ledger import digest
@@ -100,7 +101,7 @@ def read_checkpoint(
 def _read(file: Path, fingerprint: str, like: ServerState, owners: str | None) -> tuple[ServerState, RoundRecord]:
     """A checkpoint, or ValueError: why the run cannot resume from it."""
     try:
-        with safe_open(file, framework="numpy") as content:
+        with safe_open(regular(file), framework="numpy") as content:
             metadata = content.metadata() or {}
             arrays = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 (not a mapping)
         header = CheckpointHeader.from_json(metadata["fedamp"])

@@ -65,7 +65,7 @@ class RunFolder:
     def forget_rounds_after(self, round_: int) -> list[RoundRecord]:
         """Drop the rounds after a checkpoint, which are computed again; returns the others."""
         kept = [record for record in self.read_rounds() if record.round <= round_]
-        lines = self.rounds.read_bytes().splitlines()[: len(kept)] if kept else []
+        lines = read_regular(self.rounds).splitlines()[: len(kept)] if kept else []
         write_atomically(self.rounds, b"".join(line + b"\n" for line in lines))
         return kept
 
@@ -208,7 +208,7 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
     begun = folder.seed.exists() or folder.checkpoints.exists() or (ledger is not None and ledger.releases)
     try:
         ended = ledger is not None and ledger.stopped_because in ENDED and not folder.seed.exists()
-        return int(folder.seed.read_text()) if begun and not ended else rng.seed_from_system()
+        return int(read_regular(folder.seed)) if begun and not ended else rng.seed_from_system()
     except OSError as error:
         raise RunFolderError(f"{folder.seed}: the run's secret seed cannot be read ({error.strerror})") from None
     except ValueError:  # its message would tell the content

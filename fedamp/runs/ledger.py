@@ -18,6 +18,7 @@ from fedamp import rng
 from fedamp.accounting import verify
 from fedamp.base.arrays import Arrays
 from fedamp.base.files import write_atomically, write_secret, writing
+from fedamp.base.reading import read_regular, regular
 from fedamp.base.version import version
 from fedamp.data.transforms import Standardise
 from fedamp.errors import FederationError, InputError, RunFolderError
@@ -142,7 +143,7 @@ class Ledger:
                 )
         if found.releases and not self.folder.salt.exists():
             raise RunFolderError(f"{self.folder.salt}: gone; expected: as the run left it")
-        for complaint in verify.altered_ledger(json.loads(file.read_bytes())):
+        for complaint in verify.altered_ledger(json.loads(read_regular(file))):
             raise RunFolderError(f"{file.parent}: damaged ledger: {complaint}")
         return found
 
@@ -168,7 +169,7 @@ class Ledger:
         """The secret with which digests of the owner's files begin."""
         if not self.folder.salt.exists():
             write_secret(self.folder.salt, f"{rng.seed_from_system():064x}")
-        return self.folder.salt.read_bytes()
+        return read_regular(self.folder.salt)
 
     def has_left(self, stopped_because: str) -> list[str]:
         """What has left the server, in words, if the run stops now."""
@@ -183,7 +184,7 @@ class Ledger:
         """The model of the last release, as the run left it; RunFolderError: it is another one."""
         file = self.folder.model
         try:
-            found: Arrays = load_file(file)
+            found: Arrays = load_file(regular(file))
         except (OSError, SafetensorError) as error:
             raise RunFolderError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
         if digest(found) != self.releases[-1].digest:

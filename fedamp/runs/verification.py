@@ -26,6 +26,7 @@ from fedamp.accounting.verify import (
     worst,
 )
 from fedamp.base.numbers import power
+from fedamp.base.reading import regular
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import weakness
@@ -221,7 +222,7 @@ def model_check(ledger: LedgerRecord, files: RunFolder) -> Check:
     """Whether ``model.safetensors`` is the model of the last release."""
     name, releases = files.model.name, ledger.releases
     try:
-        found = digest(load_file(files.model))
+        found = digest(load_file(regular(files.model)))
     except (OSError, SafetensorError) as error:
         return Check("model", "fail", f"{name} cannot be read ({' '.join(str(error).split())})")
     rounds = [entry.round for entry in releases if entry.digest == found]

@@ -154,7 +154,7 @@ def test_opacus_trains_with_our_accountant():
 
 
 def flower(sampling, budget=None):
-    """Flower's classes if they are installed (from 1.42 on), else objects with their fields."""
+    """Flower's classes if they are installed (from 1.35 on), else objects with their fields."""
     try:
         from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
     except ImportError:

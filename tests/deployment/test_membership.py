@@ -87,7 +87,7 @@ def test_a_node_follows_the_admission_of_its_own_key_alone(tmp_path):
     told = json.loads(given.read_text())
     for change in ({"address": "fl.example.org:1\nLD_PRELOAD=x"}, {"authority": "none"}):
         given.write_text(json.dumps(told | change))
-        with pytest.raises((RunFolderError, DeploymentError), match=r"address: String should match|cannot be read"):
+        with pytest.raises((RunFolderError, DeploymentError), match=r"address: String should match|cannot be used"):
             enroll(tmp_path, admission=given)
     assert (tmp_path / "node.conf").read_text() == "SUPERLINK=fl.example.org:8000\n"
 
@@ -191,7 +191,7 @@ def test_without_a_superlink_nothing_is_written(tmp_path):
     whole = authority.read_bytes()
     authority.write_bytes(b"\x30\x82")
     before = sorted(tmp_path.rglob("*"))
-    with chdir(tmp_path), pytest.raises(DeploymentError, match="the authority's certificate cannot be read; expected"):
+    with chdir(tmp_path), pytest.raises(DeploymentError, match="the authority's certificate cannot be used; expected"):
         membership.admit([request], "127.0.0.1:1", superlink="nowhere")
     authority.write_bytes(whole)
     with chdir(tmp_path), pytest.raises(DeploymentError, match="admission: address: String should match pattern"):
