@@ -113,11 +113,13 @@ def verify(
     """Whether the file is as fedamp left it, and knows these runs."""
     from fedamp.population.account import known_to
     from fedamp.population.store import Population
-    from fedamp.population.total import ledger_of
+    from fedamp.population.total import check_independent, ledger_of
     from fedamp.runs.verification import checks_json
 
     contents = Population(file).read()
-    checks = [known_to(contents, run, ledger_of(run).get("population")) for run in runs or ()]
+    ledgers = [(run, ledger_of(run)) for run in runs or ()]
+    check_independent(ledgers)
+    checks = [known_to(contents, run, ledger.get("population")) for run, ledger in ledgers]
     answer = checks_json(checks) | {"head": contents.head, "people": len(contents.epsilons)}
     print_answer(answer, as_json, lambda found: tables.checks_table(f"population, head {found['head']}", found))
     terminal.judge(checks, f"{file}: ")

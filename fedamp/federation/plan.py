@@ -346,6 +346,11 @@ class Plan:
         return other
 
     @property
+    def run(self) -> str:
+        """Digest of the seed: runs with one of them share hidden choices. It tells nothing about a secret seed."""
+        return rng.keyed_digest(self.seed, "run", ())[:32]
+
+    @property
     def last_round(self) -> int:
         """The last round of the run: the scenario's, or the last one that the budget pays for."""
         return min(self.scenario.rounds, self.charge.affordable_rounds)

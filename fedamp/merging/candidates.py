@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from fedamp.accounting import Mechanism, NotPrivate
 from fedamp.base.arrays import Arrays
-from fedamp.base.reading import read_typed, regular
+from fedamp.base.reading import regular
 from fedamp.errors import MergeError, RunFolderError
 from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
 from fedamp.runs.folder import RunFolder
@@ -46,19 +46,6 @@ class Candidate:
     def label(self) -> str:
         """The run's own name and the round, without the path."""
         return f"{self.place[0].name}@{self.round}"
-
-    def shares_noise_with(self, other: "Candidate") -> bool:
-        """Whether the noise of both models comes, or may come, from the same seed."""
-        ours, theirs = self.run, other.run
-        if self.place[0] == other.place[0]:
-            return True
-        if ours.ledger.has_known_seed != theirs.ledger.has_known_seed:
-            return False
-        if ours.ledger.has_known_seed:
-            return ours.scenario.seed == theirs.scenario.seed
-        same_release = ours.ledger.releases[0].digest == theirs.ledger.releases[0].digest
-        seeds = [run.files.seed for run in (ours, theirs)]
-        return same_release or (all(file.is_file() for file in seeds) and read_typed(seeds[0]) == read_typed(seeds[1]))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +25,9 @@ from numpy.typing import NDArray
 
 from fedamp.accounting import Bounds, Compose, Mechanism, RandomSelection
 from fedamp.accounting.bounds import Method, log_deltas, search_orders
-from fedamp.errors import MergeError
+from fedamp.errors import MergeError, RunFolderError
 from fedamp.merging.candidates import Candidates
+from fedamp.population.total import check_independent
 
 Array = NDArray[np.float64]
 Weights = tuple[float, ...]
@@ -237,12 +239,10 @@ def combine(request: MergeRequest, candidates: Candidates) -> Decision:
     """The weights of a linear combination, charged as the joint release of all the models that were considered.
     MergeError: models share their noise, or nothing is within the budget.
     """
-    for first, second in itertools.combinations(candidates.models, 2):
-        if first.shares_noise_with(second):
-            raise MergeError(
-                f"{first.name} and {second.name} draw their noise from the same seed, so a combination can cancel it; "
-                "expected: runs with independent noise (without --known-seed), or --method random-selection"
-            )
+    try:
+        check_independent([(Path(model.name), model.run.ledger.content()) for model in candidates.models])
+    except RunFolderError as error:
+        raise MergeError(f"{error}; or --method random-selection") from None
     mechanisms = candidates.mechanisms
     assumptions: tuple[str, ...] = (INDEPENDENT_NOISE,)
     if request.weights is None:

@@ -75,7 +75,7 @@ class Claim(FileRecord):
 
     kind: ClassVar[str] = "claim on a population"
     population: str
-    use: str
+    use: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     tokens: tuple[str, ...]
     record: PopulationRecord | None
 
@@ -138,26 +138,31 @@ def charged(plan: Plan, digest: str, folder: Path, begun: bool, ended: bool) -> 
     population, units = Population(Path(named)), plan.scenario.data.unit_names(Path())
     if len(units) != plan.units:
         raise ScenarioError(f"privacy.population: {len(units)} names for {plan.units} units; expected: one for each")
-    account = _opened(plan, digest, population, units, place, begun, ended)
-    try:
-        yield account
-    except BaseException:
-        with suppress(InputError):  # the person must see the first error
-            account.close()
-        raise
-    account.close()
+    with population.playing(_claimed(population, place, begun).use):
+        account = _opened(plan, digest, population, units, place, begun, ended)
+        try:
+            yield account
+        except BaseException:
+            with suppress(InputError):  # the person must see the first error
+                account.close()
+            raise
+        account.close()
+
+
+def _claimed(population: Population, place: Path, begun: bool) -> Claim:
+    """The claim of a run, a new one where it has none."""
+    if begun and not place.exists():
+        raise RunFolderError(f"{place}: gone; expected: as the run left it, or a run that began without a population")
+    if not place.exists():
+        claim = Claim(population=population.id, use=_random(), tokens=(_random(),), record=None)
+        write_atomically(place, claim.to_text().encode(), mode=0o600)
+    return Claim.read(place)
 
 
 def _opened(
     plan: Plan, digest: str, population: Population, units: Sequence[str], place: Path, begun: bool, ended: bool
 ) -> Account:
     contents = population.read()
-    if begun and not place.exists():
-        raise RunFolderError(f"{place}: gone; expected: as the run left it, or a run that began without a population")
-    if not place.exists():
-        token = _random()
-        claim = Claim(population=contents.id, use=_random(), tokens=(token,), record=None)
-        write_atomically(place, claim.to_text().encode(), mode=0o600)
     account = Account(population, place, claim := Claim.read(place))
     if claim.population != contents.id:
         raise PopulationError(f"{population.file}: another population than the one with which the run began")
@@ -185,7 +190,8 @@ def _opened(
 def _reserve(account: Account, plan: Plan, wanted: str, units: Sequence[str]) -> None:
     population, claim = account.population, account._claim
     contents, counts = population.read(), counted(population.owners(units))
-    use = Use(claim.use, plan.scenario.name, wanted, charges(plan, contents, counts), counts, token=claim.tokens[-1])
+    cost = charges(plan, contents, counts)
+    use = Use(claim.use, plan.scenario.name, wanted, cost, counts, token=claim.tokens[-1], run=plan.run)
     try:
         contents = population.reserve(use, units)
     except Overspent as error:

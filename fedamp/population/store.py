@@ -2,7 +2,9 @@
 
 Each event has a link: SHA-256 of the link before and of its content. What was spent is computed from the events, so
 there is no sum that could be edited alone. The last link stands outside, too: in the ledgers of runs, and in a note in
-the owner's own folder (``$FEDAMP_HOME``, or ``~/.config/fedamp``), which finds a file that was put back or replaced.
+the owner's own folder (``$FEDAMP_HOME``, or ``~/.config/fedamp``). The note finds a file that was put back, copied or
+replaced, so nothing is charged to a file without one. A lock beside it is held from the first look at the note to the
+next note: of two copies, or two links, that are used at once, the second sees what the first has written.
 """
 
 import base64
@@ -14,21 +16,21 @@ import sqlite3
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import NonNegativeInt
 
 from fedamp import rng
 from fedamp.accounting import Compose, Mechanism, from_json
 from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import chained
-from fedamp.base.files import home, lock, refuse_link, write_atomically, writing
-from fedamp.base.reading import read_regular
-from fedamp.errors import InputError, UnwritableError
+from fedamp.base.files import FileRecord, home, lock, refuse_link, write_atomically, writing
+from fedamp.errors import InputError, RunFolderError, UnwritableError
 
 FORMAT = "fedamp population 1"
 SLACK = 1 + 1e-12  # of sums of shares, for rounding
@@ -57,6 +59,7 @@ class Use:
     """One use of people's data, its state, and the token of whoever may go on with it.
 
     ``plan`` is a digest of what it does; ``counts`` has each person's number of units in it, by the person's number.
+    Uses with one ``run`` (:attr:`fedamp.federation.plan.Plan.run`) share hidden choices; empty: it is not known.
     """
 
     id: str
@@ -66,6 +69,7 @@ class Use:
     counts: Counts
     state: State = "reserved"
     token: str = ""
+    run: str = ""
 
     @property
     def is_charged(self) -> bool:
@@ -145,7 +149,7 @@ class Population:
 
     def __init__(self, file: Path) -> None:
         self.file = Path(os.path.abspath(file))
-        self.read()
+        self.id = self.read().id
 
     @classmethod
     def new(cls, file: Path, people: Iterable[tuple[str, str]], epsilon: float, delta: float) -> "Population":
@@ -162,10 +166,10 @@ class Population:
         refuse_link(file)
         if file.exists():
             raise PopulationError(f"{file}: exists already; expected: a new file")
-        if (known := next((place for place, note in _notes() if note.get("file") == str(file)), None)) is not None:
+        if known := _kept_at(file, _notes()):
             raise PopulationError(
                 f"{file}: a population was kept here, and what its people spent must not be forgotten"
-                f"; expected: that file back, or another name (its note is {known})"
+                f"; expected: that file back, or another name (its note is {_folder() / known}.json)"
             )
         beside = file.with_name(f".{file.name}.writing")
         with writing(file):
@@ -183,8 +187,11 @@ class Population:
                 _add(database, contents, rows, budget.epsilon)
                 database.execute("COMMIT")
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            with writing(file):
-                os.link(beside, file)  # never over another process's file
+            with _held(contents.id):
+                _note(file, contents, 0)  # without it nothing can be charged, and its copies could be
+                with writing(file):
+                    os.link(beside, file)  # never over another process's file
+                _note(file, contents)
         finally:
             for left in beside.parent.glob(f"{beside.name}*"):
                 left.unlink(missing_ok=True)
@@ -225,12 +232,19 @@ class Population:
     def reserve(self, use: Use, units: Sequence[str]) -> Contents:
         """Price a use to the people of ``units``, unless one of them has less left. A void use may come again.
 
-        Overspent: somebody has not enough left. PopulationError: the use is known, or its people changed meanwhile.
+        Overspent: somebody has not enough left. PopulationError: the use is known, another one has its seed, or its
+        people changed meanwhile.
         """
         with self._open() as (database, contents):
             known = contents.uses.get(use.id)
             if known is not None and (known.state != "void" or known.plan != use.plan):
                 raise PopulationError(f"{self.file}: use {use.id} is {known.state} already; expected: a new one")
+            alike = (each.id for each in contents.uses.values() if each.is_charged and use.run and each.run == use.run)
+            if other := next(alike, None):
+                raise PopulationError(
+                    f"{self.file}: this use has the seed of use {other}, so their costs do not add up; expected: "
+                    "another seed"
+                )
             owners = _owners(self.file, database, contents, units)
             if not np.array_equal(counted(owners), use.counts):
                 raise PopulationError(f"{self.file}: its people changed while the cost was computed; expected: again")
@@ -262,6 +276,13 @@ class Population:
         return contents
 
     @contextmanager
+    def playing(self, use: str) -> Iterator[None]:
+        """Hold a use while this process plays it; PopulationError: another one does, with a copy of its folder."""
+        busy = PopulationError(f"{self.file}: use {use}: another process plays this run; expected: one copy of it")
+        with _held(use, busy):
+            yield
+
+    @contextmanager
     def _open(self, write: bool = True) -> Iterator[tuple[sqlite3.Connection, Contents]]:
         """A transaction, and what the file says in it."""
         refuse_link(self.file)
@@ -269,16 +290,22 @@ class Population:
             raise PopulationError(f"{self.file}: no such population; expected: a file of fedamp population new")
         if self.file.stat().st_mode & 0o077:
             raise PopulationError(f"{self.file}: others may read it; expected: chmod 600")
-        notes = list(_notes())  # before the file, which may go on meanwhile
-        with _connected(self.file) as database:
-            database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-            contents = _read(self.file, database)
-            _compare(self.file, contents, notes)
-            before = len(contents.links)
-            yield database, contents
-            database.execute("COMMIT")
-        if len(contents.links) > before or not any(note.get("id") == contents.id for _, note in notes):
-            _note(self.file, contents)
+        with _held(self.id) if write else nullcontext():
+            notes = _notes()  # before the file, which may go on meanwhile
+            if write and self.id not in notes:
+                raise PopulationError(
+                    f"{self.file}: {_folder() / self.id}.json is missing, the note that finds copies; expected: the "
+                    "file where it was made, or moved with its note"
+                )
+            with _connected(self.file) as database:
+                database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                contents = _read(self.file, database)
+                _compare(self.file, contents, notes)
+                before = len(contents.links)
+                yield database, contents
+                database.execute("COMMIT")
+            if len(contents.links) > before:
+                _note(self.file, contents)
 
 
 class Overspent(PopulationError):
@@ -340,7 +367,7 @@ def _content(use: Use) -> dict[str, Any]:
         for each in use.charges
     ]
     packed = base64.b64encode(zlib.compress(use.counts.astype("<u2").tobytes())).decode()
-    about = {"kind": "use", "use": use.id, "name": use.name, "plan": use.plan, "token": use.token}
+    about = {"kind": "use", "use": use.id, "name": use.name, "plan": use.plan, "token": use.token, "run": use.run}
     return about | {"charges": charges, "people": packed}
 
 
@@ -366,7 +393,7 @@ def _applied(contents: Contents | None, event: Mapping[str, Any]) -> Contents:
                 raise ValueError("a charge is not a share")
             counts = np.frombuffer(zlib.decompress(base64.b64decode(event["people"])), "<u2")
             given = event["use"], event["name"], event["plan"], tuple(charges), counts
-            contents.uses[event["use"]] = Use(*given, token=event["token"])
+            contents.uses[event["use"]] = Use(*given, token=event["token"], run=event.get("run", ""))
         case "state":
             if event["state"] not in STATES:
                 raise ValueError(f"no state {event['state']!r}")
@@ -495,34 +522,67 @@ def _folder() -> Path:
     return home() / "populations"
 
 
-def _notes() -> Iterator[tuple[Path, dict[str, Any]]]:
-    for file in sorted(_folder().glob("*.json")):
+class Note(FileRecord):
+    """How far a population had come, in the file ``ID.json``; ``number`` 0: it was about to be made."""
+
+    kind: ClassVar[str] = "note of a population"
+    id: str
+    file: str
+    number: NonNegativeInt
+    head: str
+
+
+Notes = dict[str, Note | RunFolderError]
+"""By the ids of populations; in the place of a damaged note its error, which concerns its own population alone."""
+
+
+def _notes() -> Notes:
+    found: Notes = {}
+    for place in sorted(_folder().glob("*.json")):
         try:
-            yield file, json.loads(read_regular(file))
-        except (OSError, ValueError) as error:
-            raise PopulationError(f"{file}: damaged note ({error}); expected: as fedamp left it") from None
+            found[place.stem] = Note.read(place)
+        except RunFolderError as error:
+            found[place.stem] = error
+    return found
 
 
-def _compare(file: Path, contents: Contents, notes: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
-    for place, note in notes:
-        if note["id"] == contents.id:
-            number = note["number"]
-            if len(contents.links) < number or contents.links[number - 1] != note["head"]:
-                raise PopulationError(
-                    f"{file}: an earlier or another state of this population than {place} notes (event {number}); "
-                    "expected: the file with all its uses"
-                )
-        elif note["file"] == str(file):
-            raise PopulationError(f"{file}: another population than the one that {place} notes; expected: that one")
+def _kept_at(file: Path, notes: Notes, but: str = "") -> str | None:
+    """The id of a population that was kept in a file; ``but``: of another one than this."""
+    each = (note for note in notes.values() if isinstance(note, Note) and note.number and note.id != but)
+    return next((note.id for note in each if note.file == str(file)), None)
 
 
-def _note(file: Path, contents: Contents) -> None:
-    """Write down how far a population has come, unless a later state is noted."""
-    place = _folder() / f"{contents.id}.json"
-    with writing(place):
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with lock(place.with_suffix(".lock")):
-        if place.exists() and json.loads(read_regular(place))["number"] > len(contents.links):
-            return
-        note = {"id": contents.id, "file": str(file), "number": len(contents.links), "head": contents.head}
-        write_atomically(place, json.dumps(note).encode(), mode=0o600)
+def _compare(file: Path, contents: Contents, notes: Notes) -> None:
+    note = notes.get(contents.id)
+    if isinstance(note, RunFolderError):
+        raise note
+    if other := _kept_at(file, notes, but=contents.id):
+        place = f"{_folder() / other}.json"
+        raise PopulationError(f"{file}: another population than the one that {place} notes; expected: that one")
+    if note and note.number and contents.links[: note.number][-1] != note.head:
+        raise PopulationError(
+            f"{file}: an earlier or another state of this population than {_folder() / note.id}.json notes (event "
+            f"{note.number}); expected: the file with all its uses"
+        )
+
+
+def _note(file: Path, contents: Contents, number: int | None = None) -> None:
+    """Write down how far a population has come, for who holds its lock; ``number`` 0: before it is made."""
+    number = len(contents.links) if number is None else number
+    note = Note(id=contents.id, file=str(file), number=number, head=contents.head)
+    write_atomically(_folder() / f"{contents.id}.json", note.to_text().encode(), mode=0o600)
+
+
+@contextmanager
+def _held(name: str, busy: PopulationError | None = None) -> Iterator[None]:
+    """Hold a lock in the folder of notes. Without ``busy`` it waits for another process, with it it raises that."""
+    place = _folder() / f"{name}.lock"
+    with ExitStack() as held:
+        with writing(place):
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                held.enter_context(lock(place, wait=busy is None))
+            except BlockingIOError:
+                assert busy is not None, "else it waits"
+                raise busy from None
+        yield

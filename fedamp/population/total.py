@@ -1,7 +1,8 @@
 """What several runs cost together, from their ledgers alone: for people whom no population's file lists."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from fedamp.errors import RunFolderError
 
 
 def total(runs: Sequence[Path], delta: float | None = None) -> dict[str, Any]:
-    """The cost of several runs for somebody who is in all of them. RunFolderError: a ledger is missing, altered,
-    without noise or given twice.
+    """The cost of several runs for somebody who is in all of them. RunFolderError: a ledger is missing, altered or
+    without noise, or two of them are not independent (:func:`check_independent`).
 
     Args:
         runs: run folders, released folders or zips; each run once.
@@ -25,9 +26,6 @@ def total(runs: Sequence[Path], delta: float | None = None) -> dict[str, Any]:
         budget that pays for them if each was chosen after seeing the others, infinite above 70; ``runs``, ``delta``.
     """
     ledgers = [ledger_of(run) for run in runs]
-    heads = [ledger["head"] for ledger in ledgers]
-    if again := next((run for run, head in zip(runs, heads, strict=True) if heads.count(head) > 1), None):
-        raise RunFolderError(f"{again}: stands twice; expected: each run once")
     mechanisms = [from_json(ledger["mechanism"]) for ledger in ledgers]
     for run, ledger, mechanism in zip(runs, ledgers, mechanisms, strict=True):
         if not mechanism.is_private or ledger.get("rehearsal"):
@@ -35,6 +33,7 @@ def total(runs: Sequence[Path], delta: float | None = None) -> dict[str, Any]:
         for key in ("unit", "group_size", "adjacency"):  # who has many records is in a run by record many times
             if ledger[key] != ledgers[0][key]:
                 raise RunFolderError(f"{run}: {key} {ledger[key]}; expected: {ledgers[0][key]}, as {runs[0]}")
+    check_independent(list(zip(runs, ledgers, strict=True)))
     chosen = max(float(ledger["delta"]) for ledger in ledgers) if delta is None else delta
     try:
         left = delta_left(Budget(1.0, chosen).delta, len(runs))
@@ -44,6 +43,46 @@ def total(runs: Sequence[Path], delta: float | None = None) -> dict[str, Any]:
     fixed: Bounds = together.epsilon(left)
     names = [{"run": str(run), "epsilon": m.epsilon(left).to_json()} for run, m in zip(runs, mechanisms, strict=True)]
     return {"runs": names, "delta": chosen, "fixed": fixed.to_json(), "adaptive_epsilon": adaptive(mechanisms, chosen)}
+
+
+def check_independent(ledgers: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
+    """RunFolderError: two ledgers, each beside its folder, share a release, noise or hidden choices, or may do so.
+
+    They are of one run, of copies of its folder that were both resumed, or of runs with one known seed. What such runs
+    cost together is more than the composition of their mechanisms, so nothing that adds up costs may accept them.
+    """
+    seen: dict[str, Path] = {}
+    unknown = {_origin(ledger): folder for folder, ledger in ledgers if ledger.get("run") is None}
+    for folder, ledger in ledgers:
+        told = _told(ledger)
+        found = [(seen[key], f"have {what} in common") for key, what in told.items() if key in seen]
+        if (other := unknown.get(_origin(ledger), folder)) != folder:
+            found.append((other, "may have a seed in common, which an earlier version did not name"))
+        for other, words in found[:1]:
+            raise RunFolderError(
+                f"{folder} and {other} {words}, so their costs do not add up; expected: each run once, no copies of a "
+                "run, no known seed twice"
+            )
+        seen |= dict.fromkeys(told, folder)
+
+
+def _told(ledger: Mapping[str, Any]) -> dict[str, str]:
+    """What no two independent runs have in common, as JSON, each with its name."""
+    evaluated = [ledger.get("final_evaluation"), *(entry.get("evaluated") for entry in ledger["releases"])]
+    found = {
+        "a ledger": [ledger["head"]],
+        "a seed": [ledger.get("run")],
+        "a use of a population": [(ledger.get("population") or {}).get("use")],
+        "a released model": [entry["digest"] for entry in ledger["releases"]],
+        "private means": [ledger.get("statistics")],
+        "an evaluation": [each["sums"] for each in evaluated if each],
+    }
+    return {json.dumps(one): what for what, each in found.items() for one in each if one is not None}
+
+
+def _origin(ledger: Mapping[str, Any]) -> str:
+    """What copies of a run have in common, at least; a known seed may be that of another scenario."""
+    return "known" if ledger["noise_seed"].startswith("known") else str(ledger["scenario_sha256"])
 
 
 def adaptive(mechanisms: Sequence[Mechanism], delta: float) -> float | None:

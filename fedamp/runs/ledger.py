@@ -103,16 +103,21 @@ class Ledger:
             ),
             population=population,
             statistics=statistics,
+            run=plan.run,
             stopped_because=None,
             files=None,
             releases=(),
             head="",
         )
+        found = self._read(frozen_sha256) if file.exists() else None
+        if found and found.stopped_because in verify.ENDED:
+            planned = planned.model_copy(update={"run": found.run})  # its seed may be deleted
         self._head = {key: value for key, value in planned.content().items() if key not in ("releases", "head")}
         self._text = ""  # of the keys before the releases: the same in every round
         self._start = verify.link("", self._head)
-        if file.exists():
-            found = self._read(frozen_sha256)
+        if found:
+            if found.run not in (None, planned.run):
+                raise RunFolderError(f"{self.folder.seed}: not the seed of this run; expected: as the run left it")
             if found.population != population:
                 raise RunFolderError(f"{file}: charged to another use of a population; expected: as the run began")
             if found.is_evaluated != planned.is_evaluated:
@@ -363,6 +368,8 @@ def differences(
     """
     wanted = _of_the_plan(plan, asked or plan.scenario, frozen_sha256)
     unasked = (ledger.statistics is None) != (plan.scenario.data.statistics is None)
+    if plan.known_seed and ledger.run is not None:
+        wanted["run"] = plan.run
     if ledger.nodes_mechanism is None and ledger.written_by != WRITTEN_BY:
         del wanted["nodes_mechanism"]  # earlier versions charged registered nodes with nothing
     return [key for key, value in wanted.items() if getattr(ledger, key) != value] + ["statistics"] * unasked

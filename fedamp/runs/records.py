@@ -236,6 +236,7 @@ class LedgerRecord(Charged):
     ``server_mechanism`` and ``epsilon_server`` are for who runs the server; without them the server sees everything.
     ``nodes_mechanism`` and ``epsilon_nodes`` are for a registered node of a deployment, of units of other nodes.
     ``population`` says what the people have paid with this run; without it other uses of their data add to this one.
+    ``run`` is :attr:`fedamp.federation.plan.Plan.run`; None: of an earlier version.
     ``rehearsal`` is the sentence of :attr:`fedamp.federation.plan.Plan.rehearsal`.
     ``evaluation`` is the scenario's, with its noise, and ``final_evaluation`` what was released after the last round.
     ``statistics`` are the released numbers of ``data.transform`` with ``mean: private``, as a scenario takes them.
@@ -262,6 +263,7 @@ class LedgerRecord(Charged):
     evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda found: found is None)
     statistics: Standardise | None = Field(None, exclude_if=lambda found: found is None)
     noise_seed: str
+    run: str | None = Field(None, exclude_if=lambda digest: digest is None)
     rehearsal: str = Field("", exclude_if=lambda said: not said)
     guarantees_explained_in: str = "docs/threat-model.md"
     stopped_because: Ending | None

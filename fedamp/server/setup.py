@@ -199,7 +199,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         terms=plan.terms,
         evaluation=scenario.evaluation,
         answer_after=scenario.federation.answer_after,
-        run="" if scenario.known_seed else rng.keyed_digest(plan.seed, "run", ())[:32],
+        run="" if scenario.known_seed else plan.run,
         charge=mechanism_of(plan, 1).to_json() if scenario.federation.hosts and plan.is_private else None,
         data=scenario.data.model_copy(update=classes),  # a node's own folder need not say it
         data_seed=data_seed,

@@ -36,6 +36,7 @@ from fedamp.data.dataset import TO_TEST
 from fedamp.errors import FedampError, InputError, Interrupted, RunFolderError, ScenarioError
 from fedamp.federation.reader import key_and_value
 from fedamp.federation.scenario import Scenario
+from fedamp.population.total import check_independent
 from fedamp.runs.folder import read_summary
 from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord
@@ -213,9 +214,7 @@ class Sweep:
             "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "best": [outcome.to_json() for outcome in self.best],
             "unfinished": [{"settings": it.settings, "folder": str(it.folder), "error": it.error} for it in missing],
-            "choosing": cost_of_choosing(
-                [LedgerRecord.read(run / "ledger.json") for run in everything_in(self.folder)]
-            ),
+            "choosing": cost_of_choosing(ledgers_in(self.folder)),
         }
 
 
@@ -245,6 +244,11 @@ def everything_in(folder: Path) -> list[Path]:
     return sorted(ledger.parent for ledger in (folder / RUNS).glob("*/ledger.json")) if is_sweep(folder) else [folder]
 
 
+def ledgers_in(folder: Path) -> dict[Path, LedgerRecord]:
+    """The ledgers of :func:`everything_in`, by the folders of their runs."""
+    return {run: LedgerRecord.read(run / "ledger.json") for run in everything_in(folder)}
+
+
 def finished(folder: Path) -> Run | None:
     """The finished run of a folder; None if there is none, and a RunFolderError if it is damaged."""
     if not (folder / "summary.json").is_file() or read_summary(folder).rounds_completed == 0:
@@ -253,8 +257,9 @@ def finished(folder: Path) -> Run | None:
     return None if run.was_stopped_early else run
 
 
-def cost_of_choosing(runs: Sequence[LedgerRecord]) -> dict[str, Any]:
+def cost_of_choosing(folders: Mapping[Path, LedgerRecord]) -> dict[str, Any]:
     """The cost of publishing which run was best, beyond what each run's ledger charges for that run alone.
+    RunFolderError: two runs are not independent.
 
     Runs that have begun and not finished belong to it: the choice depends on what they released, too.
 
@@ -262,10 +267,12 @@ def cost_of_choosing(runs: Sequence[LedgerRecord]) -> dict[str, Any]:
         ``charged``: always 0. ``all_runs_epsilon``: at most the joint cost of all runs, which covers any choice among
         them; None if runs have different guarantees, a known seed or no noise. ``delta``; ``in_words``.
     """
+    runs = list(folders.values())
     promises = {tuple(map(str, run.promise.values())) for run in runs}
     delta, together, words = runs[0].delta if runs else None, None, [NOT_CHARGED, UNKNOWN]
     fine = all(run.mechanism.is_private and not run.has_known_seed for run in runs)
     if delta is not None and len(promises) == 1 and fine:
+        check_independent([(folder, run.content()) for folder, run in folders.items()])
         counts = Counter(run.mechanism for run in runs)
         joint = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
         together = finite(joint.epsilon(delta_left(delta, len(runs))).upper)

@@ -161,6 +161,8 @@ def _checked(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[
     """The plan of the scenario; ScenarioError: it cannot be tuned, or not by these keys."""
     if not 0 < share < 1:
         raise ScenarioError(f"--share: got {share:g}; expected: the trials' share of the budget, between 0 and 1")
+    if base.known_seed:
+        raise ScenarioError("tune: with one known seed all runs have the same noise; expected: known_seed: false")
     if base.privacy.noise_multiplier != "auto":
         raise ScenarioError("tune: expected: privacy.noise_multiplier auto, and privacy.epsilon for all of it")
     judged = base.evaluation

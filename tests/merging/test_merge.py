@@ -197,7 +197,7 @@ def test_combination_chooses_the_best_weights_of_what_it_pays_for(merge, runs):
 
 def test_models_that_share_their_noise_are_not_combined(merge, refused, runs, tmp_path):
     copy = shutil.copytree(runs["one"], tmp_path / "copy")
-    assert "draw their noise from the same seed" in refused(("one", copy), COMBINATION, 9)
+    assert f"{copy} and {runs['one']} have a ledger in common" in refused(("one", copy), COMBINATION, 9)
     merge(("one", copy), SELECTION, 9)  # only one of them is released
 
 
@@ -219,7 +219,7 @@ REFUSED = [
     (("much", "other-unit"), SELECTION, 9, "another unit"),
     (("much", "other-group"), SELECTION, 9, "another group_size"),
     (("much", "other-model"), SELECTION, 9, "models of one shape"),
-    (PAIR, COMBINATION, 9, "draw their noise from the same seed"),
+    (PAIR, COMBINATION, 9, "have a seed in common"),
     (("much",), SELECTION, 3, "2 to 12"),
     (("much", Path("gone")), SELECTION, 3, "no such run folder"),
     # bad requests

@@ -1,7 +1,13 @@
 """A run and the population that pays for it: reserved before anybody is asked, never twice, settled at the end."""
 
+import itertools
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +32,7 @@ SCENARIO = {
     "privacy": {"clip": 0.5, "noise_multiplier": 5.0, "epsilon": None},
     "engine": {"kind": "serial"},
 }
+SEEDS = itertools.count(1000)
 ALL = {"check_in": {"scheme": "all"}}  # whose cost is known soonest
 
 
@@ -54,7 +61,7 @@ class Opened:
     def __init__(self, file, folder, digest="digest", **changes):
         folder.mkdir(exist_ok=True)
         asked = reader.load(scenario(file, **changes).model_dump(mode="json"))
-        self.plan, self.folder, self.digest = make_plan(asked, 30), folder, digest
+        self.plan, self.folder, self.digest = make_plan(asked, 30, seed=next(SEEDS)), folder, digest
 
     def play(self, until="end", begun=False, ended=False):
         with charged(self.plan, self.digest, self.folder, begun, ended) as account:
@@ -92,7 +99,7 @@ def test_a_run_is_settled_at_its_end_and_its_ledger_says_what_people_paid(file, 
     answer = total([run.folder, again.folder])
     assert answer["fixed"]["upper"] == pytest.approx(again.ledger.population.fixed_epsilon, rel=1e-3)
     assert answer["adaptive_epsilon"] == pytest.approx(again.ledger.population.adaptive_epsilon, rel=1e-2)
-    with pytest.raises(RunFolderError, match="stands twice"):
+    with pytest.raises(RunFolderError, match="have a ledger in common"):
         total([run.folder, run.folder])
 
 
@@ -167,12 +174,14 @@ def test_before_the_first_message_all_is_given_back_and_comes_again(file, tmp_pa
 
 
 def test_killed_before_or_after_the_first_message_it_goes_on_with_its_one_use(file, tmp_path):
-    run, left_open = Opened(file, tmp_path / "run"), []  # nothing is closed, as after signal 9
+    run = Opened(file, tmp_path / "run")
     for asked in (False, True):
-        left_open.append(charged(run.plan, run.digest, run.folder, asked, False))
-        account = left_open[-1].__enter__()
-        if asked:
-            account.asks()
+        if not (child := os.fork()):
+            with charged(run.plan, run.digest, run.folder, asked, False) as account:
+                if asked:
+                    account.asks()
+                os.kill(os.getpid(), signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     once = spent(file)[0]
     run.play(begun=True)
     assert states(file) == ["settled"]
@@ -195,6 +204,42 @@ def test_of_two_copies_of_a_stopped_run_one_goes_on(file, tmp_path):
         run.play(begun=True)
     copy.play(begun=True)
     assert states(file) == ["settled"]
+
+
+def test_a_copy_of_a_run_that_another_process_plays_is_refused(file, tmp_path):
+    """Else both would ask people, and the one that lost the use would learn that at its end."""
+    (tmp_path / "asked.yaml").write_text(scenario(file).to_yaml())
+    program = """if True:
+        import sys, fedamp
+        def paused(record):
+            if record.round == 1:
+                print("paused", flush=True)
+                sys.stdin.read(1)
+        fedamp.run("asked.yaml", out="run", callbacks=paused)
+    """
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    with subprocess.Popen([sys.executable, "-c", program], **piped) as player:
+        while "paused" not in player.stdout.readline():
+            assert player.poll() is None
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        with pytest.raises(PopulationError, match="another process plays this run; expected: one copy of it"):
+            fedamp.run(scenario(file), tmp_path / "copy", resume=True)
+        player.communicate("go")
+    assert player.returncode == 0
+    assert states(file) == ["settled"]
+
+
+def test_a_second_run_with_a_known_seed_is_refused(file, tmp_path):
+    """It has the hidden choices and the noise of the first, so it costs people more than its share."""
+    known = ALL | {"known_seed": True, "privacy.noise_multiplier": 20.0}
+    fedamp.run(scenario(file, **known), tmp_path / "run", anyway=True)
+    once = spent(file)[0]
+    noisier = scenario(file, **known | {"privacy.noise_multiplier": 30.0})
+    with pytest.raises(PopulationError, match="this use has the seed of use"):
+        fedamp.run(noisier, tmp_path / "again", anyway=True)
+    assert spent(file)[0] == once
+    fedamp.run(scenario(file, **known, seed=5), tmp_path / "other", anyway=True)
+    assert spent(file)[0] == pytest.approx(2 * once)
 
 
 @pytest.mark.parametrize("attack", ["claim gone", "claim of another run", "claim damaged", "forgotten", "settled"])
@@ -275,8 +320,6 @@ def test_a_private_data_set_names_its_clients_by_its_column(tmp_path):
     who = np.array(["zoe", "bob", "ann"])[np.arange(30) % 3]
     x, y = rng.random((30, 4), dtype=np.float32), rng.integers(0, 2, 30)
     asked = fedamp.load(SCENARIO | {"data": {"name": "synthetic"}}, data=(x, y, who), **{"data.classes": 2})
-    from pathlib import Path
-
     assert asked.data.unit_names(Path()) == ["ann", "bob", "zoe"]
 
 

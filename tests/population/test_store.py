@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import fedamp.population.store as store
 from fedamp.accounting import Gaussian
 from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import chained
-from fedamp.errors import UnwritableError
+from fedamp.errors import RunFolderError, UnwritableError
 from fedamp.population.store import Population, PopulationError, Price, Use
 
 EPSILON, DELTA = 4.0, 1e-5
@@ -131,6 +132,87 @@ def test_of_runs_that_start_at_once_only_those_that_fit_are_charged(file):
     os.close(go)
     assert sorted(codes) == [0, 0, 1, 1]
     assert Population(file).read().spent() == pytest.approx([2 * SHARE] * 5)
+
+
+def at_once(*calls):
+    """How many of the calls were done, each by a process of its own; all begin at the same moment."""
+    starts, go = os.pipe()
+    children = []
+    for call in calls:
+        if not (child := os.fork()):
+            status = 2
+            try:
+                os.read(starts, 1)
+                call()
+                status = 0
+            except PopulationError:
+                status = 1
+            finally:
+                os._exit(status)
+        children.append(child)
+    os.write(go, b"g" * len(calls))
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    os.close(starts)
+    os.close(go)
+    assert set(codes) <= {0, 1}
+    return codes.count(0)
+
+
+@pytest.mark.parametrize("kind", ["hard link", "copy"])
+def test_two_names_of_one_population_that_are_used_at_once_pay_from_one_budget(file, tmp_path, kind):
+    other = tmp_path / "other.db"
+    os.link(file, other) if kind == "hard link" else copied(file, other)
+    both = [Population(file), Population(other)]
+    names = [(name, both[number % 2]) for number, name in enumerate("abcdef")]
+    done = at_once(*(lambda name=name, population=population: reserve(population, name) for name, population in names))
+    uses = []
+    for each in (file, other):
+        with suppress(PopulationError):  # of a copy that is behind the other
+            uses.append(len(Population(each).read().uses))
+    assert done in ((2,) if kind == "hard link" else (1, 2))  # two fit into the budget
+    assert uses == [done] * (2 if kind == "hard link" else 1)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_copy_under_another_home_cannot_be_spent_from(file, tmp_path, home, monkeypatch, used):
+    """Its note is elsewhere, so nothing there says how far the first one has come."""
+    if used:
+        reserve(Population(file), "a")
+    copied(file, tmp_path / "copy.db")
+    other = tmp_path / "other home"
+    monkeypatch.setenv("FEDAMP_HOME", str(other))
+    copy = Population(tmp_path / "copy.db")
+    assert len(copy.read().uses) == used  # an auditor may read it
+    refused(lambda: reserve(copy, "b"), f"{other}/populations/{copy.id}.json is missing", "moved with its note")
+    refused(lambda: Population(file).add([("new", "new")], EPSILON), "is missing")
+    shutil.copytree(home / "populations", other / "populations", dirs_exist_ok=True)  # moved with its note
+    reserve(copy, "b")
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"id": "x"}', "null", "pipe"])
+def test_a_damaged_note_concerns_its_own_population_alone(file, tmp_path, home, damage):
+    other = tmp_path / "other.db"
+    id_ = Population.new(other, [(unit, unit) for unit in UNITS], EPSILON, DELTA).id
+    note = home / "populations" / f"{id_}.json"
+    note.unlink()
+    os.mkfifo(note) if damage == "pipe" else note.write_text(damage)
+    reserve(Population(file), "a")
+    Population.new(tmp_path / "third.db", [("u", "u")], EPSILON, DELTA)
+    with pytest.raises(RunFolderError, match=f"{id_}.json: damaged note of a population: ") as caught:
+        Population(other)
+    assert "\n" not in str(caught.value)
+
+
+def test_killed_while_it_is_made_there_is_a_population_or_none(tmp_path):
+    people, killed, step, seen = [(unit, unit) for unit in UNITS], True, 1, set()
+    while killed:
+        file = tmp_path / f"{step}.db"
+        killed = killed_at(step, lambda file=file: Population.new(file, people, EPSILON, DELTA))
+        seen.add(file.exists())
+        population = Population(file) if file.exists() else Population.new(file, people, EPSILON, DELTA)
+        reserve(population, "a")
+        step += max(1, step // 8)
+    assert seen == {False, True}
 
 
 def killed_at(step, call):

@@ -13,7 +13,7 @@ def secret(tmp_path_factory):
     """Two runs of two rounds in which everybody takes part."""
     folder = tmp_path_factory.mktemp("secret")
     asked = small("known_seed=false", "rounds=2", "check_in={scheme: all}", "privacy.noise_multiplier=4")
-    return [fedamp.run(asked, out=folder / name).ledger for name in "ab"]
+    return {folder / name: fedamp.run(asked, out=folder / name).ledger for name in "ab"}
 
 
 def test_all_runs_together_are_one_gaussian_release_of_all_their_rounds(secret):
@@ -27,7 +27,7 @@ def test_all_runs_together_are_one_gaussian_release_of_all_their_rounds(secret):
 
 def test_nothing_is_promised_of_runs_whose_seed_is_known(secret, tmp_path):
     known = fedamp.run(small("rounds=1", "check_in.k=1"), out=tmp_path / "known").ledger
-    for runs in ([known], [*secret, known], []):
+    for runs in ({tmp_path: known}, secret | {tmp_path: known}, {}):
         answer = cost_of_choosing(runs)
         assert answer["all_runs_epsilon"] is None
         assert "is not computed" in " ".join(answer["in_words"])

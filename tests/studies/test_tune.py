@@ -19,7 +19,6 @@ from tests.accounting.oracles import gaussian_delta
 GRID = {"server.learning_rate": [0.01, 1.0]}
 BASE = {
     "name": "tuned",
-    "known_seed": True,
     "data": {"name": "synthetic", "clients": 300, "records_per_client": 5},
     "model": {"name": "logistic"},
     "rounds": 4,
@@ -136,6 +135,7 @@ def test_a_trial_that_did_not_end_is_no_reason_to_choose_among_the_others(tmp_pa
         ({"evaluation": None}, GRID, "nothing judges a trial"),
         ({"evaluation": {"on": "clients", "noise_multiplier": 8, "every": 2}}, GRID, "nothing judges a trial"),
         ({"privacy.noise_multiplier": 3.0}, GRID, "noise_multiplier auto"),
+        ({"known_seed": True}, GRID, "all runs have the same noise"),
         ({}, {"rounds": [4, 5]}, "settings cost differently"),
         ({}, {"seed": [1, 2]}, "seed cannot be tuned"),
         ({}, {"privacy.epsilon": [1, 2]}, "privacy.epsilon cannot be tuned"),

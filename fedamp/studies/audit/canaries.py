@@ -36,8 +36,9 @@ def audit_runs(folders: Sequence[Path]) -> Audit:
     put together, as many of each kind. The attacker adds what it learned from each run.
 
     Raises:
-        RunFolderError: a run without canaries, or that has not ended.
+        RunFolderError: a run without canaries, or that has not ended; two runs of a series are not independent.
     """
+    adaptive = total(folders)["adaptive_epsilon"] if len(folders) > 1 else None
     plans, found = zip(*map(_of_run, folders), strict=True)
     present = [(int(each[0].coins.sum()), plan.units) for each, plan in zip(found, plans, strict=True)]
     share = max(canaries / (canaries + people) for canaries, people in present)
@@ -58,7 +59,7 @@ def audit_runs(folders: Sequence[Path]) -> Audit:
                 scores[guesses.attack] += np.concatenate(both)
     together = tuple(Guesses(name, values, coins) for name, values in scores.items())
     told["canaries"] = 2 * pairs
-    return Audit(plans, together, told=told, adaptive=total(folders)["adaptive_epsilon"])
+    return Audit(plans, together, told=told, adaptive=adaptive)
 
 
 def _of_run(folder: Path) -> tuple[Plan, tuple[Guesses, ...]]:
