@@ -116,7 +116,7 @@ class Ledger:
         self._text = ""  # of the keys before the releases: the same in every round
         self._start = verify.link("", self._head)
         if found:
-            if found.run not in (None, planned.run):
+            if found.run not in (None, planned.run) and self.folder.seed.exists():  # else it was killed before any use
                 raise RunFolderError(f"{self.folder.seed}: not the seed of this run; expected: as the run left it")
             if found.population != population:
                 raise RunFolderError(f"{file}: charged to another use of a population; expected: as the run began")

@@ -82,8 +82,11 @@ def test_a_copy_that_was_made_before_the_first_release_is_found(tmp_path, monkey
         patch.setattr(_Run, "play_round", killed)
         with pytest.raises(Interrupted):
             played(tmp_path / "a")
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    a, b = (played(tmp_path / name, resume=True) for name in "ab")
+    for name in "bc":
+        shutil.copytree(tmp_path / "a", tmp_path / name)
+    (tmp_path / "c" / "seed.secret").unlink()  # as if it was killed one step earlier
+    a, b, c = (played(tmp_path / name, resume=True) for name in "abc")
+    assert len(total([a, c])["runs"]) == 2
     ledgers = [json.loads((run / "ledger.json").read_text()) for run in (a, b)]
     digests = [{entry["digest"] for entry in ledger["releases"]} for ledger in ledgers]
     assert not digests[0] & digests[1]
