@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums
@@ -113,6 +112,8 @@ def _in_units(hidden: Uniform, grid: float, start: int) -> Uniform:
 
 def quantiles(uniform: Floats) -> Floats:
     """The normal quantile of each |U|, with the sign of U, for U in [-1/2, 1/2]; finite also for U = 0."""
+    from scipy.special import ndtri  # a slow import, and most commands draw nothing
+
     sizes = np.maximum(np.abs(uniform), 2.0**-65)
     ndtri(sizes, out=sizes)
     return np.copysign(sizes, uniform, out=sizes)

@@ -4,11 +4,10 @@ bounds of rounding errors in one section; and the inner loops, compiled by Numba
 
 import math
 from collections.abc import Callable, Iterable, Sized
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 T = TypeVar("T")
@@ -192,18 +191,41 @@ def rounding_of_overlaps(rounds: int, order: float) -> float:
 # The inner loops of the evaluators.
 
 
+_inner_loops: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
+
+
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """``numba.njit(**options)``, cached beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``. If none of them
     can be written to, as in a container without a home, every process compiles again.
+
+    Numba is imported at the first call of any of these functions, because many questions need none of them.
     """
 
     def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
-        try:
-            return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
-        except RuntimeError:  # "no locator available"
-            return njit(**options)(function)  # type: ignore[no-any-return]
+        _inner_loops[function.__name__] = function, options
+
+        @wraps(function)
+        def call(*arguments: Any) -> Any:
+            _compile_inner_loops()
+            return globals()[function.__name__](*arguments)
+
+        return call
 
     return compile_
+
+
+def _compile_inner_loops() -> None:
+    """Put Numba's functions in the place of all inner loops, so that they call each other directly."""
+    if not _inner_loops:
+        return
+    from numba import njit
+
+    for name, (function, options) in list(_inner_loops.items()):
+        try:
+            globals()[name] = njit(cache=True, **options)(function)
+        except RuntimeError:  # "no locator available"
+            globals()[name] = njit(**options)(function)
+    _inner_loops.clear()
 
 
 @compiled()

@@ -8,10 +8,11 @@ import os
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Exit, Option, Typer
 
+from fedamp.base.start import Later
 from fedamp.base.text import printable
 from fedamp.base.version import version
 from fedamp.cli import first, membership, population, terminal
@@ -28,7 +29,11 @@ from fedamp.cli.terminal import (
     print_published,
 )
 from fedamp.errors import FedampError, InputError, Interrupted, UnwritableError, fails_alone
-from fedamp.report import tables
+
+if TYPE_CHECKING:
+    from fedamp.report import tables
+else:
+    tables = Later("fedamp.report.tables")  # the plan and the accountant come with it
 
 HELP = "Federated learning with differential privacy, amplified by the randomness that training has anyway."
 SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -249,12 +254,11 @@ def merge(
     """Merge trained models for a new budget, with a certificate."""
     from fedamp.merging.merge import merge_runs
     from fedamp.merging.weights import MergeRequest, numbers_of
-    from fedamp.report.tables import merge_table
 
     numbers = numbers_of("weights", weights), numbers_of("utility", utility)
     request = MergeRequest(tuple(models), method, epsilon, delta, *numbers)
     merger = merge_runs(request, out_folder)
-    print_answer(merger.to_json(), as_json, merge_table)
+    print_answer(merger.to_json(), as_json, tables.merge_table)
     print_paths("run folder", merger.folder.path, unless=as_json)
 
 

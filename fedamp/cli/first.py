@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from fedamp.base.start import Later
 from fedamp.base.text import printable
 from fedamp.cli.terminal import (
     AsJson,
@@ -20,13 +21,15 @@ from fedamp.cli.terminal import (
     print_paths,
 )
 from fedamp.errors import ScenarioError
-from fedamp.report import tables
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from fedamp.federation.scenario import Scenario
+    from fedamp.report import tables
+else:
+    tables = Later("fedamp.report.tables")  # the plan and the accountant come with it
 
 # By name of built-in data: clients, model, and what local training needs besides.
 DATA = {

@@ -3,15 +3,20 @@
 import csv
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
 from fedamp.base.reading import open_regular
+from fedamp.base.start import Later
 from fedamp.cli import terminal
 from fedamp.cli.terminal import AsJson, load_scenario, print_answer
 from fedamp.errors import InputError
-from fedamp.report import tables
+
+if TYPE_CHECKING:
+    from fedamp.report import tables
+else:
+    tables = Later("fedamp.report.tables")  # the plan and the accountant come with it
 
 app = Typer(no_args_is_help=True, help="What people pay in all: a budget over runs.")
 File = Annotated[Path, Argument(metavar="FILE", help="the population's file")]

@@ -1,0 +1,423 @@
+"""Plant known faults in a copy of the project, one by one, and tell which of them no quick test finds.
+
+    python -m tests.planted_faults                  # all of them, about half an hour on two idle cores
+    python -m tests.planted_faults clip noise       # those whose name begins with one of these words
+    python -m tests.planted_faults --list
+
+A fault is one edit of one line that makes a guarantee or a number false: a sign, a mask, a denominator, a clip, a
+noise, an order, a digest, a filter. First the tests of its room run, then the whole quick suite where these pass. The
+exit status is the number of faults that survived. ``test_planted_faults.py`` holds that each fault still fits the code.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[1]
+MOST_SURVIVORS = 2
+_COPIED = ("fedamp", "tests", "scenarios", "docs", "benchmarks", "packaging")
+_DEADLINE = 1800.0  # seconds of one run of pytest: it only says what hangs
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One edit: the only place of ``old`` in a file below ``fedamp/`` becomes ``new``.
+
+    Attributes:
+        name: its kind, and what it does.
+        tests: files and folders below ``tests/`` that ought to find it.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def apply(self, top: Path) -> None:
+        """Write the fault into a copy of the project; ValueError: the code has no such place, or several."""
+        file = top / "fedamp" / self.file
+        text = file.read_text()
+        if (count := text.count(self.old)) != 1:
+            raise ValueError(f"{self.name}: fedamp/{self.file} has {count} places like {self.old!r}; expected: one")
+        file.write_text(text.replace(self.old, self.new))
+
+
+FAULTS = (
+    # Clipping and training on a client.
+    Fault(
+        "clip: a part's norm leaves out its first parameter",
+        "client/clipping.py",
+        "np.sum([_square_norms(flat[name]) for name in part], 0)",
+        "np.sum([_square_norms(flat[name]) for name in part[1:] or part], 0)",
+        ("client/test_clipping.py", "client/test_ownership.py"),
+    ),
+    Fault(
+        "clip: an update that is not finite is not failed",
+        "client/clipping.py",
+        "scales = np.where(failed, 0.0, scales_of(",
+        "scales = np.where(np.isnan(norm), 0.0, scales_of(",
+        ("client/test_clipping.py", "client/test_malformed_records.py"),
+    ),
+    Fault(
+        "clip: coordinates are limited as if the norm were twice as large",
+        "client/clipping.py",
+        "limit = math.floor(clip / unit / math.sqrt(linf_coordinates or 1))",
+        "limit = math.floor(2 * clip / unit / math.sqrt(linf_coordinates or 1))",
+        ("client/test_clipping.py",),
+    ),
+    Fault(
+        "clip: ghost clipping forgets the input's length in a weight's norm",
+        "client/ghost_clipping.py",
+        "squares = squares * self._length.square()",
+        "squares = squares * self._length",
+        ("client/test_ghost_clipping.py",),
+    ),
+    Fault(
+        "mask: dummies are counted by ghost clipping",
+        "client/ghost_clipping.py",
+        "(cohort.sizes == 0) | (False if counted is None else ~counted)",
+        "(cohort.sizes == 0) | (False if counted is None else ~counted & False)",
+        ("client/test_ghost_clipping.py", "client/test_worker.py", "client/test_apart.py"),
+    ),
+    Fault(
+        "sign: clients climb with proximal terms",
+        "client/training.py",
+        "torch._foreach_add(gradients, torch._foreach_sub(values, first), alpha=proximal)",
+        "torch._foreach_add(gradients, torch._foreach_sub(first, values), alpha=proximal)",
+        ("client/test_training.py",),
+    ),
+    Fault(
+        "order: Adam corrects its second moment by the first one's decay",
+        "client/training.py",
+        "first, second = (1 - beta**self._steps for beta in betas)",
+        "second, first = (1 - beta**self._steps for beta in betas)",
+        ("client/test_training.py",),
+    ),
+    Fault(
+        "mask: a client that has done its steps moves on",
+        "client/training.py",
+        "active = (batch.weights > 0).any(1)",
+        "active = (batch.weights >= 0).any(1)",
+        ("client/test_training.py", "client/test_apart.py"),
+    ),
+    Fault(
+        "denominator: the loss of a sequence is divided by all of its places",
+        "federation/losses.py",
+        "self._places(outputs, labels).sum(1) / (labels != NOT_COUNTED).sum(1).clamp(min=1)",
+        "self._places(outputs, labels).sum(1) / labels.shape[1]",
+        ("federation/test_losses.py", "data/test_texts.py"),
+    ),
+    Fault(
+        "filter: an evaluation leaves out half of a unit's records",
+        "client/evaluator.py",
+        "if size := int(cohort.sizes[0]):",
+        "if size := int(cohort.sizes[0]) // 2:",
+        ("client/test_evaluator.py",),
+    ),
+    # Submodels.
+    Fault(
+        "mask: the rest of a dropout submodel is not dealt",
+        "models/pieces.py",
+        "update.masked_fill_(~own.view(update.shape).to(update.device), 0.0)",
+        "update.masked_fill_(own.view(update.shape).to(update.device) & False, 0.0)",
+        ("models", "client/test_ownership.py"),
+    ),
+    Fault(
+        "mask: a dealt coordinate is everybody's",
+        "models/pieces.py",
+        "return [{name: part == j for name, part in by_name.items()} for j in range(self.count)]",
+        "return [{name: part >= j for name, part in by_name.items()} for j in range(self.count)]",
+        ("models", "client/test_ownership.py"),
+    ),
+    Fault(
+        "filter: frozen arrays are updated",
+        "models/pieces.py",
+        "return {name: update for name, update in updates.items() if name not in self.frozen}",
+        "return {name: update for name, update in updates.items() if name not in self.local}",
+        ("models", "client", "federation/test_submodels.py"),
+    ),
+    # The schedule.
+    Fault(
+        "order: k of T takes a unit one round too early",
+        "federation/check_in.py",
+        "integers(rounds - index, len(owed))",
+        "integers(max(rounds - index - 1, 1), len(owed))",
+        ("federation/test_check_in.py",),
+    ),
+    Fault(
+        "denominator: a capped unit is expected as if it had no cap",
+        "federation/check_in.py",
+        "units * float(np.minimum(np.arange(rounds + 1), self.at_most) @ self._probabilities(rounds)) / rounds",
+        "units * float(np.arange(rounds + 1) @ self._probabilities(rounds)) / rounds",
+        ("federation/test_check_in.py",),
+    ),
+    Fault(
+        "order: spaced rounds are one too near",
+        "federation/check_in.py",
+        "later[index + before * (self.count - 1)]",
+        "later[index + before * max(self.count - 2, 0)]",
+        ("federation/test_check_in.py",),
+    ),
+    Fault(
+        "charge: batches are charged like Poisson sampling",
+        "federation/check_in.py",
+        "return accounting.Repeat(accounting.WithoutReplacement(one_round, self.size, self._units), rounds)",
+        "return accounting.Repeat(accounting.Poisson(one_round, self.size / self._units), rounds)",
+        ("federation/test_check_in.py", "accounting/test_batches.py"),
+    ),
+    # Noise.
+    Fault(
+        "noise: half of the deviation is added",
+        "noise.py",
+        "exact *= deviation\n",
+        "exact *= deviation / 2\n",
+        ("noise", "test_gaussian.py"),
+    ),
+    Fault(
+        "noise: all arrays of a round get the same numbers",
+        "noise.py",
+        'address = Address(seed, "noise", (round_, index, number))',
+        'address = Address(seed, "noise", (round_, 0, number))',
+        ("noise", "test_gaussian.py", "server"),
+    ),
+    Fault(
+        "noise: banded noise is not scaled by its norm",
+        "noise.py",
+        "deviations = {name: norm * deviation for name, deviation in deviation_of.items()}",
+        "deviations = {name: deviation for name, deviation in deviation_of.items()}",
+        ("noise",),
+    ),
+    Fault(
+        "sign: earlier noise is added instead of taken away",
+        "noise.py",
+        "whole[name] -= whole_left",
+        "whole[name] += whole_left",
+        ("noise",),
+    ),
+    Fault(
+        "noise: the clipping norm's change does not reach the noise",
+        "strategies/pipeline.py",
+        "deviation = [each * state.clip_scale * surplus for each in plan.noise_deviations]",
+        "deviation = [each * surplus for each in plan.noise_deviations]",
+        ("strategies", "noise/test_adaptive.py", "server"),
+    ),
+    Fault(
+        "noise: the same seed serves a second attempt at a round",
+        "strategies/pipeline.py",
+        "seed = plan.seed if plan.known_seed else rng.seed_from_system()\n        noise, (start, hidden)",
+        "seed = plan.seed\n        noise, (start, hidden)",
+        ("strategies", "server"),
+    ),
+    Fault(
+        "denominator: the sum is divided by those who reported",
+        "strategies/pipeline.py",
+        "denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}",
+        "denominators = {name: max(aggregate.reported, 1.0) for name, part in self.model.part_of.items()}",
+        ("strategies", "server"),
+    ),
+    Fault(
+        "noise: the adapted clip counts units without noise",
+        "federation/norms.py",
+        "if private and counts.noisy is None:",
+        "if private and counts.noisy is not None:",
+        ("federation/test_norms.py", "noise/test_adaptive.py"),
+    ),
+    # The sum on the server.
+    Fault(
+        "clip: a node may send one unit more than it was asked for",
+        "strategies/aggregation.py",
+        "if _add_sums(total.sums, answer.sums, units, order.extracted, asked):",
+        "if _add_sums(total.sums, answer.sums, units + 1, order.extracted, asked):",
+        ("strategies", "engines/test_deployment.py"),
+    ),
+    Fault(
+        "filter: a second answer of one node is added",
+        "strategies/aggregation.py",
+        "if node in total.nodes:\n",
+        "if node in total.nodes and reply.has_error():\n",
+        ("strategies",),
+    ),
+    Fault(
+        "order: a node may answer for units of another one",
+        "strategies/roster.py",
+        'allowed = members(claimed, ((0, self.units - 1),) if permit == "all" else permit)',
+        "allowed = members(claimed, ((0, self.units - 1),))",
+        ("strategies", "engines/test_deployment.py"),
+    ),
+    # Secure aggregation.
+    Fault(
+        "digest: the masks of two nodes do not depend on who they are",
+        "secure/member.py",
+        'purpose = b"pair mask " + min(own, other).to_bytes(4) + max(own, other).to_bytes(4)',
+        'purpose = b"pair mask "',
+        ("secure",),
+    ),
+    Fault(
+        "filter: a node gives both secrets of a node",
+        "secure/member.py",
+        'if self.answered not in (b"", survivors):',
+        'if self.answered not in (b"", survivors) and not self.answered:',
+        ("secure",),
+    ),
+    Fault(
+        "threshold: half of the nodes may sign",
+        "secure/protocol.py",
+        "return (self.nodes + self.colluding) // 2 + 1",
+        "return (self.nodes + self.colluding) // 2",
+        ("secure",),
+    ),
+    Fault(
+        "noise: the nodes share the noise as if all of them were honest",
+        "strategies/aggregation.py",
+        "return None if terms is None else (self.noisy_nodes or terms.nodes) / terms.honest - 1",
+        "return None if terms is None else (self.noisy_nodes or terms.nodes) / terms.nodes - 1",
+        ("secure", "strategies"),
+    ),
+    # Records of people.
+    Fault(
+        "filter: inputs beyond the range move the private means",
+        "data/transforms.py",
+        "place = np.nan_to_num((inputs - middle) / half, nan=0.0).clip(-1.0, 1.0)",
+        "place = np.nan_to_num((inputs - middle) / half, nan=0.0).clip(-2.0, 2.0)",
+        ("data/test_transforms.py", "data/test_hostile_records.py", "server/test_moments.py"),
+    ),
+    Fault(
+        "interval: an evaluation's interval is that of one sum",
+        "federation/evaluation.py",
+        "square, linear, constant = both**2 - 2 * room + drawn, -2 * part * both + 2 * room - drawn, part**2 - room",
+        "square, linear, constant = both**2 - room + drawn, -2 * part * both + room - drawn, part**2 - room / 2",
+        ("federation/test_evaluation.py",),
+    ),
+    # Cost.
+    Fault(
+        "charge: a share of the failure probability is not paid",
+        "accounting/sampling.py",
+        "spendable = delta - charge - direction.share(self.upper)",
+        "spendable = delta - direction.share(self.upper)",
+        ("accounting/test_sampling.py",),
+    ),
+    Fault(
+        "charge: the count of short updates costs a quarter",
+        "federation/norms.py",
+        "return (Gaussian(2 * self.noise_multiplier),)",
+        "return (Gaussian(4 * self.noise_multiplier),)",
+        ("federation/test_norms.py", "noise/test_adaptive.py"),
+    ),
+    Fault(
+        "charge: nodes with agreed terms do not pay for the evaluation",
+        "client/budget.py",
+        "return Compose((*evaluated, rounds)) if terms.evaluated_at_end else rounds",
+        "return rounds",
+        ("client/test_budget.py",),
+    ),
+    # Budgets of people.
+    Fault(
+        "filter: a person who is in a run twice pays for one unit",
+        "population/store.py",
+        "needed[(counts == charge.units) & (self.epsilons == charge.epsilon)] = charge.share",
+        "needed[(counts >= charge.units) & (self.epsilons == charge.epsilon)] = charge.share",
+        ("population",),
+    ),
+    Fault(
+        "filter: a use that is void is charged, and one that is charged is not",
+        "population/store.py",
+        'return self.state != "void"',
+        'return self.state in ("running", "settled")',
+        ("population",),
+    ),
+    Fault(
+        "digest: the use of a task does not depend on the task",
+        "client/policy.py",
+        "if task.terms != agreed.terms or task.digest != agreed.task:",
+        "if task.terms != agreed.terms:",
+        ("client/test_policy.py", "client/test_budget.py"),
+    ),
+    # Ledgers and files.
+    Fault(
+        "digest: the chain leaves out the rounds' cost",
+        "accounting/verify.py",
+        '_EXCLUDED = {*LAST, "releases", "head", "link"}',
+        '_EXCLUDED = {*LAST, "releases", "head", "link", "epsilon_upper"}',
+        ("accounting/test_verify.py", "runs"),
+    ),
+    Fault(
+        "filter: rounds.jsonl may say half of the ledger's cost",
+        "runs/verification.py",
+        "if record.epsilon_upper < entry.epsilon_upper * (1 - TOLERANCE):",
+        "if record.epsilon_upper < entry.epsilon_upper / 2:",
+        ("runs",),
+    ),
+    Fault(
+        "digest: a checkpoint of altered arrays is taken",
+        "runs/checkpoint.py",
+        "if header.arrays_sha256 != digest(arrays):",
+        "if len(header.arrays_sha256) != len(digest(arrays)):",
+        ("runs", "server"),
+    ),
+    # Merging.
+    Fault(
+        "filter: models that share their noise are combined",
+        "merging/weights.py",
+        "if first.shares_noise_with(second):",
+        "if first is second:",
+        ("merging",),
+    ),
+)
+
+
+def _copy(fault: Fault, top: Path) -> None:
+    for name in _COPIED:
+        shutil.copytree(PROJECT / name, top / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in PROJECT.iterdir():
+        if file.is_file():
+            shutil.copy(file, top / file.name)
+    fault.apply(top)
+
+
+def _tests_fail(top: Path, arguments: Sequence[str]) -> bool:
+    """Whether pytest finds the fault in a copy. RuntimeError: it did not run."""
+    environment = os.environ | {"PYTHONPATH": str(top), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
+    found = subprocess.run(command, cwd=top, env=environment, capture_output=True, text=True, timeout=_DEADLINE)
+    if found.returncode not in (0, 1):
+        raise RuntimeError(f"pytest ended with {found.returncode}: {found.stdout[-2000:]}{found.stderr[-2000:]}")
+    return found.returncode == 1
+
+
+def survives(fault: Fault) -> bool:
+    """Whether the tests of the fault's room pass in spite of it, and then the whole quick suite."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        top = Path(folder)
+        _copy(fault, top)
+        room = [f"tests/{name}" for name in fault.tests]
+        # The suite of the copy without the test that finds the fault by its text.
+        whole = ["tests", "-n", "2", "--dist", "loadfile", "--deselect", "tests/test_planted_faults.py"]
+        return not _tests_fail(top, room) and not _tests_fail(top, whole)
+
+
+def main(words: Sequence[str]) -> int:
+    """Plant the faults whose names begin with one of the words (all, without words); returns how many survived."""
+    chosen = [fault for fault in FAULTS if not words or fault.name.startswith(tuple(words))]
+    if "--list" in words:
+        print("\n".join(fault.name for fault in FAULTS))
+        return 0
+    survivors = []
+    for fault in chosen:
+        begin = time.monotonic()
+        if survives(fault):
+            survivors.append(fault.name)
+        said = "SURVIVED" if fault.name in survivors[-1:] else "found"
+        print(f"{said:8} {time.monotonic() - begin:5.0f} s  {fault.name}", flush=True)
+    print(f"{len(survivors)} of {len(chosen)} faults survived; at most {MOST_SURVIVORS} may")
+    return len(survivors)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]) > MOST_SURVIVORS)
