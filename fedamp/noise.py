@@ -465,10 +465,12 @@ def path_noise(coefficients: Sequence[float], response: Floats) -> float:
     denominator 1. ``coefficients``: c_1, c_2, ..; none: independent noise. ``response``: shape [rounds]: what one unit
     of a round's mean update has added to the model after 0, 1, .. further rounds.
     """
-    from scipy.signal import lfilter
-
     # |A C^-1| in Frobenius norm: both are Toeplitz, so each diagonal holds one number.
-    filtered = lfilter([1.0], [1.0, *coefficients], response)
+    filtered = response
+    if coefficients:
+        from scipy.signal import lfilter  # a slow import
+
+        filtered = lfilter([1.0], [1.0, *coefficients], response)
     rounds = len(response)
     return norm_of(coefficients) * math.sqrt(float(np.arange(rounds, 0, -1) @ filtered**2) / rounds)
 

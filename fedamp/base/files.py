@@ -57,6 +57,15 @@ def home() -> Path:
     return Path(chosen) if chosen else Path.home() / ".config" / "fedamp"
 
 
+def cache_folder() -> Path:
+    """This user's folder of what can be computed again: ``$FEDAMP_CACHE``, or ``~/.cache/fedamp`` (also for ``off``).
+
+    RuntimeError: a user without a home.
+    """
+    chosen = os.environ.get("FEDAMP_CACHE")
+    return Path(chosen) if chosen and chosen != "off" else Path.home() / ".cache" / "fedamp"
+
+
 @contextmanager
 def writing(file: Path) -> Iterator[None]:
     """Turn an OSError into UnwritableError, which names the file."""

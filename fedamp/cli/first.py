@@ -69,6 +69,7 @@ def check(
 ) -> None:
     """What is off in a scenario and its model, before it runs; from public numbers alone, except with --private."""
     from fedamp.accounting.verify import Check
+    from fedamp.federation.kept_answers import KEPT
     from fedamp.federation.losses import brings_code, look_for_files
     from fedamp.federation.plan import make_plan, privacy_units
     from fedamp.runs.verification import checks_json
@@ -76,7 +77,7 @@ def check(
     asked = load_scenario(scenario, overrides)
     look_for_files(asked)
     foreign = brings_code(asked) and not import_model
-    plan = make_plan(asked, privacy_units(asked))
+    plan = make_plan(asked, privacy_units(asked), answers=KEPT)
     plan.charge.check_budget()
     patiently(plan.charge.compute)
     from fedamp.server.preflight import preflight, refuse  # torch takes a while, and nothing above needs it

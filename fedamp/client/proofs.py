@@ -18,10 +18,9 @@ import numpy as np
 import torch
 
 from fedamp import rng
-from fedamp.base.files import lock, write_atomically
+from fedamp.base.files import cache_folder, lock, write_atomically
 from fedamp.base.reading import read_regular, read_typed
 from fedamp.client.task import ClientTask
-from fedamp.data.table import cache_folder
 from fedamp.engines import flower
 from fedamp.errors import UnwritableError
 from fedamp.federation.losses import LOSSES

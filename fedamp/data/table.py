@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.base.files import lock
+from fedamp.base.files import cache_folder, lock
 from fedamp.base.reading import regular
 from fedamp.data.form import CLASSIFICATION, Form, is_whole
 from fedamp.errors import DataError
@@ -285,11 +285,6 @@ def places_of(name: str) -> list[Path]:
 def folder_of(name: str) -> Path | None:
     """The first of these places that is a folder; None: it is not on this machine."""
     return next((place for place in places_of(name) if place.is_dir()), None)
-
-
-def cache_folder() -> Path:
-    """The cache of this user; RuntimeError: a user without a home."""
-    return Path(os.environ.get("FEDAMP_CACHE") or Path.home() / ".cache" / "fedamp")
 
 
 def kept(kind: str, name: str, write: Callable[[Path], None]) -> Path:

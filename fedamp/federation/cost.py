@@ -3,9 +3,11 @@
 import math
 from typing import Any
 
-from fedamp.accounting import Group, Mechanism, in_words
+from fedamp.accounting import Group, Mechanism
 from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.sampling import PRECISION
 from fedamp.federation.check_in import BalancedCheckIn, MinSeparation, PoissonCheckIn
+from fedamp.federation.kept_answers import ANEW, KEPT, Answers
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.reader import validate
@@ -25,7 +27,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         scenario: what would run.
         groups: compute the cost of groups even if that takes seconds; otherwise ``groups`` is null in that case.
     """
-    plan = make_plan(scenario, privacy_units(scenario))
+    plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
     charge = plan.charge
     charge.check_budget()
     every = math.ceil(scenario.rounds / ROUNDS_LISTED)
@@ -49,7 +51,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "epsilon_server": charge.server_epsilon and charge.server_epsilon.to_json(),
         "protection": plan.protection,
         "epsilon_nodes": charge.nodes_epsilon and charge.nodes_epsilon.to_json(),
-        "risk": risk(charge.mechanism, scenario.privacy.unit, scenario.privacy.group_size),
+        "risk": risk(charge.mechanism, scenario.privacy.unit, scenario.privacy.group_size, plan.answers),
         "poisson_epsilon": _by_poisson(plan),
         "budget": scenario.privacy.epsilon,
         "rounds": scenario.rounds,
@@ -66,18 +68,18 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
     }
 
 
-def risk(mechanism: Mechanism, unit: str, group_size: int) -> dict[str, Any]:
+def risk(mechanism: Mechanism, unit: str, group_size: int, answers: Answers = ANEW) -> dict[str, Any]:
     """The success of the best membership test: a bracket of its true positive rate, and an interpretation."""
-    lower, upper = mechanism.trade_off().true_positive_rate(FALSE_POSITIVE_RATE)
     whom = (
         {"client": "you", "sample": "a record of yours"}[unit]
         if group_size == 1
         else f"a group of {group_size} {unit}s"
     )
+    lower, upper, words = answers.membership_risk(mechanism, FALSE_POSITIVE_RATE, whom)
     return {
         "false_positive_rate": FALSE_POSITIVE_RATE,
-        "true_positive_rate": {"lower": float(lower), "upper": float(upper)},
-        "in_words": in_words(mechanism, FALSE_POSITIVE_RATE, whom),
+        "true_positive_rate": {"lower": lower, "upper": upper},
+        "in_words": words,
     }
 
 
@@ -92,7 +94,7 @@ def calibration(scenario: Scenario, epsilon: float) -> dict[str, Any]:
     budget = {"epsilon": epsilon, "noise_multiplier": "auto"}
     raw = scenario.model_dump(mode="json")
     scenario = validate(raw | {"privacy": raw["privacy"] | budget}, f"scenario {scenario.name} with this budget")
-    plan = make_plan(scenario, privacy_units(scenario))
+    plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
     return {
         "scenario": scenario.name,
         "known_seed": scenario.known_seed,
@@ -126,7 +128,7 @@ def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
     check_in = PoissonCheckIn(scheme="poisson", rate=plan.expected_cohort / plan.units)
     privacy = asked.privacy.model_copy(update={"noise_multiplier": plan.noise_multiplier, "noise": IndependentNoise()})
     return make_plan(
-        asked.model_copy(update={"check_in": check_in, "privacy": privacy}), plan.units
+        asked.model_copy(update={"check_in": check_in, "privacy": privacy}), plan.units, answers=KEPT
     ).charge.planned_epsilon.to_json()
 
 
@@ -148,7 +150,8 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
             }
         )
         update = {"check_in": BalancedCheckIn.model_validate(independent), "privacy": privacy}
-        over = plan.noise_per_clip / make_plan(plan.scenario.model_copy(update=update), plan.units).noise_per_clip
+        balanced = make_plan(plan.scenario.model_copy(update=update), plan.units, answers=KEPT)
+        over = plan.noise_per_clip / balanced.noise_per_clip
     return {"rms": plan.path_noise, "over_independent": over}
 
 
@@ -161,7 +164,7 @@ def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
         return None
     delta = delta_left(plan.scenario.privacy.delta)
     return [
-        {"size": size, "epsilon_upper": _finite(mechanism.epsilon(delta).upper)}
+        {"size": size, "epsilon_upper": _finite(plan.answers.epsilon(mechanism, delta, PRECISION).upper)}
         for size, mechanism in mechanisms.items()
     ]
 

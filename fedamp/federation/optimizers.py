@@ -6,6 +6,7 @@ A further optimiser is one class here and its name in ``OPTIMIZERS``.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -149,9 +150,8 @@ class Averaged(ServerOptimizer):
         return self.optimizer.init(parameters) | {AVERAGE: parameters}
 
     def response(self, rounds: int) -> Doubles:
-        from scipy.signal import lfilter  # only here: the import takes long
-
-        return np.asarray(lfilter([1 - self.decay], [1.0, -self.decay], self.optimizer.response(rounds)))
+        steps = ((1 - self.decay) * self.optimizer.response(rounds)).tolist()
+        return np.array(list(accumulate(steps, lambda average, step: self.decay * average + step)))
 
     def responses(self, rounds: int) -> tuple[Doubles, ...]:
         return (*self.optimizer.responses(rounds), self.response(rounds))

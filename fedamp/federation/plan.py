@@ -24,7 +24,6 @@ from fedamp.accounting import (
     NotPrivate,
     Repeat,
     calibrate,
-    epsilon_over_rounds,
     group,
 )
 from fedamp.accounting.arithmetic import delta_left
@@ -35,6 +34,7 @@ from fedamp.base.numbers import at_most
 from fedamp.base.section import Steps, lengths
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import Attendance, CheckIn
+from fedamp.federation.kept_answers import ANEW, Answers
 from fedamp.federation.mixing import Mixing
 from fedamp.federation.noise import BufferedNoise
 from fedamp.federation.norms import ClippingRule, clipping_of
@@ -74,12 +74,14 @@ class Plan:
         seed: of all draws of the server.
         known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise. A secret
             seed decides who takes part when, and with which submodel; noise is drawn anew for every attempt at a round.
+        answers: what the accountant is asked through; one that keeps answers serves no verification.
     """
 
     scenario: Scenario
     units: int
     seed: int
     known_seed: bool = True
+    answers: Answers = ANEW
 
     @cached_property
     def full_size(self) -> "Plan":
@@ -269,7 +271,7 @@ class Plan:
         assert privacy.epsilon is not None, "validated with the scenario"
         try:
             build = partial(self.charge.at, group_size=privacy.group_size)
-            return calibrate(build, privacy.epsilon, delta_left(privacy.delta), precision=privacy.precision)
+            return self.answers.noise_multiplier(build, privacy.epsilon, delta_left(privacy.delta), privacy.precision)
         except ValueError as error:
             raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
 
@@ -503,7 +505,7 @@ class Charge:
             return self.unamplified_epsilon_by_round
         ahead = ahead_of_rounds(self.mechanism, len(self._beside))
         rounds, precision = range(1 + ahead, self._rounds + ahead + 1), self.plan.scenario.privacy.precision
-        return epsilon_over_rounds(self.mechanism, self._delta, rounds, precision)
+        return self.plan.answers.over_rounds(self.mechanism, self._delta, rounds, precision)
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
@@ -517,7 +519,8 @@ class Charge:
         known = self._unamplified(self._rounds, noise)
         most = [self.plan.check_in.most_check_ins(round_, self._rounds) for round_ in range(1, self._rounds + 1)]
         ahead = ahead_of_rounds(known, len(self._beside))
-        spent = epsilon_over_rounds(known, self._delta, range(1 + ahead, most[-1] + ahead + 1))
+        rounds = range(1 + ahead, most[-1] + ahead + 1)
+        spent = self.plan.answers.over_rounds(known, self._delta, rounds)
         return np.asarray(spent[np.array(most) - 1])
 
     @cached_property
@@ -592,7 +595,7 @@ class Charge:
         return Bounds(min(bounds.lower, upper), upper, bounds.origin if upper == bounds.upper else Method.CURVE.of())
 
     def _epsilon(self, mechanism: Mechanism) -> Bounds:
-        return mechanism.epsilon(self._delta, precision=self.plan.scenario.privacy.precision)
+        return self.plan.answers.epsilon(mechanism, self._delta, self.plan.scenario.privacy.precision)
 
     @property
     def _delta(self) -> float:
@@ -632,15 +635,20 @@ def privacy_units(scenario: Scenario) -> int:
     return scenario.data.count_records(Path()) if by_record else scenario.data.count_clients(Path())
 
 
-def make_plan(scenario: Scenario, units: int, seed: int | None = None) -> Plan:
-    """The plan of a scenario for a number of privacy units, with the scenario's seed or a secret one. ScenarioError:
-    the expected cohort is below one unit, or delta is too small.
+def make_plan(scenario: Scenario, units: int, seed: int | None = None, answers: Answers = ANEW) -> Plan:
+    """The plan of a scenario for a number of privacy units, with the scenario's seed or a secret one.
+
+    Args:
+        answers: what the accountant is asked through; ``KEPT`` where an answer of an earlier process may serve.
+
+    Raises:
+        ScenarioError: the expected cohort is below one unit, or delta is too small.
     """
     try:
         delta_left(scenario.privacy.delta)
     except ValueError as error:
         raise ScenarioError(f"privacy.{error}") from None
-    plan = Plan(scenario, units, scenario.seed if seed is None else seed, seed is None)
+    plan = Plan(scenario, units, scenario.seed if seed is None else seed, seed is None, answers)
     try:
         scenario.check_in.check_units(units)
     except ValueError as error:

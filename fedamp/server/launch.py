@@ -22,6 +22,7 @@ from fedamp.errors import (
     one_line,
     tell,
 )
+from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import is_given
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
@@ -71,7 +72,7 @@ def rounds(
     if scenario.federation.quorum is None and scenario.faults is None:  # every simulated unit reports
         scenario = scenario.model_copy(update={"federation": scenario.federation.model_copy(update={"quorum": 1.0})})
     # Errors that can be found without torch are found before a folder is made.
-    plan = make_plan(scenario, privacy_units(scenario))
+    plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
     plan.charge.check_budget()
     from fedamp.runs.folder import opened
     from fedamp.server.trackers import trackers_of

@@ -28,6 +28,7 @@ from fedamp.data import PaddedRecords
 from fedamp.data.dataset import TO_TEST
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line
+from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.local_training import DEPLOYED_RECORDS
 from fedamp.federation.plan import DUMMY_WORK, PROTECTIONS, Plan, Protection, make_plan, weakness
 from fedamp.models.custom import is_import_path
@@ -241,7 +242,9 @@ def _in_numbers(plan: Plan, prepared: RunInputs, sizes: Mapping[str, int]) -> It
         changes = {"check_in": check_in, "privacy": plan.scenario.privacy.model_copy(update=privacy)}
         if perf_counter() - began < _PATIENCE:
             with fails_alone("advice"):
-                signal = signal_to_noise(make_plan(plan.scenario.model_copy(update=changes), plan.units), sizes)
+                signal = signal_to_noise(
+                    make_plan(plan.scenario.model_copy(update=changes), plan.units, answers=KEPT), sizes
+                )
                 key = "k" if hasattr(check_in, "k") else "rate"
                 found.append(f"{signal:,.3g} with check_in.{key} {getattr(check_in, key):g}")
     if found:

@@ -25,6 +25,7 @@ from fedamp.data.transforms import Standardise
 from fedamp.engines.simulation import Demand
 from fedamp.errors import ScenarioError, fails_alone
 from fedamp.federation.check_in import AllCheckIn
+from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
@@ -179,7 +180,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
     """
     count = privacy_units(scenario)
     if planned is None or planned.units != count:  # the data may have changed since
-        planned = make_plan(scenario, count)
+        planned = make_plan(scenario, count, answers=KEPT)
     plan = planned if seed is None else planned.with_seed(seed)
     # Partition, initial model and cut are public: a deployment's nodes may derive them from the scenario, too.
     data_seed, model_seed, split_seed = (rng.public_seed(scenario.seed, use) for use in ("data", "model", "split"))

@@ -21,6 +21,7 @@ from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError
 from fedamp.federation.check_in import log_mean
+from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -117,7 +118,7 @@ def subject_of(scenario: Scenario, rounds: int) -> Subject:
     Raises:
         ScenarioError: a scenario without noise: it has no claim to test.
     """
-    full = make_plan(scenario, privacy_units(scenario))
+    full = make_plan(scenario, privacy_units(scenario), answers=KEPT)
     if not full.is_private:
         raise ScenarioError(
             "privacy.noise_multiplier is 0: nothing is claimed, so nothing can be audited; expected: > 0"

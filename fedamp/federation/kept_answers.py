@@ -1,0 +1,145 @@
+"""Answers of the accountant that this user has asked for before, in a folder of the cache.
+
+An answer is kept under a digest of its question: the mechanism, the numbers asked about, and the versions of fedamp's
+accountant and of the libraries that compute. It is a convenience, never a proof. A plan uses it only where it was asked
+to: verification, totals, prices to people and certificates compute everything anew. A file that is damaged, or altered
+without a new digest, is ignored. ``FEDAMP_CACHE=off`` keeps nothing.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp import accounting
+from fedamp.accounting import Bounds, Mechanism, in_words
+from fedamp.accounting.bounds import Method, Origin
+from fedamp.accounting.sampling import PRECISION
+from fedamp.accounting.search import calibrate, epsilon_over_rounds
+from fedamp.base.files import cache_folder, write_atomically
+from fedamp.base.reading import read_regular
+
+_MOST_FILES, _FEWER = 2000, 1500  # in the folder; beyond the first number the oldest ones go, down to the second
+_LARGEST = 1 << 20  # bytes of an answer; the curve of a longer run is computed each time
+_FOLDER = "answers"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The accountant's answers to a plan's questions.
+
+    Attributes:
+        keep: whether answers of earlier processes count, and new ones are kept for later ones.
+    """
+
+    keep: bool = False
+
+    def epsilon(self, mechanism: Mechanism, delta: float, precision: float) -> Bounds:
+        """``mechanism.epsilon(delta, precision=precision)``."""
+        question = ["epsilon", mechanism.to_json(), delta, precision]
+        return _bounds(self._kept(question, lambda: _told(mechanism.epsilon(delta, precision=precision))))
+
+    def over_rounds(
+        self, mechanism: Mechanism, delta: float, rounds: range, precision: float = PRECISION
+    ) -> NDArray[np.float64]:
+        """:func:`fedamp.accounting.search.epsilon_over_rounds`, shape (len(rounds),)."""
+        question = ["over rounds", mechanism.to_json(), delta, [rounds.start, rounds.stop, rounds.step], precision]
+        found = self._kept(question, lambda: epsilon_over_rounds(mechanism, delta, rounds, precision).tolist())
+        return np.array(found, np.float64)
+
+    def noise_multiplier(
+        self, build: Callable[[float], Mechanism], budget: float, delta: float, precision: float
+    ) -> float:
+        """:func:`fedamp.accounting.search.calibrate`; ValueError as there.
+
+        A function has no digest: ``build`` is known by two of its mechanisms. So a noise multiplier that was kept
+        counts only if the mechanism with this noise keeps the budget, which is another question.
+        """
+        question = ["calibrate", build(1.0).to_json(), build(2.0).to_json(), budget, delta, precision]
+
+        def compute() -> float:
+            return calibrate(build, budget, delta, precision=precision)
+
+        found = float(self._kept(question, compute))
+        kept = self.epsilon(build(found), delta, precision).upper <= budget if self.keep else True
+        return found if kept else compute()
+
+    def membership_risk(self, mechanism: Mechanism, rate: float, whom: str) -> tuple[float, float, str]:
+        """The true positive rate of the best membership test at a false positive ``rate``: both ends, and in words."""
+
+        def compute() -> list[Any]:
+            lower, upper = mechanism.trade_off().true_positive_rate(rate)
+            return [float(lower), float(upper), in_words(mechanism, rate, whom)]
+
+        lower, upper, words = self._kept(["risk", mechanism.to_json(), rate, whom], compute)
+        return lower, upper, words
+
+    def _kept(self, question: Sequence[Any], compute: Callable[[], Any]) -> Any:
+        """The answer to a question, as JSON: the one that was kept, or a computed one, which is kept from then on."""
+        if not self.keep or os.environ.get("FEDAMP_CACHE") == "off":
+            return compute()
+        asked = json.dumps([_versions(), *question])
+        name = f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
+        with suppress(OSError, RuntimeError, ValueError, LookupError, TypeError):  # a damaged file is no answer
+            found = json.loads(read_regular(cache_folder() / _FOLDER / name, _LARGEST, links=False, owned=True))
+            if found["question"] == asked and found["digest"] == _digest(asked, found["answer"]):
+                return found["answer"]
+        answer = compute()
+        with suppress(Exception):  # no place, no permission, a full disk: the answer is the same
+            text = json.dumps({"question": asked, "answer": answer, "digest": _digest(asked, answer)}).encode()
+            if len(text) <= _LARGEST:
+                folder = cache_folder() / _FOLDER
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_atomically(folder / name, text, durable=False, mode=0o600)
+                _forget_the_oldest(folder)
+        return answer
+
+
+ANEW, KEPT = Answers(), Answers(keep=True)
+
+
+def _digest(asked: str, answer: Any) -> str:
+    return hashlib.sha256(json.dumps([asked, answer]).encode()).hexdigest()
+
+
+def _forget_the_oldest(folder: Path) -> None:
+    files = list(folder.glob("*.json"))
+    if len(files) > _MOST_FILES:
+        for file in sorted(files, key=lambda file: file.stat().st_mtime)[: len(files) - _FEWER]:
+            file.unlink(missing_ok=True)
+
+
+@cache
+def _versions() -> list[str]:
+    """What an answer depends on besides its question: the code of the accountant, and the libraries that compute."""
+    code, top = hashlib.sha256(), Path(accounting.__file__).parent
+    for file in sorted(top.glob("*.py")):
+        code.update(file.name.encode() + file.read_bytes())
+    return [code.hexdigest(), *(metadata.version(name) for name in ("numpy", "scipy", "numba"))]
+
+
+def _told(bounds: Bounds) -> dict[str, Any]:
+    return {"lower": bounds.lower, "upper": bounds.upper, "origin": _of_origin(bounds.origin)}
+
+
+def _of_origin(origin: Origin) -> dict[str, Any]:
+    facts = [_of_origin(each) if isinstance(each, Origin) else each for each in origin.facts]
+    return {"method": origin.method.name, "facts": facts, "unmixed": origin.unmixed}
+
+
+def _bounds(told: dict[str, Any]) -> Bounds:
+    return Bounds(told["lower"], told["upper"], _origin(told["origin"]))
+
+
+def _origin(told: dict[str, Any]) -> Origin:
+    facts = tuple(_origin(each) if isinstance(each, dict) else each for each in told["facts"])
+    return Origin(Method[told["method"]], facts, told["unmixed"])

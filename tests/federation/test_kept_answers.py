@@ -1,0 +1,170 @@
+"""Kept answers: the same numbers again, never from a damaged file, and never where something is to be proved."""
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+import fedamp
+from fedamp.accounting import Allocation, Compose, Gaussian
+from fedamp.accounting.sampling import PRECISION
+from fedamp.federation import kept_answers
+from fedamp.federation.cost import privacy_cost
+from fedamp.federation.kept_answers import ANEW, KEPT
+
+PLAIN = Gaussian(2.0)
+TINY = {
+    "name": "tiny",
+    "data": {"name": "synthetic", "clients": 20, "records_per_client": 2},
+    "model": {"name": "logistic"},
+    "rounds": 3,
+    "check_in": {"scheme": "balanced", "k": 1},
+    "privacy": {"clip": 1.0, "epsilon": 3.0, "delta": 1e-5},
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path))
+    return tmp_path / "answers"
+
+
+def asked():
+    return KEPT.epsilon(PLAIN, 1e-5, PRECISION)
+
+
+def refuse(*_, **__):
+    raise AssertionError("the accountant was asked")
+
+
+def test_an_answer_is_computed_once_and_is_the_same_to_the_bit(folder, monkeypatch):
+    of_the_whole = Compose((Gaussian(3.0), Allocation(Gaussian(1.5), 2, 5)))
+    first = [asked(), KEPT.epsilon(of_the_whole, 1e-6, PRECISION), KEPT.over_rounds(PLAIN, 1e-5, range(1, 2))]
+    risk = KEPT.membership_risk(PLAIN, 0.01, "you")
+    noise = KEPT.noise_multiplier(Gaussian, 1.0, 1e-5, PRECISION)
+    monkeypatch.setattr(Gaussian, "epsilon", refuse)
+    monkeypatch.setattr(Compose, "epsilon", refuse)
+    for name in ("calibrate", "epsilon_over_rounds", "in_words"):
+        monkeypatch.setattr(kept_answers, name, refuse)
+    again = [asked(), KEPT.epsilon(of_the_whole, 1e-6, PRECISION), KEPT.over_rounds(PLAIN, 1e-5, range(1, 2))]
+    assert again == first  # a bracket has its method, too
+    assert again[1].method == first[1].method
+    assert KEPT.membership_risk(PLAIN, 0.01, "you") == risk
+    assert KEPT.noise_multiplier(Gaussian, 1.0, 1e-5, PRECISION) == noise
+
+
+def test_without_being_asked_nothing_is_kept_or_read(folder):
+    ANEW.epsilon(PLAIN, 1e-5, PRECISION)
+    assert not folder.exists()
+
+
+def test_off_keeps_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAMP_CACHE", "off")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked()
+    assert not list(tmp_path.rglob("*.json"))
+    assert not Path("off").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:-20],
+        lambda text: "",
+        lambda text: "[" * 100_000,
+        lambda text: "[]",
+        lambda text: json.dumps(json.loads(text) | {"answer": {"lower": 0.0, "upper": 0.0, "origin": None}}),
+        lambda text: json.dumps(json.loads(text) | {"question": "another"}),
+        lambda text: json.dumps({"question": 1}),
+    ],
+)
+def test_a_damaged_or_altered_answer_is_computed_again(folder, damage):
+    found = asked()
+    (file,) = folder.iterdir()
+    file.write_text(damage(file.read_text()))
+    assert asked() == found
+    assert asked() == found  # and was kept again
+    assert json.loads(file.read_text())["answer"]["upper"] == found.upper
+
+
+def test_a_pipe_or_a_link_in_place_of_an_answer_is_ignored(folder):
+    found = asked()
+    (file,) = folder.iterdir()
+    for put in (lambda: os.mkfifo(file), lambda: file.symlink_to("/dev/zero")):
+        file.unlink()
+        put()
+        assert asked() == found
+
+
+def test_other_code_or_libraries_get_other_answers(folder, monkeypatch):
+    asked()
+    monkeypatch.setattr(kept_answers, "_versions", lambda: ["another version"])
+    asked()
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_noise_multiplier_that_does_not_keep_the_budget_is_not_taken(folder):
+    noise = KEPT.noise_multiplier(Gaussian, 1.0, 1e-5, PRECISION)
+    file = next(file for file in folder.iterdir() if '\\"calibrate\\"' in file.read_text())
+    told = json.loads(file.read_text())
+    told["answer"] = noise / 2
+    told["digest"] = kept_answers._digest(told["question"], told["answer"])
+    file.write_text(json.dumps(told))
+    assert KEPT.noise_multiplier(Gaussian, 1.0, 1e-5, PRECISION) == noise
+
+
+def test_the_folder_stays_small(folder, monkeypatch):
+    monkeypatch.setattr(kept_answers, "_MOST_FILES", 5)
+    monkeypatch.setattr(kept_answers, "_FEWER", 3)
+    for number in range(9):
+        KEPT.epsilon(Gaussian(2.0 + number), 1e-5, PRECISION)
+    assert len(list(folder.iterdir())) <= 5
+
+
+def test_a_place_that_cannot_be_written_changes_no_answer(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "file"))
+    assert asked() == ANEW.epsilon(PLAIN, 1e-5, PRECISION)
+
+
+def ask_many(folder):
+    os.environ["FEDAMP_CACHE"] = folder
+    return [KEPT.epsilon(Gaussian(1.0 + number % 4), 1e-5, PRECISION) for number in range(40)]
+
+
+def test_many_processes_share_the_folder(folder):
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        first, *others = pool.map(ask_many, [str(folder.parent)] * 3)
+    assert others == [first, first]
+    assert len(list(folder.iterdir())) == 4
+
+
+def test_the_price_of_a_scenario_is_the_same_anew(folder):
+    scenario = fedamp.load(TINY)
+    first = privacy_cost(scenario)
+    assert folder.exists()
+    assert privacy_cost(scenario) == first
+    for file in folder.iterdir():
+        file.unlink()
+    assert privacy_cost(scenario) == first
+
+
+def test_a_verification_believes_no_kept_answer(folder, tmp_path):
+    """Whoever writes into the cache lowers what a run says of itself, and not what its verification finds."""
+    run = fedamp.run(TINY, out=tmp_path / "honest", engine={"kind": "serial"})
+    for file in folder.iterdir():
+        told = json.loads(file.read_text())
+        if isinstance(told["answer"], list) and '\\"over rounds\\"' in file.read_text():
+            told["answer"] = [each / 2 for each in told["answer"]]
+        elif isinstance(told["answer"], dict):
+            told["answer"] |= {"lower": 0.0, "upper": told["answer"]["upper"] / 2}
+        told["digest"] = kept_answers._digest(told["question"], told["answer"])
+        file.write_text(json.dumps(told))
+    forged = fedamp.run(TINY, out=tmp_path / "forged", engine={"kind": "serial"})
+    assert forged.summary.epsilon.upper < 0.6 * run.summary.epsilon.upper
+    from fedamp.runs.verification import verify_ledger
+
+    assert {check.verdict for check in verify_ledger(tmp_path / "honest")} == {"pass"}
+    assert "fail" in {check.verdict for check in verify_ledger(tmp_path / "forged")}
