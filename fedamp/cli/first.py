@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedamp.federation.scenario import Scenario
+    from fedamp.data.dataset import Dataset
     from fedamp.report import tables
 else:
     tables = Later("fedamp.report.tables")  # the plan and the accountant come with it
@@ -70,7 +70,7 @@ def check(
     """What is off in a scenario and its model, before it runs; from public numbers alone, except with --private."""
     from fedamp.accounting.verify import Check
     from fedamp.federation.kept_answers import KEPT
-    from fedamp.federation.losses import brings_code, look_for_files
+    from fedamp.federation.losses import brings_code, look_for_files, records_of, shown_records
     from fedamp.federation.plan import make_plan, privacy_units
     from fedamp.runs.verification import checks_json
 
@@ -83,7 +83,7 @@ def check(
     from fedamp.server.preflight import preflight, refuse  # torch takes a while, and nothing above needs it
     from fedamp.server.setup import prepare
 
-    counted = _sizes(asked) if private else None
+    counted = _sizes((records_of if import_model else shown_records)(asked)) if private else None
     sizes = None if counted is None or counted[1].all() else counted[0][~counted[1]]
     prepared = None if foreign else prepare(asked, planned=plan)
     checks = preflight(plan, prepared, thorough=True, sizes=sizes)
@@ -102,13 +102,10 @@ def check(
     judge(checks)
 
 
-def _sizes(asked: "Scenario") -> "tuple[NDArray[np.int64], NDArray[np.bool_], str]":
+def _sizes(dataset: "Dataset") -> "tuple[NDArray[np.int64], NDArray[np.bool_], str]":
     """Number of records of each client that is here, which of them cannot train, and why."""
     import numpy as np
 
-    from fedamp.federation.losses import records_of
-
-    dataset = records_of(asked)
     here = np.arange(dataset.num_clients) if dataset.hosted is None else dataset.hosted
     wrong = dataset.cannot_train(here)
     return dataset.sizes(here), wrong, dataset.why_all(here[wrong])

@@ -413,7 +413,8 @@ class Encode(Transform):
         with needs_extras():
             from transformers import AutoModel
         place = regular_inside(self._file("config.json").parent)
-        encoder = AutoModel.from_pretrained(place, local_files_only=True).eval()
+        code = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}  # none of the folder's
+        encoder = AutoModel.from_pretrained(place, **code).eval()
         words = encoder.config.vocab_size
 
         def encoded(inputs: Floats) -> Floats:

@@ -345,6 +345,13 @@ def form_of(client: LocalTraining, model: Model) -> Form:
     return Form(loss_of(client, model).labels, model.vocabulary, client.max_records)
 
 
+def shown_records(scenario: "Scenario") -> Dataset:
+    """:func:`records_of`, to show them or count them, without running code: ModelError for a custom loss."""
+    if (loss := scenario.client.loss) not in LOSSES and not loss.startswith(given.PREFIX):
+        raise ModelError(f"client.loss {loss} is code, which a run and fedamp check --import run: no records are shown")
+    return records_of(scenario)
+
+
 def records_of(scenario: "Scenario", data: DataSection | None = None) -> Dataset:
     """A scenario's data set, or that of another ``data`` section in its place; DataError: it cannot be read."""
     form = form_of(scenario.client, scenario.model)

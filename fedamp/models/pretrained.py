@@ -30,6 +30,9 @@ _FACTORS = "factors.safetensors"  # of adapters, in the folder of ``model.initia
 Factors = Literal["both", "frozen", "middle"]  # what is trained of an adapter B A
 
 
+_NAME_CODE = {"attn_implementation", "experts_implementation", "megatron_config", "quantization_config"}  # of options
+
+
 def matches(name: str, pattern: str) -> bool:
     """Whether a pattern, such as ``lora_*`` or ``head``, is a dotted name, or some of its parts in a row."""
     parts = name.split(".")
@@ -331,6 +334,8 @@ def from_transformers(config: Model, num_classes: int) -> nn.Module:
     options, head = dict(config.options), None
     lora, pad, pool = (options.pop(name, None) for name in ("lora", "pad", "pool"))
     factors = options.pop("factors", "both")
+    if code := _NAME_CODE & {*options, *(lora if isinstance(lora, dict) else ())}:
+        raise ModelError(f"model.options: {min(code)} may name code, which is not run; expected: it is left out")
     try:
         with warnings.catch_warnings(), _silent():
             warnings.simplefilter("ignore")  # of one library about another

@@ -30,15 +30,15 @@ class Scenario(scenario.Scenario):
     def plot_partition(self, clients: int = 30) -> "Figure":
         """Records of every label that the first clients hold; it says so where they are private.
 
-        InputError: the records are not there.
+        InputError: the records are not there, or only the code of a custom loss knows what their labels are.
         """
-        from fedamp.federation.losses import records_of
+        from fedamp.federation.losses import shown_records
 
         with needs_extras():
             from fedamp.report.pictures import partition_picture
 
         is_public = self.data.name in PUBLIC and not getattr(self.data, "path", None)
-        return partition_picture(records_of(self).label_counts(clients), self.name, is_public)
+        return partition_picture(shown_records(self).label_counts(clients), self.name, is_public)
 
 
 def public(asked: scenario.Scenario, plan: "Plan") -> dict[str, Any]:

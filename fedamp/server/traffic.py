@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedamp.base.numbers import amount_of_bytes
+from fedamp.federation.losses import brings_code
 from fedamp.federation.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -13,10 +14,12 @@ if TYPE_CHECKING:
 def traffic(scenario: Scenario) -> dict[str, Any] | None:
     """:func:`traffic_of` a scenario; None without ``federation.hosts``.
 
-    None also for a custom app, whose model is not known here, and for secure aggregation, which adds exchanges. The
-    data folder must hold what the server needs.
+    None also for a custom app or model, whose code is not run here, and for secure aggregation, which adds exchanges.
+    The data folder must hold what the server needs.
     """
     if not scenario.federation.hosted or scenario.data.name == "external" or scenario.aggregation.scheme == "secure":
+        return None
+    if brings_code(scenario):
         return None
     from fedamp.server.setup import prepare
 
