@@ -9,19 +9,24 @@ from typing import get_args, get_type_hints
 
 from fedamp.accounting.interop import check_file
 from fedamp.accounting.verify import UNCHECKED, Check, Claims, verify_bundle, worst
+from fedamp.base.text import printable
+
+STATUS = {"pass": 0, "caution": 0, "fail": 1, "unknown": 2}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """A line for each check; exit status 1 if one fails, 2 if the question makes no sense."""
+    """A line for each check; exit status 1 if one fails, else 2 if something was not understood, as a file, a call in
+    it, or the question.
+    """
     asked = sys.argv[1:] if arguments is None else list(arguments)
     try:
         checks = _claims(asked[1:]) if asked[:1] == ["check"] else _bundle(asked)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(error)}", file=sys.stderr)
         sys.exit(2)
     for check in checks:
-        print(f"{check.verdict:8}{check.name}: {check.found}")
-    sys.exit(worst(checks) == "fail")
+        print(f"{check.verdict:8}{printable(f'{check.name}: {check.found}')}")
+    sys.exit(STATUS[worst(checks)])
 
 
 def _bundle(asked: Sequence[str]) -> list[Check]:
@@ -41,7 +46,8 @@ def _claims(asked: Sequence[str]) -> list[Check]:
     parser = argparse.ArgumentParser(
         prog="fedamp-accounting check",
         description="What epsilon the numbers of somebody's code are worth, and which of them contradict each other. "
-        "A file of Flower, NVFlare, Opacus, pfl or jax_privacy may come first; what it lacks are options.",
+        "A file of Flower, NVFlare, Opacus, opake, pfl or jax_privacy may come first; what it lacks are options. "
+        "Exit status: 0 nothing is wrong, 1 something is, 2 not understood.",
         epilog=Claims.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

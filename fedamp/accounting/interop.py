@@ -7,27 +7,31 @@ ways. Its ``RdpAccountant`` takes it relative to the change (twice a contributio
 contribution, so that ``GaussianDpEvent(1.0)`` costs 4.73 at delta 1e-5 by the one and 10.0 by the other. There the
 accountant has to be named.
 
-*Files* of Flower, NVFlare, Opacus, pfl and jax_privacy. None is executed: Python is read as a syntax tree, a job of
-NVFlare as JSON, a ``pyproject.toml`` with the Python files below it. Calls are recognised by name (:data:`TOOLS`),
+*Files* of Flower, NVFlare, Opacus, opake, pfl and jax_privacy. None is executed: Python is read as a syntax tree, a job
+of NVFlare as JSON, a ``pyproject.toml`` with the Python files below it. Calls are recognised by name (:data:`TOOLS`),
 their numbers where they are literals, names that are assigned once, arithmetic of these, or keys of Flower's
-``run_config``.
+``run_config``. A file may be hostile: its size, its depth, its numbers and the work for them are limited.
 """
 
 import ast
 import json
 import math
+import os
+import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
-from operator import add, mul, neg, pow, sub, truediv
+from operator import add, mul, neg, sub, truediv
 from pathlib import Path
 from typing import Any, Literal
+from warnings import catch_warnings
 
 from fedamp.accounting import checks, events
 from fedamp.accounting.theorems import epsilon_of_losses, substituted
-from fedamp.accounting.verify import Check, Claims
+from fedamp.accounting.verify import Check, Claims, each_key_once
+from fedamp.base.reading import read_regular
 
 METHOD = "fedamp"  # the name by which other tools know the accountant
 
@@ -380,13 +384,20 @@ class FlowerAccountant:
 
 Numbers = dict[str, Any]  # by the name of a parameter; ``PRIVATE`` and ``UNKNOWN`` stand for what is no number
 PRIVATE, UNKNOWN = "the size of a private batch", "not a number in the file"
-_ARITHMETIC = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv, ast.Pow: pow}
-_MOST_FILES = 200
+_ARITHMETIC = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv, ast.Pow: math.pow}
+_LARGEST = 2**53 - 1  # whole number that is read: up to here floating point computes without rounding
+_LISTS, _TEXTS = {"max_grad_norm", "strategy"}, {"relation", "loss_reduction"}  # parameters that are no single number
+_REORDERS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # a person sees other numbers than a program
+
+# What a file of others may cost: a megabyte of text becomes half a gigabyte of syntax tree.
+_MOST_BYTES, _MOST_FILES, _MOST_FOLDERS = 1 << 18, 100, 1000  # of each file, and of a project
+_MOST_CALLS, _MOST_STEPS = 100, 10_000  # known calls in a file or project, and expressions for the numbers of a file
+_LONGEST_LINE = 1000  # of TOML, whose reader takes the square of a key's depth
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A call of a tool: its parameters in order with defaults (``...``: none), and the checks of their values."""
+    """A call of a tool: its parameters in order with defaults, and the checks of their values."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -399,7 +410,7 @@ class Asked:
 
     said: Mapping[str, Any]
     weighted: bool = False  # clients report how many examples they have
-    calls: Mapping[str, Numbers] = field(default_factory=dict)
+    calls: Sequence[tuple[str, Numbers]] = ()
 
     def claims(self, **found: Any) -> Iterator[Check]:
         """The checks of these claims; what is not known is said. One round is charged where nobody says how many."""
@@ -407,42 +418,95 @@ class Asked:
         if missing := [name for name, value in known.items() if isinstance(value, str) and name != "relation"]:
             names = ", ".join(f"{name} is {known[name]}" for name in missing)
             options = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
-            yield Check("numbers", "caution", f"{names}; expected: {options}")
+            yield Check("numbers", "unknown", f"{names}; expected: {options}")
             return
         if "rounds" not in known:
             yield Check("rounds", "caution", "not in the file: what follows is for one round; expected: --rounds")
         yield from Claims(**{"rounds": 1} | known).checks()
 
+    def named(self, *names: str) -> list[Numbers]:
+        """The numbers of the calls of these names."""
+        return [given for name, given in self.calls if name in names]
+
 
 def check_file(path: Path, said: Mapping[str, Any]) -> list[Check]:
-    """The checks of all calls that a file makes, by a :class:`Tool`. ``path``: a file of Python, NVFlare's JSON, or a
-    ``pyproject.toml``. ``said``: values of :class:`Claims` that take the place of those in the file. ValueError: it
-    cannot be read, or holds no call that is known.
+    """The checks of all calls that a file makes, by a :class:`Tool`. A call that is not understood is ``unknown``.
+
+    ``path``: a file of Python, NVFlare's JSON, or a ``pyproject.toml``; UTF-8, at most 256 kB. ``said``: values of
+    :class:`Claims` that take the place of those in the file. ValueError: it cannot be read, holds no call that is
+    known, or takes too much work.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            found, weighted = list(_components(json.loads(text))), False
-        else:
-            is_project = path.suffix == ".toml"
-            config = tomllib.loads(text) if is_project else {}
-            files = sorted(path.parent.rglob("*.py"))[:_MOST_FILES] if is_project else [path]
-            app = config.get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})
-            trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
-            rounds = next((value for key, value in _flat(app).items() if key.endswith("num-server-rounds")), None)
-            said = ({"rounds": rounds} if isinstance(rounds, int) else {}) | dict(said)
-            found = [call for tree in trees for call in _Reader(tree, _flat(app)).calls()]
-            weighted = any(_reports_examples(tree) for tree in trees)
-    except (OSError, UnicodeDecodeError, SyntaxError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); expected: Python, JSON or a pyproject.toml") from None
+        found, rounds, weighted = _calls_of(path)
+        if len(found) > _MOST_CALLS:
+            raise ValueError(f"more than {_MOST_CALLS} calls that are known")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError | MemoryError) else error
+        raise ValueError(f"{path}: cannot be read ({reason}); expected: Python, JSON or a pyproject.toml") from None
     if not found:
         raise ValueError(f"{path}: no call that is known; expected one of {', '.join(TOOLS)}")
-    asked = Asked(said, weighted, dict(found))
+    calls = [(name, {key: _plain(key, each) for key, each in given.items()}) for name, given in found]
+    asked = Asked(({"rounds": rounds} if isinstance(rounds, int) else {}) | dict(said), weighted, calls)
     return [
         Check(f"{name}: {each.name}", each.verdict, each.found)
-        for name, given in found
-        for each in TOOLS[name].checks({**TOOLS[name].parameters, **given}, asked)
+        for name, given in calls
+        for each in _checks(name, given, asked)
     ]
+
+
+def _checks(name: str, given: Numbers, asked: Asked) -> list[Check]:
+    try:
+        return list(TOOLS[name].checks({**TOOLS[name].parameters, **given}, asked))
+    except (ValueError, ArithmeticError) as error:
+        return [Check("numbers", "unknown", str(error))]
+
+
+def _calls_of(path: Path) -> tuple[list[tuple[str, Numbers]], Any, bool]:
+    """The known calls of a file; the number of rounds in a project's configuration; and whether clients are weighted by
+    the examples that they report.
+    """
+    if path.suffix == ".json":
+        return list(_components(json.loads(_text(path), object_pairs_hook=each_key_once))), None, False
+    config: dict[str, Any] = {}
+    if path.suffix == ".toml":
+        text = _text(path)
+        if max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
+            raise ValueError(f"a line of more than {_LONGEST_LINE} letters")
+        table: Any = tomllib.loads(text)
+        for key in ("tool", "flwr", "app", "config"):
+            table = table.get(key) if isinstance(table, dict) else None
+        config = _flat(table) if isinstance(table, dict) else {}
+    found, weighted = list[tuple[str, Numbers]](), False
+    for file in _sources(path.parent) if path.suffix == ".toml" else [path]:
+        with catch_warnings(action="ignore"):  # of strange escapes
+            tree = ast.parse(_text(file), file.name)
+        found += _Reader(tree, config).calls()
+        weighted = weighted or _reports_examples(tree)
+    return found, next((value for key, value in config.items() if key.endswith("num-server-rounds")), None), weighted
+
+
+def _text(file: Path) -> str:
+    """The text of a file as a person sees it; ValueError: it is none, too large, or shown in another order."""
+    try:
+        text = read_regular(file, _MOST_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file.name}: {getattr(error, 'strerror', None) or error}") from None
+    if found := _REORDERS.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise ValueError(f"{file.name}, line {line}: U+{ord(found[0]):04X} changes the order in which text is shown")
+    return text
+
+
+def _sources(folder: Path) -> list[Path]:
+    """The Python files of a project, without hidden folders and virtual environments; ValueError: too many."""
+    found: list[Path] = []
+    for count, (place, folders, names) in enumerate(os.walk(folder)):
+        own = [name for name in folders if name[0] != "." and not Path(place, name, "pyvenv.cfg").exists()]
+        folders[:] = sorted(own)
+        found += [Path(place, name) for name in sorted(names) if name.endswith(".py")]
+        if len(found) > _MOST_FILES or count > _MOST_FOLDERS:
+            raise ValueError(f"beside it are more than {_MOST_FILES} Python files or {_MOST_FOLDERS} folders: name one")
+    return found
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -458,9 +522,31 @@ def _components(config: Any) -> Iterator[tuple[str, Numbers]]:
     if isinstance(config, Mapping):
         name = str(config.get("path") or config.get("class_path") or config.get("name") or "").rpartition(".")[2]
         if name in TOOLS:
-            yield name, dict(config.get("args") or {})
+            given = config.get("args") or {}
+            if not isinstance(given, Mapping):
+                raise ValueError(f"{name}: args must be an object, got a {type(given).__name__}")
+            yield name, dict(given)
     for each in config.values() if isinstance(config, Mapping) else config if isinstance(config, list) else ():
         yield from _components(each)
+
+
+def _known(*values: Any) -> bool:
+    """Whether all are numbers."""
+    return all(isinstance(each, int | float) for each in values)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """The value of a parameter in a file, if it is of a kind that the parameter may have; else ``UNKNOWN``."""
+    match value:
+        case None | float():
+            return UNKNOWN if value != value else value
+        case int():
+            return value if abs(value) <= _LARGEST else UNKNOWN
+        case str():
+            return value if value == PRIVATE or name in _TEXTS else UNKNOWN
+        case list() if name in _LISTS:
+            return [_plain("", each) for each in value]
+    return UNKNOWN
 
 
 def _called(node: ast.AST) -> str:
@@ -479,13 +565,22 @@ def _reports_examples(tree: ast.AST) -> bool:
     return False
 
 
-def _pairs(target: ast.expr | None, value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
-    """The names that an assignment gives a value; one that is not known (None) is read as none."""
-    if isinstance(target, ast.Name):
-        yield target.id, value or ast.Name("?")
-    elif isinstance(target, ast.Tuple):
-        parts = value.elts if isinstance(value, ast.Tuple) else [None] * len(target.elts)
-        for one, part in zip(target.elts, parts, strict=False):
+def _bound(node: ast.AST) -> str | None:
+    """The name that a piece of code gives a value, in whatever way."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name) | ast.MatchMapping(rest=name):
+            return name
+        case ast.alias(name=name, asname=other):
+            return other or name
+    return getattr(node, "name", None)  # of functions, classes, exceptions, patterns
+
+
+def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
+    """The names to which an assignment gives a value that is seen."""
+    if isinstance(target, ast.Name) and value is not None:
+        yield target.id, value
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for one, part in zip(target.elts, value.elts, strict=True):
             yield from _pairs(one, part)
 
 
@@ -493,29 +588,33 @@ class _Reader:
     """Reads the numbers of a module's calls."""
 
     def __init__(self, tree: ast.Module, config: Mapping[str, Any]) -> None:
-        self._tree, self._config = tree, config
-        assigned: dict[str, list[ast.expr]] = {}
+        self._tree, self._config, self._steps = tree, config, 0
+        times, assigned = Counter(map(_bound, ast.walk(tree))), list[tuple[str, ast.expr]]()
         for node in ast.walk(tree):
-            if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For | ast.NamedExpr):
-                value = getattr(node, "value", None) or ast.Constant(None)
-                for target in getattr(node, "targets", None) or [getattr(node, "target", None)]:
-                    for name, part in _pairs(target, value if isinstance(node, ast.Assign | ast.AnnAssign) else None):
-                        assigned.setdefault(name, []).append(part)
-        self._assigned = {name: values[0] for name, values in assigned.items() if len(values) == 1}
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    assigned += _pairs(target, node.value)
+        self._assigned = {name: value for name, value in assigned if times[name] == 1}
 
     def calls(self) -> Iterator[tuple[str, Numbers]]:
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Call) and (name := _called(node.func)) in TOOLS:
-                given = dict(zip(TOOLS[name].parameters, node.args, strict=False))
+                expanded = any(isinstance(each, ast.Starred) for each in node.args)
+                given = {} if expanded else dict(zip(TOOLS[name].parameters, node.args, strict=False))
                 given |= {each.arg: each.value for each in node.keywords if each.arg}
                 numbers = {key: self.value(value) for key, value in given.items()}
                 if "stddev" in given:  # a deviation that is a multiple of something says of what it is one
                     parts = [part for part in ast.walk(given["stddev"]) if isinstance(part, ast.Name)]
                     said = [self.value(part) for part in parts if "multiplier" in part.id]
                     numbers |= {"noise_multiplier": said[0]} if said else {}
+                if expanded or any(each.arg is None for each in node.keywords):  # f(*a) and f(**b) may give any of them
+                    numbers = dict.fromkeys(TOOLS[name].parameters, UNKNOWN) | numbers
                 yield name, numbers
 
     def value(self, node: ast.expr, depth: int = 9) -> Any:
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise ValueError(f"its numbers take more than {_MOST_STEPS} steps")
         match node:
             case ast.Constant(value=value):
                 return value
@@ -527,8 +626,10 @@ class _Reader:
                 return self._computed(neg, operand, depth=depth)
             case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
                 return self._computed(_ARITHMETIC[type(operator)], left, right, depth=depth)
+            case ast.Attribute(attr="inf") | ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value="inf")]):
+                return math.inf
             case ast.Call(func=ast.Name(id="float" | "int" as kind), args=[inner]):
-                return self._computed({"float": float, "int": int}[kind], inner, depth=depth)
+                return self._computed(float if kind == "float" else math.trunc, inner, depth=depth)
             case (
                 ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)])
                 | ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=0))
@@ -539,13 +640,17 @@ class _Reader:
         return UNKNOWN
 
     def _computed(self, operator: Callable[..., Any], *operands: ast.expr, depth: int) -> Any:
+        """In floating point, which ends at once; whole numbers stay whole as long as that is exact."""
         values = [self.value(each, depth) for each in operands]
-        if PRIVATE in values:
-            return PRIVATE
+        if not _known(*values):
+            return PRIVATE if PRIVATE in values else UNKNOWN
         try:
-            return operator(*values)
-        except (TypeError, ValueError, ArithmeticError):
+            result = float(operator(*map(float, values)))
+        except (ValueError, ArithmeticError):
             return UNKNOWN
+        if operator is math.trunc or (operator is not truediv and all(isinstance(each, int) for each in values)):
+            return int(result) if result.is_integer() and abs(result) <= _LARGEST else UNKNOWN
+        return result
 
 
 def _none(why: str) -> Iterator[Check]:
@@ -554,16 +659,14 @@ def _none(why: str) -> Iterator[Check]:
 
 def _calibrated(epsilon: Any, delta: Any, by: str) -> Iterator[Check]:
     found = f"{epsilon} at delta {delta} is what {by} takes its noise for: not computed again here"
-    known = isinstance(epsilon, int | float) and isinstance(delta, int | float)
-    yield Check.of("epsilon", found, caution=None if known else f"not in the file: {by}'s")
+    yield Check("epsilon", "unknown", found if _known(epsilon, delta) else f"not in the file: {by}'s")
 
 
 def _local(given: Numbers, asked: Asked) -> Iterator[Check]:
     """Flower's mod clips an update to one number and scales its noise by another, as one release of one client."""
-    numbers = [given[name] for name in ("sensitivity", "epsilon", "delta")]
-    noise: Any = next((each for each in numbers if isinstance(each, str)), None)
-    if noise is None:
-        sensitivity, epsilon, delta = numbers
+    sensitivity, epsilon, delta = (given[name] for name in ("sensitivity", "epsilon", "delta"))
+    noise: Any = UNKNOWN
+    if _known(sensitivity, epsilon, delta):
         noise = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon if epsilon and 0 < delta < 1.25 else 0.0
     claimed = given["epsilon"] if asked.said.get("rounds", 1) == 1 else None  # it is that of one round
     found = {"clip": given["clipping_norm"], "noise": noise, "sensitivity": given["sensitivity"]}
@@ -580,8 +683,7 @@ def _central(given: Numbers, asked: Asked) -> Iterator[Check]:
         yield Check("weights", "caution", f"right only if all clients report the same num-examples: else {weights}")
     clip = given.get("clipping_norm", given.get("initial_clipping_norm"))
     clients, noise = given["num_sampled_clients"], given["noise_multiplier"]
-    known = not any(isinstance(each, str) for each in (clip, clients))
-    sensitivity = clip / clients if known and clients else None
+    sensitivity = clip / clients if _known(clip, clients) and clients else None
     yield from asked.claims(clip=clip, noise_multiplier=noise, divided_by=clients, sensitivity=sensitivity)
 
 
@@ -592,12 +694,11 @@ def _opacus(given: Numbers, asked: Asked) -> Iterator[Check]:
     if given["loss_reduction"] == "mean" and private:
         what = divisor or "int(number of records times rate), which differs between neighbours under add/remove"
         yield Check("divided_by", "fail", f"{what}: the scale of the noise tells it (arXiv 2605.15648, Opacus 819)")
-    sampled = given.get("poisson_sampling", True)
-    if sampled is False and ("rate" in asked.said or "target_epsilon" in given):
+    if given.get("poisson_sampling") is False and ("rate" in asked.said or "target_epsilon" in given):
         yield Check("rate", "fail", "poisson_sampling=False: batches are not drawn as the accountant counts them")
     clip = given["max_grad_norm"]
-    if isinstance(clip, list) and not any(isinstance(each, str) for each in clip):
-        clip = math.hypot(*clip)  # of each layer
+    if isinstance(clip, list):  # of each layer
+        clip = math.hypot(*clip) if _known(*clip) else UNKNOWN
     claims = asked.claims(clip=clip, noise_multiplier=given["noise_multiplier"])
     budget = "target_epsilon" in given
     yield from _calibrated(given["target_epsilon"], given["target_delta"], "Opacus") if budget else claims
@@ -614,12 +715,22 @@ def _pfl_accountant(given: Numbers, asked: Asked) -> Iterator[Check]:
 
 
 def _jax_plan(given: Numbers, asked: Asked) -> Iterator[Check]:
-    """A plan of jax_privacy: noise for its budget, or of a multiplier; one band is DP-SGD by Poisson sampling."""
-    noise, delta = given["noise_multiplier"], given["delta"]
-    found = {"rounds": given["iterations"], "rate": given["sampling_prob"], "delta": delta}
-    another = noise is None or given["num_bands"] != 1
-    claims = asked.claims(clip=1.0, noise_multiplier=noise, **found)
-    yield from _calibrated(given["epsilon"], delta, "jax_privacy") if another else claims
+    """A plan of jax_privacy: noise of a multiplier, or for a budget. With b bands it costs what DP-SGD costs for one in
+    b of its rounds, by Poisson sampling of one in b of the people (Choquette-Choo et al. 2023, arXiv 2306.08153).
+    """
+    iterations, strategy, rate = given["iterations"], given["strategy"], given["sampling_prob"]
+    bands = len(strategy) if isinstance(strategy, list) else given["num_bands"]
+    known = _known(iterations, bands) and iterations > 0 and bands > 0
+    if rate is None:
+        times = given["expected_participations"]
+        rate = times * bands / iterations if known and _known(times) else UNKNOWN
+    found = {"rounds": math.ceil(iterations / bands) if known else UNKNOWN, "rate": rate, "delta": given["delta"]}
+    if given["truncated_batch_size"] is not None:
+        yield Check("numbers", "unknown", "truncated batches are not computed here")
+    elif given["noise_multiplier"] is None:
+        yield from _calibrated(given["epsilon"], given["delta"], "jax_privacy")
+    else:
+        yield from asked.claims(clip=1.0, noise_multiplier=given["noise_multiplier"], **found)
 
 
 def _keras(given: Numbers, asked: Asked) -> Iterator[Check]:
@@ -630,24 +741,39 @@ def _keras(given: Numbers, asked: Asked) -> Iterator[Check]:
         yield from _calibrated(given["epsilon"], given["delta"], "jax_privacy")
         return
     batch, size = given["batch_size"], given["train_size"]
-    known = not any(isinstance(each, str) for each in (batch, size))
+    known = _known(batch, size, given["gradient_accumulation_steps"]) and size
     batch = batch * given["gradient_accumulation_steps"] if known else UNKNOWN
     found = {"rounds": given["train_steps"], "rate": batch / size if known else UNKNOWN, "divided_by": batch}
     found |= {"delta": given["delta"], "epsilon": given["epsilon"], "noise_multiplier": given["noise_multiplier"]}
     yield from asked.claims(clip=given["clipping_norm"], **found)
 
 
-def _jax_clip(given: Numbers, asked: Asked) -> Iterator[Check]:
-    """The sum of clipped gradients, divided by ``normalize_by``; ``gaussian_privatizer`` adds noise to that."""
-    clip = 1.0 if given["rescale_to_unit_norm"] is True else given["l2_clip_norm"]
+def _clipped(given: Numbers, asked: Asked) -> Iterator[Check]:
+    """The sum of clipped gradients, divided by ``normalize_by``, to which the same file adds noise: of a deviation
+    (jax_privacy), or of a multiplier times what a person moves (opake).
+    """
+    clip = given["l2_clip_norm"] if given["clipping_norm"] is None else given["clipping_norm"]
+    if clip is None and asked.named(*_PLANS):
+        return  # of a plan, which is checked on its own
+    clip = 1.0 if given["rescale_to_unit_norm"] is True else UNKNOWN if clip is None else clip
+    noises = asked.named(*_NOISES)
     if given["normalize_by"] == PRIVATE:
         yield Check("divided_by", "fail", f"{PRIVATE}: the scale of a mean tells it (arXiv 2605.15648)")
-        return
-    if noise := asked.calls.get("gaussian_privatizer"):
-        found = {"noise": noise.get("stddev", UNKNOWN), "noise_multiplier": noise.get("noise_multiplier")}
+    elif len(noises) == 1 and len(asked.named(*_CLIPS)) == 1:
+        found = {"noise": noises[0].get("stddev"), "noise_multiplier": noises[0].get("noise_multiplier")}
         yield from asked.claims(clip=clip, divided_by=given["normalize_by"], **found)
     else:
-        yield Check("noise", "caution", "clipping alone: no gaussian_privatizer in this file adds noise")
+        yield Check("noise", "unknown", f"not one clipping and one of {' or '.join(_NOISES)} in this file")
+
+
+def _noise(given: Numbers, asked: Asked) -> Iterator[Check]:
+    """It is checked with what it is added to."""
+    if not asked.named(*_CLIPS, *_PLANS):
+        yield Check("clip", "unknown", "no clipped_grad in this file says what a person moves")
+
+
+def _ours(given: Numbers, asked: Asked) -> Iterator[Check]:
+    yield from asked.claims(**{each.name: given[each.name] for each in fields(Claims)})
 
 
 def _optimizer_parameters(*further: str) -> dict[str, Any]:
@@ -660,7 +786,11 @@ _ADAPTIVE = Tool("Flower", {**_CENTRAL, "num_sampled_clients": UNKNOWN, "initial
 _PFL: Numbers = dict.fromkeys(("num_compositions", "sampling_probability", "mechanism"), UNKNOWN)
 _PFL |= {"epsilon": None, "delta": None, "noise_parameter": None, "noise_scale": 1.0}
 _BUDGET = {"epsilon": None, "delta": None, "noise_multiplier": None}
-_CLIP = {"fun": None, "l2_clip_norm": 1.0, "rescale_to_unit_norm": False, "normalize_by": 1.0}
+_PLAN: Numbers = dict.fromkeys(("num_bands", "iterations", "expected_participations", "noise_multiplier"), UNKNOWN)
+_PLAN |= dict.fromkeys(("strategy", "truncated_batch_size", "sampling_prob", "epsilon", "delta"))
+_CLIP = {"fun": None, "l2_clip_norm": None, "clipping_norm": None, "rescale_to_unit_norm": False, "normalize_by": 1.0}
+_PLANS, _CLIPS = ("BandMFConfig", "BandMFExecutionPlanConfig"), ("clipped_grad", "clipped_fun")
+_NOISES = ("gaussian_privatizer", "gaussian_noise")
 _SMALL_LEFT_OUT = "small numbers are left out, and no noise is added"
 _ASKED_ANEW = (
     "numbers above the threshold are not counted as they come, and all are asked anew until enough are above it"
@@ -685,8 +815,9 @@ TOOLS: Mapping[str, Tool] = {
         ),
     ),
     **{f"{kind}PrivacyAccountant": Tool("pfl", _PFL, _pfl_accountant) for kind in ("PLD", "PRV", "RDP")},
-    "BandMFExecutionPlanConfig": Tool(
-        "jax_privacy", {"iterations": UNKNOWN, "num_bands": 1, "sampling_prob": 1.0, **_BUDGET}, _jax_plan
+    "BandMFConfig": Tool("jax_privacy", _PLAN, _jax_plan),
+    "BandMFExecutionPlanConfig": Tool(  # its older name
+        "jax_privacy", _PLAN | {"num_bands": 1, "sampling_prob": 1.0, "noise_multiplier": None}, _jax_plan
     ),
     "DPKerasConfig": Tool(
         "jax_privacy",
@@ -698,7 +829,8 @@ TOOLS: Mapping[str, Tool] = {
         },
         _keras,
     ),
-    **dict.fromkeys(("clipped_grad", "clipped_fun"), Tool("jax_privacy", _CLIP, _jax_clip)),
-    "gaussian_privatizer": Tool("jax_privacy", {"stddev": UNKNOWN}, lambda *_: iter(())),  # with what it is added to
-    "Claims": Tool("fedamp", {each.name: None for each in fields(Claims)}, lambda given, asked: asked.claims(**given)),
+    **dict.fromkeys(_CLIPS, Tool("jax_privacy", _CLIP, _clipped)),  # and of opake
+    "gaussian_privatizer": Tool("jax_privacy", {"stddev": UNKNOWN}, _noise),
+    "gaussian_noise": Tool("opake", {"noise_multiplier": UNKNOWN}, _noise),
+    "Claims": Tool("fedamp", {each.name: None for each in fields(Claims)}, _ours),
 }

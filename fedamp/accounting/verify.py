@@ -28,7 +28,7 @@ from fedamp.accounting.search import epsilon_over_rounds
 from fedamp.base.reading import open_regular
 
 Json = Mapping[str, Any]
-Verdict = Literal["pass", "caution", "fail"]
+Verdict = Literal["pass", "caution", "unknown", "fail"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 TOLERANCE = 1e-6  # relative: another machine adds in another order, and a text has so many digits
@@ -44,7 +44,8 @@ _EXCLUDED = {*LAST, "releases", "head", "link"}
 class Check:
     """One check: its subject, its verdict, and its finding; of a failure also the expectation.
 
-    ``caution``: nothing is wrong, but a person who relies on the result must know the finding.
+    ``caution``: nothing is wrong, but a person who relies on the result must know the finding. ``unknown``: somebody's
+    code was not understood, and nothing was computed.
     """
 
     name: str
@@ -366,7 +367,7 @@ class Bundle:
     def json(self, name: str) -> dict[str, Any]:
         """The content of a file of JSON; ValueError: it is none, or too large."""
         try:
-            found = json.loads(self.text(name), object_pairs_hook=_each_key_once)
+            found = json.loads(self.text(name), object_pairs_hook=each_key_once)
         except (RecursionError, ValueError) as error:
             why = "nested too deeply" if isinstance(error, RecursionError) else error
             raise ValueError(f"{name}: cannot be read ({why})") from None
@@ -452,7 +453,7 @@ def _of_ledger(ledger: Json, manifest: Json) -> Iterator[Check]:
     yield Check("noise", "caution" if seed.startswith("known") else "pass", seed)
 
 
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Readers differ in which of two values they take."""
     found = dict(pairs)
     if len(found) != len(pairs):

@@ -3,8 +3,6 @@
 import unicodedata
 from typing import Any
 
-from rich.markup import escape
-
 LONGEST = 10_000
 
 
@@ -27,6 +25,8 @@ def canonical(word: str) -> str:
 
 def harmless(answer: Any) -> Any:
     """The same lists and mappings with every text printable, and no markup of rich's in it."""
+    from rich.markup import escape  # the accountant prints without rich
+
     if isinstance(answer, dict):
         return {key: harmless(value) for key, value in answer.items()}
     if isinstance(answer, list | tuple):

@@ -5,11 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import PLDAccountant
 from scipy import optimize
 from scipy.special import log_ndtr
 
 from fedamp.accounting.__main__ import main
 from fedamp.accounting.interop import TOOLS, check_file
+
+Capture = pytest.CaptureFixture[str]
 
 LOCAL = "from flwr.clientapp.mod import LocalDpMod\nmod = LocalDpMod({})\n"
 FIXED = """
@@ -48,6 +52,15 @@ KERAS = """
 config = DPKerasConfig(epsilon={}, delta=1e-5, clipping_norm=1.0, batch_size=128, gradient_accumulation_steps=1,
     train_steps=100, train_size=60_000, poisson_sampling_in_fit={}, noise_multiplier={})
 """
+BANDS = """
+config = jax_privacy.BandMFConfig.default({}iterations=1000, expected_participations=100{})
+gradient = config.make().clipped_grad(loss, batch_argnums=(1, 2))
+"""
+OPAKE = """
+from opake.dpsgd import clipping, noise
+gradient, state = clipping.clipped_grad(loss, clipping_norm=1.0, batch_argnums=(1, 2), normalize_by={})
+add, noise_state = noise.gaussian_noise(noise_multiplier=1.1, key=key(42))
+"""
 PLAN = "plan = BandMFExecutionPlanConfig.default(iterations=1000, delta=1e-5, sampling_prob=0.1, {})\n"
 JOB = {"format_version": 2, "task_result_filters": [{"tasks": ["train"], "filters": []}]}
 OPTIMIZER = "o = DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size={})\n"
@@ -70,6 +83,7 @@ WRONG = {
     "a batch that is not drawn": (CALIBRATED.format(", poisson_sampling=False"), "rate"),
     "a private batch in Opacus": (OPTIMIZER.format("len(batch)"), "divided_by"),
     "a private batch in JAX": (JAX.format("batch.shape[0]", "noise_multiplier * clip"), "divided_by"),
+    "a private batch in opake": (OPAKE.format("len(batch)"), "divided_by"),
     "the mean with the noise of the sum": (JAX.format("expected", "noise_multiplier * clip"), "noise"),
     "the sum with the noise of the mean": (JAX.format("1.0", "noise_multiplier * clip / expected"), "noise"),
     "pfl's claim is too low": (PFL.format("epsilon=0.1, delta=1e-6, noise_parameter=0.6"), "epsilon"),
@@ -98,6 +112,10 @@ RIGHT = {
     "jax_privacy for an epsilon": PLAN.format("num_bands=1, epsilon=1.0"),
     "jax_privacy, of its noise": PLAN.format("num_bands=1, epsilon=None, noise_multiplier=2.0"),
     "jax_privacy with bands": PLAN.format("num_bands=4, epsilon=1.0"),
+    "jax_privacy's plan, of its noise": BANDS.format("num_bands=1, ", ", noise_multiplier=2.0"),
+    "jax_privacy's plan with bands, of its noise": BANDS.format("num_bands=4, ", ", noise_multiplier=2.0"),
+    "jax_privacy's plan for an epsilon": BANDS.format("4, ", "") + "config = config.calibrate(epsilon=1.0, delta=1e-5)",
+    "opake": OPAKE.format("64"),
     "Keras for an epsilon": KERAS.format(1.1, True, None),
     "Keras, of its noise": KERAS.format(8.0, True, 1.0),
     "ours": "Claims(100, rate=0.1, clip=1.0, noise=0.016, divided_by=50, noise_multiplier=0.8, sensitivity=0.02)",
@@ -111,7 +129,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_numbers_are_found(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_numbers_are_found(case: str, tmp_path: Path, capsys: Capture) -> None:
     text, subject = WRONG[case]
     file = written(tmp_path, text)
     assert subject in {check.name.split(": ")[1] for check in check_file(file, {}) if check.verdict == "fail"}
@@ -126,6 +144,48 @@ def test_documented_examples_pass(case: str, tmp_path: Path) -> None:
     found = check_file(written(tmp_path, RIGHT[case]), {})
     assert found
     assert not [check for check in found if check.verdict == "fail"], found
+
+
+NOT_COMPUTED = {
+    "Opacus for an epsilon": RIGHT["Opacus for an epsilon"],
+    "pfl for an epsilon": RIGHT["pfl"],
+    "jax_privacy for an epsilon": RIGHT["jax_privacy for an epsilon"],
+    "jax_privacy's plan for an epsilon": RIGHT["jax_privacy's plan for an epsilon"],
+    "jax_privacy's truncated plan": BANDS.format(
+        "1, ", ", noise_multiplier=2.0, num_examples=9, truncated_batch_size=4"
+    ),
+    "clipping alone": "gradient = clipped_grad(loss, l2_clip_norm=1.0)\n",
+    "noise alone": "privatizer = gaussian_privatizer(stddev=1.0)\n",
+    "two noises": JAX.format("1.0", "noise_multiplier * clip") + "another = gaussian_privatizer(stddev=1e-9)\n",
+    "arguments elsewhere": "make_private(noise_multiplier=1.0, **arguments)\n",
+    "a name that is a parameter, too": OPACUS.format("MAX", "") + "def main(NOISE):\n    pass\n",
+    "one of two calls": OPACUS.format("MAX", "") + "make_private(noise_multiplier=args.noise, max_grad_norm=1.0)\n",
+}
+
+
+@pytest.mark.parametrize("case", NOT_COMPUTED)
+def test_what_is_not_computed_is_neither_right_nor_wrong(case: str, tmp_path: Path, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(written(tmp_path, NOT_COMPUTED[case]))])
+    assert ended.value.code == 2
+    shown = capsys.readouterr().out
+    assert "unknown " in shown
+    assert "fail" not in shown
+
+
+@pytest.mark.parametrize(("bands", "rate", "times"), [(1, 0.1, 1000), (4, 0.4, 250), (3, 0.3, 334)])
+def test_a_plan_of_jax_privacy_costs_what_dp_accounting_says(
+    bands: int, rate: float, times: int, tmp_path: Path, capsys: Capture
+) -> None:
+    """The event is that of jax_privacy's ``amplified_bandmf_event``: its rounds over its bands, rounded up."""
+    file = written(tmp_path, BANDS.format(f"num_bands={bands}, ", ", noise_multiplier=2.0"))
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(file)])
+    assert ended.value.code == 0
+    event = SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(2.0)), times)
+    expected = PLDAccountant().compose(event).get_epsilon(1e-5)
+    found = float(capsys.readouterr().out.split("epsilon: ")[1].split()[0])
+    assert found == pytest.approx(expected, rel=2e-3)  # four digits are printed, and theirs rounds up, too
 
 
 def gaussian_epsilon(noise: float, delta: float) -> float:
@@ -183,4 +243,12 @@ def test_no_file_is_executed(tmp_path: Path) -> None:
     code = f"open({str(tmp_path / 'executed')!r}, 'w')\n" + LOCAL.format("1.0, 1.0, __import__('os').getpid(), 1e-5")
     check_file(written(tmp_path, code), {})
     assert not (tmp_path / "executed").exists()
-    assert {each.name for each in TOOLS.values()} == {"Flower", "NVFlare", "Opacus", "pfl", "jax_privacy", "fedamp"}
+    assert {each.name for each in TOOLS.values()} == {
+        "Flower",
+        "NVFlare",
+        "Opacus",
+        "opake",
+        "pfl",
+        "jax_privacy",
+        "fedamp",
+    }
