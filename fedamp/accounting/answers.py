@@ -27,16 +27,14 @@ from fedamp.accounting.bounds import (
 from fedamp.accounting.convolve import DEFAULT_POINTS
 from fedamp.accounting.events import Mechanism
 from fedamp.accounting.hidden_rounds import (
+    AddProposal,
     FiniteRound,
     GaussianRound,
     HiddenRounds,
-    ListedRemove,
-    ListedRun,
     PairOfPeople,
     Round,
     Run,
-    SpacedRemove,
-    SpacedRun,
+    SpacedRounds,
 )
 from fedamp.accounting.law import DEFAULT_DETAIL, Detail, numerical_law
 from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
@@ -512,22 +510,22 @@ def in_closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
 
 def is_sampled(event: Mechanism) -> bool:
     """Whether a person takes part in several hidden rounds. Law and moments are only bounds there."""
-    if isinstance(event, (events.BallsInBins, events.Spaced)):
-        precision, others = theorems.factors(event.mechanism)
-        return precision > 0 and not others and not event.is_empty
-    return event.is_private and any(_is_hidden(other) for other in theorems.factors(event)[1])
+    return event.is_private and any(_is_hidden(other) or _is_spaced(other) for other in theorems.factors(event)[1])
 
 
 def sampled_profile(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> SampledProfile:
     """The sampler of an event that ``is_sampled``: its hidden rounds one by one, and all the rest as one law.
     ``detail``: of the law that bounds the add direction. NotEvaluable: a round, or the rest, has no numerical law.
     """
-    if isinstance(event, (events.BallsInBins, events.Spaced)):
-        spaced = SpacedRun.of(event, theorems.factors(event.mechanism)[0] ** -0.5)
-        return SampledProfile(spaced, spaced, (), ListedRemove if isinstance(spaced, ListedRun) else SpacedRemove, None)
     if isinstance(event, events.Group):
         return _sampled_pair(event)
     precision, others = theorems.factors(event)
+    spaced = tuple(
+        SpacedRounds.of(other, theorems.factors(other.mechanism)[0] ** -0.5, times)
+        for other, times in others.items()
+        if isinstance(other, (events.BallsInBins, events.Spaced)) and _is_spaced(other)
+    )
+    others = {other: times for other, times in others.items() if not _is_spaced(other)}
     hidden = [(theorems.participation(other), times) for other, times in others.items() if _is_hidden(other)]
     rest: list[Mechanism] = [events.Repeat(other, times) for other, times in others.items() if not _is_hidden(other)]
     if precision:
@@ -536,11 +534,12 @@ def sampled_profile(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Sample
         hidden.append((theorems.Participation(events.Compose(rest), (0.0, 1.0), 1), 1))
     rounds = [_rounds(found.mechanism) for found, _ in hidden]
     upper, lower = (
-        tuple(
-            HiddenRounds(each, found.chances, found.rounds, times, found.rounding)
-            for each, (found, times) in zip(ends, hidden, strict=True)
+        spaced
+        + tuple(
+            HiddenRounds(each[end], found.chances, found.rounds, times, found.rounding)
+            for each, (found, times) in zip(rounds, hidden, strict=True)
         )
-        for ends in zip(*rounds, strict=True)
+        for end in (0, 1)
     )
     run = Run(upper)
     costlier = (
@@ -549,9 +548,12 @@ def sampled_profile(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Sample
         else [event]
     )
     bounds = tuple(partial(numerical_law, each, detail) for each in costlier)
+    # The rule for means of Gaussian ratios is for all factors together; a law of known rounds would be far above.
+    add = None if spaced and theorems.is_mean_of_gaussians(event) else AddProposal
     if all(above is below for above, below in rounds):
-        return SampledProfile(run, run, bounds)
-    return SampledProfile(run, Run(lower) if theorems.attained_in_draws(event) is event else None, bounds)
+        return SampledProfile(run, run, bounds, add=add)
+    below = Run(lower) if theorems.attained_in_draws(event) is event else None
+    return SampledProfile(run, below, bounds, add=add)
 
 
 def _sampled_pair(event: events.Group) -> SampledProfile:
@@ -577,6 +579,14 @@ def _is_pair(event: Mechanism) -> bool:
     if not isinstance(event, events.Group) or event.size != 2 or not event.is_private:
         return False
     return any(theorems.participation(other).rounds > 1 for other in theorems.factors(event.mechanism)[1])
+
+
+def _is_spaced(event: Mechanism) -> bool:
+    """Whether its rounds are hidden, of correlated noise, and Gaussian."""
+    if not isinstance(event, (events.BallsInBins, events.Spaced)) or event.is_empty:
+        return False
+    precision, others = theorems.factors(event.mechanism)
+    return precision > 0 and not others
 
 
 def _is_hidden(event: Mechanism) -> bool:

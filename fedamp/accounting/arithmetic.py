@@ -501,49 +501,98 @@ def sums_of_logs(a, b, scales, stakes):  # type: ignore[no-untyped-def]
 
 
 @compiled(nogil=True)
-def spaced_rows(rows, uniforms, table, alone, same, near, column, order, k, gap):  # type: ignore[no-untyped-def]
-    """Add to each of the ``rows`` (draws, released) the columns of ``order`` spaced schedules, drawn jointly by the
-    tables of ``fedamp.accounting.hidden_rounds``; ``uniforms``: (rounds, draws).
+def chain_weights(weight, scale, near, which, alone, starts, targets, taken):  # type: ignore[no-untyped-def]
+    """Fill ``weight`` from its last row back, and ``scale`` with the powers of two that keep its rows in range, by the
+    moves and tables of ``fedamp.accounting.hidden_rounds``.
+    """
+    powers = np.ones(alone.shape[1])
+    for s in range(len(scale) - 1, -1, -1):
+        beside, more, now, after, largest = near[which[s]], alone[s], weight[s], weight[s + 1], 0.0
+        for i in range(len(now)):
+            total = after[targets[starts[i]]]
+            if starts[i + 1] > starts[i] + 1:
+                for c in range(1, len(powers)):
+                    powers[c] = powers[c - 1] * beside[i]
+                for move in range(starts[i] + 1, starts[i + 1]):
+                    total += powers[taken[move]] * more[taken[move]] * after[targets[move]]
+            now[i] = total
+            largest = max(largest, total)
+        while scale[s] < largest < np.inf:
+            scale[s] *= 2.0
+        for i in range(len(now)):
+            now[i] /= scale[s]
+
+
+@compiled(nogil=True)
+def taken_rounds(uniforms, weight, scale, near, which, alone, starts, targets, taken):  # type: ignore[no-untyped-def]
+    """How many of the sets of a chain take each round, shape (draws, rounds), by its moves and tables; ``uniforms``:
+    (rounds, draws).
     """
     rounds, draws = uniforms.shape
-    ages, left = np.full((draws, order), gap - 1), np.full((draws, order), k)
-    weights = np.empty(1 << order)
+    state, found = np.zeros(draws, np.int64), np.zeros((draws, rounds), np.int8)
     for s in range(rounds):  # outside, so that a round's table stays close
+        beside, more, now, after = near[which[s]], alone[s], weight[s], weight[s + 1]
         for d in range(draws):
-            age, rest, free, together = 0, 0, 0, alone[s]
-            for i in range(order):
-                together *= near[s, ages[d, i]]
-                if ages[d, i] == gap - 1 and left[d, i] > 0:
-                    free |= 1 << i
-                ages[d, i] = min(ages[d, i] + 1, gap - 1)
-                age = age * gap + ages[d, i]
-                rest = rest * (k + 1) + left[d, i]
-            if not free:
-                continue
-            total = 0.0
-            for mask in range(free + 1):
-                if mask & ~free:
-                    continue
-                weight, each, to, less, place, fold = 1.0, together, age, rest, 1, 1
-                for i in range(order - 1, -1, -1):
-                    if mask >> i & 1:
-                        weight *= each
-                        each *= same[s]
-                        to -= (gap - 1) * place
-                        less -= fold
-                    place *= gap
-                    fold *= k + 1
-                total += weight * table[s + 1, to, less]
-                weights[mask] = total
-            chosen, taken = uniforms[s, d] * total, 0
-            while taken < free and (taken & ~free or weights[taken] <= chosen):
-                taken += 1
-            for i in range(order):
-                if taken >> i & 1:
-                    ages[d, i] = 0
-                    left[d, i] -= 1
-                    for j in range(min(len(column), rows.shape[1] - s)):
-                        rows[d, s + j] += column[j]
+            i = state[d]
+            move, last = starts[i], starts[i + 1] - 1
+            left = uniforms[s, d] * now[i] * scale[s] - after[targets[move]]
+            while left >= 0 and move < last:
+                move += 1
+                left -= beside[i] ** taken[move] * more[taken[move]] * after[targets[move]]
+            state[d] = targets[move]
+            found[d, s] = taken[move]
+    return found
+
+
+@compiled(nogil=True)
+def add_columns(rows, taken, column):  # type: ignore[no-untyped-def]
+    """Add ``taken[d, s]`` times the column that starts at row s to each of the ``rows``."""
+    draws, released = rows.shape
+    for d in range(draws):
+        for s in range(released):
+            if taken[d, s]:
+                for j in range(min(len(column), released - s)):
+                    rows[d, s + j] += taken[d, s] * column[j]
+
+
+@compiled(nogil=True)
+def spaced_beginnings(rows, column, scale, ways, k, gap, ends):  # type: ignore[no-untyped-def]
+    """As ``spaced_means`` after the first ``ends`` rounds (ascending), shape (draws, n), and the largest number on the
+    way. ``ways[n, c]``: the number of sets of c of n rounds, times ``scale``^c. The sums have all columns that end
+    before a beginning does; the others are cut, and later rounds have their number of ways.
+    """
+    draws, rounds, bands = len(rows), len(ways) - 1, len(column)
+    means, largest = np.empty((draws, len(ends))), 0.0
+    halves = np.zeros(bands + 1)
+    for j in range(bands):
+        halves[j + 1] = halves[j] + column[j] ** 2 / 2
+    released = ends[-1]
+    sums, whole = np.zeros((released + 1, k + 1)), np.zeros(released)
+    sums[:, 0] = 1.0
+    for d in range(draws):
+        for s in range(released - bands + 1):
+            log_weight = -halves[bands]
+            for j in range(bands):
+                log_weight += column[j] * rows[d, s + j]
+            whole[s] = scale * np.exp(log_weight)
+            for c in range(1, k + 1):
+                sums[s + 1, c] = sums[s, c] + whole[s] * sums[max(s + 1 - gap, 0), c - 1]
+        for i in range(len(ends)):
+            end, total = ends[i], 0.0
+            for c in range(k + 1):
+                total += sums[max(end - gap + 1, 0), c] * ways[rounds - end, k - c]
+            for s in range(max(end - gap + 1, 0), end):
+                weight = whole[s]
+                if s + bands > end:
+                    log_weight = -halves[end - s]
+                    for j in range(end - s):
+                        log_weight += column[j] * rows[d, s + j]
+                    weight = scale * np.exp(log_weight)
+                for c in range(1, k + 1):
+                    total += weight * sums[max(s + 1 - gap, 0), c - 1] * ways[max(rounds - s - gap, 0), k - c]
+            means[d, i] = total
+            largest = max(largest, total)
+    return means, largest
 
 
 @compiled(nogil=True)

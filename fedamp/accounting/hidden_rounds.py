@@ -187,6 +187,10 @@ class HiddenRounds:
             weights[taken] = np.exp(logs)
         return weights
 
+    def tilted(self, order: float, drift: float = 0.0) -> "_Tilted":
+        """The factor under X^order."""
+        return _Tilted.of(self, order)
+
     def tilts(self, order: float) -> tuple[Array, Array, "Occupancies"]:
         """How rounds are held under X^order, at whole orders, or below 2 under X times Y of docs/k-of-t.md, Proposition
         5: of each class the exponent of a round's ratio and the log mean of what it weighs; how many rounds each has.
@@ -198,9 +202,18 @@ class HiddenRounds:
         return exponents, log_mu, pairs(self.chances, self.rounds, order - 1)
 
     @property
+    def widest(self) -> int:
+        """Ratios of one draw."""
+        return self.rounds
+
+    @property
     def work(self) -> int:
         """Steps of the recursion a draw."""
         return self.rounds * (self.most + 8) + 100
+
+    def fingerprint(self) -> bytes:
+        pairs = "" if self.people == 1 else " pairs"
+        return f"{self.chances} {self.rounds} {self.copies}{pairs}".encode() + self.round.fingerprint()
 
     @property
     def ratio_rounding(self) -> float:
@@ -258,12 +271,17 @@ class Beginnings(NamedTuple):
     fewest: int
 
     @classmethod
-    def of(cls, factors: Sequence[HiddenRounds]) -> "Beginnings":
-        last = factors[-1]
+    def of(cls, factors: "Sequence[HiddenRounds | SpacedRounds]") -> "Beginnings":
+        numbers, hidden = (
+            np.array([each.rounds for each in factors]),
+            [f for f in factors if isinstance(f, HiddenRounds)],
+        )
+        if len(hidden) < len(factors):
+            return cls(numbers, 1.0, np.zeros((0, 0)), 0)
+        last = hidden[-1]
         rate = min(last.share, 1.0)
-        tails = [np.pad(each.weights(rate), (0, last.most - each.most)) for each in factors]
-        fewest = int(np.flatnonzero(last.chances)[0])
-        return cls(np.array([each.rounds for each in factors]), rate, np.stack(tails), fewest)
+        tails = [np.pad(each.weights(rate), (0, last.most - each.most)) for each in hidden]
+        return cls(numbers, rate, np.stack(tails), int(np.flatnonzero(last.chances)[0]))
 
 
 def log_beginnings(parts: Beginnings, ratios: Array) -> Array:
@@ -284,7 +302,12 @@ def _logs(means: Array, largest: float, limit: float = 1e200) -> Array:
 class Run:
     """Everything that is released: X is the product of all factors."""
 
-    factors: tuple[HiddenRounds, ...]
+    factors: "tuple[HiddenRounds | SpacedRounds, ...]"
+
+    @property
+    def hidden(self) -> list[HiddenRounds]:
+        """The factors without correlated noise."""
+        return [each for each in self.factors if isinstance(each, HiddenRounds)]
 
     @property
     def ratio_rounding(self) -> float:
@@ -300,7 +323,7 @@ class Run:
     @property
     def widest(self) -> int:
         """The most ratios that one factor has."""
-        return max(each.rounds for each in self.factors)
+        return max(each.widest for each in self.factors)
 
     @property
     def work(self) -> int:
@@ -308,12 +331,7 @@ class Run:
 
     def fingerprint(self) -> bytes:
         """Tells runs apart, so that each has its own random numbers."""
-        texts = (
-            f"{each.chances} {each.rounds} {each.copies}{'' if each.people == 1 else ' pairs'}".encode()
-            + each.round.fingerprint()
-            for each in self.factors
-        )
-        return b"|".join(texts)
+        return b"|".join(each.fingerprint() for each in self.factors)
 
 
 # Overlaps of several choices, and the exact moments of X that follow; docs/k-of-t.md has the proofs.
@@ -535,6 +553,7 @@ class Pilot:
 STAKE = 0.8  # the largest stake on an upper end, over 1 / b
 HIGHEST_SAMPLED_ORDER = 16
 _WIDE = 1.7  # standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches
+_VERY_WIDE = 3.0  # the same, where other proposals need tables of their own
 _LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)  # orders to try where noise is little
 _MOST_COINS = 64  # orders of independent rounds to try
 _EXACT = 0.2  # share of draws by a power of X, beside independent rounds; the bound is multiplied by its inverse
@@ -565,7 +584,7 @@ class _Tilted(NamedTuple):
     """One factor of X under the tilt X^t. ``counts``: shape (S, n), the occupancies; n = t + 1, or 4 for t below 2.
     ``exponents``: shape (n,): of the ratio of a round that is held 0, .., t times (below 2: by neither, by one, by the
     other, by both). ``log_mu``: logs of the moments of these exponents. ``below``: shape (S,), distribution function
-    over occupancies. ``log_moment``: log E[X^t]. ``error``: bound on the error of the latter.
+    over occupancies. ``log_moment``: log E[X^t]. ``relative``, ``variation``: what one copy adds to a proposal's.
     """
 
     counts: NDArray[np.int32]
@@ -573,7 +592,13 @@ class _Tilted(NamedTuple):
     log_mu: Array
     below: Array
     log_moment: float
-    error: float
+    relative: float
+    variation: float
+
+    @property
+    def drifted_moment(self) -> float:
+        """Of X^t G^g: rounds of independent noise have no drift."""
+        return self.log_moment
 
     @classmethod
     def of(cls, factor: HiddenRounds, order: float) -> "_Tilted":
@@ -587,7 +612,10 @@ class _Tilted(NamedTuple):
             + factor.rounds * factor.round.table_rounding
             + ((8 * order + 16) * (float(np.abs(log_mu).max() * factor.rounds) + 1) + len(below)) * UNIT
         )
-        return cls(counts, exponents, log_mu, below / below[-1], largest + math.log(below[-1]), error)
+        relative = 3 * error + 3 * factor.rounds * factor.round.law_rounding + 64 * UNIT
+        variation = factor.rounds * factor.round.table_rounding + 4 * len(below) * UNIT
+        log_moment = largest + math.log(below[-1])
+        return cls(counts, exponents, log_mu, below / below[-1], log_moment, relative, variation)
 
 
 class _Coins(NamedTuple):
@@ -649,30 +677,31 @@ class RemoveProposal(Proposal):
     """H(P, Q), docs/k-of-t.md, Propositions 1 to 3: dR = (w X^t / M_t + (1 - w) Y / E[Y]) dQ, Y the product of (1 + r
     x)^u over all ratios x. Without Y (u = 0) w is 1. Y stands in for orders with too many occupancies. Below 2, for
     little noise, X^t stands for X times the sum over all choices of (their probability times their ratio)^(t - 1)
-    (Proposition 5). ``order``: t, a whole number from 2 on, or between 1 and 2. ``coins``: u, a whole number.
+    (Proposition 5). ``order``: t, a whole number from 2 on, or between 1 and 2. ``coins``: u, a whole number. With
+    correlated noise Y is X^t G^g, G as in :meth:`SpacedRounds.log_ratios`; ``drift``: g >= 0.
     """
 
-    def __init__(self, run: Run, order: float, coins: int = 0) -> None:
-        self.run, self.order, self.coins, self.parameters = run, order, coins, (order, coins)
+    def __init__(self, run: Run, order: float, coins: int = 0, drift: float = 0.0) -> None:
+        if coins and len(run.hidden) < len(run.factors):
+            raise NotEvaluable("rounds of correlated noise are not independent")
+        self.run, self.order, self.coins, self.drift = run, order, coins, drift
+        self.parameters = order, coins, drift
         self.name = f"order {order:.3g}" + (f" and independent rounds of order {coins}" if coins else "")
-        self._share = _EXACT if coins else 1.0
-        self._tilted = [_Tilted.of(each, order) for each in run.factors]
+        self.name += f" and drift {drift:.2g}" if drift else ""
+        self._share = _EXACT if coins else _UNDRIFTED if drift else 1.0
+        self._tilted = [each.tilted(order, drift) for each in run.factors]
         both = list(zip(run.factors, self._tilted, strict=True))
-        self._coins = [_Coins.of(each, coins) for each in run.factors] if coins else []
+        self._coins = [_Coins.of(each, coins) for each in run.hidden] if coins else []
         self.log_moment = sum(each.copies * tilted.log_moment for each, tilted in both)
+        self._drifted_moment = sum(each.copies * tilted.drifted_moment for each, tilted in both)
         self.moment = Moment(order, self.log_moment - math.log(self._share))
-        self.relative = sum(
-            each.copies
-            * (3 * tilted.error + (3 + 4 * coins) * each.rounds * each.round.law_rounding + (64 + 8 * coins) * UNIT)
-            for each, tilted in both
-        )
-        self.relative += sum(each.copies * 3 * c.error for each, c in zip(run.factors, self._coins, strict=False))
-        self._powers = [_sum_of_powers(each, order - 1) for each in run.factors] if order < 2 else []
+        self.relative = sum(each.copies * tilted.relative for each, tilted in both)
+        self.variation = sum(each.copies * (tilted.variation + coins * 1e-12) for each, tilted in both)
+        for factor, coin in zip(run.hidden, self._coins, strict=False):
+            law_rounding = 4 * coins * factor.rounds * factor.round.law_rounding
+            self.relative += factor.copies * (law_rounding + 8 * coins * UNIT + 3 * coin.error)
+        self._powers = [_sum_of_powers(each, order - 1) for each in run.hidden] if order < 2 else []
         self.relative += sum(each.copies * (each.ratio_rounding + 64 * UNIT) for each, _ in self._powers)
-        self.variation = sum(
-            each.copies * (each.rounds * each.round.table_rounding + 4 * len(tilted.below) * UNIT + coins * 1e-12)
-            for each, tilted in both
-        )
 
     def _ratios(
         self, rng: np.random.Generator, j: int, independent: NDArray[np.bool_]
@@ -681,6 +710,8 @@ class RemoveProposal(Proposal):
         deviations out do not occur; ``variation`` has 1e-12 for that.
         """
         factor, tilted, some = self.run.factors[j], self._tilted[j], int(independent.sum())
+        assert isinstance(factor, HiddenRounds)
+        assert isinstance(tilted, _Tilted)
         exponents, width = tilted.exponents, len(tilted.exponents)
         counts = np.zeros((len(independent), width), np.int32)
         drawn = np.searchsorted(tilted.below, rng.random(len(independent) - some), side="right")
@@ -692,28 +723,43 @@ class RemoveProposal(Proposal):
         return factor.round.draw(rng, exponents, counts)[0], counts
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
-        independent = rng.random(draws) >= self._share
-        log_ratio, log_power, log_coins = np.zeros((3, draws))
+        second = rng.random(draws) >= self._share
+        log_ratio, log_power, log_second = np.zeros((3, draws))
         for j, factor in enumerate(self.run.factors):
             for _ in range(factor.copies):
-                ratios, _ = self._ratios(rng, j, independent)
+                if isinstance(factor, SpacedRounds):
+                    sets = self._tilted[j]
+                    assert not isinstance(sets, _Tilted)
+                    one, log_mean = factor.log_ratios(sets.draw(rng, second))
+                    log_second += self.drift * log_mean
+                    log_ratio += one
+                    continue
+                ratios, _ = self._ratios(rng, j, second & (self.coins > 0))
                 log_ratio += factor.log_ratios(ratios)
                 if self._powers:
                     powers, log_total = self._powers[j]
                     log_power += powers.log_ratios(ratios ** (self.order - 1)) + log_total
                 if self.coins:
                     coin = self._coins[j]
-                    log_coins += (
+                    log_second += (
                         coin.order * arithmetic.log_products(ratios, coin.odds) - factor.rounds * coin.log_moment
                     )
-        return self._excess(log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, log_coins)
+        if self.drift:
+            log_second += self.order * log_ratio - self._drifted_moment
+        return self._excess(log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, log_second)
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
         """Proposition 6: as ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n)."""
-        if self._powers:
-            raise NotEvaluable("beginnings are drawn at whole orders only")
-        independent = rng.random(draws) >= self._share
+        if self._powers or self.drift:
+            raise NotEvaluable("beginnings are drawn at whole orders, and without drift, only")
         (factor,), (tilted,), first = self.run.factors, self._tilted, int(parts.rounds[0])
+        if isinstance(factor, SpacedRounds):
+            assert isinstance(tilted, _Schedules)
+            log_ratio, later = tilted.draw_beginnings(rng, draws, parts.rounds)
+            log_a, log_b = self._excess(log_ratio, self.order * log_ratio, np.zeros(1))
+            return log_a - later, log_b - later
+        assert isinstance(tilted, _Tilted)
+        independent = rng.random(draws) >= self._share
         ratios, counts = self._ratios(rng, 0, independent)
         held = arithmetic.shuffle_ends(ratios, counts, rng.random((draws, factor.rounds - first)))
         log_mu = np.append(tilted.log_mu, np.zeros(self.coins + 1))  # independent later rounds integrate to 1
@@ -725,23 +771,25 @@ class RemoveProposal(Proposal):
         log_a, log_b = self._excess(log_ratio, self.order * log_ratio, log_coins)
         return log_a - later[:, parts.rounds - first], log_b - later[:, parts.rounds - first]
 
-    def _excess(self, log_ratio: Array, log_power: Array, log_coins: Array) -> tuple[Array, Array]:
+    def _excess(self, log_ratio: Array, log_power: Array, log_second: Array) -> tuple[Array, Array]:
         """Logs of a and b, for v = (X - e^epsilon)+ dQ/dR."""
         density = math.log(self._share) - self.log_moment + log_power
-        if self.coins:
-            density = np.logaddexp(density, math.log1p(-self._share) + log_coins)
+        if self._share < 1:
+            density = np.logaddexp(density, math.log1p(-self._share) + log_second)
         some = log_ratio > -math.inf
         log_b = np.where(some, -density, math.inf)
         return np.where(some, log_b + log_ratio, -math.inf), log_b
 
     def slack(self, parts: Beginnings) -> float:
         """log of what the bound of draws of beginnings is to be multiplied by: moments of a cut law may be below 1."""
-        return float(parts.rounds[-1] - parts.rounds[0]) * max(0.0, -float(self._tilted[0].log_mu.min()))
+        tilted = self._tilted[0]
+        least = float(tilted.log_mu.min()) if isinstance(tilted, _Tilted) else 0.0
+        return float(parts.rounds[-1] - parts.rounds[0]) * max(0.0, -least)
 
     @classmethod
     def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
         """Of the order whose bound is the least, or the whole one below; where that leaves a wide spread, of the best
-        independent rounds beside it.
+        independent rounds, or the best drift, beside it.
         """
         proposal = cls.by_moments(run, rank, highest)
         if proposal.order == 2:
@@ -751,9 +799,14 @@ class RemoveProposal(Proposal):
                     return look(low)
         orders = range(int(proposal.order), max(int(proposal.order) - 2, 1), -1)
         found = best((each, look(cls(run, each))) for each in orders)[1]
-        if found.spread < _WIDE:
+        if found.spread < (_WIDE if len(run.hidden) == len(run.factors) else _VERY_WIDE):
             return found
         tried = [found]
+        if len(run.hidden) < len(run.factors):
+            for drift in _DRIFTS:
+                with suppress(NotEvaluable):  # with so much of it ratios leave the range of floating point
+                    tried.append(look(cls(run, found.proposal.moment.order, 0, drift)))
+            return min(tried, key=attrgetter("effort"))
         with suppress(NotEvaluable):  # ratios may leave the range of floating point
             coins = cls._best_coins(run, rank)
             tried += [look(cls(run, int(proposal.order), each)) for each in (coins, coins - 1) if each > 1]
@@ -765,7 +818,7 @@ class RemoveProposal(Proposal):
         """The order that would prove the least if moments were ``typical``."""
         least, chosen = math.inf, 2
         for order in range(2, _MOST_COINS):
-            typical = sum(each.copies * _Coins.of(each, order).typical for each in run.factors)
+            typical = sum(each.copies * _Coins.of(each, order).typical for each in run.hidden)
             if (found := rank(Moment(order, typical))) >= least:
                 break
             least, chosen = found, order
@@ -788,7 +841,7 @@ class RemoveProposal(Proposal):
     @staticmethod
     def share(run: Run) -> float:
         """P-mass at infinite ratios. Only rounds taken part in can meet one."""
-        return chance_of_any((each.round.infinite, each.copies * each.most) for each in run.factors)
+        return chance_of_any((each.round.infinite, each.copies * each.most) for each in run.hidden)
 
 
 class AddProposal(Proposal):
@@ -797,10 +850,12 @@ class AddProposal(Proposal):
     """
 
     def __init__(self, run: Run, tilt: float) -> None:
+        if len(run.hidden) < len(run.factors):
+            raise NotEvaluable("rounds of correlated noise are drawn in the remove direction only")
         self.run, self.tilt, self.parameters = run, tilt, (tilt,)
         self.name = f"tilt {tilt:.3g}"
         self.log_moment = self.relative = self.variation = 0.0
-        for each in run.factors:
+        for each in run.hidden:
             exponent, rounds = tilt * each.share, each.copies * each.rounds
             log_moment = rounds * each.round.log_moment(-exponent)
             on_each = rounds * each.round.table_rounding
@@ -812,7 +867,7 @@ class AddProposal(Proposal):
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         log_a, log_ratio = np.full(draws, self.log_moment), np.zeros(draws)
-        for factor in self.run.factors:
+        for factor in self.run.hidden:
             exponent, counts = self.tilt * factor.share, np.full((draws, 1), factor.rounds, np.int32)
             for _ in range(factor.copies):
                 ratios, log_products = factor.round.draw(rng, np.array([-exponent]), counts)
@@ -830,13 +885,13 @@ class AddProposal(Proposal):
     @staticmethod
     def share(run: Run) -> float:
         """Q-mass at ratio 0, of any round."""
-        return chance_of_any((each.round.zero, each.copies * each.rounds) for each in run.factors)
+        return chance_of_any((each.round.zero, each.copies * each.rounds) for each in run.hidden)
 
 
 class Block(Proposal):
     """Draws for the last of some beginnings of one factor, with a column for each of them."""
 
-    def __init__(self, whole: Proposal, parts: list[HiddenRounds]) -> None:
+    def __init__(self, whole: Proposal, parts: "Sequence[HiddenRounds | SpacedRounds]") -> None:
         assert isinstance(whole, RemoveProposal)
         self.whole, self.run, self.parts, self.moment = whole, whole.run, Beginnings.of(parts), whole.moment
         self.name, self.relative = f"{whole.name} from {parts[0].rounds}", 2 * whole.relative
@@ -851,13 +906,13 @@ class Block(Proposal):
 
 # Correlated noise, where a person's rounds are hidden and spaced.
 
-_HIGHEST = 4  # order; draws of more schedules take longer than they save
+_HIGHEST = 8  # order: 256 moves of a state at most
 _DRIFTS = (1.5, 4.0, 10.0, 25.0)  # drifts to try; each adds this much to the order if X is a constant times G
 _MOST_TUPLES = 4_000_000  # of listed sets: 32 MB
 _UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its inverse
 _MOST_ROUNDS = 1000  # without bands
 _MOST_SETS = 2000  # that are listed
-_MOST_STATES = 20_000_000  # numbers in a table: 160 MB
+_MOST_STATES = 16_000_000  # numbers in a table: 128 MB
 
 
 class Far(NamedTuple):
@@ -870,8 +925,9 @@ class Far(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SpacedRun(Run):
-    """``event``: what is released. ``noise_multiplier``: of one participation.
+class SpacedRounds:
+    """One factor of X: hidden rounds of correlated noise. ``event``: what is released. ``noise_multiplier``: of one
+    participation. ``copies``: how many independent factors like this one there are.
 
     X is the mean, over all sets S of k rounds at least ``gap`` apart, of the product of w_s over S, with w_s =
     exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)), c_s column s of C, cut after the released rows. Columns of a set are
@@ -882,14 +938,24 @@ class SpacedRun(Run):
 
     event: Spaced
     noise_multiplier: float
-    log_least = -math.inf
+    copies: int = 1
+    chances: ClassVar[tuple[float, ...]] = (0.0, 1.0)
 
     @classmethod
-    def of(cls, event: BallsInBins | Spaced, noise_multiplier: float) -> "SpacedRun":
-        """The run, with sets one by one where bands do not keep them apart and they are few."""
+    def of(cls, event: BallsInBins | Spaced, noise_multiplier: float, copies: int = 1) -> "SpacedRounds":
+        """The factor, with sets one by one where bands do not keep them apart and they are few."""
         if isinstance(event, Spaced) and (event.is_banded or event.sets > _MOST_SETS):
-            return cls((), event, noise_multiplier)
-        return ListedRun((), event, noise_multiplier)
+            return cls(event, noise_multiplier, copies)
+        return ListedRounds(event, noise_multiplier, copies)  # type: ignore[arg-type]
+
+    @property
+    def rounds(self) -> int:
+        """How many are released."""
+        return self.event.span
+
+    def tilted(self, order: float, drift: float = 0.0) -> "_Schedules | _ListedTuples":
+        """The factor under X^order, and under X^order G^drift."""
+        return _Schedules.of(replace(self, copies=1), order, drift)
 
     @cached_property
     def column(self) -> Array:
@@ -970,7 +1036,7 @@ class SpacedRun(Run):
         return self.event.rounds * (self.event.k + len(self.column) + 60) + 100
 
     def fingerprint(self) -> bytes:
-        return f"{self.event.to_json()}".encode() + np.float64(self.noise_multiplier).tobytes()
+        return f"{self.event.to_json()} {self.copies}".encode() + np.float64(self.noise_multiplier).tobytes()
 
     def log_ratios(self, rows: Array) -> tuple[Array, Array]:
         """log X, and log G = the sum of the shares times log w_s, of z in ``rows``, shape (draws, released)."""
@@ -992,115 +1058,154 @@ def _most(weights: Array, event: Spaced) -> Array:
     return np.asarray(sums[-1, -1])
 
 
-@lru_cache(maxsize=2)
-def _tables(run: SpacedRun, order: int, drift: float) -> tuple[Array, Array, Array, Array, float]:
-    """The weight of all that may follow: table[s, a, l], before round s + 1, with the ages a (rounds since the last
-    one, less 1; ``gap`` - 1: the next may come) and the rounds l that are left, of each of ``order`` sets, up to a
-    factor for each s. Also the weights of a round that a set takes alone, that two sets share, and of
-    a round a + 1 after one of another set; the log of the weight of everything.
+class _Moves(NamedTuple):
+    """What t sets can do in a round. A set is of one of 1 + k gap kinds: it has no round yet, or some number of rounds
+    left and had its last one ``age`` + 1 rounds ago (``gap`` - 1 stands for that and more). A state is a multiset of t
+    kinds, as the sets are alike. ``ages``: shape (states, t), of a state's kinds. ``done``: shape (states,), whether no
+    rounds are left. Moves from state i are ``starts[i]`` to ``starts[i + 1]``, the first: no set takes the round.
+    ``targets``, ``taken``: shape (moves,): the state after each, and how many sets take the round.
     """
-    event, t = run.event, order
-    gap, left = event.gap, event.k + 1
-    if event.rounds * gap**t * left**t > _MOST_STATES:
-        raise NotEvaluable(f"{t} spaced schedules have too many states")
-    alone, same = np.exp(drift * run.drift[1]), np.exp(run.overlaps[:, 0])
-    near = np.exp(np.where(np.arange(gap) < gap - 1, run.overlaps[:, 1:], 0.0))
-    table = np.zeros((event.rounds + 1, *(gap,) * t, *(left,) * t))
-    table[(-1, *(slice(None),) * t, *(0,) * t)] = 1.0
-    older, log_scale = np.minimum(np.arange(gap) + 1, gap - 1), 0.0
-    for s in range(event.rounds - 1, -1, -1):
-        now, after = table[s], table[s + 1]
-        for taken in product((False, True), repeat=t):
-            count = sum(taken)
-            weight = np.full((1,) * t, alone[s] ** count * same[s] ** (count * (count - 1) // 2))
-            for axis in np.flatnonzero(~np.array(taken)) if count else ():
-                weight = weight * np.moveaxis(near[s].reshape(gap, *(1,) * (t - 1)) ** count, 0, axis)
-            to = tuple(slice(gap - 1, gap) if each else slice(None) for each in taken)
-            more = tuple(slice(1, None) if each else slice(None) for each in taken)
-            less = tuple(slice(None, -1) if each else slice(None) for each in taken)
-            source = after[np.ix_(*[np.zeros(1, int) if each else older for each in taken])][(..., *less)]
-            now[to + more] += weight.reshape(weight.shape + (1,) * t) * source
-        power = math.frexp(now.max())[1]
-        now *= 2.0**-power
-        log_scale += power * math.log(2)
-    whole = float(table[(0, *(gap - 1,) * t, *(event.k,) * t)])
+
+    ages: NDArray[np.int64]
+    done: NDArray[np.bool_]
+    starts: NDArray[np.int64]
+    targets: NDArray[np.int32]
+    taken: NDArray[np.int8]
+
+
+@lru_cache(maxsize=8)
+def _moves(k: int, gap: int, order: int) -> _Moves:
+    kind, states = np.arange(1 + k * gap), np.zeros((1, 0), int)
+    for size in range(1, order + 1):  # multisets in an order in which those of the first kinds come first
+        firsts = [states[: math.comb(each + size - 1, size - 1)] for each in kind]
+        states = np.concatenate([np.pad(f, ((0, 0), (0, 1)), constant_values=i) for i, f in enumerate(firsts)])
+    age, left = np.where(kind > 0, (kind - 1) % gap, gap - 1), np.where(kind > 0, k - 1 - (kind - 1) // gap, k)
+    older, taking = np.where((kind > 0) & (age < gap - 1), kind + 1, kind), 1 + (k - left) * gap
+    place = np.arange(order)
+    rank = np.array([[math.comb(each + i, i + 1) for i in range(order)] for each in kind.tolist()])
+    may, moves = ((age == gap - 1) & (left > 0))[states], []
+    for mask in product((False, True), repeat=order):
+        sources = np.flatnonzero(may[:, list(mask)].all(axis=1))
+        after = np.sort(np.where(mask, taking[states[sources]], older[states[sources]]), axis=1)
+        moves.append((sources, rank[after, place].sum(axis=1), np.full(len(sources), sum(mask))))
+    sources, targets, taken = (np.concatenate(each) for each in zip(*moves, strict=True))
+    order_of_sources = np.argsort(sources, kind="stable")
+    starts = np.searchsorted(sources[order_of_sources], np.arange(len(states) + 1))
+    targets, taken = targets[order_of_sources].astype(np.int32), taken[order_of_sources].astype(np.int8)
+    return _Moves(age[states], (left[states] == 0).all(axis=1), starts, targets, taken)
+
+
+class _Tables(NamedTuple):
+    """The chain of t sets. ``weight``: shape (rounds + 1, states): of all that may follow before each round, up to a
+    factor ``scale`` of each. c sets that take round s weigh ``near[which[s], state]^c alone[s, c]``: what they share
+    with sets that had a round shortly before, and with one another. ``log_total``: of the weight of everything.
+    """
+
+    weight: Array
+    scale: Array
+    near: Array
+    which: NDArray[np.int64]
+    alone: Array
+    log_total: float
+
+
+@lru_cache(maxsize=2)
+def _tables(factor: SpacedRounds, order: int, drift: float) -> _Tables:
+    event, gap, overlaps = factor.event, factor.event.gap, factor.overlaps
+    if (event.rounds + 1) * math.comb(event.k * gap + order, order) > _MOST_STATES:
+        raise NotEvaluable(f"{order} spaced schedules have too many states")
+    moves, count = _moves(event.k, gap, order), np.arange(order + 1)
+    kinds, which = np.unique(overlaps[:, 1:], axis=0, return_inverse=True)
+    beside = np.where(np.arange(gap) < gap - 1, kinds, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = np.exp([each[moves.ages].sum(axis=1) for each in beside])
+        alone = np.multiply.outer(drift * factor.drift[1], count) if drift else 0.0
+        alone = np.exp(alone + np.multiply.outer(overlaps[:, 0], count * (count - 1) / 2))
+        weight, scale = np.zeros((event.rounds + 1, len(moves.done))), np.ones(event.rounds)
+        weight[-1] = moves.done
+        arithmetic.chain_weights(weight, scale, near, which.ravel(), alone, moves.starts, moves.targets, moves.taken)
+    whole = float(weight[0, 0])
     if not 1e-200 < whole < math.inf:
         raise NotEvaluable("weights of spaced schedules leave the range of floating point")
-    table = table.reshape(event.rounds + 1, gap**t, left**t)
-    return table, alone, same, near, math.log(whole) + log_scale
+    return _Tables(weight, scale, near, which.ravel(), alone, math.log(whole) + float(np.log(scale).sum()))
 
 
-@lru_cache(maxsize=256)
-def _log_moment(run: SpacedRun, order: int, drift: float) -> float:
-    """log E_Q[X^order G^drift], or with ``Far`` what stands for it in the middle of the density."""
-    mean, _, squares = run.drift
-    sets = _tables(run, order, drift)[-1] - order * math.log(run.event.sets)
-    sets += order * (order - 1) / 2 * run.far.between[0]
-    return sets + drift * (drift * float(mean @ mean) - squares) / 2
+class _Schedules(NamedTuple):
+    """Spaced rounds under X^t, t whole, and under X^t G^drift: tables of both; the other fields as in ``_Tilted``."""
 
-
-class SpacedRemove(RemoveProposal):
-    """As its base, at whole orders and with another second part: dR = X^t (w / M_t + (1 - w) G^g / M_(t,g)) dQ, G as
-    in ``log_ratios``. ``drift``: g >= 0; w is 1 without it.
-    """
-
-    run: SpacedRun
-
-    def __init__(self, run: SpacedRun, order: float, drift: float = 0.0) -> None:
-        if order != int(order) or order > _HIGHEST:
-            raise NotEvaluable(f"spaced schedules are drawn at whole orders up to {_HIGHEST} only")
-        self.run, self.order, self.drift, self.parameters = run, int(order), drift, (order, drift)
-        self.name = f"order {order:.3g}" + (f" and drift {drift:.2g}" if drift else "")
-        self._share = _UNDRIFTED if drift else 1.0
-        self.log_moment = _log_moment(run, self.order, 0.0)
-        self._drifted_moment = _log_moment(run, self.order, drift)
-        self.moment = Moment(order, self.log_moment - math.log(self._share))
-        size = (order**2 + drift * (order + drift)) * run.event.k / run.noise_multiplier**2
-        steps = run.event.rounds * (2**order + 4)
-        self.relative = (8 * steps + 64 * (size + order * math.log(run.event.sets) + EXPONENT * drift)) * UNIT
-        self.variation = 16 * self.relative
-        self.relative += order * (order - 1) / 2 * run.far.between[1]
-
-    def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
-        event, drifted = self.run.event, rng.random(draws) >= self._share
-        rows, uniforms = rng.standard_normal((draws, event.span)), rng.random((event.rounds, draws))
-        for which, drift in ((~drifted, 0.0), (drifted, self.drift)):
-            if which.any():
-                *tables, _ = _tables(self.run, self.order, drift)
-                moved, drawn = rows[which] + drift * self.run.drift[0], np.ascontiguousarray(uniforms[:, which])
-                arithmetic.spaced_rows(moved, drawn, *tables, self.run.column, self.order, event.k, event.gap)
-                rows[which] = moved
-        log_ratio, log_mean = self.run.log_ratios(rows)
-        density = np.full(draws, math.log(self._share) - self.log_moment)
-        if self.drift:
-            drifted_density = math.log1p(-self._share) + self.drift * log_mean - self._drifted_moment
-            density = np.logaddexp(density, drifted_density)
-        some = log_ratio > -math.inf  # others are too small for floating point; their values are 0
-        log_b = np.where(some, -self.order * np.where(some, log_ratio, 0.0) - density, math.inf)
-        return np.where(some, log_b + log_ratio, -math.inf), log_b
+    factor: SpacedRounds
+    order: int
+    drift: float
+    tables: tuple[_Tables, _Tables]
+    log_moment: float
+    drifted_moment: float
+    relative: float
+    variation: float
 
     @classmethod
-    def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
-        """Of the order whose bound is the least, or the one below; where that leaves a wide spread, of the best drift
-        beside it.
+    def of(cls, factor: SpacedRounds, order: float, drift: float) -> "_Schedules":
+        """``log_moment``: log E_Q[X^order], or with ``Far`` what stands for it in the middle of the density."""
+        if order != int(order) or order > _HIGHEST:
+            raise NotEvaluable(f"spaced schedules are drawn at whole orders up to {_HIGHEST} only")
+        event, t = factor.event, int(order)
+        tables = _tables(factor, t, 0.0), _tables(factor, t, drift)
+        log_moment, drifted = (
+            each.log_total - t * math.log(event.sets) + t * (t - 1) / 2 * factor.far.between[0] for each in tables
+        )
+        if drift:
+            mean, _, squares = factor.drift
+            drifted += drift * (drift * float(mean @ mean) - squares) / 2
+        size = (t**2 + drift * (t + drift)) * event.k / factor.noise_multiplier**2
+        steps = 8 * event.rounds * (2**t + 4 + t**2) + 64 * (size + t * math.log(event.sets) + EXPONENT * drift)
+        relative = steps * UNIT + t * (t - 1) / 2 * factor.far.between[1]
+        return cls(factor, t, drift, tables, log_moment, drifted, relative, 16 * steps * UNIT)
+
+    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> Array:
+        """z, shape (draws, released)."""
+        rows = rng.standard_normal((len(drifted), self.factor.rounds))
+        for which, drift in ((~drifted, 0.0), (drifted, self.drift)):
+            if which.any():
+                moved = rows[which] + drift * self.factor.drift[0] if drift else rows[which]
+                arithmetic.add_columns(moved, self._taken(rng, len(moved), drift), self.factor.column)
+                rows[which] = moved
+        return rows
+
+    def _taken(self, rng: np.random.Generator, draws: int, drift: float) -> NDArray[np.int8]:
+        """How many of the t sets take each round, shape (draws, rounds)."""
+        event, tables = self.factor.event, self.tables[drift > 0]
+        moves = _moves(event.k, event.gap, self.order)
+        uniforms = rng.random((event.rounds, draws))
+        drawn: NDArray[np.int8] = arithmetic.taken_rounds(
+            uniforms, *tables[:-1], moves.starts, moves.targets, moves.taken
+        )
+        return drawn
+
+    def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
+        """log X after each of the first ``ends`` rounds, and the log of the mean over later rows of the ratios of the t
+        sets that are drawn (docs/correlated-noise.md, "After each round"); both of shape (draws, n).
         """
-        assert isinstance(run, SpacedRun)
-        highest = int(cls.by_moments(run, rank, highest).order)
-        order, found = best((each, look(cls(run, each))) for each in range(highest, max(highest - 2, 1), -1))
-        if found.spread < _WIDE:
-            return found
-        tried = [found]
-        for drift in _DRIFTS:
-            with suppress(NotEvaluable):  # with so much of it ratios leave the range of floating point
-                tried.append(look(cls(run, order, drift)))
-        return min(tried, key=attrgetter("effort"))
+        factor, event = self.factor, self.factor.event
+        rows = rng.standard_normal((draws, factor.rounds))
+        taken, signal, squares = self._taken(rng, draws, 0.0), np.zeros(rows.shape), np.zeros(rows.shape)
+        arithmetic.add_columns(signal, taken, factor.column)
+        arithmetic.add_columns(squares, taken, factor.column**2)
+        later = np.cumsum(np.pad((signal**2 - squares) / 2, ((0, 0), (0, 1)))[:, ::-1], axis=1)[:, ::-1]
+        scale = math.exp(-math.log(event.sets) / event.k)
+        ways = [[spaced_sets(n, c, event.gap) * scale**c for c in range(event.k + 1)] for n in range(event.rounds + 1)]
+        means, largest = arithmetic.spaced_beginnings(
+            rows + signal, factor.column, scale, np.array(ways, float), event.k, event.gap, ends
+        )
+        return _logs(means, largest), later[:, ends]
 
 
 @dataclass(frozen=True)
-class ListedRun(SpacedRun):
+class ListedRounds(SpacedRounds):
     """X as a mean over few sets, each with its signal."""
 
     event: BallsInBins | Spaced  # type: ignore[assignment]
+
+    def tilted(self, order: float, drift: float = 0.0) -> "_ListedTuples":
+        return _ListedTuples(self, order, drift)
 
     @cached_property
     def signals(self) -> Array:
@@ -1142,35 +1247,32 @@ class ListedRun(SpacedRun):
         return found, found
 
 
-class ListedRemove(SpacedRemove):
-    """dR = X^t / M_t dQ, the ``order`` t whole: t sets with chances in proportion to exp of their signals' products."""
+class _ListedTuples:
+    """Listed rounds under X^t, t whole: t sets with chances in proportion to exp of their signals' products; the
+    attributes as in ``_Tilted``.
+    """
 
-    run: ListedRun
-
-    def __init__(self, run: SpacedRun, order: float, drift: float = 0.0) -> None:
-        assert isinstance(run, ListedRun)
-        signals, t = run.signals, int(order)
+    def __init__(self, factor: ListedRounds, order: float, drift: float) -> None:
+        signals, t = factor.signals, int(order)
         if drift or order != t or len(signals) ** t > _MOST_TUPLES:
             raise NotEvaluable("few sets are drawn at whole orders, as long as their tuples are few")
-        self.run, self.order, self.drift, self.parameters = run, int(order), 0.0, (order,)
-        self.name = f"order {order:.3g}"
+        self.signals, self.order = signals, t
         products, logs = signals @ signals.T, np.zeros((len(signals),) * t)
         for one, other in combinations(range(t), 2):
             logs += products.reshape([len(signals) if axis in (one, other) else 1 for axis in range(t)])
         self._below = np.cumsum(np.exp(logs.ravel() - logs.max()))
         self.log_moment = float(logs.max() + math.log(self._below[-1]) - t * math.log(len(signals)))
+        self.drifted_moment = self.log_moment
         self._below /= self._below[-1]
-        self.moment = Moment(order, self.log_moment)
         self.relative = (4 * (signals.shape[1] + 8) * (float(logs.max()) + 1) + logs.size) * UNIT
         self.variation = 2 * self.relative
 
-    def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
-        signals = self.run.signals
+    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> Array:
+        """z, shape (draws, released)."""
+        draws, signals = len(drifted), self.signals
         drawn = np.minimum(np.searchsorted(self._below, rng.random(draws), side="right"), len(self._below) - 1)
         rows = rng.standard_normal((draws, signals.shape[1]))
-        for _ in range(int(self.order)):
+        for _ in range(self.order):
             drawn, last = np.divmod(drawn, len(signals))
             rows += signals[last]
-        log_ratio, _ = self.run.log_ratios(rows)
-        log_b = self.log_moment - self.order * log_ratio
-        return log_b + log_ratio, log_b
+        return rows

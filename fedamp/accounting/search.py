@@ -3,9 +3,9 @@ and what uses of people's data cost together when each is chosen after seeing th
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import count
 from operator import methodcaller
@@ -20,7 +20,15 @@ from fedamp.accounting.arithmetic import UNIT, Array, crossing, delta_left, gaus
 from fedamp.accounting.bounds import EpsilonAt, Method, NotEvaluable, TradeOff, in_floating_point, search_orders
 from fedamp.accounting.convolve import DEFAULT_POINTS
 from fedamp.accounting.events import Allocation, Cyclic, Mechanism, ModelMix, Relation, Spaced, WithoutReplacement
-from fedamp.accounting.hidden_rounds import Block, HiddenRounds, Pilot, RemoveProposal, Run
+from fedamp.accounting.hidden_rounds import (
+    Block,
+    HiddenRounds,
+    ListedRounds,
+    Pilot,
+    RemoveProposal,
+    Run,
+    SpacedRounds,
+)
 from fedamp.accounting.law import Detail
 from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.sampling import (
@@ -165,10 +173,7 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     goal = f"epsilon = {epsilon:g}"
 
     def by_law(noise: float) -> float:
-        event = build(noise)
-        if isinstance(event, Spaced):  # about the same cost, and a law
-            event = Allocation(event.mechanism, event.k, -(-event.rounds // event.gap))
-        return law_upper(event, delta, 200)
+        return law_upper(_with_law(build(noise)), delta, 200)
 
     near = _search(by_law, epsilon, goal, 1.0, 0.02, 0.3)
     first = sampled_profile(build(near))
@@ -190,6 +195,13 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
             break  # the law is as good, and quicker
         noise *= max((found.upper / epsilon) ** (1 / slope), 1 + 0.1 * precision)
     raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")
+
+
+def _with_law(event: Mechanism) -> Mechanism:
+    """The event, with runs in the place of spaced ones that cost about as much, and have a law."""
+    if isinstance(event, Spaced):
+        return Allocation(event.mechanism, event.k, -(-event.rounds // event.gap))
+    return event.with_parts(_with_law)
 
 
 def calibrate_risk(
@@ -382,16 +394,20 @@ def _by_sampling(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
     return spent
 
 
-def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> dict[int, HiddenRounds]:
+def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> Mapping[int, HiddenRounds | SpacedRounds]:
     """The only factor of X after each of these ``rounds``; none where there are several factors, nothing is hidden, or
     draws take too long.
     """
-    if isinstance(mechanism, Spaced) or factors(mechanism) != (0.0, {mechanism: 1}) or not is_sampled(mechanism):
+    if factors(mechanism) != (0.0, {mechanism: 1}) or not is_sampled(mechanism):
         return {}
     run, one = sampled_profile(mechanism).upper, participation(mechanism).mechanism
     if _CURVE_WORK / 4 / run.work < _FEWEST:
         return {}
     (whole,) = run.factors
+    if isinstance(whole, SpacedRounds):
+        if isinstance(whole, ListedRounds) or not whole.event.is_banded:
+            return {}
+        return {number: replace(whole, event=replace(whole.event, released=number)) for number in rounds}
     after = {number: participation(mechanism.after(number)) for number in rounds}
     after = {number: each for number, each in after.items() if each.mechanism == one}
     off = max((each.rounding for each in after.values()), default=0.0)
@@ -424,10 +440,10 @@ def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Arr
     return found
 
 
-def _swept(parts: list[HiddenRounds], delta: float) -> Array:
+def _swept(parts: Sequence[HiddenRounds | SpacedRounds], delta: float) -> Array:
     """Upper ends of the remove direction after each of the beginnings ``parts``; infinite where sampling has none."""
     spent, end, left, failure = np.full(len(parts), np.inf), len(parts), _CURVE_WORK, CHARGE * delta / QUESTIONS
-    log_term = math.log(2 * len(parts) * len(STEPS) / failure)
+    log_term, proposal = math.log(2 * len(parts) * len(STEPS) / failure), None
     while end:
         run = Run((parts[end - 1],))
         if left / 4 / run.work < _FEWEST:
@@ -436,8 +452,11 @@ def _swept(parts: list[HiddenRounds], delta: float) -> Array:
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
         try:
-            look = partial(pilot_at_delta, delta=spendable, draws=1024)
-            proposal = RemoveProposal.pilot(run, methodcaller("bound_at", spendable), look).proposal
+            if proposal is None or run.hidden:
+                look = partial(pilot_at_delta, delta=spendable, draws=1024)
+                proposal = RemoveProposal.pilot(run, methodcaller("bound_at", spendable), look).proposal
+            if not run.hidden:  # without drift; the best order changes slowly, and each has a table of its own
+                proposal = RemoveProposal(run, proposal.moment.order)
             pilots = pilots_of_columns(Block(proposal, parts[max(0, end - _AHEAD) : end]), spendable)[::-1]
             needed = np.maximum.accumulate([_draws(each, log_term) for each in pilots])
             count = int(np.argmin(needed / np.arange(1, len(pilots) + 1))) + 1  # the most rounds for a draw
@@ -472,7 +491,7 @@ def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
     try:
         with in_floating_point():
             profile = sampled_profile(mechanism, Detail(300, with_lower=False))
-            precision = 0.01 if isinstance(mechanism, Spaced) else 0.03  # no law is near
+            precision = 0.01 if mechanism.contains(Spaced) else 0.03  # no law is near
             return min(by_law, profile.epsilon(delta, precision=precision, known=by_law, highest=highest).upper)
     except NotEvaluable:
         return by_law

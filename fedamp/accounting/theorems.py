@@ -447,6 +447,28 @@ def factors(event: Mechanism, times: int = 1) -> tuple[float, dict[Mechanism, in
     return precision, dict(others)
 
 
+_MEANS = (
+    events.Allocation,
+    events.AllocationPrefix,
+    events.BallsInBins,
+    events.CappedPoisson,
+    events.Compose,
+    events.Gaussian,
+    events.GaussianMixture,
+    events.Poisson,
+    events.Repeat,
+    events.Spaced,
+    events.Submodels,
+)
+
+
+def is_mean_of_gaussians(event: Mechanism) -> bool:
+    """Whether X is a mean of ratios of Gaussian releases, so that the add direction is never the larger one (ours:
+    docs/correlated-noise.md).
+    """
+    return isinstance(event, _MEANS) and all(map(is_mean_of_gaussians, event.parts))
+
+
 # Pure differential privacy.
 
 

@@ -6,9 +6,21 @@ import math
 import numpy as np
 import pytest
 
-from fedamp.accounting import Allocation, BallsInBins, Gaussian, Group, Spaced, Submodels, from_json
+from fedamp.accounting import (
+    Allocation,
+    BallsInBins,
+    Compose,
+    Gaussian,
+    Group,
+    Repeat,
+    Spaced,
+    Submodels,
+    epsilon_over_rounds,
+    from_json,
+)
 from fedamp.accounting.answers import sampled_profile
-from fedamp.accounting.hidden_rounds import SpacedRun
+from fedamp.accounting.hidden_rounds import Block, RemoveProposal, Run, SpacedRounds
+from fedamp.accounting.sampling import certify
 
 COEFFICIENTS = (0.6, 0.3)
 
@@ -90,7 +102,7 @@ def test_what_columns_far_apart_share_is_between_the_ends_of_all_sets():
     coefficients = tuple(0.4 * 0.8**i for i in range(13))
     means, run = (
         signals(3, 14, 3, coefficients, 0.9, 14),
-        SpacedRun((), Spaced(Gaussian(0.9), 3, 14, 3, coefficients), 0.9),
+        SpacedRounds(Spaced(Gaussian(0.9), 3, 14, 3, coefficients), 0.9),
     )
     columns = signals(1, 14, 3, coefficients, 0.9, 14)
     apart = np.abs(np.subtract.outer(np.arange(14), np.arange(14)))
@@ -125,10 +137,11 @@ def test_without_bands_and_gap_it_is_the_allocation():
 def test_the_chances_of_rounds_and_the_moments_are_those_of_the_enumeration():
     means = signals(2, 8, 3, COEFFICIENTS, 0.9, 8)
     profile = sampled_profile(Spaced(Gaussian(0.9), 2, 8, 3, COEFFICIENTS))
+    (rounds,) = profile.upper.factors
     shares = np.bincount(np.ravel(schedules(2, 8, 3)), minlength=8) / len(means)
-    assert profile.upper.shares == pytest.approx(shares)
+    assert rounds.shares == pytest.approx(shares)
     overlaps = means @ means.T
-    for order in (2, 3):
+    for order in (2, 3, 4):
         logs = np.zeros((len(means),) * order)
         for i, j in itertools.combinations(range(order), 2):
             places = [1] * order
@@ -137,10 +150,73 @@ def test_the_chances_of_rounds_and_the_moments_are_those_of_the_enumeration():
         assert profile.remove(profile.upper, order).log_moment == pytest.approx(math.log(np.exp(logs).mean()))
     # E[G] under the mean's Gaussian: exp of half its squared length, less half the mean squared length of the columns.
     mean = means.mean(0)
-    drifted = profile.remove(profile.upper, 2, 1.5)._drifted_moment
+    drifted = rounds.tilted(2, 1.5).drifted_moment
     pairs = overlaps + 1.5 * (means @ mean)[:, None] + 1.5 * (means @ mean)[None, :]
     lengths = 1.5**2 * mean @ mean / 2 - 1.5 * (means**2).sum(1).mean() / 2
     assert drifted == pytest.approx(math.log(np.exp(pairs).mean()) + lengths)
+
+
+@pytest.mark.parametrize("drift", [0.0, 1.5])
+def test_proposals_of_products_reproduce_their_moment(drift):
+    """E_R[dQ/dR] = E_R[X dQ/dR] = 1 for two spaced runs, one of them a beginning, and hidden rounds beside them."""
+    events = Spaced(Gaussian(2.0), 2, 9, 3, COEFFICIENTS), Spaced(Gaussian(3.0), 3, 12, 3, COEFFICIENTS).after(7)
+    whole = Compose([Repeat(events[0], 2), events[1], Allocation(Gaussian(3.0), 2, 6), Gaussian(4.0)])
+    run, draws = sampled_profile(whole).upper, 200_000
+    assert sum(each.copies for each in run.factors) == 5
+    log_a, log_b = RemoveProposal(run, 3, 0, drift).draw(np.random.default_rng(2), draws)
+    for values in (np.exp(log_a), np.exp(log_b)):
+        assert values.mean() == pytest.approx(1.0, abs=5 * values.std() / math.sqrt(draws))
+
+
+@pytest.mark.parametrize("beside", [Gaussian(4.0), Allocation(Gaussian(2.0), 1, 3), None])
+def test_it_composes_with_other_releases_and_with_itself(beside):
+    """Plain draws over all schedules of a run, and what is beside it: an evaluation, hidden rounds, itself."""
+    event, rng, draws = Spaced(Gaussian(1.7), 2, 8, 3, COEFFICIENTS), np.random.default_rng(5), 100_000
+    whole = Compose([event, beside]) if beside else Repeat(event, 2)
+    parts = [signals(2, 8, 3, COEFFICIENTS, 1.7, 8)]
+    parts += (
+        [parts[0]] if beside is None else [np.eye(3) / 2 if isinstance(beside, Allocation) else np.full((1, 1), 0.25)]
+    )
+    ratios = np.ones(draws)
+    for means in parts:
+        ratios *= ratio(
+            rng.standard_normal((draws, means.shape[1])) + means[rng.integers(len(means), size=draws)], means
+        )
+    for epsilon in (0.7, 1.5):
+        values = np.maximum(1 - math.exp(epsilon) / ratios, 0)
+        margin = 5 * values.std() / math.sqrt(draws)
+        bounds = whole.delta(epsilon, precision=0.05)
+        assert bounds.lower <= values.mean() + margin
+        assert bounds.upper >= values.mean() - margin
+        assert bounds.width <= 0.08 * bounds.upper
+
+
+def test_each_round_of_a_run_is_certified_from_shared_draws():
+    """Each beginning's delta, certified from draws of the whole run, holds what plain draws of that beginning say."""
+    event, epsilon, draws = Spaced(Gaussian(1.5), 3, 12, 3, COEFFICIENTS), 0.5, 60_000
+    rounds = [4, 6, 7, 9, 11]
+    parts = [SpacedRounds(event.after(number), 1.5) for number in rounds]
+    block = Block(RemoveProposal(Run((parts[-1],)), 3), parts)
+    at = np.full((len(rounds), 1), epsilon)
+    upper, lower = certify(block, at, at, draws, 1e-6)
+    rng = np.random.default_rng(4)
+    for number, above, below in zip(rounds, upper[:, 0], lower[:, 0], strict=True):
+        means = signals(3, 12, 3, COEFFICIENTS, 1.5, number)
+        z = rng.standard_normal((draws, number)) + means[rng.integers(len(means), size=draws)]
+        values = np.maximum(1 - math.exp(epsilon) / ratio(z, means), 0)
+        margin = 5 * values.std() / math.sqrt(draws)
+        assert below - margin <= values.mean() <= above + margin
+        assert above - below <= 0.15 * above
+
+
+def test_the_curve_over_rounds_is_no_staircase():
+    """Every round is within three per cent of its own answer: one of each, and one for the steps between them."""
+    event = Spaced(Gaussian(1.6), 3, 24, 4, COEFFICIENTS)
+    curve = epsilon_over_rounds(event, 1e-5)
+    assert len(set(curve.tolist())) > 20
+    for number in (5, 13, 21):
+        alone = event.after(number).epsilon(1e-5)
+        assert alone.lower <= curve[number - 1] <= 1.03 * alone.upper
 
 
 def test_what_it_costs_lies_between_no_bands_and_known_rounds():
