@@ -91,7 +91,7 @@ def test_the_page_and_what_leaves_the_server_say_so(place, run, fedamp, tmp_path
     assert fedamp("report", run.folder, "--out", tmp_path / "page.html").status == 0
     page = Page((tmp_path / "page.html").read_text())
     assert NONE in page.texts("li")
-    assert page.texts("p", "verdict")[0].startswith("accuracy was not measured at a privacy cost of ε ≤ ")
+    assert page.texts("p", "verdict")[0].startswith("quality was not measured at a privacy cost of ε ≤ ")
     assert fedamp("release", run.folder, "--out", tmp_path / "bundle").status == 0
     certificate = (tmp_path / "bundle" / "certificate.html").read_text()
     assert "<dd>not measured: no evaluation on public test records</dd>" in certificate

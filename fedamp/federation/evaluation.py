@@ -64,6 +64,11 @@ class Evaluated(Record):
     sums: tuple[float, ...]
     estimates: tuple[Estimate, ...]
 
+    @property
+    def leading(self) -> Estimate | None:
+        """The first metric, of all units."""
+        return next((each for each in self.estimates if each.name != "units" and not each.group), None)
+
     def of(self, name: str, group: str = "") -> Estimate | None:
         """The estimate of a metric in a group; None: it was not asked for."""
         return next((each for each in self.estimates if (each.name, each.group) == (name, group)), None)

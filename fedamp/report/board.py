@@ -74,9 +74,25 @@ def read_about(file: Path) -> About:
         raise InputError(f"{file}: {one_line(error)}; expected: {wanted}") from None
 
 
-def _on_people(run: Run) -> str:
-    said = [f"{name}: {found}" for name, found in words.on_people(run.ledger.evaluated).items()]
-    return "; ".join(said) or words.NOT_MEASURED
+def _tested(run: Run) -> tuple[str, str]:
+    """How good the model is, for all people and by group."""
+    asked, said = run.ledger.evaluation, words.on_people(run.ledger.evaluated)
+    said = {name: f"{name}: {found}" for name, found in said.items()}
+    groups = asked.slots if asked and asked.names else ()
+    grouped = [said.pop(name) for name in list(said) if name.partition(" of ")[2] in groups]
+    last = [f"{words.score(run.score)} on public test records (round {each.round})" for each in run.evaluated[-1:]]
+    by_group = f"Quality by group: {'; '.join(grouped)}" if grouped else "Quality was not measured by group"
+    return "; ".join([*last, *said.values()]) or words.NOT_MEASURED, by_group
+
+
+def _charged(run: Run) -> str:
+    """What was released, and what the charge covers."""
+    ledger = run.ledger
+    rounds = f"Released models: {len(ledger.releases)}, one a round, of {ledger.rounds_planned} planned rounds"
+    early = f"{run.plan.last_round} rounds, because releases may have decided the stop"
+    others = [" and the released means and deviations of inputs"] * (ledger.statistics is not None)
+    others += [" and each evaluation on held-out records"] * (ledger.evaluation is not None)
+    return f"{rounds}. The charge covers {early if run.was_stopped_early else 'all of them'}{''.join(others)}"
 
 
 def check_guarantee(run: Run) -> None:
@@ -113,16 +129,26 @@ def _papers(run: Run, about: About) -> Iterator[str]:
 
 def _facts(run: Run) -> dict[str, str]:
     """The statements that several papers make."""
-    ledger, alone, server = run.ledger, run.ledger.group_size == 1, run.ledger.epsilon_server
+    ledger, alone, server, nodes = run.ledger, run.ledger.group_size == 1, run.ledger.epsilon_server, ""
+    if ledger.epsilon_nodes:
+        seen = words.for_nodes(ledger.epsilon_nodes.upper, run.unamplified_epsilon or math.inf)
+        nodes = f". For registered nodes: {seen}"
+    tested, by_group = _tested(run)
+    people = "This is the cost of one run alone. Other uses of these people's data add to it"
+    if ledger.population is not None:
+        all_uses = f"What these people pay in all: {words.for_people(ledger.population)}"
+        people = f"{all_uses}. Uses that are not charged to this population add to it"
     return {
         "unit": {"client": "All records that one client holds", "sample": "One record"}[ledger.unit]
         + ("" if alone else f"; the guarantee is for any {ledger.group_size} {ledger.unit}s together"),
         "protected": words.protected(ledger.unit, ledger.group_size),
         "epsilon": f"epsilon <= {at_most(ledger.epsilon)} at delta = {power(ledger.delta)}",
         "in_words": interpretation(run),
-        "server": f"Guarantee towards who runs the server: {words.for_server(server.upper if server else None)}",
-        "tested": f"{words.score(run.score)} on public test records" if run.evaluated else _on_people(run),
-        "rounds": f"The charge covers {len(ledger.releases)} models, one a round, of {ledger.rounds_planned} planned",
+        "server": f"Guarantee towards who runs the server: {words.for_server(server.upper if server else None)}{nodes}",
+        "tested": tested,
+        "by_group": by_group,
+        "people": people,
+        "rounds": _charged(run),
         "public": f"the number of {ledger.unit}s ({ledger.units:,}), and the public scenario of the release",
     }
 

@@ -81,5 +81,6 @@ def interpretation(model: ReleasedModel) -> str:
     """The guarantee of the released models in one sentence."""
     stated, mechanism = model.stated, model.stated.mechanism
     if isinstance(model, Run) and model.ledger.epsilon_follows:
-        mechanism = model.ledger.cost_after(len(model.ledger.releases))
+        releases = len(model.ledger.releases)
+        mechanism = model.ledger.cost_after(model.plan.last_round if model.was_stopped_early else releases)
     return str(risk(mechanism, stated.unit, stated.group_size)["in_words"])

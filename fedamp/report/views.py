@@ -22,7 +22,7 @@ from fedamp.errors import InputError, fails_alone, needs_extras
 from fedamp.federation.losses import loss_of, records_of
 from fedamp.report.progress import RunProgress
 from fedamp.report.tables import as_html, printed, run_table
-from fedamp.report.words import ENDINGS, score
+from fedamp.report.words import ENDINGS, quality
 from fedamp.runs import run
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Run(run.Run):
         said = self.summary
         ending = f"{self.scenario.name}: {said.rounds_completed} rounds, {ENDINGS[said.stopped_because]}"
         work = f"{said.clients_trained:,} {self.ledger.unit}s trained in {said.wall_seconds:.1f} s"
-        return "\n".join([ending, score(self.score) or "not evaluated", spent, work, str(self.folder)])
+        return "\n".join([ending, quality(self.score, self.ledger.evaluated), spent, work, str(self.folder)])
 
     def _repr_html_(self) -> str:
         drawn = ""

@@ -71,6 +71,8 @@ def score(found: tuple[str, float] | None) -> str:
 def estimate(found: "Estimate") -> str:
     """A released number with the larger half of its intervals of 95 %: for noise alone, and with who was asked."""
     ends = (found.lower, found.upper), (found.people_lower, found.people_upper)
+    if found.name != "units" and ends[0] == ends[1]:  # they differ unless both are cut to the whole range
+        return "not known: the noise hides every value"
     halves = [max(found.value - lower, upper - found.value) for lower, upper in ends]
     if found.name == "units":
         return f"{found.value:,.0f} ± {halves[0]:,.0f}"
@@ -82,9 +84,23 @@ def estimate(found: "Estimate") -> str:
 
 def on_people(found: "Evaluated | None") -> dict[str, str]:
     """What a released evaluation on people's held-out records says, by metric and group."""
-    each = () if found is None else found.estimates
+    if found is None:
+        return {}
+    each = found.estimates
     empty = {one.group for one in each if one.name == "units" and one.group == OTHERS and one.lower == 0}
-    return {f"{one.name} of {one.group or 'all people'}": estimate(one) for one in each if one.group not in empty}
+    said = {f"{one.name} of {one.group or 'all people'}": estimate(one) for one in each if one.group not in empty}
+    return {"on held-out records": f"with noise, the model of round {found.round}"} | said
+
+
+def quality(public: tuple[str, float] | None, own: "Evaluated | None", missing: str = "not evaluated") -> str:
+    """How good a model is, in short: on public test records, otherwise on people's held-out records."""
+    leading = own.leading if own else None
+    return score(public) or (f"{leading.name} {estimate(leading)}" if leading else missing)
+
+
+def clipping_norm(initial: float, is_fixed: bool) -> str:
+    """The norm to which contributions are clipped."""
+    return f"{initial:g}" + ("" if is_fixed else " in the first round, then adapted by noisy counts")
 
 
 def common(scores: Iterable[tuple[str, float] | None]) -> str | None:

@@ -22,6 +22,7 @@ from fedamp.engines.engines import with_faults
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import OF_FLOWER, DeploymentError, FederationError, Told, fails_alone, in_words_of
 from fedamp.federation import reader
+from fedamp.federation.evaluation import Evaluated
 from fedamp.federation.plan import privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import opened
@@ -63,9 +64,7 @@ def main(grid: Grid, context: Context) -> None:
             watching.prepared(prepared)
             summary = play(prepared, with_faults(grid, scenario.faults), folder, watching)
     with fails_alone("the display"):
-        quality = _words(summary.final.score)
-        if summary.evaluated is not None and (own := summary.evaluated.of("score")) is not None:
-            quality = f"score {own.value} ({own.lower} to {own.upper}) on held-out records"
+        quality = _words(summary.final.score, summary.evaluated)
         print(f"{summary.stopped_because} after round {summary.rounds_completed}: {quality}", flush=True)
 
 
@@ -96,8 +95,10 @@ def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
         log.warning("%d of federation.nodes %d are connected; the others count as zero", connected, federation.nodes)
 
 
-def _words(score: Score | None) -> str:
-    return "not evaluated" if score is None else f"{score[0]} {score[1]}"
+def _words(score: Score | None, evaluated: Evaluated | None) -> str:
+    own = evaluated.leading if evaluated else None
+    on_people = f"{own.name} {own.value} ({own.lower} to {own.upper}) on held-out records" if own else "not evaluated"
+    return f"{score[0]} {score[1]}" if score else on_people
 
 
 class PrintingObserver(Observer):
@@ -113,4 +114,4 @@ class PrintingObserver(Observer):
 
     def round_done(self, record: RoundRecord) -> None:
         spent = f"epsilon {record.epsilon_upper}{self._note}"
-        print(f"round {record.round}: {_words(record.score)}, {spent}", flush=True)
+        print(f"round {record.round}: {_words(record.score, record.evaluated)}, {spent}", flush=True)
