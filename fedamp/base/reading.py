@@ -72,14 +72,14 @@ def regular_inside(folder: Path) -> Path:
 
 def _check(file: str | os.PathLike[str], status: os.stat_result, most: int | None, owned: bool) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(file))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", file)
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(file))
     if owned and status.st_uid not in (0, os.geteuid()):
-        raise PermissionError(errno.EPERM, "it belongs to another user", file)
+        raise PermissionError(errno.EPERM, "it belongs to another user", os.fspath(file))
     if most is not None and status.st_size > most:
         raise _too_large(file, most)
 
 
 def _too_large(file: str | os.PathLike[str], most: int) -> OSError:
-    return OSError(errno.EFBIG, f"larger than {amount_of_bytes(most)}", file)
+    return OSError(errno.EFBIG, f"larger than {amount_of_bytes(most)}", os.fspath(file))

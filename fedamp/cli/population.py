@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from fedamp.base.reading import open_regular
+from fedamp.base.reading import LARGEST, open_regular
 from fedamp.base.start import Later
 from fedamp.cli import terminal
 from fedamp.cli.terminal import AsJson, load_scenario, print_answer
@@ -30,7 +30,7 @@ def _people(data: str | None, people: Path | None) -> list[tuple[str, str]]:
     if people is None:
         return [(name, name) for name in load_scenario(str(data), []).data.unit_names(Path())]
     try:
-        with TextIOWrapper(open_regular(people), "utf-8-sig", newline="") as file:  # Excel begins with a mark
+        with TextIOWrapper(open_regular(people, LARGEST), "utf-8-sig", newline="") as file:  # Excel begins with a mark
             rows = list(filter(None, csv.reader(file, strict=True, skipinitialspace=True)))
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{people}: cannot be read ({error})") from None
