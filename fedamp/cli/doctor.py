@@ -149,7 +149,7 @@ def examine_site(name: str) -> list[Check]:
             checks.append(_check("policy", False, str(error), "correct policy.yaml"))
     else:
         checks.append(Check("policy", "caution", "none: this node takes every task; write policy.yaml"))
-    if known and Path("ca.crt").exists():
+    if known and checks[1].passed:  # it has one authority
         checks += examine_superlink(known[1], Path("ca.crt"))
     return checks
 

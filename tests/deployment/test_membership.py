@@ -1,7 +1,10 @@
 """Keys that never travel: a node's request, the server's admission, renewal and revocation."""
 
+import base64
+import hashlib
 import json
 import shutil
+import ssl
 import stat
 import subprocess
 from contextlib import chdir, closing
@@ -9,8 +12,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
-from fedamp.cli import membership
+from fedamp.cli import doctor, membership
 from fedamp.errors import DeploymentError, RunFolderError
 from tests.deployment.hostile import WireNode
 
@@ -103,6 +109,135 @@ def test_a_new_key_takes_the_old_ones_place_with_its_admission(tmp_path):
     enroll(tmp_path, admission=answer(tmp_path))
     assert (tmp_path / "site0").read_bytes() == new != old
     assert not (tmp_path / "site0.new").exists()
+
+
+def own_authority(folder: Path) -> str:
+    folder.mkdir()
+    certify(folder)
+    return (folder / "keys" / "ca.crt").read_text()
+
+
+def beside(folder: Path) -> dict[str, str]:
+    """An authority with something beside it that its fingerprint does not cover, or what is none, by its name."""
+    honest, evil = own_authority(folder / "honest"), own_authority(folder / "evil")
+    keys = folder / "honest" / "keys"
+    der = base64.b64decode("".join(honest.splitlines()[1:-1]))
+    longer = base64.encodebytes(der + b"\0").decode()
+    return {
+        "honest": honest,
+        "a second authority": honest + evil,
+        "a first authority": evil + honest,
+        "the same one again": honest + honest,
+        "a key": honest + (keys / "ca.key").read_text(),
+        "a comment before": f"# the authority\n{honest}",
+        "a comment between": honest.replace("-----END", "# more\n-----END"),
+        "a comment behind": f"{honest}trust me",
+        "OpenSSL's trust": honest.replace("BEGIN CERTIFICATE", "BEGIN TRUSTED CERTIFICATE"),
+        "another block": f"{honest}-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----\n",
+        "trailing bytes": f"-----BEGIN CERTIFICATE-----\n{longer}-----END CERTIFICATE-----\n",
+        "a server's certificate": (keys / "server.crt").read_text(),
+        "nothing": "",
+    }
+
+
+def fingerprints(text: str) -> list[str]:
+    """Of all that a client would trust who is given this text, as OpenSSL reads it."""
+    context = ssl.create_default_context(cadata=text)
+    return [f"SHA256:{hashlib.sha256(each).hexdigest()}" for each in context.get_ca_certs(binary_form=True)]
+
+
+def test_a_node_trusts_the_one_authority_whose_fingerprint_its_owner_sees(tmp_path, capsys):
+    forms = beside(tmp_path)
+    request = enroll(tmp_path / "node")
+    told = {"name": "site0", "key": membership.Request.read(request).key, "address": "fl.example.org:8000"}
+    given = tmp_path / "node" / "site0.admission"
+    before = sorted(given.parent.iterdir())
+    for what, text in forms.items():
+        if what != "honest":
+            membership.Admission(**told, authority=text).write(given)
+            with pytest.raises(DeploymentError, match="the authority's certificate cannot be used; expected: one"):
+                enroll(given.parent, admission=given)
+            given.unlink()
+            assert sorted(given.parent.iterdir()) == before, what
+    for text in (forms["honest"], forms["honest"].replace("\n", "\r\n")):  # written again from what was parsed
+        membership.Admission(**told, authority=text).write(given)
+        capsys.readouterr()
+        enroll(given.parent, admission=given)
+        written = (given.parent / "ca.crt").read_text()
+        assert written == forms["honest"]
+        [trusted] = fingerprints(written)
+        assert capsys.readouterr().out == f"admitted to: fl.example.org:8000, authority {trusted}\n"
+    with chdir(given.parent):
+        for what, text in forms.items():  # of a node that was admitted by an older version
+            Path("ca.crt").write_text(text)
+            found = next(each for each in doctor.examine_site("site0") if each.name == "authority")
+            assert (found.verdict == "pass") == (what == "honest"), what
+
+
+def test_a_server_hands_out_the_one_authority_whose_key_it_has(tmp_path):
+    """Neither renewal nor admission goes on with an old certificate that is kept beside the new one."""
+    forms = beside(tmp_path)
+    server = tmp_path / "honest"
+    request = enroll(server)
+    for what, text in forms.items():
+        if what != "honest":
+            (server / "keys" / "ca.crt").write_text(text)
+            before = {file: file.read_bytes() for file in server.rglob("*") if file.is_file()}
+            for call in (lambda: certify(server), lambda: membership.admit([request], "a:1", superlink="nowhere")):
+                with chdir(server), pytest.raises(DeploymentError, match=r"keys/ca\.crt: the authority's certificate"):
+                    call()
+            assert {file: file.read_bytes() for file in server.rglob("*") if file.is_file()} == before, what
+
+
+def signed_again(request: Path, signing_key: Path, **changes: str) -> None:
+    """The request as whoever has its private key can make it."""
+    told = json.loads(request.read_text()) | changes
+    private = load_ssh_private_key(signing_key.read_bytes(), None)
+    signed = f"{told['format']} {told['name']} {told['key']}".encode()
+    told["signature"] = base64.b64encode(private.sign(signed, ec.ECDSA(hashes.SHA384()))).decode()
+    request.write_text(json.dumps(told))
+
+
+def test_a_request_is_one_key_under_the_name_of_its_file(tmp_path):
+    """``admit`` shows the fingerprint of one key beside the file's name; Flower gets the key, under the name inside."""
+    request = enroll(tmp_path)
+    other = membership.Request.read(enroll(tmp_path / "other")).key
+    key, own = tmp_path / "site0", membership.Request.read(request).key
+    kind, numbers = own.split()
+    padded = base64.b64encode(base64.b64decode(numbers) + b"\0").decode()
+    edwards = ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    odd = [f"{own} a comment", f"{own}\n{other}", f"{own}\r\n", f" {own}", f"{kind}  {numbers}", f"{kind} {padded}"]
+    for text in [*odd, f"{kind} {numbers[:8]}!{numbers[8:]}", f'command="x" {own}', edwards.decode(), ""]:
+        signed_again(request, key, key=text)
+        for read in (membership.public_key, lambda file: membership.admit([file], "a:1", superlink="nowhere")):
+            with pytest.raises(DeploymentError, match="the request of site0 is not signed by its key"):
+                read(request)
+    signed_again(request, key, key=own, name="site1")
+    for read in (membership.public_key, lambda file: membership.admit([file], "a:1", superlink="nowhere")):
+        with pytest.raises(DeploymentError, match=r"site0\.request: the request of site1; expected: site0's"):
+            read(request)
+    signed_again(request, key, name="site0")
+    assert membership.public_key(request) == own
+
+
+def test_a_public_key_goes_into_an_agreement_alone(tmp_path):
+    """What people compare there is the text; a key of ssh-keygen has a comment behind it."""
+    own, other = (membership.Request.read(enroll(tmp_path / name)).key for name in ("one", "other"))
+    file = tmp_path / "site0.pub"
+    for text in (own, f"{own} anna@clinic\n", f"{own}\r\n"):
+        file.write_bytes(text.encode())
+        assert membership.public_key(file) == own
+    kind, numbers = own.split()
+    for text in (
+        f"{own}\n{other}\n",
+        f"# mine\n{own}",
+        f'command="x" {own}',
+        f"{kind} {numbers[:8]}!{numbers[8:]}",
+        "",
+    ):
+        file.write_text(text)
+        with pytest.raises(DeploymentError, match=r"site0\.pub: not a public key; expected: one line"):
+            membership.public_key(file)
 
 
 def verified(folder: Path, certificate: str) -> bool:

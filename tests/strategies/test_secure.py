@@ -378,6 +378,11 @@ def test_a_node_evaluates_with_the_noise_and_as_often_as_its_terms_say(tmp_path,
     [
         (lambda raw: raw["peers"].update(dict.fromkeys(raw["peers"], raw["peers"]["site0"])), "one key"),
         (lambda raw: raw["peers"].update(site1=raw["peers"]["site0"] + " a comment"), "something beside it"),
+        (
+            lambda raw: raw["peers"].update(site1=raw["peers"]["site1"] + "\n" + raw["peers"]["site0"]),
+            "something beside it",
+        ),
+        (lambda raw: raw["peers"].update(site1=raw["peers"]["site1"] + "\r\n"), "something beside it"),
         (lambda raw: raw["peers"].update(SITE0=raw["peers"].pop("site1")), "one name"),
         (lambda raw: raw["peers"].update({"\0": raw["peers"].pop("site1")}), "no name of a node"),
         (lambda raw: raw["peers"].pop("site4"), "names 4 nodes, and its terms are for 5"),
