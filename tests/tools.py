@@ -33,7 +33,7 @@ def but_patience(said: str) -> str:
 
 def wait(condition: Callable[[], object], seconds: float = 300, what: str = "it", every: float = 0.1) -> None:
     """Wait for an event. The deadline is there to say what hangs: it is far off on a busy machine, too."""
-    deadline = time.monotonic() + max(seconds, 300)
+    deadline = time.monotonic() + max(seconds, 1800)
     while not condition():
-        assert time.monotonic() < deadline, f"waited {max(seconds, 300):g} s for {what}"
+        assert time.monotonic() < deadline, f"waited {max(seconds, 1800):g} s for {what}"
         time.sleep(every)

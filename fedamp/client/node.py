@@ -36,7 +36,7 @@ from fedamp.base.files import temporary_folder
 from fedamp.client import program
 from fedamp.errors import DeploymentError
 
-FLOWER = "1.41."  # whose processes are known; with others, messages have processes as Flower starts them
+FLOWER = "1.41.", "1.42."  # whose processes are known; with others, messages have processes as Flower starts them
 PAUSE = 5.0  # seconds before a process is started again
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 # A pool of threads that is there when a process forks is broken in the fork.
@@ -80,7 +80,7 @@ class _Node:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(place))
         self._listener.listen(64)  # it outlives a parent: who asks meanwhile waits for the next one
-        why_not = "" if _flower().startswith(FLOWER) else f"Flower {_flower()} has not been tried; expected: {FLOWER}x"
+        why_not = "" if (ours := _flower()).startswith(FLOWER) else f"Flower {ours} is untried; expected: {FLOWER[-1]}x"
         if not os.access(name, os.X_OK):  # the tmpfs of a container, say
             why_not = f"no program may run in {folder.parent}; expected: RUNTIME_DIRECTORY names another folder"
         if why_not:

@@ -22,7 +22,7 @@ from fedamp.engines.simulation import FIRST_NODE, Demand, SimulationGrid, Worker
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
 
-START_DEADLINE = 300.0  # seconds, until Ray and all workers are ready
+START_DEADLINE = 900.0  # seconds, until Ray and all workers are ready
 GRACE = 30.0  # seconds that an answer of the driver may take beyond the deadline of the request
 STOP_DEADLINE = 10.0  # seconds, until Ray has ended its processes
 

@@ -9,18 +9,23 @@ import shutil
 import socket
 import sys
 import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
+from time import sleep
 from typing import Any
 
 import psutil
 import ray
+from ray._private import services
 from ray.exceptions import AuthenticationError
 
 from fedamp.errors import FedampError, FederationError, InputError, one_line
 from fedamp.federation.running import Engine
 
 INLINE_LIMIT = 1_000_000  # bytes that Ray carries inside a call, a little more than ``ray_workers`` uses
-STARTS = 5  # of Ray, each with half a minute to come up
+STARTS = 10  # of Ray, on a busy machine
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 
@@ -83,6 +88,7 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
 
 
 def _start_ray(engine: Engine, folder: str) -> None:
+    services.get_node = partial(_patiently, services.get_node)
     for left in reversed(range(STARTS)):
         try:
             ray.init(
@@ -94,12 +100,24 @@ def _start_ray(engine: Engine, folder: str) -> None:
                 **QUIET,
             )
             return
-        except Exception as error:  # on a busy machine Ray gives up after 30 seconds, which no setting changes
-            if not left or "timed out during startup" not in str(error):
+        except TimeoutError:
+            if not left:
                 raise
             ray.shutdown()
             for process in psutil.Process().children(recursive=True):
                 process.kill()
+
+
+def _patiently(ask: Callable[..., Any], *question: Any) -> Any:
+    """Ray asks for its node without a pause, on a core that the node needs, and also where the node ended long ago.
+
+    The node ends where its agents take 15 seconds to import what they need, which no setting changes.
+    """
+    while any(one.name() == "raylet" and one.status() != psutil.STATUS_ZOMBIE for one in psutil.Process().children()):
+        with suppress(RuntimeError):
+            return ask(*question)
+        sleep(0.1)
+    raise TimeoutError("its raylet did not come up")
 
 
 def _connect(address: str) -> None:

@@ -18,7 +18,7 @@ from fedamp.engines.simulation import FIRST_NODE, Demand, Node, log, worker_reso
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
 
-STARTUP_DEADLINE = 180.0  # seconds, until all workers have imported the client app
+STARTUP_DEADLINE = 600.0  # seconds, until all workers have imported the client app
 CHECK_INTERVAL = 0.5  # seconds between two checks that Ray is alive
 SPARE_GPU = 0.05  # share of every GPU that stays free at first for workers whose machine was lost
 RESENDS = 2  # how often a message is sent again because its worker died

@@ -21,9 +21,7 @@ SECTIONS = [block.text for block in blocks(PAGE, "yaml") if block.file in (None,
 def written(tmp_path_factory):
     """A folder in which the page's snippets ran, one after the other, and what they printed."""
     folder = tmp_path_factory.mktemp("documentation")
-    result = subprocess.run(
-        [sys.executable, "-c", python(PAGE)], cwd=folder, capture_output=True, text=True, timeout=120
-    )
+    result = subprocess.run([sys.executable, "-c", python(PAGE)], cwd=folder, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return folder, result.stdout
 

@@ -1,6 +1,8 @@
 """One deployment for all tests that can share it: what starts takes longer than what is tested."""
 
+import os
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 
@@ -17,8 +19,11 @@ def proxy() -> None:
 
 @pytest.fixture(scope="session")
 def superlink(tmp_path_factory, proxy) -> Iterator[Machines]:
-    """SuperLink and proxy, of which no node is known."""
-    with deployed(tmp_path_factory.mktemp("federation"), started=False) as machines:
+    """SuperLink and proxy, of which no node is known. Hardly a test starts a run there: the look for one may wait."""
+    with (
+        patch.dict(os.environ, FLWR_SUPEREXEC_TASK_POLL_INTERVAL="2"),
+        deployed(tmp_path_factory.mktemp("federation"), started=False) as machines,
+    ):
         machines.start_server()
         yield machines
 

@@ -314,7 +314,7 @@ def kill(process: subprocess.Popen) -> None:
     """``kill -9`` of a process with all its children, as a power cut does."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=120)
+    process.wait()
 
 
 def free_port() -> int:

@@ -56,7 +56,7 @@ def test_the_parent_and_the_supernode_come_back_and_a_signal_ends_the_node(machi
     assert place.stat().st_mode & 0o077 == 0
     machines.processes["site1"].terminate()
     assert machines.processes["site1"].wait(120) == 0
-    assert psutil.wait_procs(everybody, timeout=120)[1] == []
+    assert psutil.wait_procs(everybody, timeout=1800)[1] == []
     assert not place.exists()
 
 
@@ -69,7 +69,7 @@ def test_when_the_node_is_killed_nothing_of_it_stays(machines):
     node = part(machines, "site0", "keep")
     family = node.children(recursive=True)
     node.kill()
-    assert psutil.wait_procs(family, timeout=120)[1] == []
+    assert psutil.wait_procs(family, timeout=1800)[1] == []
 
 
 @pytest.mark.slow

@@ -91,9 +91,7 @@ def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
         return shell(PAGE, title).replace("6379", port).replace("/tmp/ray-try", ray_folder)
 
     def run(command: str) -> None:
-        done = subprocess.run(
-            ["sh", "-euc", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=800
-        )
+        done = subprocess.run(["sh", "-euc", command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
     longer = "fedamp run digits --known-seed --set rounds=300 --set check_in.k=30 --set privacy.epsilon=null"
@@ -113,7 +111,7 @@ def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
             before = rounds.read_text().count("\n")
             wait(lambda: rounds.read_text().count("\n") > before + 20, 120, "the rounds after the loss")
             kill(head)
-            assert process.wait(timeout=600) != 0
+            assert process.wait() != 0
     assert "its worker died" in (tmp_path / "lost" / "log.txt").read_text()
     run("fedamp run lost/scenario.yaml --resume --out lost --engine serial")
     run(f"{longer} --engine serial --out undisturbed")

@@ -19,6 +19,7 @@ from tests.engines.superlink import Node, Object, above, sent, superlink
 from tests.orders import answer_in, order_in
 
 UNITS = 10
+DEADLINE = 100_000.0  # seconds, which nobody waits
 SMALL, LARGE = 100, 2_000_000  # numbers of a model; a sum of the large one is 16 MB, in four chunks
 
 
@@ -42,27 +43,25 @@ def honest(order: Message, value: float = 1.0) -> bytes:
     return RoundAnswer(sums, [3], below_clip=1, records=5, loss_sum=2.0, seconds=1.0).sealed(asked)
 
 
-def play(running, second, numbers: int = SMALL, timeout: float = 300) -> tuple[list[Message], float]:
-    """The replies when the first node is honest and the second one does this with its order; and the seconds."""
+def play(running, second, numbers: int = SMALL) -> list[Message]:
+    """The replies when the first node is honest and the second one does this with its order."""
     _, nodes, grid = running
     orders = [order_to(node, numbers) for node in nodes]
     with ThreadPoolExecutor(1) as pool:
-        began = time.monotonic()
-        coming = pool.submit(grid.send_and_receive, orders, timeout=timeout)
+        coming = pool.submit(grid.send_and_receive, orders, timeout=DEADLINE)
         received = [node.order() for node in nodes]
         second(nodes[1], received[1], orders[1])
         nodes[0].push(received[0], sent(honest(orders[0])))
         replies = coming.result()
-    seconds = time.monotonic() - began
     assert replies[0].metadata.src_node_id == nodes[0].id
     assert replies[0].metadata.reply_to_message_id == orders[0].metadata.message_id
     assert (replies[0].content["arrays"]["w"].numpy() == 1).all()
-    return replies[1:], seconds
+    return replies[1:]
 
 
 def test_replies_come_in_the_order_of_the_messages_whatever_is_around_them(running):
     """The first reply comes last. The message around a record is no protobuf: nobody looks."""
-    replies, _ = play(running, lambda node, received, order: node.push(received, sent(honest(order, 7.0))), LARGE)
+    replies = play(running, lambda node, received, order: node.push(received, sent(honest(order, 7.0))), LARGE)
     assert replies[0].metadata.src_node_id == running[1][1].id
     assert (replies[0].content["arrays"]["w"].numpy() == 7).all()
     order = order_to(running[1][1], LARGE)
@@ -121,7 +120,7 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_reply_of_another_form_is_its_node_s_failure(running, what):
     make, words = WRONG[what]
-    replies, _ = play(running, lambda node, received, order: node.push(received, make()))
+    replies = play(running, lambda node, received, order: node.push(received, make()))
     assert [reply.metadata.src_node_id for reply in replies] == [running[1][1].id]
     assert replies[0].has_error()
     assert re.search(words, replies[0].error.reason)
@@ -134,7 +133,7 @@ def test_an_array_that_repeats_a_chunk_takes_no_memory(running):
         reply = above(*[chunk(1 << 20)] * 1600)
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
-        replies, _ = play(running, lambda node, received, order: node.push(received, reply), LARGE)
+        replies = play(running, lambda node, received, order: node.push(received, reply), LARGE)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -142,13 +141,17 @@ def test_an_array_that_repeats_a_chunk_takes_no_memory(running):
     assert peak - before < 12 * 8 * LARGE  # the honest reply in SuperLink, node and server, which are one process here
 
 
-def test_parts_that_do_not_come_hold_nobody_and_are_late_at_the_deadline(running):
+def test_parts_that_do_not_come_hold_nobody_and_are_late_at_the_deadline(running, monkeypatch):
+    """The deadline passes as soon as the honest node's reply has been taken."""
+    superlink, passed = running[2]._superlink, []
+    forget = superlink.forget
+    monkeypatch.setattr(superlink, "forget", lambda *which: passed.append(DEADLINE) or forget(*which))
+    monkeypatch.setattr("fedamp.engines.deployment.monotonic", lambda: time.monotonic() + sum(passed))
+
     def keep_one(node, received, order):
         node.push(received, sent(honest(order)), kept_back=1)
 
-    replies, seconds = play(running, keep_one, timeout=10)  # which is long for the honest node
-    assert replies == []
-    assert seconds >= 10
+    assert play(running, keep_one) == []
 
 
 def test_a_node_that_is_started_again_unseen_holds_no_round(running, monkeypatch):
@@ -159,7 +162,7 @@ def test_a_node_that_is_started_again_unseen_holds_no_round(running, monkeypatch
         node.leave()
         assert node.state.activate_node(node.id, 1e6)
 
-    replies, _ = play(running, start_again, timeout=100_000)
+    replies = play(running, start_again)
     assert [reply.metadata.src_node_id for reply in replies] == [running[1][1].id]
     assert replies[0].error.code == flower.STARTED_AGAIN
     assert replies[0].error.reason == "it was started again, and its order is lost"
@@ -171,7 +174,7 @@ def test_parts_that_come_within_the_deadline_are_in_time(running):
         time.sleep(1)
         node.push_objects(missing)
 
-    replies, _ = play(running, slowly, LARGE)
+    replies = play(running, slowly, LARGE)
     assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
 
 
@@ -184,18 +187,18 @@ def test_no_reply_is_forgotten_before_its_node_has_sent_all_of_it(running):
         time.sleep(1)
         taken.extend(node.push_objects(missing))
 
-    replies, _ = play(running, slowly)
+    replies = play(running, slowly)
     assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
     assert taken == [True] * 3
 
 
 def test_an_error_of_a_node_is_told_and_cut(running):
     long = "no data here\n\x1b[2J" + "x" * 10**6
-    replies, _ = play(running, lambda node, received, order: node.push(received, Object("Message"), error=long))
+    replies = play(running, lambda node, received, order: node.push(received, Object("Message"), error=long))
     assert replies[0].error.code == 2
     assert replies[0].error.reason == long[:10_000]
     endless = "x" * (5 << 20)
-    replies, _ = play(running, lambda node, received, order: node.push(received, Object("Message"), error=endless))
+    replies = play(running, lambda node, received, order: node.push(received, Object("Message"), error=endless))
     assert "longer than" in replies[0].error.reason
 
 
@@ -209,7 +212,7 @@ def test_what_nobody_asked_for_is_not_in_the_way(running, caplog):
         for number in range(100):
             node.push(received, sent(honest(order, number)))  # the first one counts
 
-    replies, _ = play(running, intrude)
+    replies = play(running, intrude)
     assert (replies[0].content["arrays"]["w"].numpy() == 0).all()
     assert [record for record in caplog.records if record.name.startswith("fedamp")] == []
 
@@ -218,7 +221,7 @@ def test_a_node_that_is_gone_is_told_in_flowers_name(running):
     link, _, grid = running
     lost = Node(link, "lost")
     lost.leave()
-    [reply] = grid.send_and_receive([order_to(lost)], timeout=300)
+    [reply] = grid.send_and_receive([order_to(lost)], timeout=DEADLINE)
     assert (reply.metadata.src_node_id, reply.error.code) == (flower.SERVER_NODE, flower.NODE_LOST)
     assert lost.id not in grid.get_node_ids()
     assert {node.name for node in grid.get_nodes()} == {"north", "south"}
@@ -241,21 +244,21 @@ def test_a_ping_is_answered_when_its_node_likes(running):
 
 
 def test_a_superlink_that_is_gone_ends_every_wait(monkeypatch, caplog):
-    monkeypatch.setattr(flower.SuperLink, "PATIENCE", 0.5)
     with superlink() as link, closing(DeploymentGrid(link.grid())) as grid:
         node = Node(link, "north")
         [ping] = grid.push_messages([order_to(node)])
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(grid.send_and_receive, [order_to(node)], timeout=60)
+            waiting = pool.submit(grid.send_and_receive, [order_to(node)], timeout=DEADLINE)
             node.order()
             link.stop()
+            monkeypatch.setattr(flower.SuperLink, "PATIENCE", 0.5)
             with pytest.raises(FederationError, match=r"^the SuperLink has not answered for 0\.5 s \(.*refused\)$"):
-                waiting.result(timeout=300)
+                waiting.result()
         for call in (
             grid.get_node_ids,
             lambda: grid.push_messages([order_to(node)]),
             lambda: grid.pull_messages([ping]),
-            lambda: grid.send_and_receive([order_to(node)], timeout=60),
+            lambda: grid.send_and_receive([order_to(node)], timeout=DEADLINE),
         ):
             with pytest.raises(FederationError, match=r"has not answered for 0\.5 s"):
                 call()
@@ -271,4 +274,4 @@ def test_a_run_that_was_stopped_ends_with_a_line():
         assert grid.get_node_ids() == [node.id]
         link.state.finish_task(link.task, "stopped", "by its owner")
         with pytest.raises(FederationError, match="has stopped this run"):
-            grid.send_and_receive([order_to(node)], timeout=300)
+            grid.send_and_receive([order_to(node)], timeout=DEADLINE)

@@ -67,7 +67,7 @@ def round_of(grid, clients: int, size: int) -> np.ndarray:
     record = flower.to_record({"w": np.linspace(0, 1, size, dtype=np.float32)})
     shares = [list(range(clients))[i :: len(nodes)] for i in range(len(nodes))]
     sent = [message(node, record=record, seeds=share) for node, share in zip(nodes, shares, strict=True)]
-    replies = grid.send_and_receive(sent, timeout=60)
+    replies = grid.send_and_receive(sent)
     assert [reply.metadata.src_node_id for reply in replies] == nodes
     assert sum(reply.content["metrics"]["count"] for reply in replies) == clients
     ones = sum(reply.content["arrays"]["w"].numpy() for reply in replies)
@@ -76,12 +76,12 @@ def round_of(grid, clients: int, size: int) -> np.ndarray:
 
 def tell(grid) -> list[dict]:
     record = flower.to_record({"w": np.zeros(100_000, np.float32)})
-    replies = grid.send_and_receive([message(node, "query", record=record) for node in grid.get_node_ids()], timeout=60)
+    replies = grid.send_and_receive([message(node, "query", record=record) for node in grid.get_node_ids()])
     return [reply.content["node"] for reply in replies]
 
 
 def test_the_client_apps_sums_are_the_same_to_the_bit(grid):
-    replies = grid.send_and_receive([message(node) for node in grid.get_node_ids()], timeout=60)
+    replies = grid.send_and_receive([message(node) for node in grid.get_node_ids()])
     for reply in replies:
         assert reply.content["arrays"]["w"].numpy().tobytes() == np.arange(3.0, 8.0).tobytes()
         assert reply.content["metrics"]["count"] == 2
@@ -103,7 +103,7 @@ def test_replies_come_in_send_order_and_once(grid):
         time.sleep(0.01)
     assert sorted(reply.metadata.reply_to_message_id for reply in pulled) == sorted(ids)
     assert grid.pull_messages(ids) == []
-    replies = grid.send_and_receive([message(first, "train.sleep", seconds=0.3), message(last)], timeout=60)
+    replies = grid.send_and_receive([message(first, "train.sleep", seconds=0.3), message(last)])
     assert [reply.metadata.src_node_id for reply in replies] == [first, last]
     with pytest.raises(ValueError, match="dst_node_id must be one of"):
         grid.push_messages([message(99)])
@@ -111,21 +111,22 @@ def test_replies_come_in_send_order_and_once(grid):
 
 def test_an_exception_becomes_an_error_reply_and_the_log_has_its_traceback(grid, log):
     failing, fine = grid.get_node_ids()[0], grid.get_node_ids()[-1]
-    bad, good = grid.send_and_receive([message(failing, "train.fail"), message(fine)], timeout=60)
+    bad, good = grid.send_and_receive([message(failing, "train.fail"), message(fine)])
     assert (bad.error.code, bad.error.reason) == (2, "ArithmeticError: clients 3 and 4 do not add up")
     assert good.has_content()
     assert "tiny_app.py" in log.read_text()
 
 
+@pytest.mark.parametrize("grid", ["serial", pytest.param("ray", marks=pytest.mark.slow)], indirect=True)
 def test_late_replies_are_absent_and_named_and_do_not_delay_the_next_round(grid, log):
     nodes = grid.get_node_ids()
     first, others = nodes[0], nodes[1:]
-    timeout, seconds = (10, 10_000) if others else (0.5, 0.6)  # the serial grid cannot interrupt a message
+    timeout, seconds = (120, 10_000) if others else (0.5, 0.6)  # the serial grid cannot interrupt a message
     sent = [message(first, "train.sleep", seconds=seconds), *map(message, others)]
     replies = grid.send_and_receive(sent, timeout=timeout)
     assert [reply.metadata.src_node_id for reply in replies] == others
     assert f"node {first} did not answer the train.sleep message" in log.read_text()
-    again = grid.send_and_receive(list(map(message, nodes)), timeout=60)
+    again = grid.send_and_receive(list(map(message, nodes)))
     assert [reply.metadata.src_node_id for reply in again] == nodes
 
 
@@ -199,7 +200,7 @@ def test_a_program_with_another_token_cannot_run_anything(processes):
     without |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_NUM_REDIS_GET_RETRIES": "2"}
     guess = without | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
     command = [sys.executable, "-c", code, f"127.0.0.1:{port}"]
-    stranger = subprocess.run(command, env=guess, capture_output=True, text=True, timeout=100)
+    stranger = subprocess.run(command, env=guess, capture_output=True, text=True)
     assert stranger.returncode != 0
     assert "it ran" not in stranger.stdout
     assert "Unauthenticated" in stranger.stderr
@@ -224,10 +225,10 @@ def test_the_token_is_fresh_and_stands_in_no_command_line(processes):
 
 def test_killed_worker_is_started_again_with_the_same_message(ray_grid, tmp_path, log, capfd):
     grid, nodes = ray_grid, ray_grid.get_node_ids()
-    expected = grid.send_and_receive([message(node) for node in nodes], timeout=60)
+    expected = grid.send_and_receive([message(node) for node in nodes])
     before = {node["pid"] for node in tell(grid)}
     sent = [message(nodes[0], "train.die_once", mark=str(tmp_path / "mark")), message(nodes[1])]
-    replies = grid.send_and_receive(sent, timeout=60)
+    replies = grid.send_and_receive(sent)
     for reply, wanted in zip(replies, expected, strict=True):
         assert reply.content["arrays"]["w"] == wanted.content["arrays"]["w"]
     [new] = {node["pid"] for node in tell(grid)} - before
@@ -240,17 +241,18 @@ def test_killed_worker_is_started_again_with_the_same_message(ray_grid, tmp_path
 @pytest.mark.slow
 def test_message_that_kills_every_worker_ends_in_an_error_reply(ray_grid):
     nodes = ray_grid.get_node_ids()
-    bad, good = ray_grid.send_and_receive([message(nodes[0], "train.die"), message(nodes[1])], timeout=100)
+    bad, good = ray_grid.send_and_receive([message(nodes[0], "train.die"), message(nodes[1])])
     assert (bad.error.code, bad.error.reason) == (8, "the worker died 3 times; its clients count as zero")
     assert bad.metadata.src_node_id == nodes[0]
     assert good.has_content()
     assert len(tell(ray_grid)) == 2  # the node is back
 
 
+@pytest.mark.slow
 def test_worker_that_dies_is_not_taken_for_a_slow_one(ray_grid):
-    """A worker takes seconds to be back, so it dies fewer than three times before the deadline."""
+    """On an idle machine it dies fewer than three times before the deadline."""
     nodes = ray_grid.get_node_ids()
-    bad, good = ray_grid.send_and_receive([message(nodes[0], "train.die"), message(nodes[1])], timeout=5)
+    bad, good = ray_grid.send_and_receive([message(nodes[0], "train.die"), message(nodes[1])], timeout=10)
     assert bad.error.reason.startswith("the worker died")
     assert good.has_content()
 
@@ -344,10 +346,10 @@ def test_nothing_is_left_running(tmp_path, end):
     worker = psutil.Process(int(program.stdout.readline()))
     time.sleep(0.5)
     os.killpg(program.pid, end) if end == signal.SIGINT else program.kill()
-    _, errors = program.communicate(timeout=60)
+    _, errors = program.communicate()
     assert [line for line in errors.splitlines() if not line.startswith((" ", "Traceback", "KeyboardInterrupt"))] == []
     assert program.returncode == -end
-    assert psutil.wait_procs([worker], timeout=120)[1] == []
+    assert psutil.wait_procs([worker], timeout=1800)[1] == []
 
 
 @pytest.mark.slow
@@ -363,7 +365,7 @@ def test_workers_share_gpus_as_their_memory_allows(tmp_path, monkeypatch, serial
         assert sorted(node["gpus"] for node in told) == ["0"] * 3 + ["1"] * 3
         np.testing.assert_allclose(round_of(gpus, 9, size=5), round_of(serial_grid, 9, size=5), rtol=1e-12)
         node = gpus.get_node_ids()[0]
-        [reply] = gpus.send_and_receive([message(node, "train.die_once", mark=str(tmp_path / "mark"))], timeout=60)
+        [reply] = gpus.send_and_receive([message(node, "train.die_once", mark=str(tmp_path / "mark"))])
         assert reply.has_content()  # another worker found a place
         assert tell(gpus)[0]["gpus"] in ("0", "1")
     with open_grid(engine, tmp_path / "log.txt", APP) as none, pytest.raises(InputError, match="torch sees 0 GPU"):

@@ -124,7 +124,7 @@ def test_unknown_names_are_answered_with_those_that_are_known(arguments, expecte
 
 def test_makefile_passes_the_paper_on():
     planned = subprocess.run(
-        ["make", "--dry-run", "papers", "PAPER=modelmix"], cwd=ROOT, capture_output=True, text=True, timeout=60
+        ["make", "--dry-run", "papers", "PAPER=modelmix"], cwd=ROOT, capture_output=True, text=True
     )
     assert planned.returncode == 0, planned.stderr
     assert "benchmarks.papers modelmix" in planned.stdout

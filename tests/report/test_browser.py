@@ -45,7 +45,7 @@ def browse(folder: Path, *options: str) -> str:
         f"--user-data-dir={folder / 'profile'}",
         *options,
     ]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def measured(page: str, folder: Path, scheme: str) -> list[dict]:

@@ -113,7 +113,7 @@ def test_watch_serves_until_ctrl_c(stopped):
         address = address_of(process)
         assert numbers(address)["round"] == "2 of 8"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=120) == 0
+        assert process.wait() == 0
         assert process.stderr.read() == ""
     with pytest.raises(ConnectionRefusedError), answer(address):
         pass

@@ -88,7 +88,7 @@ class Forks:
 
     def stop(self) -> None:
         """After all that was asked for."""
-        self._parent.communicate(timeout=300)
+        self._parent.communicate()
         self._answers.close()
 
     def _ask(self, commands) -> None:
