@@ -3,11 +3,13 @@
 Everything heavy (torch, Flower, Ray, plots) is imported by the function that needs it.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import chdir, contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from fedamp.base.state import usual_state
 from fedamp.errors import OF_PYTHON, Interrupted, RunFolderError, in_words_of, needs_extras
 from fedamp.errors import StopTraining as StopTraining
 from fedamp.federation import reader
@@ -27,7 +29,14 @@ Source = str | Path | Mapping[str, Any] | AnyScenario | None
 it is in the settings."""
 
 
-@in_words_of(OF_PYTHON)
+@contextmanager
+def _from_python() -> Iterator[None]:
+    """For each call: errors are in words of Python, and what the program has set for itself changes no number."""
+    with in_words_of(OF_PYTHON), usual_state():
+        yield
+
+
+@_from_python()
 def load(source: Source = None, /, **settings: Any) -> Scenario:
     """Read and validate a scenario.
 
@@ -53,7 +62,7 @@ def load(source: Source = None, /, **settings: Any) -> Scenario:
     return Scenario.of(reader.load(raw, changes=changes))
 
 
-@in_words_of(OF_PYTHON)
+@_from_python()
 def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "Answer":
     """The cost of a scenario, without running it: the object of ``fedamp privacy --json``; printed it is the table.
 
@@ -69,7 +78,7 @@ def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "
     return Answer(privacy_cost(asked, groups) | {"traffic": traffic(asked)}, privacy_table)
 
 
-@in_words_of(OF_PYTHON)
+@_from_python()
 def run(
     scenario: Source = None,
     out: str | Path | None = None,
@@ -106,7 +115,7 @@ def run(
     return finished
 
 
-@in_words_of(OF_PYTHON)
+@_from_python()
 def play(
     scenario: Source = None, out: str | Path | None = None, resume: bool = False, **settings: Any
 ) -> "Generator[RoundRecord, None, Path]":
@@ -121,7 +130,7 @@ def play(
     return _told(rounds(load(scenario, **settings), Observers(()), _folder(out), resume))
 
 
-@in_words_of(OF_PYTHON)
+@_from_python()
 def sweep(
     scenario: Source,
     grid: Mapping[str, Any],
@@ -151,7 +160,7 @@ def sweep(
     return Sweep.of(sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))
 
 
-@in_words_of(OF_PYTHON)
+@_from_python()
 def tune(
     scenario: Source,
     grid: Mapping[str, Any],
@@ -183,7 +192,7 @@ def tune(
     return tune(lambda values: load(base, **values), grid, _folder(out), share, jobs, watcher)
 
 
-@in_words_of(OF_PYTHON)
+@_from_python()
 def compare(runs: "Iterable[str | Path | Run | Sweep]") -> "Comparison | Sweep":
     """Runs, merged models and sweeps side by side, given by their folders or as objects.
 
@@ -196,7 +205,7 @@ def compare(runs: "Iterable[str | Path | Run | Sweep]") -> "Comparison | Sweep":
     return compare([Path(each) if isinstance(each, str | Path) else each.folder for each in runs])
 
 
-@in_words_of(OF_PYTHON)
+@_from_python()
 def open(folder: str | Path) -> "Run":
     """Read the folder of a run that has released a round and has ended.
 
@@ -215,9 +224,19 @@ def open(folder: str | Path) -> "Run":
 
 
 def _told(progress: "Generator[RoundRecord, None, Path]") -> "Generator[RoundRecord, None, Path]":
-    """The same rounds, with errors in words of Python."""
-    with in_words_of(OF_PYTHON):
-        return (yield from progress)
+    """The same rounds, each played as a call from where the first one was."""
+    place = Path.cwd()
+    try:
+        while True:
+            with _from_python(), chdir(place):
+                try:
+                    record = next(progress)
+                except StopIteration as end:
+                    return cast(Path, end.value)
+            yield record
+    finally:
+        with _from_python(), chdir(place):
+            progress.close()
 
 
 def _folder(out: str | Path | None) -> Path | None:

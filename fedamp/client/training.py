@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedamp import rng
 from fedamp.base.devices import is_gpu
+from fedamp.base.state import usual_state
 from fedamp.client.stacked_networks import FullyConnected, for_all_clients, stacked
 from fedamp.client.stacks import MILD_RATE, Batches, why_alone
 from fedamp.data import PaddedRecords
@@ -220,13 +221,14 @@ def is_plain(config: LocalTraining, steps: Literal[1] | None = None) -> bool:
 
 @contextmanager
 def arithmetic(precision: str, device: str) -> Iterator[None]:
-    """Inside, a GPU rounds alike in every run, and to tf32 only where the scenario asks for it.
+    """Inside, a device rounds alike in every run, and a GPU to tf32 only where the scenario asks for it.
 
     By default, torch lets convolutions round to tf32, and sums of gradients depend on which thread comes first: then
     no update follows from a unit's records and seed alone. Operations without another kernel warn.
     """
     if not is_gpu(device):
-        yield
+        with usual_state():
+            yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when a process first multiplies matrices
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -237,7 +239,8 @@ def arithmetic(precision: str, device: str) -> Iterator[None]:
     torch.use_deterministic_algorithms(True, warn_only=True)
     filling.fill_uninitialized_memory = False  # nobody reads it, and it takes time
     try:
-        yield
+        with usual_state():
+            yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32, filling.fill_uninitialized_memory = before
         torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from fedamp.base import given
+from fedamp.base.state import usual_state
 
 _PREFIX = "_fedamp_own_"
 
@@ -58,11 +59,12 @@ def import_own(name: str, folder: str | None) -> Any:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """For code of other people: it sees no command line, and does not end or move this process."""
+    """For code of other people: it sees no command line, and neither ends, moves nor changes this process."""
     arguments, place = sys.argv, Path.cwd()
     sys.argv = arguments[:1]
     try:
-        yield
+        with usual_state():
+            yield
     except SystemExit as ending:
         raise RuntimeError(f"it ends the process: SystemExit {ending.code}") from None
     finally:

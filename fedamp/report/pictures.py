@@ -34,11 +34,13 @@ def plot_run(folder: Path) -> list[Path]:
     return style.save_all(pictures, files.plots) if pictures else []
 
 
+@style.usual()
 def run_pictures(run: Run) -> dict[str, Figure]:
     """Quality and epsilon over rounds, by name: what there is of the two."""
     return {"rounds": _by_round([run])} if run.evaluated or run.is_private else {}
 
 
+@style.usual()
 def comparison_pictures(models: Sequence[ReleasedModel]) -> dict[str, Figure]:
     """Pictures of several models by name: of the runs by round, of all by quality and epsilon."""
     evaluated = [model for model in models if model.score is not None]
@@ -113,6 +115,7 @@ def _models_by_cost(models: Sequence[ReleasedModel]) -> Figure:
     return canvas
 
 
+@style.usual()
 def partition_picture(counts: LabelCounts, name: str, is_public: bool) -> Figure:
     """The records of each label (where labels are classes) that some clients hold."""
     whose = "public data" if is_public else "PRIVATE: counted without noise, not for release"
@@ -132,6 +135,7 @@ def partition_picture(counts: LabelCounts, name: str, is_public: bool) -> Figure
     return canvas
 
 
+@style.usual()
 def sweep_pictures(sweep: Sweep) -> dict[str, Figure]:
     """The final scores of a sweep, and the scores by round, by name."""
     return {"score": _final_scores(sweep), "rounds": _scores_by_round(sweep)}

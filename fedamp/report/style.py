@@ -3,7 +3,8 @@
 import base64
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,15 @@ TEXT = 11  # points
 PAPER_WIDTH, PAPER_TEXT = 3.3, 8  # inches and points in a column of a paper
 GREY = "#5f5f5f"
 UNDATED: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+_PROGRAMS = {"backend", "interactive", "toolbar"}  # settings of windows
 VECTOR: Any = {"svg.hashsalt": "fedamp", "pdf.fonttype": 42}  # TrueType, as journals ask for
+
+
+@contextmanager
+def usual() -> Iterator[None]:
+    """Inside, matplotlib draws as it is delivered, whatever another program has set: LaTeX, say."""
+    with mpl.rc_context({key: value for key, value in mpl.rcParamsDefault.items() if key not in _PROGRAMS}):
+        yield
 
 
 class Look(NamedTuple):
@@ -54,6 +63,7 @@ class Picture(Figure):
     def _repr_html_(self) -> str:
         return all_inline({"": self})
 
+    @usual()
     def draw(self, renderer: Any) -> None:
         for text in self.findobj(Text):
             text.set_parse_math(False)  # a dollar in a folder's name is no formula
@@ -67,6 +77,7 @@ def look(index: int) -> Look:
     return Look(LOOKS[place].color, other.dash, other.marker)
 
 
+@usual()
 def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tuple[Figure, list[Axes]]:
     """A figure with one axes below the other, their heights in inches, and the title above."""
     canvas = Picture(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
@@ -82,6 +93,7 @@ def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tu
     return canvas, list(axes)
 
 
+@usual()
 def for_paper(canvas: Figure) -> Figure:
     """The figure as a column of a paper shows it: 3.3 inches wide, text of 8 points, and no title."""
     top = canvas.axes[0]
@@ -93,6 +105,7 @@ def for_paper(canvas: Figure) -> Figure:
     return canvas
 
 
+@usual()
 def save_all(pictures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     """Write figures as ``NAME.png``, or ``.pdf`` and ``.svg``, into a folder; returns the files, or RunFolderError."""
     files = {folder / f"{name}.{format_}": picture for name, picture in pictures.items() for format_ in formats}
@@ -111,6 +124,7 @@ def all_inline(pictures: Mapping[str, Figure]) -> str:
     return "".join(f'<img src="{inline(picture)}">' for picture in pictures.values())
 
 
+@usual()
 def inline(canvas: Figure) -> str:
     """A figure as a ``data:`` address for an HTML page: SVG, sharp at any size."""
     stream = io.BytesIO()

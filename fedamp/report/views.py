@@ -17,6 +17,7 @@ from rich.console import Console, RenderableType
 from fedamp.base.devices import one_thread
 from fedamp.base.files import modes_of
 from fedamp.base.numbers import at_most
+from fedamp.base.state import usual_state
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, fails_alone, needs_extras
 from fedamp.federation.losses import loss_of, records_of
@@ -87,6 +88,7 @@ class ByClient:
     score: NDArray[np.float64]  # [n], the first metric of each, as accuracy
 
 
+@usual_state()
 def by_client(run: run.Run) -> ByClient:
     """Evaluate the released model for each client, with the parameters of its own, on its own test records.
 
@@ -144,6 +146,7 @@ class Run(run.Run):
         """Loss and score of each client on its own test records, UNPROTECTED; see :func:`by_client`."""
         return by_client(self)
 
+    @usual_state()
     def report(self, out: str | Path | None = None) -> Path:
         """Write a page to share; default: ``report.html`` in the run's folder."""
         with needs_extras():

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedamp.accounting.verify import ENDED, Check
 from fedamp.base.numbers import at_most
+from fedamp.base.state import usual_state
 from fedamp.base.text import printable
 from fedamp.errors import InputError, RunFolderError, ScenarioError, needs_extras, one_line
 from fedamp.federation import reader
@@ -208,6 +209,7 @@ class Run(ReleasedModel):
         ]
         return frame_of(rows).set_index("round").astype(dict.fromkeys((*names, *others[:2]), "float64"))
 
+    @usual_state()
     def model(self) -> "nn.Module":
         """The model after the last released round, as a torch module in evaluation mode.
 
@@ -226,6 +228,7 @@ class Run(ReleasedModel):
         module.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()}, strict=False)
         return module.eval()
 
+    @usual_state()
     def predict(self, inputs: ArrayLike, batch_size: int = 256) -> NDArray[np.float32]:
         """The last model's answers to inputs [records, *input_shape]: logits or numbers [records, outputs].
 
@@ -241,6 +244,7 @@ class Run(ReleasedModel):
         except Exception as error:  # torch has no narrower one for a wrong shape
             raise InputError(f"inputs of shape {list(given.shape)}: {one_line(error)}") from None
 
+    @usual_state()
     def verify(self, head: str | None = None) -> list[Check]:
         """Compute every number of the ledger again and look for changes, also of a ``head`` written down elsewhere."""
         return verify_ledger(self.folder, head)

@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import chdir, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,7 +84,8 @@ class Observers(Observer):
             if not callable(heard):
                 continue
             raises = not name and what not in ("stopping", "halted", "ended", "closed")
-            with nullcontext() if raises else fails_alone(name or f"{type(observer).__name__}.{what}"):
+            alone = nullcontext() if raises else fails_alone(name or f"{type(observer).__name__}.{what}")
+            with alone, chdir("."):  # the run goes on where it was
                 try:
                     self.stopped |= heard(*arguments) is False and what == "round_done"
                 except StopTraining:

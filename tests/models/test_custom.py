@@ -250,3 +250,22 @@ def test_a_module_that_reads_the_command_line_or_moves_away_disturbs_nothing(tmp
     (tmp_path / "ends.py").write_text("raise SystemExit(3)")
     with pytest.raises(InputError, match=r"ends:Net' cannot be imported .*SystemExit 3"):
         build(Model(name="ends:Net", folder=str(tmp_path)), (64,), 10)
+
+
+def test_code_of_others_leaves_the_process_as_it_was(beside):
+    beside(
+        "settled",
+        "import numpy as np\nimport torch\nfrom torch import nn\n"
+        "torch.set_default_dtype(torch.float64)\ntorch.set_grad_enabled(False)\nnp.seterr(all='raise')\n\n"
+        "def make(input_shape, num_classes):\n"
+        "    torch.set_default_device('meta')\n    return nn.Linear(*input_shape, num_classes, device='cpu')\n",
+    )
+
+    def state():
+        types = torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
+        return types, np.geterr()
+
+    before = state()
+    module = build(Model(name="settled:make"), (3,), 2)
+    assert state() == before
+    assert isinstance(module, torch.nn.Linear)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedamp import rng
 from fedamp.base.section import at
+from fedamp.base.state import usual_state
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError
@@ -54,6 +55,7 @@ class Subject(NamedTuple):
     units: int  # of the played scenario
 
 
+@usual_state()
 def audit(
     scenario: Scenario,
     repetitions: int = 500,

@@ -17,6 +17,7 @@ from safetensors.numpy import load
 from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.base.reading import read_regular
+from fedamp.base.state import usual_state
 from fedamp.errors import RunFolderError
 from fedamp.federation.check_in import CANARY, Attendance
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -29,6 +30,7 @@ _AT_ONCE = 1 << 25  # signs in memory
 _FEW = 4  # coordinates a round, below which a covariance of rounds says too little
 
 
+@usual_state()
 def audit_runs(folders: Sequence[Path]) -> Audit:
     """Guess the coins of the canaries of a run that has ended, from its released models; or of a series of runs.
 

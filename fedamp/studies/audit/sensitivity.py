@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedamp import rng
+from fedamp.base.state import usual_state
 from fedamp.data import Dataset
 from fedamp.data.form import Form, Numbers
 from fedamp.engines import flower
@@ -163,6 +164,7 @@ class Sensitivity:
         return f"audit: {worst}; the same command finds it again"
 
 
+@usual_state()
 def sensitivity(
     scenario: Scenario,
     repetitions: int = 500,
