@@ -263,6 +263,8 @@ def test_a_node_pays_for_its_agreement_once_whatever_the_server_calls_the_run(tm
     cheaper = task.model_copy(update={"terms": replace_terms(task.terms, most_check_ins=1)})
     why = "the server's terms, or its task, are not those of this node's agreement"
     assert refused(people, cheaper, **files) == why
+    steeper = task.client.model_copy(update={"learning_rate": 9.0})  # other updates of the same people, at equal terms
+    assert refused(people, task.model_copy(update={"client": steeper}), **files) == why
     assert spent(people, 8) == paid
 
 
