@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -159,12 +160,21 @@ def at_once(*calls):
 
 
 @pytest.mark.parametrize("kind", ["hard link", "copy"])
-def test_two_names_of_one_population_that_are_used_at_once_pay_from_one_budget(file, tmp_path, kind):
+def test_two_names_of_one_population_that_are_used_at_once_pay_from_one_budget(file, tmp_path, kind, monkeypatch):
+    read = store._read
+
+    def slowly(*given):  # so that without the lock all have read before one has written
+        contents = read(*given)
+        time.sleep(0.3)
+        return contents
+
     other = tmp_path / "other.db"
     os.link(file, other) if kind == "hard link" else copied(file, other)
     both = [Population(file), Population(other)]
     names = [(name, both[number % 2]) for number, name in enumerate("abcdef")]
-    done = at_once(*(lambda name=name, population=population: reserve(population, name) for name, population in names))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_read", slowly)
+        done = at_once(*(lambda name=name, each=each: reserve(each, name) for name, each in names))
     uses = []
     for each in (file, other):
         with suppress(PopulationError):  # of a copy that is behind the other
