@@ -3,8 +3,9 @@
 Everything heavy (torch, Flower, Ray, plots) is imported by the function that needs it.
 """
 
+import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -127,7 +128,9 @@ def play(
     """
     from fedamp.server.launch import rounds
 
-    return _told(rounds(load(scenario, **settings), Observers(()), _folder(out), resume))
+    progress = _told(rounds(load(scenario, **settings), Observers(()), _folder(out), resume))
+    weakref.finalize(progress, _close, weakref.ref(progress))  # at the latest when Python ends, while it can write
+    return progress
 
 
 @_from_python()
@@ -221,6 +224,13 @@ def open(folder: str | Path) -> "Run":
     read = read_run(Path(folder))
     values = {field.name: getattr(read, field.name) for field in fields(read)}
     return Run(**values | {"scenario": Scenario.of(read.scenario)})
+
+
+def _close(progress: "weakref.ref[Generator[RoundRecord, None, Path]]") -> None:
+    held = progress()
+    if held is not None:
+        with suppress(ValueError):  # another thread is inside it
+            held.close()
 
 
 def _told(progress: "Generator[RoundRecord, None, Path]") -> "Generator[RoundRecord, None, Path]":

@@ -81,9 +81,14 @@ class NobodyTrainedError(FederationError):
 
 
 class Interrupted(FedampError):
-    """The run was stopped with Ctrl-C; the message says how to resume it."""
+    """The run was stopped with Ctrl-C, or by SIGTERM; the message says how to resume it."""
 
     exit_code, kind = 130, "interrupted"
+
+    @classmethod
+    def by(cls, signal: int) -> None:
+        """This process ends because of a signal: its status is the one that a shell tells of such a process."""
+        cls.exit_code = 128 + signal
 
 
 # What stands for an option of the command line where somebody else calls.

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -171,6 +172,17 @@ def test_ctrl_c_and_an_error_in_the_loop_stop_a_run_after_the_round(tmp_path):
         for record in fedamp.play(SMALL_DICT, out=tmp_path / "b"):
             raise ZeroDivisionError(record.round)
     assert [len(fedamp.open(tmp_path / name).rounds) for name in ("a", "b")] == [1, 1]
+
+
+def test_an_iterator_that_is_held_when_python_ends_stops_after_its_round(tmp_path):
+    """Python takes the modules apart before it closes what is held in one of them."""
+    program = f"import fedamp\nrounds = fedamp.play({SMALL_DICT!r}, out='run')\nnext(rounds)\nprint('held')"
+    answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "held\n", "")
+    left = fedamp.open(tmp_path / "run")
+    assert (left.summary.stopped_because, len(left.rounds)) == ("interrupted", 1)
+    assert "ERROR" not in (tmp_path / "run" / "log.txt").read_text()
+    assert len(fedamp.run(SMALL_DICT, out=tmp_path / "run", resume=True).rounds) == 4
 
 
 # --- the engine ------------------------------------------------------------------------------------------------------

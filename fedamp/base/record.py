@@ -1,11 +1,15 @@
 """The base of all data that are stored or sent as JSON and read again: frozen, typed, no unknown keys."""
 
 import json
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 LONGEST_VALUE = 60  # letters of a wrong value in an error
+NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]
+"""Of a node, its files, and its place in ``federation.hosts``."""
+Label = Annotated[str, Field(pattern=r"^\w[\w ,.()+-]{0,99}$")]
+"""What people call a run or a task: letters of any language, and nothing that leads to another folder."""
 
 
 class Record(BaseModel):

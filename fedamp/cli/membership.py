@@ -39,14 +39,13 @@ from typer import Argument, Option
 
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.reading import TYPED, read_regular, read_typed
-from fedamp.base.record import one_line
+from fedamp.base.record import NodeName, one_line
 from fedamp.base.start import QUIET
 from fedamp.cli.terminal import Overrides, ScenarioArgument, load_scenario, patiently, print_paths
 from fedamp.errors import DeploymentError, ScenarioError
 
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 365
 KEYS, NODES = Path("keys"), Path("nodes.json")  # in the server's folder, where its commands are typed
-_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]  # of files, and of federation.hosts
 
 
 class Request(FileRecord):
@@ -54,9 +53,9 @@ class Request(FileRecord):
 
     kind: ClassVar[str] = "request"
     format: Literal["fedamp request 1"] = "fedamp request 1"
-    name: _Name
-    key: str
-    signature: str
+    name: NodeName
+    key: Annotated[str, Field(max_length=1000)]
+    signature: Annotated[str, Field(max_length=1000)]
 
     @property
     def signed(self) -> bytes:
@@ -79,10 +78,10 @@ class Admission(FileRecord):
 
     kind: ClassVar[str] = "admission"
     format: Literal["fedamp admission 1"] = "fedamp admission 1"
-    name: _Name
-    key: str
+    name: NodeName
+    key: Annotated[str, Field(max_length=1000)]
     address: Annotated[str, Field(pattern=r"^[A-Za-z0-9\[][A-Za-z0-9.\[\]:-]{0,253}:[0-9]{1,5}$")]  # it goes to systemd
-    authority: str  # certificate (PEM)
+    authority: Annotated[str, Field(max_length=100_000)]  # certificate (PEM)
     agreement: None = None  # of older versions
 
 
@@ -225,7 +224,7 @@ def agreement(
     peers = {name: public_key(file) for name, file in sorted(found.items())}
     task = patiently(prepare, asked).task.without_places()
     assert task.terms is not None
-    agreed = Agreement(run=run, peers=peers, task=task.digest, terms=task.terms)
+    agreed = _made(Agreement, run=run, peers=peers, task=task.digest, terms=task.terms)
     agreed.check(without_noise=True)  # each node says for itself whether it takes part without
     write_atomically(out := Path("agreement.json"), agreed.to_text().encode())
     print_paths("for every node", out)

@@ -5,12 +5,16 @@ import faulthandler
 import io
 import json
 import os
+import signal
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 import click
@@ -167,13 +171,32 @@ def exit_with(app: Typer) -> NoReturn:
     if sys.__stderr__ is not None and not faulthandler.is_enabled():
         # A custom model may crash this process where it is built or evaluated: name the line.
         faulthandler.enable(sys.__stderr__, all_threads=False)
-    with warnings.catch_warnings(), seldom_collected():
+    with warnings.catch_warnings(), seldom_collected(), _ended_by_sigterm():
         warnings.showwarning = _show_warning
         try:
             status = _status_of(app)
         except KeyboardInterrupt:  # a second Ctrl-C, while the first one was handled
             status = Interrupted.exit_code
     sys.exit(status)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, with its own status: nothing is left half, whenever it comes."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        Interrupted.by(number)
+        raise KeyboardInterrupt
+
+    Interrupted.by(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _status_of(app: Typer) -> int:
@@ -203,8 +226,8 @@ def _status_of(app: Typer) -> int:
         with tempfile.NamedTemporaryFile("w", prefix="fedamp-", suffix=".log", delete=False) as file:
             file.write(traceback.format_exc())
         return _fail(f"failed: {type(error).__name__}: {reason}; traceback in {file.name}", 1)
-    if result == Interrupted.exit_code:  # typer's answer to Ctrl-C before a run begins
-        return _fail("interrupted", result)
+    if result == 128 + signal.SIGINT:  # typer's answer to a KeyboardInterrupt before a run begins
+        return _fail("interrupted", Interrupted.exit_code)
     return result if isinstance(result, int) else 0
 
 

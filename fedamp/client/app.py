@@ -212,6 +212,8 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
     dataset = configuration.dataset(task_json, folder)
     most = hosts if dataset.hosted is None else min(len(dataset.hosted), hosts or len(dataset.hosted))
     task = configuration.task_of(task_json)
+    if task.personal and flower.in_supernode():
+        raise DeploymentError("the task names a file that this node would write; expected: that of a simulation alone")
     return TrainingNode(task, dataset, device, most, Personal if task.personal else Own)
 
 

@@ -26,11 +26,12 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedamp.base.files import temporary_folder
 from fedamp.client import program
@@ -164,12 +165,29 @@ def _end_with_the_node() -> None:
 def supernode(arguments: Sequence[str]) -> None:
     """Flower's SuperNode in this process, whose waits are short at first."""
     _end_with_the_node()
+    _tell_refusals()
     from flwr.supernode.cli import flower_supernode
 
     if _flower().startswith(FLOWER):
         sys.modules["flwr.supernode.start_client_internal"].time = Waits()  # type: ignore[attr-defined]
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
+
+
+def _tell_refusals() -> None:
+    """Say once that the server refuses this node's key; Flower says that it could not establish a connection."""
+    httpx = import_module("httpx")
+    send, tell = httpx.Client.send, cache(_say)
+
+    @wraps(send)
+    def heard(*arguments: Any, **options: Any) -> Any:
+        response = send(*arguments, **options)
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            why = "it was revoked or never admitted, or this machine's clock is wrong"
+            tell(f"the server refuses this node's key: {why}; expected: fedamp enroll NAME --renew, and its admission")
+        return response
+
+    httpx.Client.send = heard
 
 
 class Waits:
@@ -216,6 +234,8 @@ def parent(listener: socket.socket, prepare: Callable[[], Callable[[], None]]) -
             if process == 0:
                 for other in (listener, *(each for _, each in forks.values())):
                     other.close()
+                for neighbour in forks:
+                    os.close(neighbour)
                 _handle(link, run)
             fork = os.pidfd_open(process)
             forks[fork] = process, link

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Context
 from pydantic import Field, ValidationError
 
 from fedamp.base.reading import read_typed
-from fedamp.base.record import Record, one_line
+from fedamp.base.record import Label, Record, one_line
 from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.client import configuration
 from fedamp.client.task import ClientTask
@@ -30,7 +30,7 @@ class Policy(Record):
         population: the file of their budget, which each task is charged to; relative to this file's folder.
     """
 
-    tasks: dict[str, Digest] | None = None
+    tasks: dict[Label, Digest] | None = None
     least_people: Annotated[int, Field(ge=1)] = 1
     metrics: list[str] | None = None
     population: str | None = None

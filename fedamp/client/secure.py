@@ -29,7 +29,7 @@ from fedamp import rng
 from fedamp.base.arrays import Sums
 from fedamp.base.files import FileRecord, lock, write_secret
 from fedamp.base.reading import TYPED, read_regular
-from fedamp.base.record import Record
+from fedamp.base.record import Label, NodeName, Record
 from fedamp.client.clipping import quantum
 from fedamp.client.configuration import task_of
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
@@ -57,8 +57,8 @@ class Agreement(FileRecord):
 
     kind: ClassVar[str] = "agreement"
     format: Literal["fedamp agreement 1"] = "fedamp agreement 1"
-    run: str
-    peers: dict[str, str]
+    run: Label
+    peers: dict[NodeName, str]
     task: str
     terms: Terms
 
@@ -90,8 +90,6 @@ class Agreement(FileRecord):
         """
         terms, form = self.terms, PublicFormat.SubjectPublicKeyInfo
         raw = [key.public_bytes(Encoding.DER, form) for key in self.keys.values()]
-        if odd := [name for name in self.peers if not name or not name.isprintable() or name != name.strip()]:
-            raise DeploymentError(f"agreement: {odd[0]!r} is no name of a node; expected: printable letters")
         if len({name.casefold() for name in self.peers}) < len(self.peers) or len(set(raw)) < len(raw):
             raise DeploymentError("agreement: two nodes have one key, or one name; expected: each its own")
         if len(raw) != terms.nodes:
@@ -107,6 +105,8 @@ class Agreement(FileRecord):
             )
         try:
             terms.settings.check()
+            if terms.check_in is not None:
+                terms.check_in.check(terms.rounds)
         except ValueError as error:
             raise DeploymentError(f"agreement: {error}") from None
         return self

@@ -37,6 +37,8 @@ counts. Dummies do not: they train as the others do, so that nobody sees from ou
 NO_UNIT = -1
 NO_SECRET = 32 * "0"  # as long as a node's
 LONGEST_TEXT = 300  # bytes of a node's error
+LARGEST = {"round": 10**7, "below": 10**8, "answer_bytes": 1 << 32, "cells": 1 << 24}
+"""What a node's memory must allow of an order's numbers, by the name of the field."""
 _NONCE, _MAGIC = 16, b"fedamp\0\2"  # bytes; with the version of the layout
 _HEAD = 4096  # the described part of an order has a multiple of so many bytes
 _ORDER = struct.Struct("<QQ")  # bytes of the described part; rows
@@ -100,7 +102,8 @@ class RoundOrder:
         trains: whether the units train; False: they are evaluated alone.
 
     Raises:
-        ValueError: norms of more than two parts, or units with another submodel than the one that was sent.
+        ValueError: norms of more than two parts, units with another submodel than the one that was sent, or a number
+            beyond ``LARGEST``.
     """
 
     task: str
@@ -119,6 +122,9 @@ class RoundOrder:
     trains: bool = True
 
     def __post_init__(self) -> None:
+        for name, largest in LARGEST.items():
+            if not 0 <= (number := getattr(self, name)) <= largest:
+                raise ValueError(f"{name} must be from 0 to {largest}, got {number}")
         if len(self.clips) > 2:
             raise ValueError(f"clips must be [all] or [shared, split], got {len(self.clips)} numbers")
         if self.extracted != WHOLE and set(found := self.units["submodel"].tolist()) - {self.extracted}:

@@ -12,18 +12,20 @@ import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.record import Record
-from fedamp.base.section import Count, Section
+from fedamp.base.section import MOST_COUNTED, Count, Section
 from fedamp.federation.check_in import AnyCheckIn, CheckIn
 from fedamp.secure.protocol import Settings
 
 STEPS = 12  # log2 of the multiples of the grid in a share of the noise: few bits a word, and rounding is 1e-8 of it
 _TAIL = 12  # deviations of cohort and noise for which a word has room; with more the model is wrong, not the guarantee
 
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Number = Annotated[int, Field(ge=0, le=MOST_COUNTED)]
+_Count = Annotated[int, Field(ge=1, le=MOST_COUNTED)]
+_Noise = Annotated[float, Field(ge=0, le=1e50)]  # squares of more would overflow
 LessThanHalf = Annotated[float, Field(ge=0, lt=0.5)]
 
 
@@ -104,16 +106,16 @@ class Terms(Record):
         bits: of a word: sums are modulo 2**bits.
     """
 
-    nodes: PositiveInt
-    units: PositiveInt
-    rounds: PositiveInt
-    dropped: NonNegativeInt
-    colluding: NonNegativeInt
+    nodes: _Count
+    units: _Count
+    rounds: _Count
+    dropped: _Number
+    colluding: _Number
     check_in: AnyCheckIn | None
-    most_check_ins: NonNegativeInt
-    noise_multipliers: tuple[NonNegative, ...]
-    count_noise: NonNegative
-    evaluation_noise: NonNegative = Field(0.0, exclude_if=lambda noise: noise == 0)
+    most_check_ins: _Number
+    noise_multipliers: Annotated[tuple[_Noise, ...], Field(max_length=2)]
+    count_noise: _Noise
+    evaluation_noise: _Noise = Field(0.0, exclude_if=lambda noise: noise == 0)
     evaluated_at_end: bool = Field(False, exclude_if=lambda asked: not asked)
     bits: Literal[32, 64]
 

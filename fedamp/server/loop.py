@@ -32,6 +32,7 @@ from fedamp.engines.flower import is_simulated
 from fedamp.errors import (
     DivergedError,
     FederationError,
+    Interrupted,
     NobodyTrainedError,
     RunFolderError,
     StopTraining,
@@ -438,6 +439,7 @@ def _interrupts(observer: Observer) -> Iterator[Callable[[], bool]]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         calls.append(number)
+        Interrupted.by(number)
         if len(calls) > 1 or again.is_set():  # two signals during one operation are one call
             raise KeyboardInterrupt
 

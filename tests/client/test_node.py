@@ -1,6 +1,7 @@
 """A lasting node's parent and the program that asks it, with a small task in place of Flower's program."""
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -31,6 +32,9 @@ def run():
             print("waiting", flush=True)
             time.sleep(300)
             open("done", "w").close()
+        case "descriptors":
+            while not os.path.exists(sys.argv[2]): time.sleep(0.01)
+            print(json.dumps([os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")[:-1]]))
         case "sleep":
             print("sleeping", flush=True)
             time.sleep(float(sys.argv[2]))
@@ -140,6 +144,44 @@ def test_signals_reach_the_fork_and_a_killed_program_takes_it_along(parent):
     assert [told(process)[0] for number, process in enumerate(many) if number % 3] == [n for n in range(20) if n % 3]
     assert told(parent.ask("exit", "7"))[0] == 7
     assert parent.process.poll() is None  # it is still the first one
+
+
+def test_a_fork_holds_nothing_of_its_neighbours(parent):
+    """Neither the descriptor by which one could be killed, nor the link to its program, nor the parent's socket."""
+    first = parent.ask("descriptors", "both")
+    first.stdin.close()
+    first.stdout.readline()  # it is there
+    second = parent.ask("descriptors", "both")
+    second.stdin.close()
+    second.stdout.readline()
+    (parent.folder / "both").touch()
+    held = [json.loads(each.stdout.read()) for each in (first, second)]
+    assert [[what for what in each if "pidfd" in what or "socket" in what] for each in held] == [[], []]
+    assert len(held[0]) == len(held[1])
+
+
+def test_a_server_that_refuses_the_key_is_named_once_in_the_log():
+    """Flower's SuperNode asks by httpx, and says that it could not establish a connection."""
+    program = """
+import http.server, threading, httpx
+from fedamp.client import node
+
+class Refuses(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_response(int(self.path[1:]))
+        self.end_headers()
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Refuses)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+node._tell_refusals()
+with httpx.Client(trust_env=False) as client:
+    for status in (200, 503, 401, 401):
+        print(client.post(f"http://127.0.0.1:{server.server_port}/{status}").status_code, flush=True)
+"""
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert answer.stdout.split() == ["200", "503", "401", "401"]
+    [line] = [line for line in answer.stderr.splitlines() if line.startswith("fedamp node: ")]
+    assert line.startswith("fedamp node: the server refuses this node's key: it was revoked or never admitted")
 
 
 def test_a_message_goes_on_where_the_parent_dies_and_the_next_waits_for_another(parent):

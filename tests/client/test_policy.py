@@ -57,6 +57,8 @@ def test_records_are_evaluated_by_the_metrics_of_the_policy_alone(tmp_path):
         ("tasks: [digits]", "tasks: Input should be a valid dictionary"),
         ("tasks: {digits: 12}", "tasks.digits: Input should be a valid string"),
         ("tasks: {digits: abc}", "tasks.digits: String should match pattern"),
+        (f"tasks: {{../digits: {'a' * 64}}}", "String should match pattern"),
+        (f"tasks: {{{'d' * 101}: {'a' * 64}}}", "String should match pattern"),
         ("least_people: 0", "least_people: Input should be greater than or equal to 1"),
         ("least_person: 3", "least_person: no such key"),
         ("tasks: {", "expected"),

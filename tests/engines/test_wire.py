@@ -180,6 +180,15 @@ def test_a_node_does_not_read_what_its_server_did_not_seal(data):
         RoundOrder.of(message_content(data))
 
 
+@pytest.mark.parametrize("field", ["round", "below", "answer_bytes", "cells"])
+@pytest.mark.parametrize("number", [-1, 2**62])
+def test_an_order_cannot_ask_for_more_memory_than_there_is(field, number):
+    order = query()
+    object.__setattr__(order, field, number)  # as a hostile server would send it
+    with pytest.raises(DeploymentError, match=f"{field} must be from 0 to"):
+        RoundOrder.of(message_content(order.sealed()))
+
+
 def test_a_damaged_order_is_one_line():
     data = order_of({"w": (1000,)}).sealed()
     with pytest.raises(DeploymentError, match="the message cannot be read"):

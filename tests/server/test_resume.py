@@ -4,6 +4,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +101,7 @@ class Arena:
 
     def exit_code(self) -> int:
         code = self.forks.answer()
-        assert code in (0, 130, -signal.SIGKILL), (self.folder / "output.txt").read_text()
+        assert code in (0, 130, 143, -signal.SIGKILL), (self.folder / "output.txt").read_text()
         return code
 
 
@@ -143,7 +145,7 @@ def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, interrup
     child = arena.start(folder)
     _wait_for_round(folder, 3)
     os.kill(child, interrupt)
-    assert arena.exit_code() == 130
+    assert arena.exit_code() == 128 + interrupt
     released = assert_never_released_more_than_the_ledger_holds(folder, arena.whole)
     assert released < ROUNDS
     assert [line["round"] for line in rounds_of(folder)] == list(range(1, released + 1))
@@ -162,6 +164,22 @@ def test_ctrl_c_finishes_the_round_and_leaves_a_checkpoint_of_it(arena, interrup
     arena.start(folder)
     assert arena.exit_code() == 0
     assert_same_run(folder, arena.whole)
+
+
+@pytest.mark.parametrize("interrupt", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_round_has_the_status_of_one_in_a_round(tmp_path, interrupt):
+    """The command waits for the accountant, or for data: here it reads a module that tells when it is imported."""
+    (tmp_path / "slow_model.py").write_text("print('imported', flush=True)\nwhile True: pass\n")
+    scenario = write_small(tmp_path, "model={name: 'slow_model:make'}")
+    command = [sys.executable, "-m", "fedamp", "run", scenario, "--out", tmp_path / "run"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(list(map(str, command)), **pipes) as process:
+        assert process.stdout.readline() == "imported\n"
+        process.send_signal(interrupt)
+        _, said = process.communicate(timeout=300)
+    assert process.returncode == 128 + interrupt
+    assert said.splitlines()[-1].startswith("interrupted")
+    assert "Traceback" not in said
 
 
 def test_a_run_killed_before_it_wrote_its_scenario_can_be_started_again(arena):

@@ -384,7 +384,7 @@ def test_a_node_evaluates_with_the_noise_and_as_often_as_its_terms_say(tmp_path,
         ),
         (lambda raw: raw["peers"].update(site1=raw["peers"]["site1"] + "\r\n"), "something beside it"),
         (lambda raw: raw["peers"].update(SITE0=raw["peers"].pop("site1")), "one name"),
-        (lambda raw: raw["peers"].update({"\0": raw["peers"].pop("site1")}), "no name of a node"),
+        (lambda raw: raw["peers"].update({"\0": raw["peers"].pop("site1")}), "should match pattern"),
         (lambda raw: raw["peers"].pop("site4"), "names 4 nodes, and its terms are for 5"),
         (lambda raw: raw["terms"].update(noise_multipliers=[0.0]), "noise multiplier is 0"),
         (lambda raw: raw["terms"].update(noise_multipliers=[]), "no noise multiplier"),
@@ -393,6 +393,21 @@ def test_a_node_evaluates_with_the_noise_and_as_often_as_its_terms_say(tmp_path,
         (lambda raw: raw["terms"].update(dropped=2, colluding=1), "more nodes than colluding ones"),
         (lambda raw: raw["terms"].update(dropped=-1), "terms.dropped"),
         (lambda raw: raw.update(task=""), "no task"),
+        *[
+            (lambda raw, run=run: raw.update(run=run), "run: String should match pattern")
+            for run in ("", "../../etc", "a/b", "a\0", ".", "a\n", " a", "a" * 101, "\x1b[2J")
+        ],
+        *[
+            (lambda raw, name=name: raw["peers"].update({name: raw["peers"].pop("site1")}), "should match pattern")
+            for name in ("", "..", "../site1", "site1\n", "a b", "a" * 64)
+        ],
+        *[
+            (lambda raw, key=key, value=value: raw["terms"].update({key: value}), f"terms.{key}")
+            for key in ("nodes", "units", "rounds", "dropped", "colluding", "most_check_ins", "count_noise")
+            for value in (10**60, -(10**30))
+        ],
+        (lambda raw: raw["terms"].update(noise_multipliers=[1.0] * 3), "terms.noise_multipliers"),
+        (lambda raw: raw["terms"].update(noise_multipliers=[1e300]), "terms.noise_multipliers.0"),
     ],
 )
 def test_no_node_agrees_to_terms_that_protect_nobody(tmp_path, change, why):
