@@ -30,6 +30,16 @@ def members(ids: NDArray[np.int64], among: Ranges) -> NDArray[np.bool_]:
     return inside
 
 
+def how_many(among: Ranges, below: int) -> int:
+    """The number of ids below a limit that lie in one of the ranges."""
+    count = end = 0
+    for first, last in sorted(among):
+        first, last = max(first, end), min(last, below - 1)
+        if first <= last:
+            count, end = count + last - first + 1, last + 1
+    return count
+
+
 def in_words(ids: Sequence[int], most: int = 5) -> str:
     """The first few of some ids, and how many more there are."""
     more = f" and {len(ids) - most:,} more" if len(ids) > most else ""

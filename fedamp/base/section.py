@@ -62,6 +62,11 @@ def renamed(key: str, before: str, **values: str) -> Any:
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(no_truth)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 MOST_COUNTED = 10**15  # of what anything can have: arrays of more would overflow
+MOST_UNITS = 10**8  # a round has some arrays with a number for each unit
+MOST_NUMBERS = 1 << 29  # of an array that keys alone decide: 2 GB
+Units = Annotated[Count, Field(le=MOST_UNITS)]
+Outputs = Annotated[Count, Field(le=1 << 24)]  # classes, tokens: the rows of a last layer
+Width = Annotated[Count, Field(le=1 << 31)]  # of a layer: the product of two does not overflow
 NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(no_truth)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]

@@ -81,7 +81,7 @@ def value_of(text: str, several: bool = False) -> Any:
         if not word.isprintable():
             raise ValueError("a line break")  # YAML would make it a blank
         return yaml.load(word, Loader=_FlowLoader)
-    kind = Loader("").resolve(yaml.ScalarNode, word, (True, False))
+    kind: str = Loader("").resolve(yaml.ScalarNode, word, (True, False))  # type: ignore[no-untyped-call]
     is_text = kind.rpartition(":")[2] not in {"null", *_PLAIN}
     return text if is_text else Loader("").construct_object(yaml.ScalarNode(kind, word))
 

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedamp.base.section import Count, Section
+from fedamp.base.section import Section, Units
 from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.errors import DataError
 
 if TYPE_CHECKING:
     from fedamp.data.transforms import Standardise
 
+MOST_NAMED = 10**7  # clients: the names of so many take a gigabyte
 TO_TEST = "data.test_is_public: true, where everybody may know the test records (docs/data.md)"
 
 
@@ -163,7 +164,9 @@ class DataSection(Section, ABC):
 
     def unit_names(self, folder: Path) -> list[str]:
         """The name of each client of :meth:`load`, in their order: by default its number."""
-        return [str(client) for client in range(self.count_clients(folder))]
+        if (clients := self.count_clients(folder)) > MOST_NAMED:
+            raise DataError(f"data.clients: got {clients}; expected: at most {MOST_NAMED}, where each has a name")
+        return [str(client) for client in range(clients)]
 
     @abstractmethod
     def count_records(self, folder: Path) -> int:
@@ -183,7 +186,7 @@ class ExternalData(DataSection):
     """Records that a custom Flower app reads on its nodes; fedamp knows the number of clients."""
 
     name: Literal["external"]
-    clients: Count = Field(description="number of clients, with ids 0, 1, ...: the nodes' partition-id or hosts")
+    clients: Units = Field(description="number of clients, with ids 0, 1, ...: the nodes' partition-id or hosts")
 
     def count_clients(self, folder: Path) -> int:
         return self.clients

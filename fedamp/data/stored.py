@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fedamp import rng
 from fedamp.base.reading import read_regular
-from fedamp.base.section import MOST_COUNTED, Count, Part, Positive, Section
+from fedamp.base.section import Count, Outputs, Part, Positive, Section, Units
 from fedamp.base.text import canonical
 from fedamp.data import partition
 from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
@@ -45,9 +45,9 @@ def _all_differ(words: tuple[str, ...]) -> tuple[str, ...]:
 class FederationFile(Section):
     """``federation.json``: describes the whole federation in a folder that holds a part of it."""
 
-    clients: Annotated[Count, Field(le=MOST_COUNTED)]  # of the whole federation
+    clients: Units  # of the whole federation
     hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of the clients with records here
-    classes: Annotated[int, Field(ge=2, strict=True)] | None = None  # number of labels in the whole federation
+    classes: Annotated[Outputs, Field(ge=2)] | None = None  # number of labels in the whole federation
 
     @model_validator(mode="after")
     def _hosted_are_clients(self) -> "FederationFile":
@@ -210,7 +210,7 @@ class StoredData(DataSection):
     The records are people's own, unless a section is of :class:`BenchmarkData`.
     """
 
-    clients: Count | None = Field(None, description="number of clients; leave out with a natural partition")
+    clients: Units | None = Field(None, description="number of clients; leave out with a natural partition")
     partition: AnyPartition = IidPartition()
     shape: Shape = Field(None, description="shape of one input, e.g. [1, 28, 28]; default: as stored")
     transform: Transforms = ()
@@ -224,7 +224,7 @@ class StoredData(DataSection):
     test_fraction: Part = Field(
         0.0, description="share of the records that is public and tested on, where there are no test files"
     )
-    classes: Count | Annotated[tuple[str, ...], Field(min_length=2), AfterValidator(_all_differ)] | None = Field(
+    classes: Outputs | Annotated[tuple[str, ...], Field(min_length=2), AfterValidator(_all_differ)] | None = Field(
         None,
         exclude_if=lambda count: count is None,
         description="number of classes: labels are 0, 1, ..., classes - 1; or the labels as words, [no, yes]; default: "

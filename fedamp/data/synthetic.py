@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedamp import rng
-from fedamp.base.section import Count, Positive
+from fedamp.base.section import MOST_NUMBERS, Count, Outputs, Positive, Units
 from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
 from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.data.partition import hold_out_size
@@ -28,16 +28,24 @@ class SyntheticData(DataSection):
     """
 
     name: Literal["synthetic"]
-    clients: Count = Field(description="number of clients")
+    clients: Units = Field(description="number of clients")
     records_per_client: Count = Field(10, description="number of records of each client")
     features: Count = Field(20, description="numbers of an input, without a shape")
-    classes: Annotated[int, Field(ge=2, strict=True)] = Field(10, description="number of classes")
+    classes: Annotated[Outputs, Field(ge=2)] = Field(10, description="number of classes")
     separation: Positive = Field(3.0, description="distance of class centres, in standard deviations")
     heterogeneity: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0, description="standard deviation of a client's own shift of all features"
     )
     shape: tuple[Count, ...] | None = Field(None, description="shape of one input, e.g. [1, 28, 28]; features follow")
     test_records: Count = Field(2000, description="number of public test records")
+
+    @model_validator(mode="after")
+    def _fits_in_memory(self) -> "SyntheticData":
+        features = math.prod(self.shape) if self.shape else self.features
+        for key in ("classes", "test_records", "records_per_client"):
+            if (numbers := features * getattr(self, key)) > MOST_NUMBERS:
+                raise ValueError(f"features times {key} are {numbers:,} numbers; expected: at most {MOST_NUMBERS:,}")
+        return self
 
     def count_clients(self, folder: Path) -> int:
         return self.clients

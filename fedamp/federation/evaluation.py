@@ -25,6 +25,7 @@ Metric = Literal["score", "loss", "calibration"]
 
 EVALUATION = ".evaluation"  # beside the arrays of a model in a sum: no parameter has such a name
 NORMAL = 1.959963984540054  # quantile of the intervals' 95 %
+MOST_GROUPS = 1000  # each client's vector has a slot for each
 OTHERS = "others"  # units of no named group
 
 
@@ -104,6 +105,8 @@ class ClientEvaluation(Section):
             raise ValueError("give noise_multiplier or epsilon, one of both")
         if isinstance(self.by, str) != bool(self.groups):
             raise ValueError("groups: the values of the column that by names, and only with such a column")
+        if len(self.names) > MOST_GROUPS:
+            raise ValueError(f"groups: got {len(self.names)}; expected: at most {MOST_GROUPS}")
         for name in self.names:
             if not name or name == OTHERS or self.names.count(name) > 1 or not name.isprintable():
                 raise ValueError(f"groups: {name!r} is no name, or stands twice; expected: others than {OTHERS!r}")

@@ -31,7 +31,7 @@ from fedamp.accounting.bounds import Method
 from fedamp.accounting.verify import ahead_of_rounds, before_rounds
 from fedamp.base import ids
 from fedamp.base.numbers import at_most
-from fedamp.base.section import Steps, lengths
+from fedamp.base.section import MOST_UNITS, Steps, lengths
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.kept_answers import ANEW, Answers
@@ -642,12 +642,14 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None, answers: 
         answers: what the accountant is asked through; ``KEPT`` where an answer of an earlier process may serve.
 
     Raises:
-        ScenarioError: the expected cohort is below one unit, or delta is too small.
+        ScenarioError: the expected cohort is below one unit, delta is too small, or units are named that are not there.
     """
     try:
         delta_left(scenario.privacy.delta)
     except ValueError as error:
         raise ScenarioError(f"privacy.{error}") from None
+    if units > MOST_UNITS:
+        raise ScenarioError(f"data: {units:,} {scenario.privacy.unit}s; expected: at most {MOST_UNITS:,}")
     plan = Plan(scenario, units, scenario.seed if seed is None else seed, seed is None, answers)
     try:
         scenario.check_in.check_units(units)
@@ -658,8 +660,9 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None, answers: 
             f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "
             "so rounds would be empty; expected: at least 1 (raise the rate or k, or use fewer rounds)"
         )
-    evaluated = scenario.evaluation
-    for name, text in evaluated.by.items() if evaluated is not None and isinstance(evaluated.by, dict) else ():
-        if (last := max(last for _, last in ids.ranges(text))) >= units:
-            raise ScenarioError(f"evaluation.by.{name}: there is no client {last}; expected: 0-{units - 1}")
+    named = {"federation.hosts": scenario.federation.hosts, "evaluation.by": getattr(scenario.evaluation, "by", None)}
+    for key, groups in named.items():
+        for name, text in groups.items() if isinstance(groups, dict) else ():
+            if text != "all" and (last := max(last for _, last in ids.ranges(text))) >= units:
+                raise ScenarioError(f"{key}.{name}: there is no client {last}; expected: 0-{units - 1}")
     return plan

@@ -25,9 +25,11 @@ class Engine(Section):
     kind: Annotated[Literal["auto", "ray", "serial"], BeforeValidator(_without_flower)] = Field(
         "auto", description="auto: Ray where it is installed and worth its start, else serial; the same bits"
     )
-    workers: Count | Literal["auto"] = Field("auto", description="processes that train; auto: one a core, or a GPU")
+    workers: Annotated[Count, Field(le=10_000)] | Literal["auto"] = Field(
+        "auto", description="processes that train; auto: one a core, or a GPU"
+    )
     device: str = Field("auto", pattern=devices.PATTERN, description="where clients train, such as cpu or cuda")
-    clients_per_batch: Count | Literal["auto"] = Field(
+    clients_per_batch: Annotated[Count, Field(le=1 << 20)] | Literal["auto"] = Field(
         "auto",
         description="how many clients train stacked together; auto: follows from the scenario and the model. Another "
         "number may change the model within rounding",

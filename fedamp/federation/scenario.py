@@ -12,7 +12,7 @@ import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedamp.accounting.sampling import PRECISION
-from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, no_truth
+from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, Units, no_truth
 from fedamp.data.sections import Data
 from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
 from fedamp.federation.evaluation import ClientEvaluation
@@ -33,7 +33,7 @@ LONGEST_RUN = 1_000_000
 class NoiseCohort(Section):
     """The federation that a smaller one rehearses: its noise, and its charge."""
 
-    size: Count = Field(description="expected cohort, whose mean update has the noise that the rehearsal adds")
+    size: Units = Field(description="expected cohort, whose mean update has the noise that the rehearsal adds")
     check_in: AnyCheckIn | None = Field(None, description="who checks in when, in that federation; none: as here")
 
 
@@ -76,7 +76,7 @@ class Privacy(Section):
         "or size and check_in. The run itself protects nobody",
     )
 
-    canaries: Annotated[int, Field(ge=0, strict=True)] = Field(
+    canaries: Annotated[int, Field(ge=0, le=10**6, strict=True)] = Field(  # one round has them all as orders
         0,
         exclude_if=lambda number: number == 0,
         description="units beside the people that are in or out by secret coins, for fedamp audit RUN",

@@ -264,8 +264,9 @@ class DisjointSubmodels(_SplitModel):
         return self
 
     def share(self, units: int) -> float:
-        whole = self._are_whole(np.arange(units)).mean() if self.whole is not None else 0.0
-        return float(whole + (1 - whole) / self.count)
+        among = ids.ranges(self.whole) if isinstance(self.whole, str) else None
+        number = int(np.ceil(units * (self.whole or 0.0))) if among is None else ids.how_many(among, units)
+        return number / units + (1 - number / units) / self.count
 
     @property
     def copies(self) -> int:

@@ -21,6 +21,7 @@ from fedamp.federation.check_in import AnyCheckIn, CheckIn
 from fedamp.secure.protocol import Settings
 
 STEPS = 12  # log2 of the multiples of the grid in a share of the noise: few bits a word, and rounding is 1e-8 of it
+MOST_NODES = 10**6  # the protocol's neighbours are searched for
 _TAIL = 12  # deviations of cohort and noise for which a word has room; with more the model is wrong, not the guarantee
 
 _Number = Annotated[int, Field(ge=0, le=MOST_COUNTED)]
@@ -54,7 +55,7 @@ class SecureAggregation(Section):
         0.2, description="share of the nodes that may drop out of a round; with more it fails"
     )
     colluding: LessThanHalf = Field(0.1, description="share of the nodes that may tell the server all they know")
-    nodes: Literal["auto"] | Count = Field(
+    nodes: Literal["auto"] | Annotated[Count, Field(le=MOST_NODES)] = Field(
         "auto", description="number of nodes; auto: those of federation.hosts, or else one for each unit"
     )
     simulate: Annotated[Literal["sum", "protocol"], SkipJsonSchema(), AfterValidator(_without_protocol)] = "sum"

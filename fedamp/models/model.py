@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from fedamp.base.section import Count, Section
+from fedamp.base.section import Outputs, Section, Width
 
 OF_LIBRARY = "transformers:"  # before the name of a class of that library
 WHOLE = -1  # in the place of a submodel's number: the whole model
@@ -18,15 +18,13 @@ class Model(Section):
         description="logistic, mlp, cnn, resnet20, resnet18, resnet101, lstm, package.module:name, "
         "transformers:GPT2LMHeadModel, external (an app's)"
     )
-    hidden: tuple[Annotated[Count, Field(le=1 << 31)], ...] = Field(
-        (64,), description="mlp, lstm: units of every hidden layer"
-    )
-    channels: tuple[Count, ...] = Field((16, 32), description="cnn: channels of every convolution")
-    groups: Count = Field(4, description="cnn, resnets: groups of each GroupNorm")
-    vocabulary: Annotated[int, Field(ge=2, le=1 << 24, strict=True)] | None = Field(
+    hidden: tuple[Width, ...] = Field((64,), max_length=1000, description="mlp, lstm: units of every hidden layer")
+    channels: tuple[Width, ...] = Field((16, 32), max_length=1000, description="cnn: channels of every convolution")
+    groups: Width = Field(4, description="cnn, resnets: groups of each GroupNorm")
+    vocabulary: Annotated[Outputs, Field(ge=2)] | None = Field(
         None, description="inputs are tokens, integers from 0 to below this; default: they are numbers"
     )
-    embedding: Count = Field(8, description="lstm: numbers that stand for a token")
+    embedding: Width = Field(8, description="lstm: numbers that stand for a token")
     initial: str | None = Field(
         None,
         description="weights to start from: a safetensors file, a state_dict, or a folder of Hugging Face; default: "
