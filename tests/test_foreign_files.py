@@ -129,6 +129,33 @@ def test_a_new_run_follows_no_link(fedamp, tmp_path, name):
     assert victim.read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["log.txt", ".lock", "rounds.jsonl", ".x.writing"])
+def test_a_new_run_waits_for_no_pipe(fedamp, tmp_path, name):
+    (tmp_path / "out").mkdir()
+    os.mkfifo(tmp_path / "out" / name)
+    refused(fedamp("run", write_small(tmp_path), "--out", tmp_path / "out"), f"{tmp_path / 'out'}")
+
+
+@pytest.mark.parametrize("command", ["verify", "report", "compare", "run"])
+def test_no_command_waits_for_a_pipe_in_a_run_folder(fedamp, run, tmp_path, command):
+    """A folder that was handed out, or that others may write to: each file in turn is a pipe."""
+    options = {"verify": [], "run": ["--resume", "--out", run]}.get(command, ["--out", tmp_path / "made"])
+    first = run / "scenario.yaml" if command == "run" else run
+    for file in sorted(each for each in run.rglob("*") if each.is_file()):
+        aside = tmp_path / "aside"
+        file.rename(aside)
+        os.mkfifo(file)
+        answer = fedamp(command, first, *options)
+        assert "Traceback" not in answer.err, answer
+        assert answer.status in (0, 1, 2), answer
+        assert answer.status == 0 or answer.err.splitlines()[-1].startswith(("error: ", "failed: ")), answer
+        assert "failed: OSError" not in answer.err, answer
+        if file.exists() and not file.is_file():
+            file.unlink()
+        if not file.exists():
+            aside.rename(file)
+
+
 @pytest.mark.parametrize("place", [0, -30])
 def test_a_byte_that_is_no_text_in_the_rounds_is_one_line_on_resume(fedamp, run, place):
     file = run / "rounds.jsonl"

@@ -73,6 +73,19 @@ def test_when_the_node_is_killed_nothing_of_it_stays(machines):
 
 
 @pytest.mark.slow
+def test_a_node_whose_key_is_revoked_says_so_in_its_log(machines):
+    machines.start_server()
+    machines.admit_nodes()
+    machines.start_node("site0")
+    wait(lambda: machines.connected() == 1, 120, "the node", every=1)
+    assert "refuses" not in machines.log("site0")
+    machines.shell("server: revoke the key of a node", NODE="site0")
+    wait(
+        lambda: "the server refuses this node's key: it was revoked" in machines.log("site0"), 600, "the line", every=1
+    )
+
+
+@pytest.mark.slow
 def test_arguments_that_flower_does_not_take_end_the_node_with_its_status(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "fedamp", "node", "--superlink"],

@@ -160,6 +160,15 @@ def test_what_is_added_gone_or_signed_by_another_is_found(released, copied, run,
     assert "not a signature" in failures(other.folder, released.public_key)["signature"]
 
 
+def test_no_other_text_of_the_signature_is_taken_for_it(released, copied):
+    """It is not signed itself: a blank or a capital among its digits would be a change that nobody sees."""
+    manifest = json.loads((copied / MANIFEST).read_text())
+    own = manifest["signature"]
+    for text in (f"{own[:8]} {own[8:]}", f"{own} ", own.upper(), f"{own}00", own[:-2], "", [own]):
+        (copied / MANIFEST).write_text(text_of(manifest | {"signature": text}))
+        assert "is not a manifest of" in failures(copied, released.public_key)["files"]
+
+
 def test_a_ledger_that_claims_less_is_found_though_it_is_signed(released, copied, home):
     """By somebody who has the key, and makes digests, chain and signature anew."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
