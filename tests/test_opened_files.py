@@ -210,6 +210,18 @@ def test_what_is_read_belongs_to_others_or_is_a_link_where_that_may_be(tmp_path)
             read_regular(mine, owned=True)
 
 
+def test_what_is_put_in_a_files_place_after_the_first_look_is_not_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    seen = os.stat(tmp_path / "file")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("file")
+    monkeypatch.setattr(os, "stat", lambda *_, **__: seen)
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(str(tmp_path / "pipe"))
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        open_regular(str(tmp_path / "link"), links=False)
+
+
 def test_no_data_are_lost_behind_links_to_files_and_folders(tmp_path):
     (tmp_path / "archive").mkdir()
     np.savez(tmp_path / "archive" / "of 2024.npz", x=np.zeros((3, 2)), y=[0, 1, 0], client=[0, 1, 2])

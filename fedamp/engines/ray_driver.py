@@ -18,9 +18,11 @@ from typing import Any
 
 import psutil
 import ray
+from ray._common.utils import get_ray_address_file
 from ray._private import services
 from ray.exceptions import AuthenticationError
 
+from fedamp.base.reading import TYPED, read_regular
 from fedamp.errors import FedampError, FederationError, InputError, one_line
 from fedamp.federation.running import Engine
 
@@ -121,8 +123,15 @@ def _patiently(ask: Callable[..., Any], *question: Any) -> Any:
 
 
 def _connect(address: str) -> None:
-    """Raise InputError where no cluster is at the address, or its token is another."""
+    """Raise InputError where no cluster is at the address, or its token is another.
+
+    ``auto`` is the cluster that this user or root has started here. Ray itself would also tell its token to a program
+    of another user that looks like a cluster.
+    """
     try:
+        if address == "auto":
+            told = os.environ.get("RAY_ADDRESS") or read_regular(get_ray_address_file(None), TYPED, owned=True).decode()
+            address = told.strip()
         host, colon, port = address.rpartition(":")
         if colon:  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=ADDRESS_DEADLINE).close()

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.record import Record
-from fedamp.base.section import MOST_COUNTED, Count, Section
+from fedamp.base.section import MOST_COUNTED, MOST_UNITS, Count, Section
 from fedamp.federation.check_in import AnyCheckIn, CheckIn
 from fedamp.secure.protocol import Settings
 
@@ -25,7 +25,6 @@ MOST_NODES = 10**6  # the protocol's neighbours are searched for
 _TAIL = 12  # deviations of cohort and noise for which a word has room; with more the model is wrong, not the guarantee
 
 _Number = Annotated[int, Field(ge=0, le=MOST_COUNTED)]
-_Count = Annotated[int, Field(ge=1, le=MOST_COUNTED)]
 _Noise = Annotated[float, Field(ge=0, le=1e50)]  # squares of more would overflow
 LessThanHalf = Annotated[float, Field(ge=0, lt=0.5)]
 
@@ -107,9 +106,9 @@ class Terms(Record):
         bits: of a word: sums are modulo 2**bits.
     """
 
-    nodes: _Count
-    units: _Count
-    rounds: _Count
+    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)]
+    units: Annotated[int, Field(ge=1, le=MOST_UNITS)]
+    rounds: Annotated[int, Field(ge=1, le=MOST_COUNTED)]
     dropped: _Number
     colluding: _Number
     check_in: AnyCheckIn | None

@@ -12,10 +12,12 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import fedamp
+from fedamp.client import app
 from fedamp.client.personal import Personal, PersonalLayers
 from fedamp.client.worker import TrainingNode
+from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
-from fedamp.errors import InputError
+from fedamp.errors import DeploymentError, InputError
 from fedamp.server.setup import prepare
 from tests.client.federation import trained
 
@@ -177,6 +179,14 @@ def test_what_has_no_place_for_them_is_refused(folder, tmp_path, changes, words)
 
     with pytest.raises(InputError, match=words):
         run()
+
+
+def test_a_node_of_a_deployment_writes_no_file_that_its_server_names(folder, tmp_path, monkeypatch):
+    task = prepare(scenario(folder)).task.model_copy(update={"personal": str(tmp_path / "victim")})
+    monkeypatch.setattr(flower, "in_supernode", lambda: True)
+    with pytest.raises(DeploymentError, match="the task names a file that this node would write"):
+        app.node_of(task.to_json(), "", "cpu", None)
+    assert not (tmp_path / "victim").exists()
 
 
 def test_records_of_nobody_are_not_evaluated_by_client(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import socket
 import subprocess
 import sysconfig
 import tempfile
@@ -32,6 +33,29 @@ def test_address_without_a_cluster_is_refused_in_one_line(tmp_path, address):
         open_grid(Engine(kind="ray", address=address), tmp_path / "log.txt", APP) as grid,
     ):
         grid.get_node_ids()
+
+
+def test_a_cluster_that_another_user_tells_of_is_not_asked(tmp_path, monkeypatch):
+    """All users may write where Ray looks for a cluster: another one would get the token, and then the records."""
+    ray_driver = pytest.importorskip("fedamp.engines.ray_driver")
+    told = tmp_path / "ray" / "ray_current_cluster"
+    told.parent.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        told.write_text(f"127.0.0.1:{listener.getsockname()[1]}\n")
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        if os.geteuid() == 0:
+            os.chown(told, 65534, 65534)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: 65534)
+        with pytest.raises(InputError, match=r"engine\.address: no Ray cluster at 'auto' .*it belongs to another user"):
+            ray_driver._connect("auto")
+        told.unlink()
+        with pytest.raises(InputError, match=r"engine\.address: no Ray cluster at 'auto' .*No such file"):
+            ray_driver._connect("auto")
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()  # nobody has come
 
 
 def test_the_page_gives_ray_options_that_it_knows():
