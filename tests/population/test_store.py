@@ -213,16 +213,30 @@ def test_a_damaged_note_concerns_its_own_population_alone(file, tmp_path, home, 
     assert "\n" not in str(caught.value)
 
 
-def test_killed_while_it_is_made_there_is_a_population_or_none(tmp_path):
-    people, killed, step, seen = [(unit, unit) for unit in UNITS], True, 1, set()
-    while killed:
-        file = tmp_path / f"{step}.db"
-        killed = killed_at(step, lambda file=file: Population.new(file, people, EPSILON, DELTA))
-        seen.add(file.exists())
-        population = Population(file) if file.exists() else Population.new(file, people, EPSILON, DELTA)
-        reserve(population, "a")
-        step += max(1, step // 8)
-    assert seen == {False, True}
+@pytest.mark.parametrize("last", ["its note", "its name", "the note that it is there"])
+def test_killed_while_it_is_made_there_is_a_population_or_none(tmp_path, last):
+    file, people = tmp_path / "p.db", [(unit, unit) for unit in UNITS]
+    link, note = os.link, store._note
+
+    def linked(*given):
+        if last == "its name":
+            link(*given)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def noted(*given):
+        note(*given)
+        if len(given) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if not (child := os.fork()):
+        store.os.link, store._note = (link, noted) if last == "the note that it is there" else (linked, note)
+        Population.new(file, people, EPSILON, DELTA)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert file.exists() == (last != "its note")
+    population = Population(file) if file.exists() else Population.new(file, people, EPSILON, DELTA)
+    reserve(population, "a")
+    assert population.read().spent() == pytest.approx([SHARE] * 5)
 
 
 def killed_at(step, call):
