@@ -37,6 +37,7 @@ from fedamp.population.store import (
     State,
     Use,
     counted,
+    held,
     percent,
 )
 
@@ -138,7 +139,8 @@ def charged(plan: Plan, digest: str, folder: Path, begun: bool, ended: bool) -> 
     population, units = Population(Path(named)), plan.scenario.data.unit_names(Path())
     if len(units) != plan.units:
         raise ScenarioError(f"privacy.population: {len(units)} names for {plan.units} units; expected: one for each")
-    with population.playing(_claimed(population, place, begun).use):
+    busy = PopulationError(f"{folder}: another process plays this run, perhaps a copy of it; expected: one at a time")
+    with held(_claimed(population, place, begun).use, busy):
         account = _opened(plan, digest, population, units, place, begun, ended)
         try:
             yield account

@@ -187,7 +187,7 @@ class Population:
                 _add(database, contents, rows, budget.epsilon)
                 database.execute("COMMIT")
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            with _held(contents.id):
+            with held(contents.id):
                 _note(file, contents, 0)  # without it nothing can be charged, and its copies could be
                 with writing(file):
                     os.link(beside, file)  # never over another process's file
@@ -239,12 +239,10 @@ class Population:
             known = contents.uses.get(use.id)
             if known is not None and (known.state != "void" or known.plan != use.plan):
                 raise PopulationError(f"{self.file}: use {use.id} is {known.state} already; expected: a new one")
-            alike = (each.id for each in contents.uses.values() if each.is_charged and use.run and each.run == use.run)
-            if other := next(alike, None):
-                raise PopulationError(
-                    f"{self.file}: this use has the seed of use {other}, so their costs do not add up; expected: "
-                    "another seed"
-                )
+            seeds = {each.run: each.id for each in contents.uses.values() if each.is_charged and each.run}
+            if use.run in seeds:
+                told = f"this use has the seed of use {seeds[use.run]}, so their costs do not add up"
+                raise PopulationError(f"{self.file}: {told}; expected: another seed")
             owners = _owners(self.file, database, contents, units)
             if not np.array_equal(counted(owners), use.counts):
                 raise PopulationError(f"{self.file}: its people changed while the cost was computed; expected: again")
@@ -276,13 +274,6 @@ class Population:
         return contents
 
     @contextmanager
-    def playing(self, use: str) -> Iterator[None]:
-        """Hold a use while this process plays it; PopulationError: another one does, with a copy of its folder."""
-        busy = PopulationError(f"{self.file}: use {use}: another process plays this run; expected: one copy of it")
-        with _held(use, busy):
-            yield
-
-    @contextmanager
     def _open(self, write: bool = True) -> Iterator[tuple[sqlite3.Connection, Contents]]:
         """A transaction, and what the file says in it."""
         refuse_link(self.file)
@@ -290,13 +281,11 @@ class Population:
             raise PopulationError(f"{self.file}: no such population; expected: a file of fedamp population new")
         if self.file.stat().st_mode & 0o077:
             raise PopulationError(f"{self.file}: others may read it; expected: chmod 600")
-        with _held(self.id) if write else nullcontext():
+        with held(self.id) if write else nullcontext():
             notes = _notes()  # before the file, which may go on meanwhile
             if write and self.id not in notes:
-                raise PopulationError(
-                    f"{self.file}: {_folder() / self.id}.json is missing, the note that finds copies; expected: the "
-                    "file where it was made, or moved with its note"
-                )
+                wanted = "the file where it was made, or moved with its note"
+                raise PopulationError(f"{self.file}: {_folder() / self.id}.json is missing; expected: {wanted}")
             with _connected(self.file) as database:
                 database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
                 contents = _read(self.file, database)
@@ -557,8 +546,7 @@ def _compare(file: Path, contents: Contents, notes: Notes) -> None:
     if isinstance(note, RunFolderError):
         raise note
     if other := _kept_at(file, notes, but=contents.id):
-        place = f"{_folder() / other}.json"
-        raise PopulationError(f"{file}: another population than the one that {place} notes; expected: that one")
+        raise PopulationError(f"{file}: another population than {_folder() / other}.json notes; expected: that one")
     if note and note.number and contents.links[: note.number][-1] != note.head:
         raise PopulationError(
             f"{file}: an earlier or another state of this population than {_folder() / note.id}.json notes (event "
@@ -574,15 +562,14 @@ def _note(file: Path, contents: Contents, number: int | None = None) -> None:
 
 
 @contextmanager
-def _held(name: str, busy: PopulationError | None = None) -> Iterator[None]:
+def held(name: str, busy: PopulationError | None = None) -> Iterator[None]:
     """Hold a lock in the folder of notes. Without ``busy`` it waits for another process, with it it raises that."""
     place = _folder() / f"{name}.lock"
-    with ExitStack() as held:
+    with ExitStack() as until:
         with writing(place):
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
-                held.enter_context(lock(place, wait=busy is None))
-            except BlockingIOError:
-                assert busy is not None, "else it waits"
-                raise busy from None
+                until.enter_context(lock(place, wait=busy is None))
+            except BlockingIOError as error:
+                raise busy or error from None
         yield

@@ -58,11 +58,9 @@ def check_independent(ledgers: Sequence[tuple[Path, Mapping[str, Any]]]) -> None
         found = [(seen[key], f"have {what} in common") for key, what in told.items() if key in seen]
         if (other := unknown.get(_origin(ledger), folder)) != folder:
             found.append((other, "may have a seed in common, which an earlier version did not name"))
-        for other, words in found[:1]:
-            raise RunFolderError(
-                f"{folder} and {other} {words}, so their costs do not add up; expected: each run once, no copies of a "
-                "run, no known seed twice"
-            )
+        if found:
+            why = "so their costs do not add up; expected: each run once, no copies of a run, no known seed twice"
+            raise RunFolderError(f"{folder} and {found[0][0]} {found[0][1]}, {why}")
         seen |= dict.fromkeys(told, folder)
 
 

@@ -85,16 +85,6 @@ def _tested(run: Run) -> tuple[str, str]:
     return "; ".join([*last, *said.values()]) or words.NOT_MEASURED, by_group
 
 
-def _charged(run: Run) -> str:
-    """What was released, and what the charge covers."""
-    ledger = run.ledger
-    rounds = f"Released models: {len(ledger.releases)}, one a round, of {ledger.rounds_planned} planned rounds"
-    early = f"{run.plan.last_round} rounds, because releases may have decided the stop"
-    others = [" and the released means and deviations of inputs"] * (ledger.statistics is not None)
-    others += [" and each evaluation on held-out records"] * (ledger.evaluation is not None)
-    return f"{rounds}. The charge covers {early if run.was_stopped_early else 'all of them'}{''.join(others)}"
-
-
 def check_guarantee(run: Run) -> None:
     """InputError: the run has no guarantee that a paper could state."""
     if not run.is_private or run.has_known_seed:
@@ -129,26 +119,15 @@ def _papers(run: Run, about: About) -> Iterator[str]:
 
 def _facts(run: Run) -> dict[str, str]:
     """The statements that several papers make."""
-    ledger, alone, server, nodes = run.ledger, run.ledger.group_size == 1, run.ledger.epsilon_server, ""
-    if ledger.epsilon_nodes:
-        seen = words.for_nodes(ledger.epsilon_nodes.upper, run.unamplified_epsilon or math.inf)
-        nodes = f". For registered nodes: {seen}"
-    tested, by_group = _tested(run)
-    people = "This is the cost of one run alone. Other uses of these people's data add to it"
-    if ledger.population is not None:
-        all_uses = f"What these people pay in all: {words.for_people(ledger.population)}"
-        people = f"{all_uses}. Uses that are not charged to this population add to it"
+    ledger, alone, (tested, by_group) = run.ledger, run.ledger.group_size == 1, _tested(run)
     return {
         "unit": {"client": "All records that one client holds", "sample": "One record"}[ledger.unit]
         + ("" if alone else f"; the guarantee is for any {ledger.group_size} {ledger.unit}s together"),
         "protected": words.protected(ledger.unit, ledger.group_size),
         "epsilon": f"epsilon <= {at_most(ledger.epsilon)} at delta = {power(ledger.delta)}",
         "in_words": interpretation(run),
-        "server": f"Guarantee towards who runs the server: {words.for_server(server.upper if server else None)}{nodes}",
         "tested": tested,
         "by_group": by_group,
-        "people": people,
-        "rounds": _charged(run),
         "public": f"the number of {ledger.unit}s ({ledger.units:,}), and the public scenario of the release",
     }
 

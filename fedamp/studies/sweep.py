@@ -214,7 +214,9 @@ class Sweep:
             "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "best": [outcome.to_json() for outcome in self.best],
             "unfinished": [{"settings": it.settings, "folder": str(it.folder), "error": it.error} for it in missing],
-            "choosing": cost_of_choosing(ledgers_in(self.folder)),
+            "choosing": cost_of_choosing(
+                {run: LedgerRecord.read(run / "ledger.json") for run in everything_in(self.folder)}
+            ),
         }
 
 
@@ -242,11 +244,6 @@ def run_folders(folders: Sequence[Path]) -> list[Path]:
 def everything_in(folder: Path) -> list[Path]:
     """A run's folder; of a sweep, or of tuning, the runs that have begun."""
     return sorted(ledger.parent for ledger in (folder / RUNS).glob("*/ledger.json")) if is_sweep(folder) else [folder]
-
-
-def ledgers_in(folder: Path) -> dict[Path, LedgerRecord]:
-    """The ledgers of :func:`everything_in`, by the folders of their runs."""
-    return {run: LedgerRecord.read(run / "ledger.json") for run in everything_in(folder)}
 
 
 def finished(folder: Path) -> Run | None:
