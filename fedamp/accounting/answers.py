@@ -188,12 +188,8 @@ def _without_sampling(event: Mechanism, question: Question) -> Bounds:
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
     shown = _with_choices_revealed(event, question, narrow)
     upper, origin = min((by_law.upper, by_law.origin), (shown.upper, shown.origin), key=itemgetter(0))
-    if isinstance(event, events.Approximate):
-        losses = question.of_losses(event.known_epsilon, event.known_delta)
-    else:
-        losses = question.of_losses(theorems.epsilon_of_losses(event))
-    if losses < upper:
-        upper, origin = losses, Method.LOSSES.of()
+    if (by_losses := question.of_losses(*theorems.losses(event))) < upper:
+        upper, origin = by_losses, Method.LOSSES.of()
     mixes = event.contains(events.ModelMix)
     if mixes:
         origin = origin._replace(unmixed=True)
@@ -240,14 +236,12 @@ def _with_choices_revealed(event: Mechanism, question: Question, narrow: bool) -
 
 def _by_renyi(event: Mechanism, question: Question, more: bool) -> ByOrder:
     """The best over the usual orders, and over ``more`` where the largest is the best: tiny epsilons at tiny deltas."""
-    with suppress(NotEvaluable):
-        for highest in (HIGHEST_ORDER, 4 * HIGHEST_ORDER) if more else (HIGHEST_ORDER,):
-            orders = search_orders(highest)
-            best = question.convert(orders, rdp(event, orders))
-            if best.order < highest:
-                break
-        return best
-    return ByOrder(question.unknown, math.inf)
+    for highest in (HIGHEST_ORDER, 4 * HIGHEST_ORDER) if more else (HIGHEST_ORDER,):
+        orders = search_orders(highest)
+        best = question.convert(orders, rdp(event, orders))
+        if best.order < highest:
+            break
+    return best
 
 
 def _narrowed_by_sampling(event: Mechanism, found: Bounds, delta: float, precision: float) -> Bounds:

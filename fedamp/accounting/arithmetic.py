@@ -128,7 +128,8 @@ def gaussian_delta(signal: Array, epsilon: Array | float, side: int) -> Array:
         below = ndtr(a)
         delta = below - np.exp(-a * a / 2) * erfcx(-b / math.sqrt(2)) / 2
         square = np.minimum(a * a, 1e4)  # beyond, tails are 0
-        slack = below * (64 + 8 * square) * UNIT + 1e-300  # both functions are known to some units, the tail to a^2
+        # Both functions are known to some units, the tail to a^2; below the smallest normal number they may be 0.
+        slack = below * (64 + 8 * square) * UNIT + 1e-307
     return np.where(some, np.clip(delta + side * slack, 0.0, 1.0), np.where(signal > 0, 1.0, 0.0))
 
 

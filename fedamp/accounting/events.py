@@ -101,7 +101,7 @@ class Mechanism:
         return self.accountant.delta(self, epsilon, points, precision)
 
     def rdp(self, orders: Sequence[float] | Array | float) -> Array:
-        """Upper bounds of the Rényi divergence at ``orders`` > 1, the larger of both directions; both of shape (n,).
+        """Upper bounds of the Rényi divergence at ``orders`` in (1, 4096], the larger of both directions; shape (n,).
         Infinite where no bound is known; between whole orders, order - 1 times the divergence is interpolated linearly.
         With ``ModelMix`` inside, the worst case of its rounds is checked, not proved.
         """

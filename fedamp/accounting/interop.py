@@ -29,7 +29,7 @@ from typing import Any, Literal
 from warnings import catch_warnings
 
 from fedamp.accounting import checks, events
-from fedamp.accounting.theorems import epsilon_of_losses, substituted
+from fedamp.accounting.theorems import losses, substituted
 from fedamp.accounting.verify import Check, Claims, each_key_once
 from fedamp.base.reading import read_regular
 
@@ -228,7 +228,8 @@ def google_accountant(
         def get_epsilon(self, target_delta: float) -> float:
             """At a delta in [0, 1]; at 0 what bounded losses prove, else infinity."""
             if target_delta == 0 or not self.mechanism.is_private:
-                return epsilon_of_losses(self.mechanism)
+                most, chance = losses(self.mechanism)
+                return math.inf if chance else most
             return 0.0 if target_delta == 1 else self.mechanism.epsilon(target_delta, precision=precision).upper
 
         def get_delta(self, target_epsilon: float) -> float:

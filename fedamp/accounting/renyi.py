@@ -296,7 +296,8 @@ def rdp(event: events.Mechanism, orders: Sequence[float] | Array | float) -> Arr
     highest = max(HIGHEST_ORDER, 2 ** math.ceil(math.log2(np.max(array))))
     if highest > 4096:
         raise ValueError(f"orders must be <= 4096, got {float(np.max(array))!r}")
-    with in_floating_point():
+    logs = _unbounded(highest)
+    with suppress(NotEvaluable), in_floating_point():
         logs = log_moments(normal(event), highest)
     low = np.clip(np.floor(array).astype(int), 1, highest - 1)
     part = array - low

@@ -139,7 +139,7 @@ def calibrate(
 
     Args:
         build: from a noise multiplier > 0 to a mechanism whose epsilon falls as the noise rises.
-        epsilon, delta: > 0, and in (0, 1).
+        epsilon, delta: > 0, and in [1e-300, 1): below, tails leave floating point.
         advantage, tpr_at: a risk instead; see ``calibrate_risk``.
         tolerance: relative; the answer is at most this much above the smallest one.
         precision: of sampling, as in ``Mechanism.epsilon``; the answer is about as much above the smallest one.
@@ -152,6 +152,8 @@ def calibrate(
             raise ValueError("epsilon and delta, or a risk (advantage or tpr_at), must be given, got both")
         return calibrate_risk(build, advantage=advantage, tpr_at=tpr_at, tolerance=tolerance)
     epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
+    if delta < 1e-300:
+        raise ValueError(f"delta must be at least 1e-300, got {delta!r}")
     checks.positive("tolerance", tolerance)
     if is_sampled(normal(build(1.0))):
         try:
@@ -582,7 +584,10 @@ class Budget:
         if not sampled or not found < math.inf or not is_sampled(normal(mechanism)):
             return found
         level = 2.0 ** math.ceil(math.log2(found * self.tails))
-        return min(found, self._share_of(_sampled_curve(mechanism, self.tails * _END, level), 1 + CHARGE))
+        paid = (
+            (1 + CHARGE) * level / 8 / self.tails
+        )  # the least share whose part of delta pays for a curve that is wrong
+        return min(found, max(paid, self._share_of(_sampled_curve(mechanism, self.tails * _END, level), 1 + CHARGE)))
 
     def _share_of(self, lines: Lines, dearer: float = 1.0) -> float:
         """The smallest share at which no line is above the Gaussian's delta and the part for tails, rounded up."""
@@ -632,7 +637,7 @@ def _sampled_curve(mechanism: Mechanism, end: float, level: float) -> Lines:
         near = (known >= low * level) & (known <= high * level)
         if near.sum() > 1:
             at = np.linspace(lines.epsilon[near][0], lines.epsilon[near][-1], _SAMPLED)
-            failure = CHARGE * level / 24  # ``level`` is at most twice the charge
+            failure = CHARGE * level / 24  # three times: CHARGE * level / 8 in all
             with suppress(NotEvaluable), in_floating_point():
                 found.append((at, _sampled_deltas(profile, at, float(known[near][-1]), failure)))
     epsilons, upper = (np.concatenate(each) for each in zip(*found, strict=True))

@@ -469,47 +469,66 @@ def is_mean_of_gaussians(event: Mechanism) -> bool:
     return isinstance(event, _MEANS) and all(map(is_mean_of_gaussians, event.parts))
 
 
-# Pure differential privacy.
+# Pure differential privacy, but for a chance.
 
 
-def largest_loss(event: Mechanism) -> Fraction:
-    """A bound on |log X|, which is an epsilon at every delta: losses add up under composition, and a hidden choice
-    adds none. NotEvaluable: none is known.
+def losses(event: Mechanism) -> tuple[float, float]:
+    """``largest_loss`` as floats that, written as decimals, are no smaller; infinity and 0 where none is known."""
+    with suppress(NotEvaluable):
+        most, chance = map(_up, largest_loss(event))
+        return most, min(chance, 1.0)
+    return math.inf, 0.0
+
+
+def _up(exact: Fraction) -> float:
+    nearest = float(exact)
+    return nearest if Fraction(str(nearest)) >= exact else math.nextafter(nearest, math.inf)
+
+
+def largest_loss(event: Mechanism) -> tuple[Fraction, Fraction]:
+    """A bound on |log X| that holds but for a chance: both numbers add up under composition (Kairouz, Oh, Viswanath
+    2015, Theorem 3.4, a sum in place of one minus a product). What somebody else has proved is the decimal that was
+    written: a tenth and nine tenths are one, which the sum of the floats next to them exceeds. NotEvaluable: none is
+    known.
     """
     match event:
+        case events.Approximate(known, chance):
+            return Fraction(str(known)), Fraction(str(chance))
+        case events.Compose(mechanisms):
+            known_losses, chances = zip(*map(largest_loss, mechanisms), strict=True)
+            return sum(known_losses, Fraction(0)), sum(chances, Fraction(0))
+        case events.Repeat(inner, times):
+            one, rarely = largest_loss(inner) if times else (Fraction(0), Fraction(0))
+            return times * one, times * rarely
+    return _certain_loss(event), Fraction(0)
+
+
+def _certain_loss(event: Mechanism) -> Fraction:
+    """A bound on |log X|; a hidden choice adds none."""
+    match event:
+        case events.Approximate() | events.Compose() | events.Repeat():
+            most, chance = largest_loss(event)
+            if not chance:
+                return most
         case events.Laplace(scale):
             return Fraction(event.change) / Fraction(scale)
         case events.RandomisedResponse(probability) if 0 < probability < 1:
             return Fraction(abs(math.log(probability) - math.log1p(-probability)) * (1 + 8 * UNIT))
-        case events.Approximate(known, 0):
-            return Fraction(known)
         case events.FiniteOutcomes(present, absent) if all(
             (p > 0) == (q > 0) for p, q in zip(present, absent, strict=True)
         ):
             logs = [(math.log(p), math.log(q)) for p, q in zip(present, absent, strict=True) if p]
             return Fraction(max(abs(p - q) - 4 * UNIT * (p + q) for p, q in logs) * (1 + 4 * UNIT))
-        case events.Compose(mechanisms):
-            return sum(map(largest_loss, mechanisms), Fraction(0))
-        case events.Repeat(inner, times):
-            return times * largest_loss(inner) if times else Fraction(0)
         case events.Group(inner, size):
-            return size * largest_loss(inner)
+            return size * _certain_loss(inner)
         case events.RandomSelection():
-            return max(map(largest_loss, event.used[0]))
+            return max(map(_certain_loss, event.used[0]))
         # The remove direction is the larger one.
-        case events.Poisson(inner, rate) if (most := largest_loss(inner)) < 700:
+        case events.Poisson(inner, rate) if (most := _certain_loss(inner)) < 700:
             return Fraction(math.log1p(rate * math.expm1(float(most))) * (1 + 8 * UNIT * (1 + float(most))))
         case events.Hidden() if (plain := event.unamplified()) != event:
-            return largest_loss(plain)
+            return _certain_loss(plain)
     raise NotEvaluable("losses without a bound")
-
-
-def epsilon_of_losses(event: Mechanism) -> float:
-    """``largest_loss``, rounded up, or infinity."""
-    with suppress(NotEvaluable):
-        nearest = float(exact := largest_loss(event))
-        return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
-    return math.inf
 
 
 def substituted(mechanism: Mechanism) -> Mechanism:

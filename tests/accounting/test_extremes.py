@@ -1,8 +1,11 @@
 """Settings beyond reason get an answer, in bounded time and without warnings from the arithmetic."""
 
+import itertools
 import math
 import warnings
+from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -11,6 +14,7 @@ from fedamp.accounting import (
     Approximate,
     Compose,
     Dropout,
+    FiniteOutcomes,
     Gaussian,
     GaussianMixture,
     Group,
@@ -25,6 +29,7 @@ from fedamp.accounting import (
     Repeat,
     Submodels,
     WithoutReplacement,
+    calibrate,
     epsilon_over_rounds,
     group,
 )
@@ -206,3 +211,95 @@ def test_delta_at_infinity_is_the_chance_that_the_release_tells(event, chance):
     found = event.delta(math.inf)
     assert found.lower <= chance * (1 + 1e-12)
     assert chance * (1 - 1e-12) <= found.upper <= chance * (1 + 1e-9) + 1e-15  # tails of the grid
+
+
+# What others have proved adds up as the decimals that were written.
+
+WRITTEN = [
+    [(0.1, 0.0), (0.9, 0.0)],
+    [(0.1, 0.0), (0.2, 0.0)],
+    [(0.1, 0.0)] * 10,
+    [(0.7, 0.0), (0.1, 0.0), (1.1, 0.0), (0.1, 0.0)],
+    [(0.1, 1e-6), (0.9, 0.0)],
+    [(0.1, 1e-6), (0.9, 2e-6)],
+    [(0.3, 1e-7), (0.3, 1e-7), (0.3, 1e-7)],
+    [(1e-9, 0.0), (3.0, 0.1)],
+]
+
+
+def decimals(numbers) -> Fraction:
+    return sum((Fraction(repr(number)) for number in numbers), Fraction(0))
+
+
+def true_delta(parts, epsilon) -> mpmath.mpf:
+    """Kairouz, Oh, Viswanath 2015: each part tells all with a chance of its delta, else it is a randomised response."""
+    parts = [(mpmath.mpf(repr(each)), mpmath.mpf(repr(chance))) for each, chance in parts]
+    left = mpmath.fprod(1 - chance for _, chance in parts)
+    found = 1 - left
+    for signs in itertools.product((1, -1), repeat=len(parts)):
+        present = mpmath.fprod(1 / (1 + mpmath.exp(-s * each)) for s, (each, _) in zip(signs, parts, strict=True))
+        absent = mpmath.fprod(1 / (1 + mpmath.exp(s * each)) for s, (each, _) in zip(signs, parts, strict=True))
+        found += left * max(mpmath.mpf(0), present - mpmath.exp(epsilon) * absent)
+    return found
+
+
+@pytest.mark.parametrize("parts", WRITTEN, ids=str)
+def test_budgets_that_add_up_exactly_are_kept(parts):
+    """An upper end of the decimals' sum as a decimal, for every delta from the sum of the deltas on; hence the budget
+    that somebody writes down is enough. No answer is below the true epsilon, at 60 digits.
+    """
+    run = Compose([Approximate(*each) for each in parts])
+    budget, delta = (float(decimals(each)) for each in zip(*parts, strict=True))
+    for at in (delta, 2 * delta, 0.3) if delta else (5e-324, 1e-300, 1e-17, 1e-5):
+        found = run.epsilon(at)
+        assert found.upper <= budget
+        with mpmath.workdps(60):
+            assert true_delta(parts, mpmath.mpf(repr(found.upper))) <= mpmath.mpf(repr(at)) + 1e-50  # of 60 digits
+            assert found.lower == 0 or true_delta(parts, mpmath.mpf(found.lower)) >= mpmath.mpf(at) * (1 - 1e-9)
+    assert run.delta(budget).upper <= delta
+    assert Fraction(repr(run.epsilon(delta or 5e-324).upper)) >= decimals(each for each, _ in parts) * (delta == 0)
+
+
+@pytest.mark.parametrize("parts", [WRITTEN[0], WRITTEN[4]], ids=str)
+def test_a_budget_that_is_a_hair_too_small_is_not_kept(parts):
+    delta = float(decimals(chance for _, chance in parts)) or 5e-324
+    run = Compose([Approximate(*each) for each in [*parts, (1e-16, 0.0)]])
+    assert run.epsilon(delta).upper > float(decimals(each for each, _ in parts))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Poisson(FiniteOutcomes((1.0, 0.0), (0.0, 1.0)), 0.5),
+        Repeat(Submodels(Approximate(1.0, 1e-3), 2), 3),
+        Gaussian(1e-50),
+    ],
+    ids=str,
+)
+def test_a_renyi_divergence_without_a_bound_is_infinite(event):
+    found = event.rdp([1.5, 2.0, 300.0])
+    assert found.shape == (3,)
+    assert np.all(found > 0)
+    assert event.contains(Gaussian) or np.all(np.isinf(found))
+
+
+@pytest.mark.parametrize("delta", [1e-100, 1e-299, 1e-300])
+@pytest.mark.parametrize("epsilon", [1e-4, 0.1, 1.0, 30.0])
+@pytest.mark.parametrize("rounds", [1, 10])
+def test_the_least_noise_at_a_tiny_delta_is_the_least(epsilon, delta, rounds):
+    """Tails of 1e-300 were lost in an allowance of as much, and noise of 1e12 was asked for in place of 367."""
+    noise = calibrate(lambda noise: Repeat(Gaussian(noise), rounds), epsilon, delta)
+    with mpmath.workdps(340):
+
+        def excess(one):
+            shift = mpmath.sqrt(rounds) / one
+            a, b = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
+            return mpmath.ncdf(a) - mpmath.exp(epsilon) * mpmath.ncdf(b) - mpmath.mpf(delta)
+
+        assert excess(mpmath.mpf(noise)) <= 0
+        assert excess(mpmath.mpf(noise) * (1 - 3e-4)) > 0  # the tolerance is 1e-4; the rest is rounding of tails
+
+
+def test_a_delta_whose_tails_leave_floating_point_is_refused():
+    with pytest.raises(ValueError, match="delta must be at least 1e-300, got 1e-301"):
+        calibrate(Gaussian, 1.0, 1e-301)

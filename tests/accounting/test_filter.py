@@ -17,6 +17,7 @@ from fedamp.accounting import (
     Poisson,
     RandomisedResponse,
     Repeat,
+    search,
 )
 from fedamp.accounting.search import PART, Budget
 
@@ -209,6 +210,29 @@ def test_what_is_known_by_its_largest_loss_alone_costs_at_least_that(epsilon):
     mu = optimize.brentq(lambda m: gaussian_delta(m, 20.0) - (1 - PART) * 1e-5, 0.1, 20) * math.sqrt(share)
     # At epsilon 0 the total variation of randomised response, tanh(epsilon / 2), is reached.
     assert math.tanh(epsilon / 2) <= 2 * stats.norm.cdf(mu / 2) - 1 + share * PART * 1e-5
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_a_sampled_curve_pays_for_the_chance_that_it_is_wrong(epsilon, monkeypatch):
+    """The law sets that chance. However low a curve sampling then finds, the share's part of delta exceeds it."""
+    chances = []
+
+    def nothing(proposal, above, below, draws, failure):
+        chances.append(failure)
+        return np.zeros(above.shape), np.zeros(below.shape)
+
+    def all_of_it_sampled(*given):
+        curve(*given)
+        return search.Lines(np.zeros(1), np.zeros(1), np.zeros(1))
+
+    curve = search._sampled_curve.__wrapped__  # without its cache
+    monkeypatch.setattr(search, "certify", nothing)
+    monkeypatch.setattr(search, "_sampled_curve", all_of_it_sampled)
+    budget = Budget(epsilon, 1e-6)
+    share = budget.share(Allocation(Gaussian(1.1), 7, 70))
+    assert chances
+    paid = share * budget.tails * (1 - 1 / (1 + 1e-6))  # what _share_of leaves of the share's part
+    assert sum(chances) <= paid * (1 + 1e-9)
 
 
 def test_no_budget_pays_for_a_release_without_noise():
