@@ -6,7 +6,8 @@ In reading order (docs/accounting.md has the mathematics, docs/k-of-t.md that of
 2. ``answers``: epsilon or delta, the smallest bracket of all evaluators, among them closed forms for little noise.
    ``bounds``: questions, and what answers them: brackets and trade-off functions.
 3. The evaluators. ``law``: the numerical law of each kind, on the finite laws of ``convolve``. ``sampling``: several
-   hidden rounds, whose likelihood ratio is in ``hidden_rounds``. ``renyi``: Rényi divergences.
+   hidden rounds, whose likelihood ratio is in ``hidden_rounds``. ``outcomes``: few outcomes, exactly. ``renyi``: Rényi
+   divergences.
 4. Built on answers. ``search``: risks, noise for a budget, the cost after each round, budgets for many uses.
    ``verify``: ledgers, released bundles, the numbers of somebody's code. ``interop``: other people's accountants.
 

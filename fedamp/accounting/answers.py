@@ -37,6 +37,7 @@ from fedamp.accounting.hidden_rounds import (
     SpacedRounds,
 )
 from fedamp.accounting.law import DEFAULT_DETAIL, Detail, numerical_law
+from fedamp.accounting.outcomes import outcomes_of
 from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
 from fedamp.accounting.sampling import PRECISION, SampledProfile
 
@@ -179,6 +180,16 @@ def _without_sampling(event: Mechanism, question: Question) -> Bounds:
         return Bounds(0.0, 0.0, Method.NOTHING.of())
     if isinstance(event, events.NotPrivate):
         return Bounds(question.unknown, question.unknown, Method.NO_NOISE.of())
+    chance = theorems.chance_to_take_part(event)
+    if isinstance(question, EpsilonAt) and chance <= question.delta:
+        return Bounds(0.0, 0.0, Method.RARELY.of())
+    by_losses = question.of_losses(*theorems.losses(event))
+    if question.points is None:
+        with suppress(NotEvaluable):
+            exact = question.ask(outcomes_of(event))
+            if exact.upper <= by_losses:
+                return exact
+            return Bounds(min(exact.lower, by_losses), by_losses, Method.LOSSES.of())
     reason = ""
     try:
         with in_floating_point():
@@ -188,8 +199,10 @@ def _without_sampling(event: Mechanism, question: Question) -> Bounds:
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
     shown = _with_choices_revealed(event, question, narrow)
     upper, origin = min((by_law.upper, by_law.origin), (shown.upper, shown.origin), key=itemgetter(0))
-    if (by_losses := question.of_losses(*theorems.losses(event))) < upper:
+    if by_losses < upper:
         upper, origin = by_losses, Method.LOSSES.of()
+    if isinstance(question, DeltaAt) and chance < upper:
+        upper, origin = math.nextafter(float(chance), 1.0), Method.RARELY.of()
     mixes = event.contains(events.ModelMix)
     if mixes:
         origin = origin._replace(unmixed=True)

@@ -35,8 +35,10 @@ class Method(StrEnum):
     NO_NOISE = "no noise"
     NONE = "none ({})"
     NOTHING = "nothing is released"
+    OUTCOMES = "{:,} outcomes, exactly"
     RARE_BATCH = "smaller than the chance of being in the batch"
     RARE_OUTPUT = "an output that unlikely cannot occur"
+    RARELY = "smaller than the chance of taking part"
     RENYI = "Rényi, order {:g}{}{}"
     SAMPLED = "sampled, {:,} draws of {}, failure probability {:.0e} (charged to delta)"
     SELECTION = "random selection by {}"
@@ -328,8 +330,10 @@ class TradeOff:
         without the release, it does so with probability at most 1 - f(kappa) with it (Hayes, Mahloujifar, Balle 2023,
         Theorem 2), if the data is drawn from the attacker's prior and all else is fixed.
         """
-        lower, upper = self.false_negative_rate(false_positive_rate)
-        return 1.0 - upper, 1.0 - lower
+        missed, alpha = self.false_negative_rate(false_positive_rate), np.asarray(false_positive_rate, np.float64)
+        # The same without the difference from 1, for tiny rates: delta(epsilon) + e^epsilon alpha at each epsilon.
+        upper = np.min(self.upper + np.exp(self.epsilons) * alpha[..., None], axis=-1) * (1 + _OFF)
+        return np.maximum(1.0 - missed[1], alpha), np.minimum(1.0 - missed[0], upper)
 
     def identification(self, candidates: ArrayLike) -> tuple[Array, Array]:
         """Probability of naming the right one of m equally likely ``candidates`` for a person's data, whole numbers >=

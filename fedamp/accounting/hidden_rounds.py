@@ -946,7 +946,7 @@ class SpacedRounds:
         """The factor, with sets one by one where bands do not keep them apart and they are few."""
         if isinstance(event, Spaced) and (event.is_banded or event.sets > _MOST_SETS):
             return cls(event, noise_multiplier, copies)
-        return ListedRounds(event, noise_multiplier, copies)  # type: ignore[arg-type]
+        return ListedRounds(event, noise_multiplier, copies)
 
     @property
     def rounds(self) -> int:

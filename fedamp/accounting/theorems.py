@@ -469,6 +469,31 @@ def is_mean_of_gaussians(event: Mechanism) -> bool:
     return isinstance(event, _MEANS) and all(map(is_mean_of_gaussians, event.parts))
 
 
+def chance_to_take_part(event: Mechanism) -> Fraction:
+    """At least the chance that a person's data enters the release at all. With the person in, the release is a mixture
+    over hidden choices, of which no less than the rest of the weight is the one without the person: delta is no more.
+    """
+    if event.releases_nothing:
+        return Fraction(0)
+    match event:
+        case events.Poisson(inner, rate):
+            return Fraction(rate) * chance_to_take_part(inner)
+        case events.Allocation(inner, rounds) | events.Repeat(inner, rounds):
+            return min(Fraction(1), rounds * chance_to_take_part(inner))
+        case events.AllocationPrefix(inner, k, rounds, released):
+            return min(Fraction(1), Fraction(k * released, rounds) * chance_to_take_part(inner))
+        case events.CappedPoisson(inner, rate):
+            return min(Fraction(1), event.span * Fraction(rate) * chance_to_take_part(inner))
+        case events.Submodels(inner):
+            return chance_to_take_part(inner)
+        case events.Compose(parts):
+            return min(Fraction(1), sum(map(chance_to_take_part, parts), Fraction(0)))
+        case events.RandomSelection():
+            parts, weights = event.used
+            return sum((Fraction(w) * chance_to_take_part(m) for m, w in zip(parts, weights, strict=True)), Fraction(0))
+    return Fraction(1)
+
+
 # Pure differential privacy, but for a chance.
 
 

@@ -67,8 +67,21 @@ def test_the_trade_off_brackets_closed_forms(mechanism, exact, width):
     assert np.all(exact(RATES) <= upper + 1e-15)
     assert np.max((upper - lower)[1:]) <= width  # at 0 the tail beyond delta = 1e-9 counts
     true_lower, true_upper = trade_off(mechanism).true_positive_rate(RATES)
-    assert np.array_equal(true_lower, 1 - upper)
-    assert np.array_equal(true_upper, 1 - lower)
+    assert np.allclose(true_lower, 1 - upper, rtol=0, atol=1e-14)  # 1 - f has an absolute error, this has none
+    assert np.allclose(true_upper, 1 - lower, rtol=0, atol=1e-14)
+    assert np.all(true_lower <= 1 - exact(RATES) + 1e-15)
+    assert np.all(1 - exact(RATES) <= true_upper + 1e-15)
+
+
+def test_tiny_rates_are_known_relatively():
+    """1 - f has 15 digits after the point: below 1e-13 nothing would be left of it."""
+    for noise in (1.0, 10.0):
+        rates = np.geomspace(1e-14, 1e-9, 5)
+        lower, upper = trade_off(Gaussian(noise)).true_positive_rate(rates)
+        exact = norm.sf(norm.isf(rates) - 1 / noise)
+        assert np.all(lower <= exact)
+        assert np.all(exact <= upper)
+        assert np.all(upper <= 1.05 * exact)
 
 
 def test_more_values_narrow_the_bracket():

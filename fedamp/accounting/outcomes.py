@@ -1,0 +1,156 @@
+"""Mechanisms with few outcomes, exactly: bits, finite releases, black boxes, and hidden rounds of them.
+
+Everything is kept in logarithms, so that no loss is too large. Hidden rounds of a release with m outcomes depend on how
+often each outcome occurs alone: T rounds have C(T + m - 1, m - 1) outcomes, not m^T.
+"""
+
+import math
+from functools import lru_cache, partial
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+import numpy as np
+
+from fedamp.accounting import events, theorems
+from fedamp.accounting.arithmetic import UNIT, Array, chance_of_any, crossing, log_choose, log_factorials, log_sum
+from fedamp.accounting.bounds import Bounds, Method, NotEvaluable
+
+_MOST, _MOST_TERMS = 20_000, 4_000_000  # outcomes, and terms of the polynomials of hidden rounds
+_LARGEST = 750.0  # minus the log of a number that floating point holds
+_UNDERFLOW = 1e-290  # more than all masses that are too small for floating point
+
+
+class Outcomes(NamedTuple):
+    """The law of X = dP/dQ under Q. ``log_out``, ``log_ratio``: shape (n,): logs of the Q-mass of each outcome, and of
+    X there, -inf where X is 0. ``infinite``: P-mass where X is infinite. ``off``: bound on the error of each log.
+    """
+
+    log_out: Array
+    log_ratio: Array
+    infinite: float
+    off: float
+
+    def epsilon(self, delta: float) -> Bounds:
+        """The smallest epsilon >= 0 at ``delta``, in both directions."""
+        upper = crossing(partial(self._delta, side=1), delta, 1e300, 1e-13)[1]
+        lower = crossing(partial(self._delta, side=-1), delta, 1e300, 1e-13)[0]
+        return Bounds(min(lower, upper), upper, Method.OUTCOMES.of(len(self.log_out)))
+
+    def delta(self, epsilon: float) -> Bounds:
+        """The smallest delta at ``epsilon`` >= 0, in both directions."""
+        upper, lower = (self._delta(epsilon, side) for side in (1, -1))
+        return Bounds(min(lower, upper), upper, Method.OUTCOMES.of(len(self.log_out)))
+
+    def _delta(self, epsilon: float, side: int) -> float:
+        """From above (``side`` 1) or below: masses and ratios err by a factor of at most exp(off) each."""
+        finite = self.log_ratio > -np.inf
+        log_out, log_ratio, found = self.log_out[finite], self.log_ratio[finite], []
+        sure = self.infinite, float(np.exp(self.log_out[~finite]).sum()) * math.exp(side * self.off)
+        factor = math.exp(side * (3 * self.off + (len(finite) + 8) * UNIT))
+        for log_mass, loss, alone in zip((log_out + log_ratio, log_out), (log_ratio, -log_ratio), sure, strict=True):
+            some = loss > epsilon - side * self.off
+            lost = float(np.exp(log_mass[some]) @ -np.expm1(epsilon - side * self.off - loss[some])) * factor
+            found.append(alone * (1 + side * 8 * UNIT) + (lost + side * _UNDERFLOW if some.any() else 0.0))
+        return min(max(*found, 0.0), 1.0)
+
+
+@lru_cache(maxsize=256)
+def outcomes_of(event: events.Mechanism) -> Outcomes:
+    """The outcomes of a mechanism in normal form; NotEvaluable: there are too many, or not finitely many."""
+    if event.releases_nothing:
+        return Outcomes(np.zeros(1), np.zeros(1), 0.0, 0.0)
+    if event.contains(events.LinearCombination):  # charged as more than is released
+        raise NotEvaluable("the outcomes of merged models are not known")
+    match event:
+        case events.RandomisedResponse(probability):
+            true, false = math.log(probability), math.log1p(-probability)
+            return Outcomes(np.array([false, true]), np.array([true - false, false - true]), 0.0, _off(false))
+        case events.FiniteOutcomes(present, absent):
+            out, inside = np.array(absent), np.array(present)
+            with np.errstate(divide="ignore"):
+                log_out, log_in = np.log(out[out > 0]), np.log(inside[out > 0])
+            return Outcomes(log_out, log_in - log_out, math.fsum(inside[out == 0]), _off(_LARGEST))
+        case events.Approximate(known, chance):
+            rest = math.log1p(-chance) - math.log1p(math.exp(-known))
+            log_out, log_ratio = np.array([rest - known, rest]), np.array([known, -known])
+            if chance:
+                log_out, log_ratio = np.append(log_out, math.log(chance)), np.append(log_ratio, -np.inf)
+            return Outcomes(log_out, log_ratio, chance, _off(known + _LARGEST))
+        case events.Poisson(inner, rate) if rate < 1:
+            found = outcomes_of(inner)
+            log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + found.log_ratio)
+            return Outcomes(found.log_out, log_ratio, rate * found.infinite, found.off + _off(_LARGEST))
+        case events.RandomSelection():
+            parts = [(outcomes_of(part), weight) for part, weight in zip(*event.used, strict=True)]
+            log_out = np.concatenate([part.log_out + math.log(weight) for part, weight in parts])
+            log_ratio = np.concatenate([part.log_ratio for part, _ in parts])
+            infinite = math.fsum(part.infinite * weight for part, weight in parts)
+            return Outcomes(log_out, log_ratio, infinite, max(part.off for part, _ in parts) + _off(_LARGEST))
+        case events.Compose() | events.Repeat():
+            return _product(event)
+        case events.Submodels(inner, count):
+            return _hidden(outcomes_of(inner), (0.0, 1.0), count, 0.0)
+        case events.Allocation() | events.AllocationPrefix() | events.CappedPoisson():
+            choice = theorems.participation(event)
+            return _hidden(outcomes_of(choice.mechanism), choice.chances, choice.rounds, choice.rounding)
+    raise NotEvaluable(f"{type(event).__name__} has too many outcomes")
+
+
+def _off(size: float) -> float:
+    """What a few operations on logs of this size add to their errors."""
+    return 16 * (abs(size) + 2) * UNIT
+
+
+def _product(event: events.Mechanism) -> Outcomes:
+    precision, others = theorems.factors(event)
+    if precision:
+        raise NotEvaluable("Gaussian releases have too many outcomes")
+    whole = outcomes_of(events.NOTHING)
+    for part, times in others.items():
+        one = outcomes_of(part)
+        counts, log_out = _counts(one, times)
+        if len(whole.log_out) * len(log_out) > _MOST:
+            raise NotEvaluable(f"there are more than {_MOST:,} outcomes")
+        with np.errstate(invalid="ignore"):
+            log_ratio = np.where(counts > 0, counts * one.log_ratio, 0.0).sum(axis=1)
+        infinite = chance_of_any([(whole.infinite, 1), (one.infinite, times)])
+        off = whole.off + times * one.off + _sum_off(one, times) + _sum_off(whole, 1)
+        log_out, log_ratio = np.add.outer(whole.log_out, log_out), np.add.outer(whole.log_ratio, log_ratio)
+        whole = Outcomes(log_out.ravel(), log_ratio.ravel(), infinite, off)
+    return whole
+
+
+def _sum_off(one: Outcomes, rounds: int) -> float:
+    """What sums of the logs of so many rounds, and log factorials, add to their errors."""
+    logs = np.abs([one.log_out, np.where(one.log_ratio > -np.inf, one.log_ratio, 0.0)])
+    return (len(one.log_out) if rounds > 1 else 1) * _off(rounds * float(logs.max()) + 8 * math.lgamma(rounds + 2))
+
+
+def _counts(one: Outcomes, rounds: int) -> tuple[Array, Array]:
+    """How often each outcome occurs in so many rounds, shape (n, m), and the log of its Q-mass, shape (n,)."""
+    kinds = len(one.log_out)
+    if rounds > _MOST or math.comb(rounds + kinds - 1, kinds - 1) > _MOST:
+        raise NotEvaluable(f"{rounds} rounds have more than {_MOST:,} outcomes")
+    bars = np.array(list(combinations_with_replacement(range(rounds + 1), kinds - 1)), int).reshape(-1, kinds - 1)
+    counts = np.diff(np.pad(bars, ((0, 0), (1, 1)), constant_values=((0, 0), (0, rounds))), axis=1)
+    logs = log_factorials(rounds)
+    return counts, np.asarray(logs[rounds] - logs[counts].sum(axis=1) + counts @ one.log_out)
+
+
+def _hidden(one: Outcomes, chances: tuple[float, ...], rounds: int, rounding: float) -> Outcomes:
+    """X = sum_h w_h e_h(x_1, .., x_T) / C(T, h). The e_h are coefficients of the product of all (1 + x t)^n."""
+    counts, log_out = _counts(one, rounds)
+    most, held = len(chances) - 1, np.arange(len(chances))
+    if len(counts) * (most + 1) ** 2 > _MOST_TERMS:
+        raise NotEvaluable("hidden rounds have too many outcomes")
+    total = np.where(held == 0, 0.0, -np.inf) + np.zeros((len(counts), 1))
+    for count, log_ratio in zip(counts.T, one.log_ratio, strict=True):
+        power = np.where(held > 0, held * log_ratio if log_ratio > -np.inf else -np.inf, 0.0)
+        there = held <= count[:, None]
+        more = np.where(there, log_choose(count[:, None], np.where(there, held, 0)) + power, -np.inf)
+        total = np.stack([log_sum(total[:, : h + 1] + more[:, h::-1]) for h in held], axis=1)
+    with np.errstate(divide="ignore"):
+        log_ratio = log_sum(total + np.log(chances) - log_choose(rounds, held))
+    off = (rounds + most) * one.off + rounding + _sum_off(one, rounds) + len(one.log_out) * _off(most)
+    infinite = math.fsum(w * chance_of_any([(one.infinite, h)]) for h, w in enumerate(chances))
+    return Outcomes(log_out, log_ratio, infinite, off + _off(8 * math.lgamma(rounds + 2)))
