@@ -79,6 +79,7 @@ def keep(thing: Any, what: str) -> str:
         import cloudpickle
 
         facts, content = [fact.encode() for fact in _facts(thing, {})], cloudpickle.dumps(thing)
+        copied = copy.deepcopy(thing)  # of classes and functions the same
     except Exception as error:  # an object may raise anything
         raise InputError(f"{what}: cannot be handed to other processes ({one_line(error)})") from None
     label = re.sub(r"[^A-Za-z0-9_]", "", getattr(thing, "__name__", what))
@@ -86,7 +87,7 @@ def keep(thing: Any, what: str) -> str:
     with writing() as beside:
         (beside / name).write_bytes(content)
         (beside / name).rename(folder() / name)
-    _objects[PREFIX + name] = copy.deepcopy(thing)  # of classes and functions the same
+    _objects[PREFIX + name] = copied
     return PREFIX + name
 
 

@@ -92,7 +92,7 @@ def clip_and_sum(
     for name, each in rows.items():
         updates[name].masked_fill_(is_spare(each.numbers).to(updates[name].device)[..., None], 0.0)
     stacks = {name: update if name in rows else _as_in_memory(update) for name, update in updates.items()}
-    flat = {name: stack.flatten(1) for name, stack in stacks.items()}
+    flat = {name: stack.view(*stack.shape, *[1] * (stack.dim() == 1)).flatten(1) for name, stack in stacks.items()}
     norms = np.sqrt([np.sum([_square_norms(flat[name]) for name in part], 0) for part in parts])
     failed = ~np.isfinite(norms).all(0)
     shares = 1.0 if counted is None else np.where(counted, 1.0, 2.0**-32)  # then every number is below a quantum

@@ -105,7 +105,7 @@ class Evaluator:
                 found = loss.tally(outputs.clone(), targets.clone())
                 tally = {name: tally[name] + value if name in tally else value for name, value in found.items()}
             if "loss" in asked.metrics:
-                each_loss = loss.each(outputs.double(), targets.clone()).nan_to_num(math.inf, math.inf)
+                each_loss = loss.each(loss.exact(outputs), targets.clone()).double().nan_to_num(math.inf, math.inf)
                 losses += float(each_loss.clamp(0.0, asked.loss_at_most).sum())
             if "calibration" in asked.metrics:
                 confidence, answer = outputs.double().softmax(1).max(1)

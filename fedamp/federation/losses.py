@@ -95,6 +95,10 @@ class Loss(ABC):
             (gradients,) = torch.autograd.grad((losses * weights).sum(), leaf)
         return gradients
 
+    def exact(self, outputs: "Tensor") -> "Tensor":
+        """Outputs as they are evaluated: float64, but float32 for a custom loss, which may have tensors of its own."""
+        return outputs.double() if self.is_known else outputs.float()
+
     def sums(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
         """Sum of the losses of each client's real records: float64 of shape [clients]."""
         return torch.where(weights > 0, self.of_clients(outputs, labels), 0.0).double().sum(1)
@@ -120,6 +124,12 @@ class Loss(ABC):
         if found != shape[:1]:
             expected = f"expected: one loss for each record, {shape[:1]}, as with reduction='none'"
             raise ModelError(f"client.loss: {self.name} answers {found} for {shape[0]} records; {expected}")
+        from fedamp.models.inspection import mixes
+
+        drawn = torch.randn(4, *shape[1:], generator=torch.Generator().manual_seed(0))
+        if mixes(lambda some: self.each(some.clone(), labels[[0] * len(some)]), drawn):
+            found_ = "mixes the records of a batch: the loss of one changes with the others"
+            raise ModelError(f"client.loss: {self.name} {found_}; expected: that of each record by itself")
 
 
 class CrossEntropy(Loss):

@@ -237,7 +237,9 @@ class Run(ReleasedModel):
         """
         import torch
 
-        module, given = self.model(), torch.as_tensor(np.asarray(inputs, np.float32))
+        from fedamp.models.networks import input_type
+
+        module, given = self.model(), torch.as_tensor(np.asarray(inputs), dtype=input_type(self.scenario.model))
         try:
             with torch.inference_mode():
                 return np.concatenate([module(block).numpy() for block in torch.split(given, batch_size)])

@@ -32,6 +32,7 @@ from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.local_training import DEPLOYED_RECORDS
 from fedamp.federation.plan import DUMMY_WORK, PROTECTIONS, Plan, Protection, make_plan, weakness
 from fedamp.models.custom import is_import_path
+from fedamp.models.inspection import without_gradient
 from fedamp.models.pieces import Piece
 from fedamp.noise import path_noise
 from fedamp.runs.verification import complaint
@@ -178,11 +179,24 @@ def _of_model(plan: Plan, prepared: RunInputs, thorough: bool) -> Iterator[Check
     drift = reach / signal
     yield _judged("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
     yield _evaluation(prepared)
+    if is_import_path(plan.scenario.model.name):
+        with fails_alone("looking for parameters without a gradient"):
+            yield _gradients(prepared)
     if plan.protection not in (None, "drawn_by_nodes") and plan.scenario.federation.hosted and not plan.terms:
         yield Check("a node's round", "pass", in_words(traffic_of(prepared)["each_round"]))
     yield from _of_inputs(prepared.test[0])
     if thorough:
         yield from _in_numbers(plan, prepared, sizes)
+
+
+def _gradients(prepared: RunInputs) -> Check:
+    """A caution about parameters that are sent and noised, and never learn."""
+    module, task = prepared.module.cpu(), prepared.task
+    names = without_gradient(module, task.model, task.input_shape)
+    numbers, more = sum(module.get_parameter(name).numel() for name in names), ", ..." * (len(names) > 5)
+    off = f"none reaches {', '.join(names[:5])}{more}: noise alone moves their {numbers:,} numbers"
+    expected = "expected: a model without them, or model.trainable"
+    return Check.of("gradients", "one reaches each parameter", caution=f"{off}; {expected}" if names else None)
 
 
 def _evaluation(prepared: RunInputs) -> Check:

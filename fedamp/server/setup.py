@@ -23,13 +23,14 @@ from fedamp.data.dataset import TO_TEST
 from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
 from fedamp.engines.simulation import Demand
-from fedamp.errors import ScenarioError, fails_alone
+from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
-from fedamp.models.inspection import cost, kept_per_record
+from fedamp.models.custom import is_import_path
+from fedamp.models.inspection import check_apart, cost, kept_per_record
 from fedamp.models.layers import LSTM
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
@@ -223,6 +224,14 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
     with torch.no_grad():
         outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
         prepared.loss.check_outputs(outputs, torch.from_numpy(made_up(tested[0], 1, 2)[1][0]), task.model.name)
+    if is_import_path(task.model.name):
+        check_apart(module, task.model, task.input_shape)
+    if is_import_path(task.client.loss) and prepared.evaluate_every:
+        try:
+            prepared.evaluate(parameters)
+            prepared.validate(parameters)
+        except Exception as error:  # a custom loss or metric may raise anything
+            raise ModelError(f"the public test records cannot be evaluated ({one_line(error)})") from error
     return prepared
 
 

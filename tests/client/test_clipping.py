@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import arrays
 from fedamp.client import clipping
 from fedamp.client.clipping import clip_and_sum, quantum
 
-SHAPES = {"hidden.weight": (2, 3), "hidden.bias": (2,), "output.weight": (3,)}
-PARTS = {"whole": [tuple(SHAPES)], "split": [("output.weight",), ("hidden.weight", "hidden.bias")]}
+SHAPES = {"hidden.weight": (2, 3), "hidden.bias": (2,), "output.weight": (3,), "gate": ()}
+PARTS = {"whole": [tuple(SHAPES)], "split": [("output.weight",), ("hidden.weight", "hidden.bias", "gate")]}
 NUMBERS = sum(math.prod(shape) for shape in SHAPES.values())
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the array operations of GPUs are tried on a CPU, too
 
@@ -163,7 +163,7 @@ def test_units_that_do_not_count_add_nothing(
 def test_counts_per_part() -> None:
     flat = np.zeros((3, NUMBERS), dtype=np.float32)
     flat[0, :8] = 5.0  # hidden only
-    flat[1, 8:] = 5.0  # output only
+    flat[1, 8:11] = 5.0  # output only
     result = clip(flat, "split", [1.0, 2.0])
     assert result.clipped.tolist() == [[False, True, False], [True, False, False]]
 
