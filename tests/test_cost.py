@@ -14,7 +14,8 @@ from fedamp.accounting.sampling import PRECISION
 from fedamp.errors import ScenarioError
 from fedamp.federation.plan import make_plan
 from fedamp.server.setup import prepare
-from tests.accounting.oracles import gaussian_delta
+from tests.accounting.oracles import gaussian_delta, gaussian_epsilon
+from tests.documentation import ROOT
 from tests.federations import small, write_small
 
 SETTINGS = ("rounds=30", "privacy.noise_multiplier=3", "privacy.precision=0.05", "privacy.epsilon=null")
@@ -154,3 +155,71 @@ def test_python_refuses_it_too(tmp_path):
             refused(small(*POOR))
     assert not (tmp_path / "run").exists()
     make_plan(small("privacy.noise_multiplier=auto", "privacy.epsilon=0.01"), 60).charge.check_budget()
+
+
+# --- what costs the same with any noise multiplier ----------------------------------------------------------------
+
+MEANS = (
+    "data.transform=[{name: standardise, mean: private, range: [0, 16], noise_multiplier: 15}]",
+    "evaluation={on: clients, noise_multiplier: 15}",
+)
+ALL, AUTO = "check_in={scheme: all}", ("privacy.noise_multiplier=auto", "server.momentum=0")
+EVERY_ROUND = "evaluation={on: clients, every: 1, noise_multiplier: 40}"
+FIXED = {  # the key that decides, the noise of one use of it, and the number of uses by a person
+    "evaluation.noise_multiplier": (MEANS[1:], 15, 1),
+    "evaluation.noise_multiplier ": ((ALL, EVERY_ROUND), 40, 8),
+    "noise_multiplier of private means in data.transform": (MEANS[:1], 15, 1),
+    "privacy.clip.noise_multiplier": ((ALL, "privacy.clip={initial: 0.5, noise_multiplier: 5}"), 10, 8),
+    "submodels.shared_noise_multiplier": (
+        (
+            "model.name=mlp",
+            "model.hidden=[12]",
+            ALL,
+            "submodels={scheme: disjoint, count: 3, shared_noise_multiplier: 9}",
+        ),
+        9,
+        8,
+    ),
+}
+
+
+@pytest.mark.parametrize("key", FIXED)
+def test_a_refusal_names_the_key_that_costs_more_than_the_budget(key):
+    asked, noise, uses = FIXED[key]
+    cost = gaussian_epsilon(delta_left(1e-5), noise / math.sqrt(uses))
+    with pytest.raises(ScenarioError, match=r"privacy\.noise_multiplier: auto finds none") as refused:
+        _ = make_plan(small(*AUTO, *asked, f"privacy.epsilon={cost * 0.9}"), 60).noise_multiplier
+    told = str(refused.value).split("auto finds none: ")[1]
+    assert told.startswith(f"{key.strip()} costs "), told
+    assert float(told.split(" costs ")[1].split(";")[0]) == pytest.approx(cost, abs=0.0101)  # two decimals, rounded up
+    assert "\n" not in told
+    assert make_plan(small(*AUTO, *asked, f"privacy.epsilon={cost * 1.5}"), 60).noise_multiplier > 0
+
+
+def test_a_refusal_names_all_keys_that_together_cost_more_than_the_budget():
+    alone, both = (gaussian_epsilon(delta_left(1e-5), 15 / math.sqrt(uses)) for uses in (1, 2))
+    assert alone < 0.25 < both
+    with pytest.raises(ScenarioError) as refused:
+        _ = make_plan(small(*AUTO, *MEANS, "privacy.epsilon=0.25"), 60).noise_multiplier
+    costs = f"costs {math.ceil(alone * 100) / 100:.2f}"
+    means = "noise_multiplier of private means in data.transform"
+    expected = f"evaluation.noise_multiplier {costs}, {means} {costs} alone, {math.ceil(both * 100) / 100:.2f} together"
+    assert expected in str(refused.value)
+
+
+def test_a_budget_below_a_given_noise_names_the_other_key_too():
+    asked = ("check_in={scheme: all}", "evaluation={on: clients, noise_multiplier: 15}", "privacy.noise_multiplier=50")
+    with pytest.raises(ScenarioError, match=r"any noise_multiplier: evaluation\.noise_multiplier costs"):
+        make_plan(small(*asked, "privacy.epsilon=0.1"), 60).charge.check_budget()
+
+
+def test_the_curve_stands_still_only_where_a_round_is_charged_what_the_next_computed_one_costs():
+    """As docs/operations.md says of ``fedamp_epsilon_spent``."""
+    plan = make_plan(small("rounds=60", "check_in={scheme: poisson, rate: 0.1}", "privacy.noise_multiplier=1"), 60)
+    curve = plan.charge.epsilon_by_round
+    assert "may stand still" in " ".join((ROOT / "docs" / "operations.md").read_text().split())
+    still = [number for number in range(1, 60) if curve[number - 1] == curve[number]]
+    assert still
+    for number in still[:3]:
+        exact = plan.charge.mechanism.after(number).epsilon(delta_left(1e-5)).upper
+        assert exact < curve[number - 1], "no round is charged less than it costs"

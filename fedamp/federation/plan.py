@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -273,7 +273,8 @@ class Plan:
             build = partial(self.charge.at, group_size=privacy.group_size)
             return self.answers.noise_multiplier(build, privacy.epsilon, delta_left(privacy.delta), privacy.precision)
         except ValueError as error:
-            raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {error}") from None
+            why = self.charge.beyond(privacy.epsilon, self.scenario.rounds) or error
+            raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {why}") from None
 
     @cached_property
     def evaluation_noise(self) -> float:
@@ -549,6 +550,33 @@ class Charge:
         for name in ("planned_epsilon", "unamplified_epsilon", "guaranteed_epsilon", "server_epsilon", "nodes_epsilon"):
             getattr(self, name)
 
+    def beyond(self, budget: float, rounds: int) -> str | None:
+        """Which keys cost more than a budget in the first ``rounds``, alone and together, with any noise multiplier;
+        None: they do not.
+        """
+        asked = self.plan.scenario
+
+        def cost(*left_out: dict[str, Any]) -> float:
+            scenario = asked.model_copy(update={key: value for each in left_out for key, value in each.items()})
+            charge = replace(self.plan, scenario=scenario).charge
+            return charge._first(rounds, 1e18).epsilon(self._delta, points=300).upper
+
+        if (together := cost()) <= budget:
+            return None
+        own = asked.evaluation is not None and asked.evaluation.noise_multiplier is None
+        without: dict[str, dict[str, Any]] = {
+            "evaluation.epsilon" if own else "evaluation.noise_multiplier": {"evaluation": None},
+            "noise_multiplier of private means in data.transform": {"data": asked.data.with_statistics(None)},
+            "privacy.clip.noise_multiplier": {"privacy": asked.privacy.model_copy(update={"clip": 1.0})},
+            "submodels.shared_noise_multiplier": {
+                "submodels": asked.submodels.model_copy(update={"shared_noise_multiplier": "same"})
+            },
+        }
+        alone = {key: cost(*(each for other, each in without.items() if other != key)) for key in without}
+        words = [f"{key} costs {at_most(each)}" for key, each in alone.items() if each > budget / 100]
+        joint = f" alone, {at_most(together)} together" if len(words) > 1 else ""
+        return f"{', '.join(words)}{joint}; expected: more noise there, or privacy.epsilon above that"
+
     def check_budget(self) -> None:
         """Refuse (ScenarioError) a budget that pays for no round, with the smallest noise multiplier that suffices.
 
@@ -569,8 +597,9 @@ class Charge:
         try:
             least = calibrate(lambda tried: self._first(1, tried), budget, self._delta, tolerance=1e-3)
         except ValueError:
+            why = self.beyond(budget, 1) or "other releases cost more"
             raise ScenarioError(
-                f"privacy.epsilon: {budget:g} pays for no round with any noise_multiplier: other releases cost more"
+                f"privacy.epsilon: {budget:g} pays for no round with any noise_multiplier: {why}"
             ) from None
         while once(least).upper > budget:  # calibrated with more points
             least *= 1.001

@@ -101,7 +101,8 @@ def split(plan: Plan, trials: int, share: float) -> Split:
     try:
         noise = calibrate(together, privacy.epsilon, delta, precision=privacy.precision)
     except ValueError as error:
-        raise ScenarioError(f"tune: no noise keeps privacy.epsilon {privacy.epsilon:g}: {error}") from None
+        why = plan.charge.beyond(privacy.epsilon, plan.scenario.rounds) or error
+        raise ScenarioError(f"tune: no noise keeps privacy.epsilon {privacy.epsilon:g}: {why}") from None
     return Split(ratio * noise, noise, together(noise).epsilon(delta, precision=privacy.precision))
 
 

@@ -160,7 +160,9 @@ def test_the_release_is_charged_before_the_rounds_and_noise_is_found_for_both(fo
     louder, noise = (make_plan(scenario(folder, step=step, **auto), UNITS) for step in (STEP, free))
     assert louder.noise_multiplier > 1.02 * noise.noise_multiplier
     assert louder.charge.planned_epsilon.upper <= 4.0
-    with pytest.raises(ScenarioError, match="auto finds none"):
+    with pytest.raises(
+        ScenarioError, match=r"auto finds none: noise_multiplier of private means in data\.transform costs"
+    ):
         _ = make_plan(scenario(folder, **auto | {"privacy.epsilon": 0.5}), UNITS).noise_multiplier
 
 
