@@ -54,9 +54,9 @@ def folder(tmp_path_factory):
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def combination(number: int, folder: Path) -> dict[str, Any]:
+def combination(number: int, attempt: int, folder: Path) -> dict[str, Any]:
     """A scenario whose every section is drawn; many cannot be combined."""
-    draw = random.Random(f"combination {number}")
+    draw = random.Random(f"combination {number}.{attempt}")
 
     def happens(chance: float) -> bool:
         return draw.random() < chance
@@ -336,6 +336,7 @@ def judged(raw: dict[str, Any], out: Path) -> str:
 
 
 QUICK, SLOW = 12, 200
+ATTEMPTS = 6  # until the sections can be combined
 
 
 @pytest.mark.parametrize("numbers", [range(QUICK), pytest.param(range(QUICK, SLOW), marks=pytest.mark.slow)])
@@ -343,7 +344,10 @@ def test_a_combination_of_sections_is_charged_right_or_refused(numbers, folder, 
     monkeypatch.chdir(tmp_path)
     found: Counter[str] = Counter()
     for number in numbers:
-        raw = combination(number, folder)
-        with subtests.test(json.dumps(raw)):
-            found[judged(raw, tmp_path / str(number)).partition(":")[0]] += 1
-    assert found["charged"] > len(numbers) / 5
+        for attempt in range(ATTEMPTS):
+            with subtests.test(json.dumps(raw := combination(number, attempt, folder))):
+                result = judged(raw, tmp_path / f"{number}.{attempt}").partition(":")[0]
+            found[result] += 1
+            if result != "load":
+                break
+    assert found["charged"] > len(numbers) / 3
