@@ -30,7 +30,7 @@ VECTOR: Any = {"svg.hashsalt": "fedamp", "pdf.fonttype": 42}  # TrueType, as jou
 @contextmanager
 def usual() -> Iterator[None]:
     """Inside, matplotlib draws as it is delivered, whatever another program has set: LaTeX, say."""
-    with mpl.rc_context({key: value for key, value in mpl.rcParamsDefault.items() if key not in _PROGRAMS}):
+    with mpl.rc_context({key: value for key, value in mpl.rcParamsDefault.items() if key not in _PROGRAMS} | VECTOR):
         yield
 
 
@@ -112,8 +112,7 @@ def save_all(pictures: Mapping[str, Figure], folder: Path, formats: Sequence[str
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, picture in files.items():
-            with mpl.rc_context(VECTOR):
-                picture.savefig(file, dpi=220, metadata=UNDATED.get(file.suffix))
+            picture.savefig(file, dpi=220, metadata=UNDATED.get(file.suffix))
         return list(files)
     except OSError as error:
         raise RunFolderError(f"{folder}: pictures cannot be written there ({error.strerror})") from None
@@ -128,8 +127,7 @@ def all_inline(pictures: Mapping[str, Figure]) -> str:
 def inline(canvas: Figure) -> str:
     """A figure as a ``data:`` address for an HTML page: SVG, sharp at any size."""
     stream = io.BytesIO()
-    with mpl.rc_context(VECTOR):
-        canvas.savefig(stream, format="svg", metadata=UNDATED[".svg"])
+    canvas.savefig(stream, format="svg", metadata=UNDATED[".svg"])
     return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
