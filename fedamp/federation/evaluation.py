@@ -26,7 +26,7 @@ Metric = Literal["score", "loss", "calibration"]
 EVALUATION = ".evaluation"  # beside the arrays of a model in a sum: no parameter has such a name
 NORMAL = 1.959963984540054  # quantile of the intervals' 95 %
 MOST_GROUPS = 1000  # each client's vector has a slot for each
-OTHERS = "others"  # units of no named group
+OTHERS, ALL = "others", "all people"  # units of no named group, and of all
 
 
 class Estimate(Record):
@@ -108,8 +108,8 @@ class ClientEvaluation(Section):
         if len(self.names) > MOST_GROUPS:
             raise ValueError(f"groups: got {len(self.names)}; expected: at most {MOST_GROUPS}")
         for name in self.names:
-            if not name or name == OTHERS or self.names.count(name) > 1 or not name.isprintable():
-                raise ValueError(f"groups: {name!r} is no name, or stands twice; expected: others than {OTHERS!r}")
+            if not name or name in (OTHERS, ALL) or self.names.count(name) > 1 or not name.isprintable():
+                raise ValueError(f"groups: {name!r} is no name, or stands twice; expected: not {OTHERS!r} or {ALL!r}")
         if len(set(self.metrics)) < len(self.metrics):
             raise ValueError("a metric stands twice; expected: each once")
         for name, text in self.by.items() if isinstance(self.by, dict) else ():

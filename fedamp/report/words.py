@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fedamp.base import numbers
 from fedamp.base.numbers import at_most
 from fedamp.base.version import version
-from fedamp.federation.evaluation import OTHERS
+from fedamp.federation.evaluation import ALL, OTHERS
 from fedamp.federation.plan import PROTECTIONS
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def on_people(found: "Evaluated | None") -> dict[str, str]:
         return {}
     each = found.estimates
     empty = {one.group for one in each if one.name == "units" and one.group == OTHERS and one.lower == 0}
-    said = {f"{one.name} of {one.group or 'all people'}": estimate(one) for one in each if one.group not in empty}
+    said = {f"{one.name} of {one.group or ALL}": estimate(one) for one in each if one.group not in empty}
     return {"on held-out records": f"with noise, the model of round {found.round}"} | said
 
 

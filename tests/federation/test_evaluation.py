@@ -150,6 +150,7 @@ def test_groups_and_metrics_share_the_norm_and_not_the_cost():
         ({"epsilon": 1.0}, "evaluation: give noise_multiplier or epsilon, one of both"),
         ({"by": "region"}, "evaluation: groups: the values of the column that by names, and only with such a column"),
         ({"by": {"others": "0"}}, "'others' is no name, or stands twice"),
+        ({"by": {"all people": "0"}}, "'all people' is no name, or stands twice"),
         ({"by": {"a": "x"}}, "evaluation: by.a must be ids and ranges such as 0-9,12, got 'x'"),
         ({"by": {"a": "0-99"}}, "evaluation.by.a: there is no client 99; expected: 0-59"),
         ({"metrics": []}, "evaluation.metrics"),
