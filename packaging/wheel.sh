@@ -1,16 +1,14 @@
 #!/bin/sh
 # Build what is uploaded, with its bill of materials and sums, and check it: sh packaging/wheel.sh PYTHON FOLDER [KEY]
 # With KEY the sums are signed: packaging/sign.sh.
-# Its tools are in an environment of their own. torch and the like are borrowed from PYTHON's: they are gigabytes.
+# It is tried in an environment of its own, which borrows torch and the like from PYTHON's: they are gigabytes.
 set -eu
 python=$1 out=$2 key=${3:+$(realpath "$3")} tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
 rm -rf "$out"
 mkdir -p "$out"
-"$python" -m venv "$tools/build"
-"$tools/build/bin/pip" install --quiet build twine
-"$tools/build/bin/python" -m build --outdir "$out" .
-"$tools/build/bin/twine" check --strict "$out"/*
+"$python" -m build --no-isolation --outdir "$out" .
+"$python" -m twine check --strict "$out"/*
 "$python" packaging/sbom.py "$out"/fedamp-*.whl
 sh packaging/sign.sh "$out" "$key"
 "$python" -m venv "$tools/fresh"

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from inspect import signature
 from multiprocessing.connection import Connection
 from time import sleep
 from typing import Any
@@ -20,14 +21,15 @@ import psutil
 import ray
 from ray._common.utils import get_ray_address_file
 from ray._private import services
+from ray._raylet import persist_port
 from ray.exceptions import AuthenticationError
 
 from fedamp.base.reading import TYPED, read_regular
 from fedamp.errors import FedampError, FederationError, InputError, one_line
 from fedamp.federation.running import Engine
 
+AGENTS = "metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port"
 INLINE_LIMIT = 1_000_000  # bytes that Ray carries inside a call, a little more than ``ray_workers`` uses
-STARTS = 10  # of Ray, on a busy machine
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 
@@ -90,36 +92,33 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
 
 
 def _start_ray(engine: Engine, folder: str) -> None:
+    services.start_raylet = partial(_start_raylet, services.start_raylet)
     services.get_node = partial(_patiently, services.get_node)
-    for left in reversed(range(STARTS)):
-        try:
-            ray.init(
-                "local",
-                include_dashboard=False,
-                num_cpus=None if engine.workers == "auto" else engine.workers,  # Ray starts a process a core at once
-                _system_config={"max_direct_call_object_size": INLINE_LIMIT},
-                _temp_dir=os.path.join(folder, f"ray{left}"),  # Ray opens the folder that it is given to everybody
-                **QUIET,
-            )
-            return
-        except TimeoutError:
-            if not left:
-                raise
-            ray.shutdown()
-            for process in psutil.Process().children(recursive=True):
-                process.kill()
+    ray.init(
+        "local",
+        include_dashboard=False,
+        num_cpus=None if engine.workers == "auto" else engine.workers,  # Ray starts a process a core at once
+        _system_config={"max_direct_call_object_size": INLINE_LIMIT},
+        _temp_dir=os.path.join(folder, "ray"),  # Ray opens the folder that it is given to everybody
+        **QUIET,
+    )
+
+
+def _start_raylet(start: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """The raylet ends where its agents take 15 seconds to name their ports: -1 says that they are not in use."""
+    told = signature(start).bind(*arguments, **options).arguments
+    for name in AGENTS:
+        persist_port(told["session_dir"], told["node_id"], name, -1)
+    return start(*arguments, **options)
 
 
 def _patiently(ask: Callable[..., Any], *question: Any) -> Any:
-    """Ray asks for its node without a pause, on a core that the node needs, and also where the node ended long ago.
-
-    The node ends where its agents take 15 seconds to import what they need, which no setting changes.
-    """
+    """Ray asks for its node without a pause, on a core that the node needs, and for 30 seconds at most."""
     while any(one.name() == "raylet" and one.status() != psutil.STATUS_ZOMBIE for one in psutil.Process().children()):
         with suppress(RuntimeError):
             return ask(*question)
         sleep(0.1)
-    raise TimeoutError("its raylet did not come up")
+    raise FederationError("Ray's raylet did not come up")
 
 
 def _connect(address: str) -> None:

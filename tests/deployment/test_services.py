@@ -109,7 +109,7 @@ def test_compose_files_are_valid_and_give_few_rights(name):
         assert "umask 077" in service["command"][-1]
     recipe = (DOCUMENTS / "Dockerfile").read_text()
     assert re.search(r"^USER fedamp$", recipe, re.MULTILINE)
-    assert re.search(r"^FROM python:3\.\d+\.\d+-slim-\w+$", recipe, re.MULTILINE)
+    assert re.search(r"^FROM python:3\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", recipe, re.MULTILINE)
     assert recipe.count("--constraint") == recipe.count("pip install") == 2
 
 
