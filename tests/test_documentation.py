@@ -129,6 +129,7 @@ def run_commands(fedamp, lines) -> None:
         assert (answer.status, answer.err) == (0, ""), line
 
 
+@pytest.mark.slow
 def test_the_readme(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     exec(python("README.md"), names := {})

@@ -161,6 +161,21 @@ def test_the_versions_of_flower_that_doctor_wants_are_those_that_are_installed()
     assert flower.specifier == SpecifierSet(f">={low},<{high}")
 
 
+def test_what_is_installed_to_develop_is_pinned_by_what_it_holds():
+    """Packages by hashes, all but torch; actions by commits. (Images: tests/deployment/test_services.py.)"""
+    pins = (ROOT / "requirements" / "dev.txt").read_text()
+    [*pinned] = map(Requirement, re.findall(r"^(\S+==[^\\]+?) \\\n    --hash=sha256:[0-9a-f]{64}", pins, re.MULTILINE))
+    assert len(pinned) == len(re.findall(r"^\S+==", pins, re.MULTILINE))
+    assert brought("dev") - {each.name for each in pinned} == {"torch"}
+    here = {each.name: each.specifier for each in pinned if each.marker is None or each.marker.evaluate()}
+    [*constraints] = map(Requirement, re.findall(r"^\S+==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert [each for each in constraints if here.get(each.name) != each.specifier] == [Requirement("torch==2.13.0")]
+    for workflow in (ROOT / ".github" / "workflows").iterdir():
+        used = re.findall(r"uses: \S+@(\S+)", workflow.read_text())
+        assert used
+        assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in used)
+
+
 @pytest.mark.few(0, 2)
 @pytest.mark.parametrize(
     ("act", "large"),

@@ -50,6 +50,7 @@ def test_the_budget_is_kept_and_nearly_used(epsilon, delta, build):
     assert build(noise * (1 - fewer)).epsilon(delta).upper > epsilon
 
 
+@pytest.mark.slow
 def test_repeated_batches_of_fixed_size_are_credited_in_the_search():
     """Half a per cent less noise breaks the budget: the search asks for the charge that the run then pays."""
 

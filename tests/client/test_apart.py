@@ -180,6 +180,7 @@ CASES = {
     "an adapter's middle": Case(BETWEEN, (13,), HOT),
     "one's own, one by one": Case(BRANCHING, (17,), {"steps": 4}),
 }
+LONG = ["an adapter's middle"]
 
 
 @cache
@@ -228,7 +229,7 @@ def changed(case: Case, people: People, client: int, how: str, generator: np.ran
 
 
 @pytest.mark.few(0, 2, 6, 7, 8, 9, 13, 15, 18, 19, 22, 23, 24)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in LONG)) for each in CASES])
 @settings(max_examples=2, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32), how=st.sampled_from(["none", "many", "two", "hostile", "magnitudes"]))
 def test_one_clients_data_change_nobody_elses_update(name: str, seed: int, how: str) -> None:

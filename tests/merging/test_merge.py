@@ -305,6 +305,7 @@ def test_damaged_inputs_are_refused(refused, runs, tmp_path, subtests):
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_privacy_tells_what_groups_cost_where_it_is_cheap_or_asked_for():
     sampled = small("check_in={scheme: poisson, rate: 0.05}")
     answer = privacy_cost(sampled)

@@ -128,6 +128,7 @@ def test_a_run_killed_before_its_evaluation_is_evaluated_once(tmp_path):
     assert ledger_of(tmp_path / "whole")["final_evaluation"] == once["final_evaluation"], "a known seed"
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_as_often_as_it_says_in_a_hundred_seeds():
     """Through the whole path: at least 95 % less four deviations of a binomial, and not wider."""
     prepared, hits, widths = prepare(federation(noise_multiplier=3)), 0, []

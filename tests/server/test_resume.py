@@ -62,7 +62,7 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 SAMPLES = [(kind, 1, 9) for kind in STATEFUL if kind != "momentum"]
 
 
-@pytest.mark.few(0, 7, 9)
+@pytest.mark.few(0, 9)
 @pytest.mark.parametrize(
     ("kind", "first", "every"),
     [("momentum", 0, 3), *(pytest.param("momentum", i, 3, marks=pytest.mark.slow) for i in (1, 2)), *SAMPLES],
@@ -117,6 +117,7 @@ def arena(tmp_path_factory):
     arena.forks.stop()
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_command_at_random_moments_many_times(arena):
     generator, kills, runs = random.Random(2), 0, 0
     while kills < KILLS:
