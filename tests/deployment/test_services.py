@@ -53,7 +53,7 @@ SERVICES = {name: service for file in COMPOSE.values() for name, service in file
 TEXT, TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}
 # What these files use of the Compose specification.
 SERVICE = {
-    "image": {"type": "string", "pattern": r"^(fedamp|[a-z/-]+:[0-9.]+[a-z0-9.-]*)$"},
+    "image": {"type": "string", "pattern": r"^(fedamp|[a-z/-]+:[0-9.]+[a-z0-9.-]*@sha256:[0-9a-f]{64})$"},
     "restart": {"const": "always"},
     "read_only": {"const": True},
     "init": {"type": "boolean"},
