@@ -393,6 +393,7 @@ _REORDERS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # a person sees other nu
 # What a file of others may cost: a megabyte of text becomes half a gigabyte of syntax tree.
 _MOST_BYTES, _MOST_FILES, _MOST_FOLDERS = 1 << 18, 100, 1000  # of each file, and of a project
 _MOST_CALLS, _MOST_STEPS = 100, 10_000  # known calls in a file or project, and expressions for the numbers of a file
+_CONFIG = "tool.flwr.app.config."  # of Flower's apps, in a pyproject.toml
 _LONGEST_LINE = 1000  # of TOML, whose reader takes the square of a key's depth
 
 
@@ -441,7 +442,7 @@ def check_file(path: Path, said: Mapping[str, Any]) -> list[Check]:
         found, rounds, weighted = _calls_of(path)
         if len(found) > _MOST_CALLS:
             raise ValueError(f"more than {_MOST_CALLS} calls that are known")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError | MemoryError) else error
         raise ValueError(f"{path}: cannot be read ({reason}); expected: Python, JSON or a pyproject.toml") from None
     if not found:
@@ -473,10 +474,8 @@ def _calls_of(path: Path) -> tuple[list[tuple[str, Numbers]], Any, bool]:
         text = _text(path)
         if max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
             raise ValueError(f"a line of more than {_LONGEST_LINE} letters")
-        table: Any = tomllib.loads(text)
-        for key in ("tool", "flwr", "app", "config"):
-            table = table.get(key) if isinstance(table, dict) else None
-        config = _flat(table) if isinstance(table, dict) else {}
+        keys = _flat(tomllib.loads(text)).items()
+        config = {key.removeprefix(_CONFIG): value for key, value in keys if key.startswith(_CONFIG)}
     found, weighted = list[tuple[str, Numbers]](), False
     for file in _sources(path.parent) if path.suffix == ".toml" else [path]:
         with catch_warnings(action="ignore"):  # of strange escapes
@@ -487,11 +486,8 @@ def _calls_of(path: Path) -> tuple[list[tuple[str, Numbers]], Any, bool]:
 
 
 def _text(file: Path) -> str:
-    """The text of a file as a person sees it; ValueError: it is none, too large, or shown in another order."""
-    try:
-        text = read_regular(file, _MOST_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file.name}: {getattr(error, 'strerror', None) or error}") from None
+    """The text of a file as a person sees it; OSError, ValueError: it is none, too large, or shown in another order."""
+    text = read_regular(str(file), _MOST_BYTES).decode("utf-8-sig")
     if found := _REORDERS.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise ValueError(f"{file.name}, line {line}: U+{ord(found[0]):04X} changes the order in which text is shown")

@@ -161,8 +161,7 @@ TOML = {
     "deep lists": "a = " + "[" * DEEP,
     "deep tables": "a = " + "{a = " * DEEP,
     "deep keys": ".".join(["a"] * 60_000) + " = 1\n",
-    "many deep keys": (".".join(["a"] * 480) + ".b = 1\n[c]\n") * 2
-    + "".join(f"[{'.'.join([f'a{i}'] * 150)}]\n" for i in range(200)),
+    "many deep keys": "".join(f"{'.'.join([f'a{i}'] + ['a'] * 490)} = 1\n" for i in range(250)),
     "many tables": "".join(f"[a{i}.b]\n" for i in range(9_000)),
     "a number for a table": "tool = 1\n",
     "a list for a table": "[[tool]]\nflwr = 1\n",
