@@ -21,7 +21,7 @@ import psutil
 import ray
 from ray._common.utils import get_ray_address_file
 from ray._private import services
-from ray._raylet import persist_port
+from ray._raylet import persist_port  # type: ignore[attr-defined]
 from ray.exceptions import AuthenticationError
 
 from fedamp.base.reading import TYPED, read_regular
