@@ -92,13 +92,8 @@ class Interrupted(FedampError):
 
 
 # What stands for an option of the command line where somebody else calls.
-OF_PYTHON = {
-    "--out": "out=FOLDER",
-    "--resume": "resume=True",
-    "--known-seed": "known_seed=True",
-    "--anyway": "anyway=True",
-    "--share": "share",
-}
+OF_PYTHON = {"--out": "out=FOLDER", "--resume": "resume=True", "--known-seed": "known_seed=True"}
+OF_PYTHON |= {"--anyway": "anyway=True", "--share": "share"}
 OF_FLOWER = {"--out": "out=", "--resume": "resume=true", "--known-seed": "known-seed=true"}  # the run configuration
 
 

@@ -53,6 +53,8 @@ REFUSED = {
     "federation.hosts={a: 0-9, b: 10-N};aggregation={scheme: secure}": "federation.hosts.b: there is no client N",
     "evaluation={on: clients, noise_multiplier: 9, by: {a: 0-N}}": "evaluation.by.a: there is no client N; expected",
     "evaluation={on: clients, noise_multiplier: 9, every: N}": "evaluation.every must be at most rounds (4)",
+    "evaluation={on: clients, epsilon: 9, by: sex, groups: [GROUPS]}": "expected: a list of text, at most 1000",
+    "model={name: mlp, hidden: [LAYERS]}": "expected: a list of an integer >= 1 and <= 2.14748e+09, at most 1000",
     "check_in={scheme: batches, size: N}": "check_in.size must be at most the number of units (20), got N",
     f"{MLP};submodels={{scheme: disjoint, count: N}}": "submodels.count: N submodels, but model mlp has 8 nodes",
 }
@@ -116,7 +118,10 @@ def answers(folder: Path, cases: list[list[str]]) -> list[tuple[int, str]]:
 
 
 def options(overrides: str) -> list[str]:
-    given = overrides.replace("N", str(HUGE)).replace("T", str(TENS))
+    many = {"GROUPS": ",".join(f"g{number}" for number in range(1001)), "LAYERS": ",".join(["2"] * 1001)}
+    given = overrides
+    for name, value in (many | {"N": str(HUGE), "T": str(TENS)}).items():
+        given = given.replace(name, value)
     return [word for override in given.split(";") for word in ("--set", override)]
 
 

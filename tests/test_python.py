@@ -262,6 +262,7 @@ def test_every_option_in_an_error_has_a_word_in_python():
                     for each in ast.walk(node)
                     if isinstance(each, ast.Constant) and isinstance(each.value, str)
                 )
-                unknown = set(re.findall(r"--[a-z-]+", words)) - OF_PYTHON.keys() - {"--set"}
+                options = re.findall(r"--[a-z-]+", re.sub(r"fedamp [a-z]+ --[a-z-]+", "", words))  # no whole commands
+                unknown = set(options) - OF_PYTHON.keys() - {"--set"}
                 missing |= {f"{place}:{node.lineno}": unknown} if unknown else {}
     assert missing == {}

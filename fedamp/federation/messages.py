@@ -206,12 +206,13 @@ def _tags_of(node: Node, key: str) -> list[str]:
 def _accepted(node: Node) -> str:
     """A kind of value as text; empty for null."""
     kind, properties = node.get("type"), node.get("properties", {})
+    most = next((f", at most {node[key]}" for key in ("maxItems", "maxProperties") if key in node), "")
     if "const" in node or "enum" in node:
         return str(node["const"]) if "const" in node else ", ".join(map(str, node["enum"]))
     if kind == "object":
         tag = next((value["const"] for value in properties.values() if "const" in value), None)
         if not properties:
-            return "a section of names"
+            return f"a section of names{most}"
         return f"a section with {f'scheme or name {tag}' if tag else 'keys ' + ', '.join(properties)}"
     if kind in ("number", "integer"):
         limits = " and ".join(f"{sign} {node[key]:g}" for key, sign in _LIMITS.items() if key in node)
@@ -221,7 +222,7 @@ def _accepted(node: Node) -> str:
     if kind == "array" and "prefixItems" in node:
         return f"[{', '.join(map(_accepted, node['prefixItems']))}]"
     if kind == "array":
-        return f"a list of {_accepted(node.get('items', {})) or 'values'}"
+        return f"a list of {_accepted(node.get('items', {})) or 'values'}{most}"
     return "true or false" if kind == "boolean" else ""
 
 

@@ -123,7 +123,7 @@ def _values(changes: Mapping[str, Any], above: str = "") -> dict[str, str]:
     """The given value of every key path, as ``key.path=value``."""
     said = {}
     for key, value in changes.items():
-        said[above + key] = f"{above}{key}={value!r}"
+        said[above + key] = f"{above}{key}={value!r:.200}"
         said |= _values(value, f"{above}{key}.") if isinstance(value, Mapping) else {}
     return said
 

@@ -206,9 +206,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "`classes` or `spaced` check-in, which banded noise needs, with `privacy.group_size` above 1",
         lambda asked: _separation(asked) is not None and asked.privacy.group_size > 1,
-        lambda asked: (
-            f"privacy.group_size: what groups cost with check_in {asked.check_in.scheme} is not known; expected: 1"
-        ),
+        "privacy.group_size: what groups cost with classes or spaced check-in is not known; expected: 1",
         (_SPACED, "privacy.group_size=2"),
     ),
     Refusal(
