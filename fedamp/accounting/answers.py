@@ -165,7 +165,7 @@ def delta(event: Mechanism, epsilon: float, points: int | None = None, precision
     checks.epsilon(epsilon)
     start, event = (time.perf_counter(), time.process_time()), theorems.normal(event)
     found = _without_sampling(event, DeltaAt(epsilon, points))
-    if precision is not None and (is_sampled(event) or _is_pair(event)):
+    if precision is not None and (is_sampled(event) or is_pair(event)):
         with suppress(NotEvaluable), in_floating_point():
             sampled = _in_draws(event, lambda part: sampled_profile(part).delta(epsilon, precision=precision))
             found = _narrower(event, found, sampled)
@@ -264,7 +264,7 @@ def _narrowed_by_sampling(event: Mechanism, found: Bounds, delta: float, precisi
         return found
     coarser = min(2 * precision, 0.1)
     with suppress(NotEvaluable):
-        if _is_pair(event):
+        if is_pair(event):
             return _narrower(event, found, _sampled_epsilon(event, delta, coarser))
     with suppress(NotEvaluable):
         if is_sampled(part) and size > 1:
@@ -581,7 +581,7 @@ def _sampled_pair(event: events.Group) -> SampledProfile:
     return SampledProfile(run, run, add=None)
 
 
-def _is_pair(event: Mechanism) -> bool:
+def is_pair(event: Mechanism) -> bool:
     """Whether it is of two people in hidden rounds."""
     if not isinstance(event, events.Group) or event.size != 2 or not event.is_private:
         return False

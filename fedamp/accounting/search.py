@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting import checks
-from fedamp.accounting.answers import in_closed_form, is_sampled, law_upper, sampled_profile, upper_epsilon
+from fedamp.accounting.answers import in_closed_form, is_pair, is_sampled, law_upper, sampled_profile, upper_epsilon
 from fedamp.accounting.arithmetic import UNIT, Array, crossing, delta_left, gaussian_delta
 from fedamp.accounting.bounds import EpsilonAt, Method, NotEvaluable, TradeOff, in_floating_point, search_orders
 from fedamp.accounting.convolve import DEFAULT_POINTS
@@ -155,7 +155,7 @@ def calibrate(
     if delta < 1e-300:
         raise ValueError(f"delta must be at least 1e-300, got {delta!r}")
     checks.positive("tolerance", tolerance)
-    if is_sampled(normal(build(1.0))):
+    if is_sampled(first := normal(build(1.0))) or is_pair(first):
         try:
             with in_floating_point():
                 return _calibrate_sampled(
@@ -172,7 +172,7 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     """A noise multiplier some 0.4 ``precision`` above the smallest. All candidates of the search have the same random
     numbers. The last candidates are certified on fresh draws. NotEvaluable, ArithmeticError: no answer by sampling.
     """
-    goal = f"epsilon = {epsilon:g}"
+    goal, asked = f"epsilon = {epsilon:g}", precision
 
     def by_law(noise: float) -> float:
         return law_upper(_with_law(build(noise)), delta, 200)
@@ -186,11 +186,13 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
         return sampled_profile(build(noise)).estimate(delta, proposal, draws).epsilon
 
     near = _search(estimated, epsilon, goal, near, 5e-3, 0.01)
+    if is_pair(build(near)):  # whose brackets are twice as wide
+        precision = min(2 * precision, 0.1)
     # The slope is known well enough from few draws, the height is not. Where epsilon falls to 0 there is no slope.
     slope = math.log(estimated(near * 0.99) / estimated(near)) / -math.log(0.99)
     noise = near * float((estimated(near, draws) / epsilon) ** (1 / slope)) * (1 + 0.3 * precision)
     for _ in range(_ATTEMPTS):
-        found = build(noise).epsilon(delta, precision=precision)
+        found = build(noise).epsilon(delta, precision=asked)
         if found.upper <= epsilon:
             return noise
         if found.origin.method is not Method.SAMPLED:

@@ -22,6 +22,7 @@ from fedamp.accounting import (
     Repeat,
     Submodels,
     WithoutReplacement,
+    calibrate,
     group,
 )
 from tests.accounting.oracles import bits, delta_of, renyi_of, uniform_sets
@@ -227,6 +228,18 @@ def test_two_people_in_hidden_rounds_agree_with_plain_draws_over_all_their_sets(
         bounds = event.delta(epsilon, precision=0.05)
         assert bounds.lower - margin <= values.mean() <= bounds.upper + margin
         assert bounds.width <= 0.1 * bounds.upper
+
+
+def test_noise_for_two_people_is_found_by_sampling():
+    """By the group property that noise costs more than the budget."""
+
+    def build(noise):
+        return group(Allocation(Gaussian(noise), 2, 6), 2)
+
+    noise = calibrate(build, 4.0, 1e-4, precision=0.05)
+    found = build(noise).epsilon(1e-4, precision=0.05)
+    assert 3.5 < found.upper <= 4.0
+    assert build(noise).epsilon(1e-4, points=200).upper > 4.05
 
 
 @settings(max_examples=6, deadline=None)
