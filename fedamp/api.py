@@ -227,8 +227,7 @@ def open(folder: str | Path) -> "Run":
 
 
 def _close(progress: "weakref.ref[Generator[RoundRecord, None, Path]]") -> None:
-    held = progress()
-    if held is not None:
+    if held := progress():
         with suppress(ValueError):  # another thread is inside it
             held.close()
 

@@ -83,12 +83,7 @@ class NobodyTrainedError(FederationError):
 class Interrupted(FedampError):
     """The run was stopped with Ctrl-C, or by SIGTERM; the message says how to resume it."""
 
-    exit_code, kind = 130, "interrupted"
-
-    @classmethod
-    def by(cls, signal: int) -> None:
-        """This process ends because of a signal: its status is the one that a shell tells of such a process."""
-        cls.exit_code = 128 + signal
+    exit_code, kind = 130, "interrupted"  # as a shell tells it: 128, and the signal that has come to this process
 
 
 # What stands for an option of the command line where somebody else calls.

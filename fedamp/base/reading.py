@@ -15,11 +15,10 @@ LARGEST = 1 << 29  # bytes of a file that is read whole: the ledger of the longe
 TYPED = 1 << 24  # bytes of a file that a person writes, or of a key
 # Another user may put a pipe or a terminal at the path after the first check.
 _NEVER_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_Path = str | os.PathLike[str]
 
 
-def open_regular(
-    file: str | os.PathLike[str], most: int | None = None, links: bool = True, owned: bool = False
-) -> BufferedReader:
+def open_regular(file: _Path, most: int | None = None, links: bool = True, owned: bool = False) -> BufferedReader:
     """Open a regular file for reading its bytes.
 
     Args:
@@ -29,7 +28,7 @@ def open_regular(
         owned: whether the file must belong to this user or to root, because what it says is trusted.
 
     Raises:
-        OSError: it cannot be opened, is a pipe, a socket or a device, is larger, or belongs to another user.
+        OSError: it cannot be opened, is a folder, a pipe, a socket or a device, is larger, or is another user's.
     """
     _check(file, os.stat(file, follow_symlinks=links), most, owned)  # opening a device may change something
     flags = _NEVER_WAIT | (0 if links else getattr(os, "O_NOFOLLOW", 0))
@@ -42,16 +41,15 @@ def open_regular(
     return stream
 
 
-def read_regular(file: str | os.PathLike[str], most: int = LARGEST, links: bool = True, owned: bool = False) -> bytes:
+def read_regular(file: _Path, most: int = LARGEST, links: bool = True, owned: bool = False) -> bytes:
     """The content of a regular file; arguments and errors are those of :func:`open_regular`."""
     with open_regular(file, most, links, owned) as stream:
         content = stream.read(most + 1)
-    if len(content) > most:  # it grew meanwhile
-        raise _too_large(file, most)
+        _check(file, os.fstat(stream.fileno()), most, owned)  # it may have grown meanwhile
     return content
 
 
-def read_typed(file: str | os.PathLike[str]) -> str:
+def read_typed(file: _Path) -> str:
     """The text of a file that a person writes: UTF-8 (UnicodeDecodeError), of at most ``TYPED`` bytes (OSError)."""
     return read_regular(file, TYPED).decode()
 
@@ -70,16 +68,14 @@ def regular_inside(folder: Path) -> Path:
     return folder
 
 
-def _check(file: str | os.PathLike[str], status: os.stat_result, most: int | None, owned: bool) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(file))
+def _check(file: _Path, status: os.stat_result, most: int | None, owned: bool) -> None:
+    """Raise OSError, as a system call does, with a number, a reason and the path."""
+    found = None
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", os.fspath(file))
-    if owned and status.st_uid not in (0, os.geteuid()):
-        raise PermissionError(errno.EPERM, "it belongs to another user", os.fspath(file))
-    if most is not None and status.st_size > most:
-        raise _too_large(file, most)
-
-
-def _too_large(file: str | os.PathLike[str], most: int) -> OSError:
-    return OSError(errno.EFBIG, f"larger than {amount_of_bytes(most)}", os.fspath(file))
+        found = errno.EINVAL, "not a regular file"
+    elif owned and status.st_uid not in (0, os.geteuid()):
+        found = errno.EPERM, "it belongs to another user"
+    elif most is not None and status.st_size > most:
+        found = errno.EFBIG, f"larger than {amount_of_bytes(most)}"
+    if found:
+        raise OSError(*found, os.fspath(file))

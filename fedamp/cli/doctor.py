@@ -198,13 +198,13 @@ def _there(name: str, file: Path, cure: str) -> Check:
 
 def _authority(file: Path, cure: str) -> Check:
     """Whether the file holds what the owner has compared: one authority."""
-    from fedamp.cli.membership import authority_in, fingerprint_of
+    from fedamp.cli.membership import authority_of, fingerprint_of
 
     if not file.exists():
         return _there("authority", file, cure)
     try:
-        return Check.of("authority", f"{file}, {fingerprint_of(authority_in(file))}")
-    except DeploymentError as error:
+        return Check.of("authority", fingerprint_of(authority_of(read_regular(file, TYPED), file)))
+    except (DeploymentError, OSError) as error:
         return _check("authority", False, str(error), cure)
 
 

@@ -121,7 +121,7 @@ def certify(
         _write_key(key, authority)
         write_atomically(certificate, made.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM))
     try:
-        issuer = authority_in(certificate)
+        issuer = authority_of(read_regular(certificate, TYPED), certificate)
         signer = load_pem_private_key(read_regular(key, TYPED), None)
         if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
             raise ValueError
@@ -175,8 +175,9 @@ def admit(
     found = [_request(file) for file in requests]
     if len({request.name for request in found}) < len(found):
         raise DeploymentError("two requests have one name; expected: a name for each node")
-    issuer = authority_in(KEYS / "ca.crt") if found else None  # before anybody is registered
-    given = {"address": address, "authority": issuer and _pem(issuer)}
+    own = KEYS / "ca.crt"
+    issuer = authority_of(read_regular(own, TYPED), own) if found else None  # before anybody is registered
+    given = {"address": address, "authority": issuer and _pem(issuer).decode()}
     answers = [_made(Admission, name=request.name, key=request.key, **given) for request in found]
     known = Nodes.read(NODES).numbers if NODES.exists() else {}
     with _Flower() as flower:
@@ -283,8 +284,8 @@ def _follow(found: Admission, key: Path, following: Path) -> None:
     own = [file for file in (key, following) if file.exists() and _public_half(file) == found.key]
     if found.name != str(key) or not own:
         raise DeploymentError(f"the admission is of another key than {key}'s; expected: the answer to {key}.request")
-    issuer = _authority(found.authority)
-    write_atomically(Path("ca.crt"), _pem(issuer).encode())
+    issuer = authority_of(found.authority.encode(), "the admission")
+    write_atomically(Path("ca.crt"), _pem(issuer))
     write_atomically(Path("node.conf"), f"SUPERLINK={found.address}\n".encode())
     own[0].replace(key)
     print_paths("admitted to", f"{found.address}, authority {fingerprint_of(issuer)}")
@@ -374,32 +375,24 @@ def _fingerprint(key: str) -> str:
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def authority_in(file: Path) -> x509.Certificate:
-    """The authority in a file; DeploymentError: see :func:`_authority`."""
-    try:
-        return _authority(read_regular(file, TYPED).decode(errors="replace"))
-    except (DeploymentError, OSError) as error:
-        raise DeploymentError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _authority(text: str) -> x509.Certificate:
+def authority_of(content: bytes, where: object) -> x509.Certificate:
     """The certificate of an authority (PEM). DeploymentError: it is none, or something stands beside it.
 
-    People compare the fingerprint of one certificate, and whoever reads the text trusts each one in it.
+    People compare the fingerprint of one certificate, and whoever reads the content trusts each one in it.
     """
     try:
-        [found] = x509.load_pem_x509_certificates(text.encode())
-        alone = "".join(text.split()) == "".join(_pem(found).split())
-        if not alone or not found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
-            raise ValueError
+        [found] = x509.load_pem_x509_certificates(content)
+        alone = b"".join(content.split()) == b"".join(_pem(found).split())
+        if alone and found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return found
     except (ValueError, x509.ExtensionNotFound):
-        expected = "one certificate (PEM) that may sign others, as ca.crt, and nothing beside it"
-        raise DeploymentError(f"the authority's certificate cannot be used; expected: {expected}") from None
-    return found
+        pass
+    expected = "one certificate (PEM) that may sign others, as ca.crt, and nothing beside it"
+    raise DeploymentError(f"{where}: the authority's certificate cannot be used; expected: {expected}")
 
 
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(Encoding.PEM).decode()
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.PEM)
 
 
 def fingerprint_of(certificate: x509.Certificate) -> str:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -185,18 +184,15 @@ def _ended_by_sigterm() -> Iterator[None]:
     """SIGTERM ends a command as Ctrl-C does, with its own status: nothing is left half, whenever it comes."""
 
     def handle(number: int, _: FrameType | None) -> None:
-        Interrupted.by(number)
+        Interrupted.exit_code = 128 + number
         raise KeyboardInterrupt
 
-    Interrupted.by(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, handle)
+    Interrupted.exit_code = 128 + signal.SIGINT
+    before = signal.signal(signal.SIGTERM, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _status_of(app: Typer) -> int:

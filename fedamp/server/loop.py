@@ -439,7 +439,7 @@ def _interrupts(observer: Observer) -> Iterator[Callable[[], bool]]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         calls.append(number)
-        Interrupted.by(number)
+        Interrupted.exit_code = 128 + number
         if len(calls) > 1 or again.is_set():  # two signals during one operation are one call
             raise KeyboardInterrupt
 
