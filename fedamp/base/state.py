@@ -29,8 +29,8 @@ def usual_state() -> Iterator[None]:
                 held.enter_context(torch.device("cpu"))  # each operation takes longer in it
             held.callback(torch.set_default_dtype, torch.get_default_dtype())
             torch.set_default_dtype(torch.float32)
-            kinds = [getattr(torch.backends.mkldnn, kind, None) for kind in ("matmul", "conv", "rnn")]
-            for kind in filter(None, kinds):  # before torch 2.9 there are none
-                held.callback(setattr, kind, "fp32_precision", kind.fp32_precision)
-                kind.fp32_precision = "ieee"
+            of_cpu = torch.backends.mkldnn
+            for each in (of_cpu.matmul, of_cpu.conv, of_cpu.rnn) if hasattr(of_cpu, "rnn") else ():  # since torch 2.9
+                held.callback(setattr, each, "fp32_precision", each.fp32_precision)
+                each.fp32_precision = "ieee"
         yield

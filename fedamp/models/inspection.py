@@ -99,31 +99,21 @@ def check_apart(module: nn.Module, config: Model, input_shape: tuple[int, ...]) 
 
     Parameters move from their start: a layer that starts at zero would let nothing through.
     """
-    modes, start = [(each, each.training) for each in module.modules()], dict(module.named_parameters())
     with generators_from(1):
-        moved = {name: value.detach() + _MOVED * torch.randn_like(value) for name, value in start.items()}
-        inputs = example((4, *input_shape), config.vocabulary)
-
+        moved = {name: each.detach() + _MOVED * torch.randn_like(each) for name, each in module.named_parameters()}
+        inputs, training = example((4, *input_shape), config.vocabulary), module.training
     try:
         with generators_from(0), disable_saved_tensors_hooks("its activations are computed again for the gradient"):
             module(inputs)
     except RuntimeError as error:  # by then the module has its own parameters again (torch.func.functional_call)
         raise ModelError(f"model {config.name}: {one_line(error)}; expected: no checkpoints in forward()") from None
-
-    def answer(records: Tensor) -> Tensor:
-        found: Tensor = functional_call(module, moved, (records.clone(),))
-        return found
-
-    for evaluated in (False, True):
-        module.train(False) if evaluated else None
-        if mixes(answer, inputs):
-            raise ModelError(
-                f"model {config.name} mixes the records of a batch: its answer to one changes with the others, or with "
-                "their number; expected: an answer to each record by itself, and the first axis for records alone "
-                "(batch_first=True)"
-            )
-    for each, was_training in modes:
-        each.training = was_training
+    for _ in ("training", "evaluation"):
+        if mixes(lambda records: functional_call(module, moved, (records.clone(),)), inputs):
+            what = "its answer to one changes with the others, or with their number"
+            expected = "each record by itself, and the first axis for records alone (batch_first=True)"
+            raise ModelError(f"model {config.name} mixes the records of a batch: {what}; expected: {expected}")
+        module.eval()
+    module.train(training)
 
 
 def mixes(answer: Callable[[Tensor], Tensor], inputs: Tensor) -> bool:
@@ -137,7 +127,7 @@ def mixes(answer: Callable[[Tensor], Tensor], inputs: Tensor) -> bool:
         with generators_from(seed), torch.no_grad():
             return answer(records).double().nan_to_num()
 
-    first, middle, other, last = inputs.split(1)
+    first, middle, other, last = torch.split(inputs, 1)
     beside = torch.cat([first, middle, last])
     found = of(beside)
     pairs = [(found[[0, 2]], of(torch.cat([first, other, last]))[[0, 2]])]
