@@ -203,7 +203,9 @@ def test_a_refusal_names_all_keys_that_together_cost_more_than_the_budget():
         _ = make_plan(small(*AUTO, *MEANS, "privacy.epsilon=0.25"), 60).noise_multiplier
     costs = f"costs {math.ceil(alone * 100) / 100:.2f}"
     means = "noise_multiplier of private means in data.transform"
-    expected = f"evaluation.noise_multiplier {costs}, {means} {costs} alone, {math.ceil(both * 100) / 100:.2f} together"
+    expected = (
+        f"evaluation.noise_multiplier {costs}, {means} {costs}; together they cost {math.ceil(both * 100) / 100:.2f};"
+    )
     assert expected in str(refused.value)
 
 

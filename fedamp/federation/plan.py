@@ -573,9 +573,12 @@ class Charge:
             },
         }
         alone = {key: cost(*(each for other, each in without.items() if other != key)) for key in without}
-        words = [f"{key} costs {at_most(each)}" for key, each in alone.items() if each > budget / 100]
-        joint = f" alone, {at_most(together)} together" if len(words) > 1 else ""
-        return f"{', '.join(words)}{joint}; expected: more noise there, or privacy.epsilon above that"
+        least = cost(*without.values()) + budget / 100  # noise without bands costs something at any multiplier
+        words = [f"{key} costs {at_most(each)}" for key, each in alone.items() if each > least]
+        joint = f"; together they cost {at_most(together)}" if len(words) > 1 else ""
+        return (
+            f"{', '.join(words)}{joint}; expected: more noise there, or privacy.epsilon above that" if words else None
+        )
 
     def check_budget(self) -> None:
         """Refuse (ScenarioError) a budget that pays for no round, with the smallest noise multiplier that suffices.
