@@ -70,12 +70,10 @@ def regular_inside(folder: Path) -> Path:
 
 def _check(file: _Path, status: os.stat_result, most: int | None, owned: bool) -> None:
     """Raise OSError, as a system call does, with a number, a reason and the path."""
-    found = None
+    path = os.fspath(file)
     if not stat.S_ISREG(status.st_mode):
-        found = errno.EINVAL, "not a regular file"
-    elif owned and status.st_uid not in (0, os.geteuid()):
-        found = errno.EPERM, "it belongs to another user"
-    elif most is not None and status.st_size > most:
-        found = errno.EFBIG, f"larger than {amount_of_bytes(most)}"
-    if found:
-        raise OSError(*found, os.fspath(file))
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    if owned and status.st_uid not in (0, os.geteuid()):
+        raise OSError(errno.EPERM, "it belongs to another user", path)
+    if most is not None and status.st_size > most:
+        raise OSError(errno.EFBIG, f"larger than {amount_of_bytes(most)}", path)

@@ -380,13 +380,11 @@ def authority_of(content: bytes, where: object) -> x509.Certificate:
 
     People compare the fingerprint of one certificate, and whoever reads the content trusts each one in it.
     """
-    try:
+    with suppress(ValueError, x509.ExtensionNotFound):
         [found] = x509.load_pem_x509_certificates(content)
         alone = b"".join(content.split()) == b"".join(_pem(found).split())
         if alone and found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
             return found
-    except (ValueError, x509.ExtensionNotFound):
-        pass
     expected = "one certificate (PEM) that may sign others, as ca.crt, and nothing beside it"
     raise DeploymentError(f"{where}: the authority's certificate cannot be used; expected: {expected}")
 

@@ -183,8 +183,9 @@ def _tell_refusals() -> None:
     def heard(*arguments: Any, **options: Any) -> Any:
         response = send(*arguments, **options)
         if response.status_code == httpx.codes.UNAUTHORIZED:
-            why = "it was revoked or never admitted, or this machine's clock is wrong"
-            tell(f"the server refuses this node's key: {why}; expected: fedamp enroll NAME --renew, and its admission")
+            tell(
+                "the server refuses this node's key (is it revoked, or a clock wrong?); expected: fedamp enroll --renew"
+            )
         return response
 
     httpx.Client.send = heard
