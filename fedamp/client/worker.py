@@ -23,7 +23,7 @@ from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
 from fedamp.client.training import Trainer, arithmetic
 from fedamp.data import Dataset, PaddedRecords
 from fedamp.engines.wire import RoundAnswer, RoundOrder
-from fedamp.errors import DataError, one_line
+from fedamp.errors import DataError, fails_alone, one_line
 from fedamp.federation.check_in import CANARY
 from fedamp.federation.losses import Loss, loss_of
 from fedamp.models.model import WHOLE
@@ -73,7 +73,8 @@ class TrainReport(RoundAnswer):
         self.failed += lost
         self.text = self.text or UNTRAINABLE * bool(lost)
         for client in clients.tolist():
-            log.warning("client %d cannot train: %s", client, dataset.why(client))
+            with fails_alone("telling which record is wrong"):
+                log.warning("client %d cannot train: %s", client, dataset.why(client))
 
     def fail(self, client: int, why: str, there: bool = True) -> None:
         """Count a client that adds zero, and keep the first reason; one that lives elsewhere is not ``there``."""
