@@ -233,7 +233,7 @@ def test_no_data_are_lost_behind_links_to_files_and_folders(tmp_path):
     assert _data("npz", partition={"scheme": "natural", "column": "client"})(tmp_path / "linked" / "train.npz") == 3
 
 
-def test_a_temporary_folder_waits_for_no_pipe_of_others_and_still_removes_what_is_left(tmp_path):
+def test_a_temporary_folder_waits_for_no_pipe_and_removes_what_is_left(tmp_path):
     """The place is open to all users. Remains of killed processes are removed; what is a link or a pipe stays."""
     left, piped, linked = (tmp_path / f"fedamp-test-{name}" for name in ("left", "piped", "linked"))
     for folder in (left, piped, linked):
