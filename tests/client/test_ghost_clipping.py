@@ -77,6 +77,22 @@ def test_the_sum_is_that_of_the_records_own_gradients(parts, clips, normalised, 
     assert torch.allclose(losses.float(), torch.stack(alone), atol=1e-5)
 
 
+def test_a_record_that_does_not_count_adds_nothing_whatever_it_is():
+    """Dummies hide who checks in: they train, and their updates must not be in the sum."""
+    module, (inputs, labels) = network(), records(9)
+    counted = np.array([True, False, True, True, False, True, True, True, False])
+    ghost, start = GhostClipping(LAYERS, RATE), dict(module.named_parameters())
+    sums = ghost.sum(start, cohort_of(inputs, labels), WHOLE, (0.4,), counted=counted)[0].sums
+    expected = clip_and_sum(updates(module, inputs[counted], labels[counted]), WHOLE, (0.4,)).sums
+    for name, total in sums.items():
+        assert (total - expected[name]).abs().max() < 9 * 0.4 * 2**-11  # as above
+    for value in (100.0, torch.nan, torch.inf):
+        others = inputs.clone()
+        others[~torch.from_numpy(counted)] = value
+        again = ghost.sum(start, cohort_of(others, labels), WHOLE, (0.4,), counted=counted)[0].sums
+        assert all(torch.equal(again[name], total) for name, total in sums.items())
+
+
 SINGLE = {"steps": 1, "learning_rate": 0.3}
 
 
