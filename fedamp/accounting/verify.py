@@ -24,7 +24,7 @@ from fedamp.accounting import checks, events
 from fedamp.accounting.arithmetic import Array, delta_left
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.sampling import PRECISION
-from fedamp.accounting.search import epsilon_over_rounds
+from fedamp.accounting.search import Budget, epsilon_over_rounds
 from fedamp.base.reading import open_regular
 
 Json = Mapping[str, Any]
@@ -32,12 +32,61 @@ Verdict = Literal["pass", "caution", "unknown", "fail"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 TOLERANCE = 1e-6  # relative: another machine adds in another order, and a text has so many digits
-UNCHECKED = "units, group_size, clips, denominators, and whether the noise is the scenario's"
+UNCHECKED = "units, group_size, clips, denominators, assumptions, and whether the noise is the scenario's"
 """What the ledger alone does not show."""
 
 ENDED = ("finished", "budget")  # stops that were decided before the run began
 LAST = ("stopped_because", "files", "final_evaluation")
 _EXCLUDED = {*LAST, "releases", "head", "link"}
+FROM_SYSTEM = "from the operating system"  # the seed of noise that nobody knows
+
+READ, LABEL = "read", "label"
+COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
+    "ledger.json": {
+        READ: "format guarantees_explained_in releases",
+        "chain": "files head",
+        "mechanism": "mechanism mechanism_in_words adjacency noise_coefficients",
+        "whole run": "whole_run_epsilon epsilon_bound",
+        "server": "server_mechanism epsilon_server",
+        "nodes": "nodes_mechanism epsilon_nodes",
+        "guarantee": "guaranteed_epsilon stopped_because",
+        "population": "population",
+        "evaluation": "final_evaluation",
+        "scenario": "scenario scenario_sha256 unit units group_size delta budget_epsilon amplification_charged "
+        "precision parts rounds_planned evaluation statistics assumptions noise_seed rehearsal run",
+        LABEL: "written_by frozen_sha256 statistics.mean statistics.deviation",
+    },
+    "releases": {
+        "rounds": "round",
+        "releases": "epsilon_upper",
+        "chain": "record link",
+        "model": "digest",
+        "evaluation": "evaluated",
+    },
+    "summary.json": {
+        READ: "format",
+        "model": "parameters",
+        "claim": "name final epsilon released_rounds_epsilon unamplified_epsilon epsilon_server epsilon_nodes delta "
+        "has_known_seed rehearsal noise_multiplier rounds_completed clients_scheduled clients_trained clients_failed "
+        "wall_seconds stopped_because evaluated",
+        LABEL: "startup_seconds error cost",
+    },
+    "rounds.jsonl": {
+        READ: "version",
+        "claim": "round epsilon_upper scheduled reported seconds evaluated",
+        LABEL: "accuracy loss metrics validation_score noise_surplus impossible_sum unprotected "
+        "nodes_given_up nodes_back",
+    },
+    "release.json": {"files": "format files", "signature": "written_by name public_key signature", "chain": "head"},
+}
+"""Which check computes each key of a file again. ``READ``: no other value can be read. ``LABEL``: no guarantee rests on
+it, and the chain alone shows a change: what a run measured, and the numbers that it released.
+"""
+
+
+def keys_of(file: str) -> set[str]:
+    """The keys that are computed again, or are labels. Others are refused: who reads them would believe them."""
+    return {key for keys in COMPUTED_BY[file].values() for key in keys.split()}
 
 
 @dataclass(frozen=True)
@@ -130,16 +179,26 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     """Compute the numbers of ``ledger.json`` again: each may be more than the cost, never less. ``by_round``: upper
     ends of epsilon after each round, where they do not follow from the mechanism alone.
     """
+    strange = set(ledger) - keys_of("ledger.json") | set().union(*ledger["releases"]) - keys_of("releases")
+    if strange:
+        yield Check("keys", "fail", f"nothing computes {', '.join(sorted(strange))} again; expected: no such key")
     # To the bit as the run did: draws of a sampled curve follow from delta's bits.
     delta = delta_left(ledger["delta"])
     mechanism, releases, planned = events.from_json(ledger["mechanism"]), ledger["releases"], ledger["rounds_planned"]
     private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
     cost = mechanism.epsilon(delta, precision=precision)
-    yield _bracket("whole run", "whole_run_epsilon", ledger["whole_run_epsilon"], cost)
+    whole = bracket("whole run", "whole_run_epsilon", ledger["whole_run_epsilon"], cost)
+    if whole.passed and ledger["epsilon_bound"] != cost.method:
+        told = f"epsilon_bound is {ledger['epsilon_bound']}; computed again it is {cost.method}"
+        whole = Check("whole run", "caution", f"{whole.found}; {told}")
+    yield whole
     for whom in ("server", "nodes"):
-        if seen := ledger.get(f"{whom}_mechanism"):
+        seen, claimed = ledger.get(f"{whom}_mechanism"), ledger.get(f"epsilon_{whom}")
+        if (seen is None) != (claimed is None):
+            yield Check(whom, "fail", f"{whom}_mechanism and epsilon_{whom}: one is missing; expected: both or none")
+        elif seen is not None and claimed is not None:
             cost = events.from_json(seen).epsilon(delta, precision=precision)
-            yield _bracket(whom, f"epsilon_{whom}", ledger[f"epsilon_{whom}"], cost)
+            yield bracket(whom, f"epsilon_{whom}", claimed, cost)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
     at_end = (ledger.get("evaluation") or {}).get("every") == "end"
@@ -161,8 +220,9 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
         delta_told = f"{ledger['delta']:g}".replace("e-0", "e-")
         found = f"epsilon {_shown(spent[-1] if spent else 0.0)} at delta {delta_told} after the last one"
         yield next((check for check in each if not check.passed), Check("releases", "pass", found))
-        if private:
-            yield _guarantee(ledger, by_round)
+        guarantee = _guarantee(ledger, by_round)
+        if private or not guarantee.passed:
+            yield guarantee
     budget, most = ledger["budget_epsilon"], max(spent, default=0.0)
     over = f"{_shown(most)} exceeds {budget:g}" if budget is not None and not most <= budget else None
     yield Check.of("budget", "none was set" if budget is None else f"{_shown(most)} of {budget:g}", fail=over)
@@ -188,6 +248,13 @@ def mechanism_check(ledger: Json) -> Check:
     told = list(ledger["noise_coefficients"])
     if any(coefficients != told for coefficients in _values(mechanism.to_json(), "coefficients")):
         wrong = f"noise_coefficients are {told}, but not in it"
+    if mechanism.relation is not None and not ledger["adjacency"].startswith(f"{mechanism.relation}: "):
+        wrong = f"adjacency is {ledger['adjacency']}, but its relation is {mechanism.relation}"
+    every = (ledger.get("evaluation") or {}).get("every")
+    due = [every not in (None, "end") and entry["round"] % every == 0 for entry in ledger["releases"]]
+    left = [entry.get("evaluated") is None or asked for entry, asked in zip(ledger["releases"], due, strict=True)]
+    if not (all(left) and (ledger.get("final_evaluation") is None or every == "end")):
+        wrong = "an evaluation was released that is not in it"
     if any(len(told) >= classes for classes in _values(mechanism.to_json(), "classes")):
         wrong = f"noise_coefficients are of {len(told) + 1} bands, more than the classes in it"
     return Check.of("mechanism", str(mechanism), fail=wrong)
@@ -199,6 +266,8 @@ def rounds_check(ledger: Json) -> Check:
     found = f"{len(numbers)} released of {planned} planned"
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > planned:
         return Check("rounds", "fail", f"its rounds are not 1, 2, 3, ... each once, up to at most {planned}")
+    if (ledger["files"] is None) != (ledger["stopped_because"] is None):
+        return Check("rounds", "fail", "it has ended, or not: stopped_because and files contradict each other")
     ended = ledger["stopped_because"] in ("failed", "diverged")
     return Check.of("rounds", found, caution=f"{found}; the run {ledger['stopped_because']}" if ended else None)
 
@@ -212,7 +281,7 @@ def compared(name: str, what: str, claimed: float, cost: float) -> Check:
     return Check(name, "pass", f"{both} less, {_exactly(cost)}" if looser else f"epsilon {_shown(cost)}")
 
 
-def _bracket(name: str, what: str, claimed: Json, cost: Bounds) -> Check:
+def bracket(name: str, what: str, claimed: Json, cost: Bounds) -> Check:
     """Both ends: an upper one may be more than computed again, a lower one less (of a looser accountant)."""
     upper, lower = compared(name, what, _epsilon(claimed["upper"]), cost.upper), _epsilon(claimed["lower"])
     if not upper.passed or math.isclose(lower, cost.lower, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
@@ -223,17 +292,16 @@ def _bracket(name: str, what: str, claimed: Json, cost: Bounds) -> Check:
 
 def _guarantee(ledger: Json, spent: Array) -> Check:
     """The guarantee however the run was stopped: the cost of all rounds that the budget pays for."""
-    last = int(np.searchsorted(spent, ledger["budget_epsilon"] or math.inf, side="right"))
+    last = int(np.searchsorted(spent, float(ledger["budget_epsilon"] or math.inf), side="right"))
     cost, released = float(spent[last - 1]) if last else 0.0, len(ledger["releases"])
-    told = ledger["guaranteed_epsilon"]
-    if told is not None and not told >= cost * (1 - TOLERANCE):
-        return compared("guarantee", "guaranteed_epsilon", told, cost)
-    cost = max(cost, told or 0.0)
-    stop = ledger["stopped_because"] or "not finished"
-    if released >= last:
-        return Check("guarantee", "pass", f"epsilon {_shown(cost)}; the stop was decided before the run began")
-    if stop in ENDED:
+    told, stop = ledger["guaranteed_epsilon"], ledger["stopped_because"] or "not finished"
+    if (told is None) != math.isinf(cost) or not _epsilon(told) >= cost * (1 - TOLERANCE):
+        return Check("guarantee", "fail", f"guaranteed_epsilon is {told}; computed again it is {_exactly(cost)}")
+    if stop in ENDED and (released < last or stop != ENDED[last < len(spent)]):
         return Check("guarantee", "fail", f"stopped_because is {stop}, but after round {released} of {last}")
+    if stop in ENDED or math.isinf(cost):
+        cost = max(cost, _epsilon(told))
+        return Check("guarantee", "pass", f"epsilon {_shown(cost)}; the stop was decided before the run began")
     if not has_left(ledger):
         return Check("guarantee", "pass", "epsilon 0.000: nothing was released, so no release decided the stop")
     early = f"{stop} after round {released}, perhaps because of its releases"
@@ -275,7 +343,7 @@ FILES = ("model.safetensors", "ledger.json", "scenario.public.yaml", "certificat
 """All that a bundle may hold beside its manifest. The first two are always there."""
 
 FORMAT = "fedamp release 1"
-_KEYS = {"format", "written_by", "name", "head", "files", "public_key"}
+_KEYS = keys_of(MANIFEST) - {"signature"}
 _MOST_TEXT = 1 << 29  # bytes of a file that is read whole; the model is read in pieces
 _PIECE = 1 << 20
 
@@ -384,6 +452,10 @@ class Bundle:
             raise ValueError(f"{name}: cannot be read ({error})") from None
 
 
+UNCHARGEABLE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What a ledger with impossible values may raise."""
+
+
 def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
     """Check digests, signature and chain of a folder or archive, and compute the ledger's numbers again.
     ``public_key``: of the server, 64 hexadecimal digits, as it was told elsewhere; default: the bundle's own.
@@ -399,7 +471,9 @@ def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
         ledger = bundle.json("ledger.json")
         try:
             return checks + list(_of_ledger(ledger, manifest))
-        except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
+        except KeyError as error:
+            return [*checks, Check("ledger", "fail", f"{error.args[0]}: missing")]
+        except UNCHARGEABLE as error:
             return [*checks, Check("ledger", "fail", f"what it says cannot be charged ({error})")]
 
 
@@ -449,8 +523,18 @@ def _of_ledger(ledger: Json, manifest: Json) -> Iterator[Check]:
     yield mechanism_check(ledger)
     yield rounds_check(ledger)
     yield from ledger_checks(ledger)
-    seed = str(ledger["noise_seed"])
-    yield Check("noise", "caution" if seed.startswith("known") else "pass", seed)
+    if told := ledger.get("population"):
+        yield population_check(told)
+    said = str(ledger.get("rehearsal") or ledger["noise_seed"])
+    yield Check("noise", "pass" if said == FROM_SYSTEM else "caution", said)
+
+
+def population_check(told: Json) -> Check:
+    """Whether what a ledger says of a population goes together, where the population's file is not here."""
+    spent = Budget(told["budget_epsilon"], told["delta"]).spent(told["share"])
+    again = compared("population", "adaptive_epsilon", told["adaptive_epsilon"], spent)
+    unknown = f"use {told['use']} of population {told['id']}, whose file is not here: its numbers were not checked"
+    return Check("population", "caution", unknown) if again.passed else again
 
 
 def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

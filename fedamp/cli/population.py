@@ -121,10 +121,11 @@ def verify(
     from fedamp.population.total import check_independent, ledger_of
     from fedamp.runs.verification import checks_json
 
-    contents = Population(file).read()
+    population = Population(file)
+    contents = population.read()
     ledgers = [(run, ledger_of(run)) for run in runs or ()]
     check_independent(ledgers)
-    checks = [known_to(contents, run, ledger.get("population")) for run, ledger in ledgers]
+    checks = [known_to(population, run, ledger.get("population")) for run, ledger in ledgers]
     answer = checks_json(checks) | {"head": contents.head, "people": len(contents.epsilons)}
     print_answer(answer, as_json, lambda found: tables.checks_table(f"population, head {found['head']}", found))
     terminal.judge(checks, f"{file}: ")

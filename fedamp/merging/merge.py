@@ -10,6 +10,7 @@ from typing import Any
 
 from fedamp import rng
 from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.verify import FROM_SYSTEM
 from fedamp.base.files import write_secret
 from fedamp.base.version import version
 from fedamp.errors import MergeError
@@ -18,7 +19,7 @@ from fedamp.merging.merged import Certificate, Draw, MergedInput, MergedSummary,
 from fedamp.merging.weights import RANDOM_SELECTION, Decision, MergeRequest, combine, select
 from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
-from fedamp.runs.records import EVALUATED, FROM_SYSTEM, NOT_EVALUATED, Bracket, Quality, measured
+from fedamp.runs.records import EVALUATED, NOT_EVALUATED, Bracket, Quality, measured
 
 GIVEN_SEED = "given, so known: it may have been chosen for its draw"
 ASSUMPTIONS = (

@@ -4,6 +4,7 @@ The run folder holds ``population.json``, the claim of the run on its use. A cla
 run changes the token in the file, so of two copies of a run folder only one goes on.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from fedamp import rng
 from fedamp.accounting import Mechanism
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.search import Budget
-from fedamp.accounting.verify import Check, chained
+from fedamp.accounting.verify import TOLERANCE, Check, chained
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.numbers import at_least, at_most
 from fedamp.base.record import Record
@@ -328,16 +329,33 @@ def standing(contents: Contents) -> dict[str, Any]:
     }
 
 
-def known_to(contents: Contents, run: Path, told: Mapping[str, Any] | None) -> Check:
-    """Whether a population knows a run, by what the run's ledger says of it."""
+def known_to(population: Population, run: Path, told: Mapping[str, Any] | None) -> Check:
+    """Whether a population knows a run, and computes again what the run's ledger says of it."""
     if told is None:
         return Check("population", "caution", f"{run}: charged to no population")
-    wrong = None
+    try:
+        told = PopulationRecord.from_json(json.dumps(told)).content()
+    except ValueError as error:
+        return Check("population", "fail", f"{run}: population: {error}")
+    contents, wrong = population.read(), None
     if told["id"] != contents.id:
         wrong = "charged to another population"
     elif told["head"] not in contents.links:
         wrong = f"the file does not hold the state of the run's ledger, {told['head']}: it was put back, or changed"
     elif told["use"] not in contents.uses or not contents.uses[told["use"]].is_charged:
         wrong = f"use {told['use']} is not charged"
+    elif told["use"] not in (then := population.at(told["head"])).uses:
+        wrong = f"use {told['use']} came after the state of the run's ledger, {told['head']}"
+    else:
+        wrong = next(_understated(told, _recorded(then, told["use"]).content()), None)
     state = "" if wrong else contents.uses[told["use"]].state
     return Check.of("population", f"{run}: use {told['use']}, {state}", fail=wrong and f"{run}: {wrong}")
+
+
+def _understated(told: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
+    """What a ledger says otherwise than its population; a cost may be more (of a looser bound), never less."""
+    for key, value in again.items():
+        is_cost = key in ("share", "adaptive_epsilon", "fixed_epsilon") and value is not None
+        enough = is_cost and (told[key] is None or told[key] >= value * (1 - TOLERANCE))
+        if told[key] != value and not enough:
+            yield f"{key} is {told[key]}; computed again it is {value}"

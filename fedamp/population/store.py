@@ -204,6 +204,11 @@ class Population:
         with self._open(write=False) as (_, contents):
             return contents
 
+    def at(self, head: str) -> Contents:
+        """What the file said when this was its head, one of its links."""
+        with self._open(write=False) as (database, contents):
+            return _read(self.file, database, contents.links.index(head) + 1)
+
     def owners(self, units: Sequence[str]) -> NDArray[np.int64]:
         """The number of each unit's person, shape [units]; PopulationError: a unit is on no list."""
         with self._open(write=False) as (database, contents):
@@ -447,15 +452,16 @@ def counted(owners: NDArray[np.int64]) -> Counts:
     return counts.astype(np.uint16)
 
 
-def _read(file: Path, database: sqlite3.Connection) -> Contents:
-    """Replay the events; PopulationError: one is not as it was written."""
+def _read(file: Path, database: sqlite3.Connection, first: int | None = None) -> Contents:
+    """Replay the events, or the ``first`` ones; PopulationError: one is not as it was written."""
 
     def damaged(what: str) -> PopulationError:
         return PopulationError(f"{file}: damaged population: {what}; expected: as fedamp left it")
 
     contents: Contents | None = None
     links, numbers, last = list[str](), list[int](), ""
-    for number, text, link in database.execute("SELECT number, content, link FROM events ORDER BY number"):
+    query = "SELECT number, content, link FROM events ORDER BY number LIMIT ?"
+    for number, text, link in database.execute(query, (-1 if first is None else first,)):
         try:
             event = json.loads(text)
             if number != len(links) + 1 or link != chained(last, event):
@@ -470,6 +476,8 @@ def _read(file: Path, database: sqlite3.Connection) -> Contents:
     if contents is None:
         raise damaged("it has no events")
     contents.links = links
+    if first is not None:  # the list of people is that of all events
+        return contents
     for number, told in zip(numbers, contents.rows, strict=True):
         if _digest_of_rows(database, number) != told:
             raise damaged(f"the people of event {number} are not as they were written")

@@ -27,7 +27,7 @@ from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import WRITTEN_BY
 from fedamp.runs.records import LedgerRecord
 from fedamp.runs.run import read_run
-from fedamp.runs.verification import complaint, model_check, scenario_check
+from fedamp.runs.verification import complaint, evaluation_check, model_check, scenario_check
 
 MODEL, LEDGER, SCENARIO, PAGE = FILES
 
@@ -157,4 +157,5 @@ def verify_release(path: Path, public_key: str | None = None, head: str | None =
         if head not in (None, ledger.head):
             checks.append(Check("head", "fail", f"{ledger.head}, but {head} was written down"))
         scenario = scenario_check(ledger, Path(folder) / SCENARIO, is_public=True)
-        return [*checks, scenario, model_check(ledger, files)]
+        evaluated = [] if ledger.evaluation is None else [evaluation_check(ledger)]
+        return [*checks, *evaluated, scenario, model_check(ledger, files)]

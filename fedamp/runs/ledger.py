@@ -31,7 +31,6 @@ from fedamp.population.account import PopulationRecord
 from fedamp.runs import chain
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import (
-    FROM_SYSTEM,
     KNOWN_SEED,
     NOT_EVALUATED,
     ON_CLIENTS,
@@ -82,8 +81,6 @@ class Ledger:
         self.file, self.folder, self.plan, charge = file, RunFolder(file.parent), plan, plan.charge
         self.releases: list[LedgerEntry] = []
         self._lines: list[str] = []
-        step = plan.scenario.data.statistics
-        before = [BEFORE.format(step.noise_multiplier)] if step else []
         planned = LedgerRecord(
             format="fedamp ledger 4",
             written_by=WRITTEN_BY,
@@ -94,13 +91,7 @@ class Ledger:
             guaranteed_epsilon=charge.guaranteed_epsilon.upper if plan.is_private else None,
             epsilon_server=charge.server_epsilon and Bracket.of(charge.server_epsilon),
             epsilon_nodes=charge.nodes_epsilon and Bracket.of(charge.nodes_epsilon),
-            assumptions=(
-                SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED,
-                *ASSUMPTIONS,
-                *([evaluation] if plan.scenario.evaluation is None or evaluation != NOT_EVALUATED else []),
-                *([] if plan.scenario.evaluation is None else [ON_CLIENTS]),
-                *before,
-            ),
+            assumptions=assumptions(plan, evaluation),
             population=population,
             statistics=statistics,
             run=plan.run,
@@ -315,7 +306,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "mechanism": plan.charge.mechanism,
         "server_mechanism": plan.charge.server_mechanism,
         "nodes_mechanism": plan.charge.nodes_mechanism,
-        "noise_seed": KNOWN_SEED if plan.known_seed else FROM_SYSTEM,
+        "noise_seed": KNOWN_SEED if plan.known_seed else verify.FROM_SYSTEM,
         "rehearsal": plan.rehearsal,
         "evaluation": _with_noise(plan.scenario.evaluation, plan.evaluation_noise),
     }
@@ -323,6 +314,18 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
 
 def _with_noise(asked: ClientEvaluation | None, noise: float) -> ClientEvaluation | None:
     return asked and asked.model_copy(update={"noise_multiplier": noise, "epsilon": None})
+
+
+def assumptions(plan: Plan, evaluation: str) -> tuple[str, ...]:
+    """On what the guarantee of a plan rests; ``evaluation`` says what models are evaluated on."""
+    step, on_clients = plan.scenario.data.statistics, plan.scenario.evaluation is not None
+    return (
+        SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED,
+        *ASSUMPTIONS,
+        *([] if on_clients and evaluation == NOT_EVALUATED else [evaluation]),
+        *([ON_CLIENTS] if on_clients else []),
+        *([BEFORE.format(step.noise_multiplier)] if step else []),
+    )
 
 
 def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:

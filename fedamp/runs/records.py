@@ -15,12 +15,13 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     PositiveInt,
+    ValidationInfo,
 )
 
 from fedamp.accounting import Bounds, Mechanism, from_json
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.sampling import PRECISION
-from fedamp.accounting.verify import ahead_of_rounds, before_rounds, has_left
+from fedamp.accounting.verify import FROM_SYSTEM, ahead_of_rounds, before_rounds, has_left
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
 from fedamp.data.transforms import Standardise
@@ -29,9 +30,9 @@ from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.federation.submodels import Part
 from fedamp.population.account import PopulationRecord
 
-FROM_SYSTEM = "from the operating system"
 KNOWN_SEED = "known: the scenario's, so everybody who knows it can subtract the noise"
 EVALUATED = "Accuracy and loss are computed on a test set that is declared public."
+EVALUATED_BY_APP = "What the app evaluates itself, it evaluates on public records."
 NOT_EVALUATED = "No evaluation: no model was tested on anybody's records."
 ON_CLIENTS = (
     "Models are evaluated on held-out records of the clients themselves. A client contributes a vector of norm at most "
@@ -46,13 +47,21 @@ def _mechanism(value: Any) -> Mechanism:
     return mechanism
 
 
+def _finite(value: float | None, asked: ValidationInfo) -> float | None:
+    if value is None or math.isfinite(value):
+        return value
+    if asked.mode == "json":  # no file holds one
+        raise ValueError("not finite")
+    return None
+
+
 Epsilon = Annotated[
     float,
     Field(ge=0, allow_inf_nan=True),
     BeforeValidator(lambda value: math.inf if value is None else value),
     PlainSerializer(lambda value: value if math.isfinite(value) else None),
 ]
-Finite = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
+Finite = Annotated[float | None, AfterValidator(_finite)]
 Expression = Annotated[Mechanism, PlainValidator(_mechanism), PlainSerializer(lambda mechanism: mechanism.to_json())]
 """An accounting expression; in a file it is what ``fedamp.accounting.from_json`` reads."""
 
@@ -127,6 +136,12 @@ class RoundRecord(Quality):
     unprotected: dict[str, int | float]
 
 
+def last_quality(rounds: Iterable[RoundRecord]) -> Quality:
+    """The quality of the last evaluated model."""
+    each = [record.model_dump(include=set(Quality.model_fields)) for record in rounds if record.score is not None]
+    return Quality(**each[-1]) if each else Quality(accuracy=None, loss=None)
+
+
 def reports(rounds: Iterable[RoundRecord]) -> tuple[int, int, int]:
     """Scheduled units, units that reported, and units that failed (bad update or records), summed over rounds."""
     each = [(record.scheduled, record.reported, int(record.unprotected.get("failed", 0))) for record in rounds]
@@ -196,7 +211,7 @@ class Charged(FileRecord):
     """The common keys of a ledger and of a merged model's certificate: protection and cost."""
 
     format: str
-    written_by: str
+    written_by: Annotated[str, Field(pattern=r"^fedamp \S{1,40}$")]
     unit: Literal["client", "sample"]
     units: PositiveInt
     group_size: PositiveInt
@@ -265,7 +280,7 @@ class LedgerRecord(Charged):
     noise_seed: str
     run: str | None = Field(None, exclude_if=lambda digest: digest is None)
     rehearsal: str = Field("", exclude_if=lambda said: not said)
-    guarantees_explained_in: str = "docs/threat-model.md"
+    guarantees_explained_in: Literal["docs/threat-model.md"] = "docs/threat-model.md"
     stopped_because: Ending | None
     files: dict[str, str] | None
     final_evaluation: Evaluated | None = Field(None, exclude_if=lambda found: found is None)

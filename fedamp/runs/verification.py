@@ -5,23 +5,27 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from fedamp.accounting import Bounds
+from fedamp.accounting.bounds import Method
 from fedamp.accounting.verify import (
     ENDED,
     TOLERANCE,
     UNCHECKED,
     Check,
     Verdict,
+    bracket,
     ledger_checks,
     mechanism_check,
+    population_check,
     rounds_check,
     worst,
 )
@@ -29,19 +33,33 @@ from fedamp.base.numbers import power
 from fedamp.base.reading import regular
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.federation import reader
-from fedamp.federation.plan import weakness
+from fedamp.federation.plan import Plan, weakness
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.submodels import Part
+from fedamp.models.custom import is_import_path
 from fedamp.population.account import known_to
 from fedamp.population.store import Population
 from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder
-from fedamp.runs.ledger import WRITTEN_BY, differences, digest, of_auto, plan_of
-from fedamp.runs.records import Bracket, LedgerRecord, RoundRecord, Summary, reports
+from fedamp.runs.ledger import WRITTEN_BY, assumptions, differences, digest, of_auto, plan_of
+from fedamp.runs.records import (
+    EVALUATED,
+    EVALUATED_BY_APP,
+    NOT_EVALUATED,
+    Bracket,
+    LedgerRecord,
+    RoundRecord,
+    Summary,
+    last_quality,
+    reports,
+)
 
 ENDS = ("value", "lower", "upper", "people_lower", "people_upper")  # of an estimate
 SHOWN = 5  # of the complaints of a check
-CLAIMED = ("epsilon", "released_rounds_epsilon", "delta", "noise_multiplier", "has_known_seed", "stopped_because")
+CLAIMED = (
+    *("epsilon", "released_rounds_epsilon", "epsilon_server", "epsilon_nodes", "delta", "noise_multiplier"),
+    *("has_known_seed", "rehearsal", "stopped_because", "evaluated"),
+)
 
 
 def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
@@ -81,25 +99,33 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
     yield Check.of("chain", f"head {ledger.head}", fail=_listed(complaints))
     yield _mechanism(ledger)
     yield rounds_check(ledger.content())
+    plan = None
+    if files.scenario.is_file():
+        with suppress(ScenarioError, ValueError):  # which the check of the scenario tells
+            scenario = reader.load(files.scenario)
+            if ledger.units == (_counted(scenario) or ledger.units):
+                plan = plan_of(ledger, scenario)
     try:
-        yield from ledger_checks(ledger.content(), _by_round(ledger, files))
+        by_round = plan.charge.epsilon_by_round if plan and not ledger.epsilon_follows else None
+        yield from ledger_checks(ledger.content(), by_round)
     except ScenarioError as error:
         yield Check("releases", "fail", str(error))
     weak = weakness(ledger.delta, ledger.units)
     yield Check.of("delta", f"{power(ledger.delta)} for {ledger.units} units", caution=weak)
     if ledger.evaluation is not None:
-        yield evaluation_check(ledger)
+        yield evaluation_check(ledger, plan)
     if (told := ledger.population) is not None:
-        file = reader.load(files.scenario).privacy.population if files.scenario.is_file() else None
-        if file is None or not Path(file).is_file():
-            yield Check("population", "caution", f"use {told.use} of population {told.id}, whose file is not here")
-        else:
-            yield known_to(Population(Path(file)).read(), files.path, told.content())
+        file = Path((plan and plan.scenario.privacy.population) or "")
+        is_here = file.is_file()
+        yield known_to(Population(file), files.path, told.content()) if is_here else population_check(told.content())
     yield Check("noise", "caution" if ledger.has_known_seed else "pass", ledger.rehearsal or ledger.noise_seed)
     if files.rounds.is_file() or files.summary.is_file():
         summary = Summary.read(files.summary) if files.summary.is_file() else None
         complaints = list(contradictions(ledger, summary, files.read_rounds()))
-        yield Check.of("claim", "the files beside the ledger say the same", fail=_listed(complaints))
+        further = list(_further(ledger, summary, files, plan)) if summary else []
+        complaints += [check.found for check in further if check.verdict == "fail"]
+        caution = complaint(further, "caution")
+        yield Check.of("claim", "the files beside the ledger say the same", caution, _listed(complaints))
     if files.rounds.is_file():
         # Units that did not report cost accuracy, not privacy: the noise is the same.
         scheduled, reported, failed = reports(files.read_rounds())
@@ -116,7 +142,7 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         yield Check("model", "caution", f"{files.model.name} is not here, and was not compared with the last release")
 
 
-def evaluation_check(ledger: LedgerRecord) -> Check:
+def evaluation_check(ledger: LedgerRecord, plan: Plan | None = None) -> Check:
     """Whether the estimates of an evaluation follow from its noisy sums, and these have the noise that is charged."""
     asked, wrong, missing = ledger.evaluation, None, None
     assert asked is not None, "the ledger has an evaluation"
@@ -125,13 +151,14 @@ def evaluation_check(ledger: LedgerRecord) -> Check:
         each = [(len(ledger.releases), ledger.final_evaluation)]
     for round_, found in each:
         again = asked.evaluated(round_, np.array(found.sums), found.deviation, found.units)
-        numbers = (
-            [[getattr(one, key) for key in ENDS] for one in found.estimates],
-            [[getattr(one, key) for key in ENDS] for one in again.estimates],
-        )
-        if found.round != round_ or found.deviation < (asked.noise_multiplier or 0) or len(found.sums) != asked.cells:
-            wrong = f"of the model of round {found.round}: another round, or less noise, than is charged"
-        elif len(numbers[0]) != len(numbers[1]) or not np.allclose(*numbers, rtol=TOLERANCE, atol=TOLERANCE):
+        numbers, others = ([[getattr(one, key) for key in ENDS] for one in its.estimates] for its in (found, again))
+        same = [(one.name, one.group) for one in found.estimates] == [(one.name, one.group) for one in again.estimates]
+        least, units = asked.noise_multiplier or 0.0, ledger.units if asked.at_end else plan and plan.expected_cohort
+        exact = ledger.server_mechanism is not None or found.deviation == least  # the server adds exactly that
+        asked_for = (found.round, found.units, len(found.sums)) == (round_, units or found.units, asked.cells)
+        if not (asked_for and exact) or found.deviation < least:
+            wrong = f"of the model of round {found.round}: another round, other units, or less noise, than is charged"
+        elif not same or not np.allclose(numbers, others, rtol=TOLERANCE, atol=TOLERANCE):
             wrong = f"of the model of round {found.round}: its numbers do not follow from its noisy sums"
     ended, released = ledger.stopped_because in ENDED, len(ledger.releases)
     if len(each) < (int(ended) if asked.every == "end" else released // asked.every):
@@ -141,17 +168,41 @@ def evaluation_check(ledger: LedgerRecord) -> Check:
 
 
 def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequence[RoundRecord]) -> Iterator[str]:
-    """Where summary.json or rounds.jsonl contradicts the ledger's guarantee and cost: file, key, both values."""
-    for key in CLAIMED if summary else ():
-        value, found = getattr(summary, key), getattr(ledger, key)
-        said = value.upper if isinstance(value, Bracket) else value
+    """Where summary.json or rounds.jsonl contradicts the ledger, or one the other: file, key, both values."""
+    wanted: dict[str, tuple[str, Any]] = {key: ("ledger.json", getattr(ledger, key)) for key in CLAIMED}
+    of_rounds: dict[str, Any] = {"rounds_completed": len(rounds), "final": last_quality(rounds)}
+    of_rounds["wall_seconds"] = sum(record.seconds for record in rounds)
+    counts = ("clients_scheduled", "clients_trained", "clients_failed")
+    of_rounds |= dict(zip(counts, reports(rounds), strict=True))
+    wanted |= {"name": ("ledger.json", ledger.scenario)} | {key: ("rounds.jsonl", it) for key, it in of_rounds.items()}
+    for key, (file, found) in wanted.items() if summary else ():
+        value = getattr(summary, key)
+        said = value.upper if isinstance(value, Bracket) and not isinstance(found, Bracket) else value
         if said != found:
-            yield f"summary.json: {key}: {said}, but ledger.json says {found}"
+            yield f"summary.json: {key}: {said}, but {file} says {found}"
     for record, entry in zip(rounds, ledger.releases, strict=False):
-        # Another version, or machine, that resumed a run may have charged a little more.
-        if record.epsilon_upper < entry.epsilon_upper * (1 - TOLERANCE):
-            said = f"epsilon_upper: {record.epsilon_upper}, but ledger.json says {entry.epsilon_upper}"
-            yield f"rounds.jsonl: round {record.round}: {said}"
+        for key in ("round", "epsilon_upper", "evaluated"):
+            said, found = getattr(record, key), getattr(entry, key)
+            # Another version, or machine, that resumed a run may have charged a little more.
+            if said != found and not (key == "epsilon_upper" and math.isclose(said, found, rel_tol=TOLERANCE)):
+                yield f"rounds.jsonl: round {entry.round}: {key}: {said}, but ledger.json says {found}"
+    measured = [record.loss is not None for record in rounds]
+    if any(measured) > ledger.is_evaluated or (ledger.stopped_because in ENDED and any(measured) < ledger.is_evaluated):
+        yield f"rounds.jsonl: {sum(measured)} models are evaluated, but ledger.json says: {ledger.assumptions}"
+
+
+def _further(ledger: LedgerRecord, summary: Summary, files: RunFolder, plan: Plan | None) -> Iterator[Check]:
+    """What the summary says that no other file has, and the accountant tells."""
+    if any(not 0 <= record.accuracy <= 1 for record in files.read_rounds() if record.accuracy is not None):
+        yield Check("claim", "caution", f"{files.rounds.name}: accuracy: not a share of the records")
+    costs: dict[str, Bounds] = {}
+    if plan is not None:
+        costs["unamplified_epsilon"] = plan.charge.unamplified_epsilon
+        rounds, nothing = min(len(ledger.releases), plan.last_round), Bounds(0.0, 0.0, Method.NOTHING.of())
+        costs["epsilon"] = plan.charge.guaranteed_epsilon if ledger.has_left else nothing
+        costs["released_rounds_epsilon"] = plan.charge.spent(rounds) if ledger.has_left else nothing
+    for key, cost in costs.items():
+        yield bracket("claim", f"summary.json: {key}", getattr(summary, key).content(), cost)
 
 
 def _listed(complaints: list[str]) -> str:
@@ -160,18 +211,12 @@ def _listed(complaints: list[str]) -> str:
 
 
 def _mechanism(ledger: LedgerRecord) -> Check:
-    found = mechanism_check(ledger.content())
-    # Another version may describe the same mechanism in other words.
-    if ledger.written_by == WRITTEN_BY and ledger.mechanism_in_words != found.found and found.passed:
+    found, told = mechanism_check(ledger.content()), ledger.mechanism_in_words
+    if told == found.found or not found.passed:
+        return found
+    if ledger.written_by == WRITTEN_BY:
         return Check("mechanism", "fail", f"mechanism_in_words says another one than: {found.found}")
-    return found
-
-
-def _by_round(ledger: LedgerRecord, files: RunFolder) -> NDArray[np.float64] | None:
-    """The cost after each round by the scenario's plan, where the mechanism alone does not say it."""
-    if ledger.epsilon_follows or not files.scenario.is_file():
-        return None
-    return plan_of(ledger, reader.load(files.scenario)).charge.epsilon_by_round
+    return Check("mechanism", "caution", f"{found.found}; {ledger.written_by} says: {told}")
 
 
 def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) -> Check:
@@ -181,6 +226,8 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
     """
     try:
         scenario = reader.load(file)
+        if ledger.units != (_counted(scenario) or ledger.units):  # no plan is made for that many
+            return Check("scenario", "fail", f"{file.name} gives another units")
         plan = plan_of(ledger, scenario)
         different = differences(ledger, plan, scenario, ledger.frozen_sha256)
         caution, wrong = of_auto(ledger, plan, scenario)
@@ -191,11 +238,21 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
     except (ScenarioError, ValueError) as error:
         missing = f"cannot be planned{' here' * is_public} ({error})"
         return Check("scenario", "caution" if is_public else "fail", f"{file.name} {missing}")
+    said = next((each for each in (EVALUATED, EVALUATED_BY_APP) if each in ledger.assumptions), NOT_EVALUATED)
+    if ledger.assumptions != assumptions(plan, said) or (said == EVALUATED_BY_APP) != (
+        scenario.data.name == "external"
+    ):
+        different += ["assumptions"] * (ledger.written_by == WRITTEN_BY)
+        caution = caution or f"assumptions of {ledger.written_by}: {' '.join(ledger.assumptions)}"
+    if not is_public and (scenario.privacy.population is None) != (ledger.population is None):
+        different.append("population")
+    if ledger.has_known_seed and ledger.run not in (None, plan.run):  # a secret seed is not here
+        different.append("run")
+    if (ledger.frozen_sha256 is None) == is_import_path(scenario.model.name):
+        different.append("frozen_sha256")
     passed = f"{file.name} is the one that was charged"
     if _counted(scenario) is None:
         passed += f", for {ledger.units} units as the ledger says: they are counted in the data"
-    elif ledger.units != _counted(scenario):
-        different.append("units")
     if is_public and "scenario_sha256" in different:
         different.remove("scenario_sha256")
         caution = caution or "its paths were left out, so its digest cannot be compared; what it charges is the same"
@@ -222,9 +279,12 @@ def model_check(ledger: LedgerRecord, files: RunFolder) -> Check:
     """Whether ``model.safetensors`` is the model of the last release."""
     name, releases = files.model.name, ledger.releases
     try:
-        found = digest(load_file(regular(files.model)))
+        model = load_file(regular(files.model))
+        found, size = digest(model), sum(array.size for array in model.values())
     except (OSError, SafetensorError) as error:
         return Check("model", "fail", f"{name} cannot be read ({' '.join(str(error).split())})")
+    if files.summary.is_file() and (told := Summary.read(files.summary).parameters) != size:
+        return Check("model", "fail", f"summary.json: parameters: {told}, but {name} has {size}")
     rounds = [entry.round for entry in releases if entry.digest == found]
     if releases and releases[-1].digest == found:
         return Check("model", "pass", f"{name} is the one of round {len(releases)}")

@@ -27,13 +27,13 @@ from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import new_folder
 from fedamp.runs.ledger import Ledger
+from fedamp.runs.records import EVALUATED_BY_APP
 from fedamp.server.app import reasons_kept_in, wait_for_nodes
 from fedamp.strategies.aggregation import Aggregate, ModelParts
 from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState, undivided
 from fedamp.strategies.private import PrivateStrategy
 
 LOG = "server.log"
-EVALUATED_BY_APP = "What the app evaluates itself, it evaluates on public records."
 
 
 class AppStrategy(PrivateStrategy):

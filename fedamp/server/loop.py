@@ -49,9 +49,9 @@ from fedamp.runs.records import (
     Bracket,
     Ending,
     LedgerRecord,
-    Quality,
     RoundRecord,
     Summary,
+    last_quality,
     measured,
     reports,
 )
@@ -273,7 +273,6 @@ class _Run:
     def summary(self, stopped_because: Ending, error: str | None = None) -> Summary:
         """The summary of the releases; observers get it before it is written, in case the disk is full."""
         plan, charge, done = self.plan, self.plan.charge, self.finished
-        quality = [record.model_dump(include=set(Quality.model_fields)) for record in done if record.score is not None]
         released, has_left = self.ledger.releases, self.ledger.has_left(stopped_because)
         spent = Bracket.of(charge.spent(len(released))) if has_left else Bracket(lower=0, upper=0)
         if released:  # perhaps by a looser bound of another version
@@ -281,7 +280,7 @@ class _Run:
         scheduled, reported, failed = reports(done)
         summary = Summary(
             name=plan.scenario.name,
-            final=Quality(**quality[-1]) if quality else Quality(accuracy=None, loss=None),
+            final=last_quality(done),
             # Before anything has left the server, nothing that was seen can decide the stop.
             epsilon=Bracket.of(charge.guaranteed_epsilon) if has_left else spent,
             released_rounds_epsilon=spent,

@@ -21,6 +21,7 @@ from fedamp.population.store import Population, PopulationError
 from fedamp.population.total import total
 from fedamp.runs.verification import verify_ledger
 from fedamp.server.setup import prepare
+from tests.chains import change_ledger
 from tests.federations import small
 
 SCENARIO = {
@@ -69,6 +70,15 @@ class Opened:
                 account.asks()
             account.ended = until == "end"
         return account
+
+
+QUIET = ALL | {"privacy.noise_multiplier": 12.0}
+
+
+def play_run(file, folder):
+    fedamp.run(scenario(file, **QUIET), folder)
+    for name in ("summary.json", "rounds.jsonl", "salt.secret"):  # a ledger that was handed out
+        (folder / name).unlink()
 
 
 # The steps of a run.
@@ -309,8 +319,51 @@ def test_a_ledger_that_the_file_does_not_know_is_named(file, tmp_path, told):
     account = Opened(file, tmp_path / "run").play(until="reserved" if told == "a use that was given back" else "end")
     record = account.record.content()
     record |= {"another population": {"id": "0" * 32}, "a head of no state": {"head": "0" * 64}}.get(told, {})
-    check = known_to(Population(file).read(), tmp_path, None if told == "none" else record)
+    check = known_to(Population(file), tmp_path, None if told == "none" else record)
     assert check.verdict == ("caution" if told == "none" else "fail")
+
+
+FORGED = {
+    "share": lambda told: told["share"] * 0.9,
+    "adaptive_epsilon": lambda told: told["adaptive_epsilon"] * 0.9,
+    "fixed_epsilon": lambda told: told["fixed_epsilon"] * 0.9,
+    "budget_epsilon": lambda told: 0.1,
+    "delta": lambda told: told["delta"] / 2,
+    "uses": lambda told: 1,
+}
+
+
+def test_what_a_ledger_says_of_its_population_is_computed_again(file, tmp_path, fedamp):
+    """By ``verify`` of the run, and by ``population verify`` of a foreign ledger; also after further uses."""
+    Opened(file, tmp_path / "before", digest="another", **QUIET).play()
+    run = tmp_path / "run"
+    play_run(file, run)
+    Opened(file, tmp_path / "after", digest="a third", **QUIET).play()
+    assert not [check for check in verify_ledger(run) if check.verdict == "fail"]
+    told = json.loads((run / "ledger.json").read_text())["population"]
+    assert told["uses"] == 2
+    changes = [*({key: of(told)} for key, of in FORGED.items()), {"uses": "many"}, {"head": 3}]
+    for change in changes:
+        change_ledger(run, lambda ledger, change=change: ledger.update(population=told | change))
+        answer = fedamp("population", "verify", file, run)
+        assert answer.status == 1, change
+        assert next(iter(change)) in answer.err
+        assert answer.err.count("\n") == 1
+        if not isinstance(change.get("uses"), str) and "head" not in change:
+            assert [check.name for check in verify_ledger(run) if check.verdict == "fail"] == ["population"]
+    change_ledger(run, lambda ledger: ledger.pop("population"))
+    assert "population" in next(check for check in verify_ledger(run) if check.name == "scenario").found
+
+
+def test_without_the_file_what_a_ledger_says_of_its_population_must_go_together(file, tmp_path):
+    run = tmp_path / "run"
+    play_run(file, run)
+    file.rename(tmp_path / "elsewhere.db")
+    [check] = [check for check in verify_ledger(run) if check.name == "population"]
+    assert (check.verdict, "whose file is not here" in check.found) == ("caution", True)
+    change_ledger(run, lambda ledger: ledger["population"].update(adaptive_epsilon=0.1))
+    [check] = [check for check in verify_ledger(run) if check.name == "population"]
+    assert check.verdict == "fail"
 
 
 def test_a_private_data_set_names_its_clients_by_its_column(tmp_path):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from warnings import catch_warnings
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from fedamp.accounting.verify import FILES, MANIFEST, text_of, verify_bundle, worst
 from fedamp.report.release import release, verify_release
 from fedamp.server.launch import launch
+from tests.chains import relinked
 from tests.federations import Silent, small
 from tests.server.plays import Killed, killed_at
 
@@ -170,23 +172,49 @@ def test_no_other_text_of_the_signature_is_taken_for_it(released, copied):
 
 
 def test_a_ledger_that_claims_less_is_found_though_it_is_signed(released, copied, home):
+    ledger = json.loads((copied / "ledger.json").read_text())
+    ledger["whole_run_epsilon"]["upper"] /= 2
+    ledger["guaranteed_epsilon"] /= 2
+    sign_again(copied, relinked(ledger), home)
+    assert set(failures(copied, released.public_key)) == {"whole run", "guarantee"}
+
+
+def sign_again(bundle, ledger, home) -> None:
     """By somebody who has the key, and makes digests, chain and signature anew."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     from fedamp.accounting.verify import Bundle, signed
-    from tests.chains import relinked
 
-    ledger = json.loads((copied / "ledger.json").read_text())
-    ledger["whole_run_epsilon"]["upper"] /= 2
-    ledger["guaranteed_epsilon"] /= 2
-    (copied / "ledger.json").write_text(json.dumps(relinked(ledger)))
-    manifest = json.loads((copied / MANIFEST).read_text())
-    with Bundle(copied) as bundle:
-        manifest["files"]["ledger.json"] = bundle.sha256("ledger.json")
-    manifest["head"] = json.loads((copied / "ledger.json").read_text())["head"]
+    (bundle / "ledger.json").write_text(json.dumps(ledger))
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    with Bundle(bundle) as opened:
+        manifest["files"]["ledger.json"] = opened.sha256("ledger.json")
+    manifest["head"] = ledger.get("head", "")
     key = load_pem_private_key((home / "release.key").read_bytes(), None)
-    (copied / MANIFEST).write_text(text_of(manifest | {"signature": key.sign(signed(manifest)).hex()}))
-    assert set(failures(copied, released.public_key)) == {"whole run", "guarantee"}
+    (bundle / MANIFEST).write_text(text_of(manifest | {"signature": key.sign(signed(manifest)).hex()}))
+
+
+@pytest.mark.parametrize("value", ["(gone)", None, 3, "text", [1], {"a": 1}])
+def test_a_key_that_is_missing_or_of_another_type_is_one_line(released, copied, home, value):
+    """``fedamp-accounting`` reads it without types."""
+    whole = json.loads((copied / "ledger.json").read_text())
+    for key in whole:
+        ledger = {other: it for other, it in whole.items() if other != key or value != "(gone)"}
+        if value != "(gone)":
+            ledger[key] = value
+        with suppress(LookupError, TypeError, AttributeError):
+            ledger = relinked(ledger)
+        sign_again(copied, ledger, home)
+        for check in verify_bundle(copied, released.public_key):
+            assert "\n" not in check.found
+        if value == "(gone)" and key in ("mechanism", "releases", "epsilon_server", "delta", "adjacency"):
+            assert failures(copied, released.public_key), key
+
+
+def test_a_key_that_nothing_computes_again_is_refused(released, copied, home):
+    ledger = json.loads((copied / "ledger.json").read_text())
+    sign_again(copied, relinked(ledger | {"audited_by": "everybody"}), home)
+    assert "nothing computes audited_by again" in failures(copied, released.public_key)["keys"]
 
 
 def test_an_archive_cannot_write_elsewhere_or_hold_a_name_twice(released, tmp_path):

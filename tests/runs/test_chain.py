@@ -214,8 +214,8 @@ def test_a_file_and_the_chain_made_anew_are_found_by_the_head_alone(fedamp, play
     answer = fedamp("verify", run, "--head", head)
     assert answer.status == 0
     assert head in re.sub(r"[^0-9a-f]", "", answer.out)  # all of it, over two lines of a table
-    lines = (run / "rounds.jsonl").read_text()
-    (run / "rounds.jsonl").write_text(re.sub(r'"accuracy": 0\.\d+', '"accuracy": 0.99', lines))
+    for name in ("rounds.jsonl", "summary.json"):
+        (run / name).write_text(re.sub(r'"accuracy": 0\.\d+', '"accuracy": 0.99', (run / name).read_text()))
     forge(run)
     assert fedamp("verify", run).status == 0
     answer = fedamp("verify", run, "--head", head)
@@ -237,6 +237,9 @@ def test_a_forged_chain_cannot_lower_an_epsilon(run, tmp_path):
             release["epsilon_upper"] /= 2
 
     change_ledger(run, halved)
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    halves = [json.dumps(line | {"epsilon_upper": line["epsilon_upper"] / 2}) + "\n" for line in lines]
+    (run / "rounds.jsonl").write_text("".join(halves))
     forge(run)
     assert "computed again it is" in wrong(run)
     with pytest.raises(RunFolderError, match="computed again it is"):

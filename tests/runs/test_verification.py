@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from fedamp.accounting.sampling import PRECISION
+from fedamp.accounting.verify import FROM_SYSTEM
 from fedamp.errors import RunFolderError
 from fedamp.runs.ledger import WRITTEN_BY
-from fedamp.runs.records import FROM_SYSTEM, KNOWN_SEED
+from fedamp.runs.records import KNOWN_SEED
+from fedamp.runs.run import read_run
 from fedamp.runs.verification import verify_ledger
 from fedamp.server.launch import launch
-from tests.chains import change_ledger
+from tests.chains import change_ledger, forge
 from tests.federations import Silent, small
 from tests.server.plays import play_in
 
@@ -114,7 +116,10 @@ TAMPERED = [
     ),
     (of("mechanism_in_words", to=lambda w: w + "!"), {"mechanism": "says another one than"}),
     (of("parts", 0, "noise_multiplier", to=lambda s: 2 * s), {"mechanism": "is not in it", "scenario": "parts"}),
-    (of("budget_epsilon", to=lambda e: 0.5), {"budget": "exceeds 0.5", "scenario": "budget_epsilon"}),
+    (
+        of("budget_epsilon", to=lambda e: 0.5),
+        {"budget": "exceeds 0.5", "scenario": "budget_epsilon", "guarantee": None},
+    ),
     (of("group_size", to=lambda k: 7), {"scenario": "another group_size"}),
     (of("scenario_sha256", to=lambda h: "0" * 64), {"scenario": "another scenario_sha256"}),
 ]
@@ -256,6 +261,33 @@ def test_bands_of_auto_that_cost_less_are_refused(tmp_path):
     for version in (WRITTEN_BY, "fedamp 0.0.1"):
         assert "what auto chooses costs" in with_ledger_of(run, other, written_by=version)
     assert wrong(run).keys() - {"claim", "chain"} == {"scenario"}  # summary.json and lines are the run's own
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9999, 1.0001])
+def test_epsilon_of_rounds_is_that_of_the_ledger(run, share):
+    """Otherwise a report draws another curve than the one that was charged."""
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    lines[2]["epsilon_upper"] *= share
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    forge(run)
+    assert wrong(run).keys() == {"claim"}
+    assert "rounds.jsonl: round 3: epsilon_upper: " in wrong(run)["claim"]
+    with pytest.raises(RunFolderError, match="round 3: epsilon_upper"):
+        read_run(run)
+
+
+def test_a_private_run_has_a_guarantee_and_another_has_none(tmp_path, run):
+    change_ledger(run, of("guaranteed_epsilon", to=lambda e: None))
+    assert "guaranteed_epsilon is None; computed again" in wrong(run)["guarantee"]
+    loud = play(tmp_path / "loud", *KINDS["no privacy"])
+    change_ledger(loud, of("guaranteed_epsilon", to=lambda e: 3.0))
+    assert "computed again it is infinite" in wrong(loud)["guarantee"]
+
+
+def test_an_evaluation_that_nobody_charged_is_found(run):
+    found = {"round": 5, "units": 60.0, "deviation": 1.0, "sums": [1.0, 2.0], "estimates": []}
+    change_ledger(run, lambda ledger: ledger.update(final_evaluation=found))
+    assert "an evaluation was released that is not in it" in wrong(run)["mechanism"]
 
 
 def test_units_that_the_scenario_says_are_compared(tmp_path, run):
