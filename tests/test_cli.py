@@ -80,9 +80,9 @@ def test_without_colour_there_are_no_italics_either():
 
 
 def test_a_model_that_is_larger_than_the_machine_is_refused_before_it_is_made(fedamp, tmp_path):
-    answer = fedamp("check", write_small(tmp_path), "--set", "model={name: mlp, hidden: [1000000000]}")
+    answer = fedamp("check", write_small(tmp_path), "--set", "model={name: mlp, hidden: [200000000]}")
     assert answer.status == 2
-    assert re.fullmatch(r"error: model mlp needs 1,200 GB, and this machine has .*; expected: .*", one_line(answer.err))
+    assert re.fullmatch(r"error: model mlp needs 240 GB, and this machine has .*; expected: .*", one_line(answer.err))
 
 
 def test_runs_never_overwrite_a_folder_and_are_numbered_without_out(fedamp, finished, tmp_path, monkeypatch):
