@@ -187,9 +187,9 @@ def _without_sampling(event: Mechanism, question: Question) -> Bounds:
     if question.points is None:
         with suppress(NotEvaluable):
             exact = question.ask(outcomes_of(event))
-            if exact.upper <= by_losses:
-                return exact
-            return Bounds(min(exact.lower, by_losses), by_losses, Method.LOSSES.of())
+            lower = _lower(event, question, exact) if event.contains(events.LinearCombination) else exact.lower
+            upper, origin = min((exact.upper, exact.origin), (by_losses, Method.LOSSES.of()), key=itemgetter(0))
+            return Bounds(min(lower, upper), upper, origin)
     reason = ""
     try:
         with in_floating_point():

@@ -59,8 +59,6 @@ def outcomes_of(event: events.Mechanism) -> Outcomes:
     """The outcomes of a mechanism in normal form; NotEvaluable: there are too many, or not finitely many."""
     if event.releases_nothing:
         return Outcomes(np.zeros(1), np.zeros(1), 0.0, 0.0)
-    if event.contains(events.LinearCombination):  # charged as more than is released
-        raise NotEvaluable("the outcomes of merged models are not known")
     match event:
         case events.RandomisedResponse(probability):
             true, false = math.log(probability), math.log1p(-probability)
@@ -90,6 +88,8 @@ def outcomes_of(event: events.Mechanism) -> Outcomes:
             return _product(event)
         case events.Submodels(inner, count):
             return _hidden(outcomes_of(inner), (0.0, 1.0), count, 0.0)
+        case events.LinearCombination():  # what is charged: the merged model may tell less
+            return outcomes_of(theorems.charged_as(event))
         case events.Allocation() | events.AllocationPrefix() | events.CappedPoisson():
             choice = theorems.participation(event)
             return _hidden(outcomes_of(choice.mechanism), choice.chances, choice.rounds, choice.rounding)
