@@ -309,7 +309,7 @@ class _Run:
     @property
     def evaluated(self) -> Evaluated | None:
         """The last evaluation on held-out records of the clients."""
-        each = [record.evaluated for record in self.finished if record.evaluated]
+        each = [entry.evaluated for entry in self.ledger.releases if entry.evaluated]
         return self.ledger.final_evaluation or (each[-1] if each else None)
 
     def _record(self, release: Release, collected: Aggregate) -> RoundRecord:
