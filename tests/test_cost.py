@@ -215,7 +215,7 @@ def test_a_budget_below_a_given_noise_names_the_other_key_too():
         make_plan(small(*asked, "privacy.epsilon=0.1"), 60).charge.check_budget()
 
 
-def test_the_curve_stands_still_only_where_a_round_is_charged_what_the_next_computed_one_costs():
+def test_the_curve_stands_still_where_a_round_is_charged_as_a_later_one():
     """As docs/operations.md says of ``fedamp_epsilon_spent``."""
     plan = make_plan(small("rounds=60", "check_in={scheme: poisson, rate: 0.1}", "privacy.noise_multiplier=1"), 60)
     curve = plan.charge.epsilon_by_round
