@@ -150,6 +150,8 @@ def ledger(rounds=3, noise=2.0, delta=1e-5):
     return {
         "delta": delta,
         "mechanism": Repeat(Gaussian(noise), rounds).to_json(),
+        "adjacency": "zero-out: the contribution of a person is replaced by zero",
+        "epsilon_bound": Repeat(Gaussian(noise), rounds).epsilon(delta).method,
         "rounds_planned": rounds,
         "whole_run_epsilon": {"lower": spent[-1] * (1 - 1e-3), "upper": spent[-1]},
         "budget_epsilon": None,

@@ -209,6 +209,7 @@ def test_each_round_of_a_run_is_certified_from_shared_draws():
         assert above - below <= 0.15 * above
 
 
+@pytest.mark.slow
 def test_the_curve_over_rounds_is_no_staircase():
     """Every round is within three per cent of its own answer: one of each, and one for the steps between them."""
     event = Spaced(Gaussian(1.6), 3, 24, 4, COEFFICIENTS)
