@@ -350,8 +350,8 @@ FAULTS = (
     Fault(
         "filter: rounds.jsonl may say half of the ledger's cost",
         "runs/verification.py",
-        "if record.epsilon_upper < entry.epsilon_upper * (1 - TOLERANCE):",
-        "if record.epsilon_upper < entry.epsilon_upper / 2:",
+        "math.isclose(said, found, rel_tol=TOLERANCE)):",
+        "math.isclose(said, found, rel_tol=0.5)):",
         ("runs",),
     ),
     Fault(

@@ -364,7 +364,9 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], pre
             highest = 2 * int(sampled_profile(mechanism).by_moments(delta).order)
     for i in checkpoints:
         beginning = mechanism.after(asked[i])
-        quick = law_upper(beginning, delta, 300) if spent[i] < np.inf else _quick_upper(beginning, delta, highest)
+        # Draws of their own at a few rounds: those that rounds share tell some spaced ones less precisely.
+        known = spent[i] < np.inf and not isinstance(mechanism, Spaced)
+        quick = law_upper(beginning, delta, 300) if known else _quick_upper(beginning, delta, highest)
         spent[i] = min(spent[i], quick)
     if mechanism.contains((ModelMix, WithoutReplacement)) or not np.isfinite(spent[checkpoints]).all():
         orders = search_orders(HIGHEST_ORDER)

@@ -75,6 +75,7 @@ def killed_at(monkeypatch, step: int):
         return take
 
     with monkeypatch.context() as patch:
+        patch.setenv("FEDAMP_CACHE", "off")  # the first run would keep its answers, and have more steps
         patch.setattr(os, "fsync", counted("flush", os.fsync))
         patch.setattr(Path, "replace", counted("rename", Path.replace))
         patch.setattr(Path, "unlink", counted("forget", Path.unlink))

@@ -68,7 +68,6 @@ SAMPLES = [(kind, 1, 9) for kind in STATEFUL if kind != "momentum"]
     [("momentum", 0, 3), *(pytest.param("momentum", i, 3, marks=pytest.mark.slow) for i in (1, 2)), *SAMPLES],
 )
 def test_a_run_killed_before_any_step_on_the_disk_resumes_to_the_same_model(tmp_path, monkeypatch, kind, first, every):
-    monkeypatch.setenv("FEDAMP_CACHE", "off")  # the first run would keep its answers, and have more steps
     scenario = small("check_in.k=2", "rounds=4", "federation.checkpoint_every=2", *STATEFUL[kind])
     with killed_at(monkeypatch, step=-1) as steps:
         play_in(tmp_path / "whole", scenario)
