@@ -319,10 +319,10 @@ FAULTS = (
     ),
     # Budgets of people.
     Fault(
-        "filter: a person who is in a run twice pays for one unit",
+        "filter: a person whose price was not computed pays nothing",
         "population/store.py",
-        "needed[(counts == charge.units) & (self.epsilons == charge.epsilon)] = charge.share",
-        "needed[(counts >= charge.units) & (self.epsilons == charge.epsilon)] = charge.share",
+        "needed = np.where(counts > 0, math.inf, 0.0)",
+        "needed = np.where(counts > 0, 0.0, 0.0)",
         ("population",),
     ),
     Fault(

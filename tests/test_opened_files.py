@@ -291,6 +291,7 @@ ALLOWED = {
     "base/reading.py": {
         "open(file, 'rb', opener=lambda path, asked: os.open(path, asked | flags))": "the one function",
         "os.open(path, asked | flags)": "the one function",
+        "open(file, 'rb')": "a descriptor of this process, as a shell gives it",
     },
     "cli/terminal.py": {
         "os.open(os.devnull, os.O_WRONLY)": "of the system",

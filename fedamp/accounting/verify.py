@@ -12,9 +12,10 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
@@ -26,6 +27,7 @@ from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.sampling import PRECISION
 from fedamp.accounting.search import Budget, epsilon_over_rounds
 from fedamp.base.reading import open_regular
+from fedamp.base.version import version
 
 Json = Mapping[str, Any]
 Verdict = Literal["pass", "caution", "unknown", "fail"]
@@ -186,10 +188,11 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     delta = delta_left(ledger["delta"])
     mechanism, releases, planned = events.from_json(ledger["mechanism"]), ledger["releases"], ledger["rounds_planned"]
     private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
-    cost = mechanism.epsilon(delta, precision=precision)
-    whole = bracket("whole run", "whole_run_epsilon", ledger["whole_run_epsilon"], cost)
-    if whole.passed and ledger["epsilon_bound"] != cost.method:
-        told = f"epsilon_bound is {ledger['epsilon_bound']}; computed again it is {cost.method}"
+    by_another = ledger.get("written_by", own := f"fedamp {version()}") != own
+    planned_cost = mechanism.epsilon(delta, precision=precision)
+    whole = bracket("whole run", "whole_run_epsilon", ledger["whole_run_epsilon"], planned_cost, by_another)
+    if whole.passed and ledger["epsilon_bound"] != planned_cost.method:
+        told = f"epsilon_bound is {ledger['epsilon_bound']}; computed again it is {planned_cost.method}"
         whole = Check("whole run", "caution", f"{whole.found}; {told}")
     yield whole
     for whom in ("server", "nodes"):
@@ -197,14 +200,22 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
         if (seen is None) != (claimed is None):
             yield Check(whom, "fail", f"{whom}_mechanism and epsilon_{whom}: one is missing; expected: both or none")
         elif seen is not None and claimed is not None:
-            cost = events.from_json(seen).epsilon(delta, precision=precision)
-            yield bracket(whom, f"epsilon_{whom}", claimed, cost)
+            seen_cost = events.from_json(seen).epsilon(delta, precision=precision)
+            yield bracket(whom, f"epsilon_{whom}", claimed, seen_cost, by_another)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
     at_end = (ledger.get("evaluation") or {}).get("every") == "end"
     beside = at_end + (ledger.get("statistics") is not None)
     ahead = ahead_of_rounds(mechanism, beside)
-    if by_round is None and mechanism.span == planned + ahead:
+    follows = by_round is None and mechanism.span == planned + ahead
+
+    def at_least(round_: int) -> float:
+        """What another version may have claimed after a round; infinite: nothing below the upper end."""
+        if not (follows and by_another):
+            return math.inf
+        return mechanism.after(round_ + ahead).epsilon(delta, precision=precision).lower
+
+    if follows:
         by_round = epsilon_over_rounds(mechanism, delta, range(1 + ahead, planned + ahead + 1), precision)
     spent = [_epsilon(entry["epsilon_upper"]) for entry in releases]
     if not spent and has_left(ledger):
@@ -213,14 +224,16 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
         missing = "the ledger does not say when a unit can have taken part; put scenario.yaml beside it"
         yield Check("releases", "fail", missing)
     else:
-        each = [
-            compared("releases", f"round {number}: epsilon_upper", upper, float(cost))
-            for number, (upper, cost) in enumerate(zip(spent[: len(releases)], by_round, strict=False), start=1)
-        ]
+        wrong: list[Check] = []
+        for number, (upper, cost) in enumerate(zip(spent[: len(releases)], by_round.tolist(), strict=False), start=1):
+            each = compared("releases", f"round {number}: epsilon_upper", upper, cost, partial(at_least, number))
+            wrong += [each] * (not each.passed)
+            if each.verdict == "fail":
+                break
         delta_told = f"{ledger['delta']:g}".replace("e-0", "e-")
         found = f"epsilon {_shown(spent[-1] if spent else 0.0)} at delta {delta_told} after the last one"
-        yield next((check for check in each if not check.passed), Check("releases", "pass", found))
-        guarantee = _guarantee(ledger, by_round)
+        yield wrong[-1] if wrong else Check("releases", "pass", found)
+        guarantee = _guarantee(ledger, by_round, at_least)
         if private or not guarantee.passed:
             yield guarantee
     budget, most = ledger["budget_epsilon"], max(spent, default=0.0)
@@ -272,31 +285,44 @@ def rounds_check(ledger: Json) -> Check:
     return Check.of("rounds", found, caution=f"{found}; the run {ledger['stopped_because']}" if ended else None)
 
 
-def compared(name: str, what: str, claimed: float, cost: float) -> Check:
-    """A ledger may claim more than the cost (its accountant may be looser), never less."""
+def compared(name: str, what: str, claimed: float, cost: float, at_least: Callable[[], float] | None = None) -> Check:
+    """A ledger may claim more than the upper end of the cost (its accountant may be looser).
+
+    It must not claim less, but for a ledger of another version, whose samples may have been others: from the lower end
+    ``at_least`` on nothing is refuted. That is a caution.
+    """
     both = f"{what} is {_exactly(claimed)}; computed again it is"
     if not claimed >= cost * (1 - TOLERANCE):  # also of what is no number
-        return Check(name, "fail", f"{both} {_exactly(cost)}")
+        if at_least is None or not claimed >= (least := at_least()):
+            return Check(name, "fail", f"{both} {_exactly(cost)}")
+        return Check(name, "caution", f"{both} at most {_exactly(cost)} and at least {_exactly(least)}")
     looser = claimed > cost * (1 + TOLERANCE)
     return Check(name, "pass", f"{both} less, {_exactly(cost)}" if looser else f"epsilon {_shown(cost)}")
 
 
-def bracket(name: str, what: str, claimed: Json, cost: Bounds) -> Check:
-    """Both ends: an upper one may be more than computed again, a lower one less (of a looser accountant)."""
-    upper, lower = compared(name, what, _epsilon(claimed["upper"]), cost.upper), _epsilon(claimed["lower"])
+def bracket(name: str, what: str, claimed: Json, cost: Bounds, by_another: bool = False) -> Check:
+    """Both ends: an upper one may be more than computed again, a lower one less (of a looser accountant). Of another
+    version, what lies between both ends is a caution, as in :func:`compared`.
+    """
+    at_least, most = (cost.lower, cost.upper) if by_another else (math.inf, cost.lower)
+    upper = compared(name, what, _epsilon(claimed["upper"]), cost.upper, lambda: at_least)
+    lower = _epsilon(claimed["lower"])
     if not upper.passed or math.isclose(lower, cost.lower, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
         return upper
     both = f"the lower end of {what} is {_exactly(lower)}; computed again it is {_exactly(cost.lower)}"
-    return Check(name, "caution" if lower <= cost.lower else "fail", both)
+    return Check(name, "caution" if lower <= most else "fail", both)
 
 
-def _guarantee(ledger: Json, spent: Array) -> Check:
+def _guarantee(ledger: Json, spent: Array, at_least: Callable[[int], float]) -> Check:
     """The guarantee however the run was stopped: the cost of all rounds that the budget pays for."""
     last = int(np.searchsorted(spent, float(ledger["budget_epsilon"] or math.inf), side="right"))
     cost, released = float(spent[last - 1]) if last else 0.0, len(ledger["releases"])
     told, stop = ledger["guaranteed_epsilon"], ledger["stopped_because"] or "not finished"
-    if (told is None) != math.isinf(cost) or not _epsilon(told) >= cost * (1 - TOLERANCE):
+    if (told is None) != math.isinf(cost):
         return Check("guarantee", "fail", f"guaranteed_epsilon is {told}; computed again it is {_exactly(cost)}")
+    again = compared("guarantee", "guaranteed_epsilon", _epsilon(told), cost, partial(at_least, last))
+    if again.verdict != "pass":
+        return again
     if stop in ENDED and (released < last or stop != ENDED[last < len(spent)]):
         return Check("guarantee", "fail", f"stopped_because is {stop}, but after round {released} of {last}")
     if stop in ENDED or math.isinf(cost):

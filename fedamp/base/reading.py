@@ -13,6 +13,7 @@ from fedamp.base.numbers import amount_of_bytes
 
 LARGEST = 1 << 29  # bytes of a file that is read whole: the ledger of the longest run has three fifths of it
 TYPED = 1 << 24  # bytes of a file that a person writes, or of a key
+_DESCRIPTORS = "/dev/fd/"
 # Another user may put a pipe or a terminal at the path after the first check.
 _NEVER_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _Path = str | os.PathLike[str]
@@ -46,6 +47,19 @@ def read_regular(file: _Path, most: int = LARGEST, links: bool = True, owned: bo
     with open_regular(file, most, links, owned) as stream:
         content = stream.read(most + 1)
         _check(file, os.fstat(stream.fileno()), most, owned)  # it may have grown meanwhile
+    return content
+
+
+def read_own(file: _Path, most: int) -> bytes:
+    """The content of a file that a person names on a command line. A shell gives ``<(command)`` as a descriptor of this
+    process: it is read until the command ends.
+    """
+    if not os.fspath(file).startswith(_DESCRIPTORS):
+        return read_regular(file, most)
+    with open(file, "rb") as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"larger than {amount_of_bytes(most)}", os.fspath(file))
     return content
 
 

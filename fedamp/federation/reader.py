@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from fedamp.base.given import PREFIX
-from fedamp.base.reading import read_regular
+from fedamp.base.reading import read_own
 from fedamp.base.section import MOST_COUNTED
 from fedamp.base.text import printable
 from fedamp.base.yaml_files import UNREADABLE, Loader, value_of
@@ -219,7 +219,7 @@ def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
     """The content of a file, and the line of every key."""
     try:
-        loader = Loader(read_regular(file, LARGEST_FILE).decode())
+        loader = Loader(read_own(file, LARGEST_FILE).decode())
         return loader.get_single_data(), loader.lines
     except UnicodeDecodeError:
         raise ScenarioError(f"{file}: not a text file in UTF-8; expected: a YAML file") from None

@@ -104,7 +104,8 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         with suppress(ScenarioError, ValueError):  # which the check of the scenario tells
             scenario = reader.load(files.scenario)
             if ledger.units == (_counted(scenario) or ledger.units):
-                plan = plan_of(ledger, scenario)
+                planned = plan_of(ledger, scenario)
+                plan = planned if planned.charge.mechanism else None  # or ValueError: it cannot be charged
     try:
         by_round = plan.charge.epsilon_by_round if plan and not ledger.epsilon_follows else None
         yield from ledger_checks(ledger.content(), by_round)
@@ -202,7 +203,8 @@ def _further(ledger: LedgerRecord, summary: Summary, files: RunFolder, plan: Pla
         costs["epsilon"] = plan.charge.guaranteed_epsilon if ledger.has_left else nothing
         costs["released_rounds_epsilon"] = plan.charge.spent(rounds) if ledger.has_left else nothing
     for key, cost in costs.items():
-        yield bracket("claim", f"summary.json: {key}", getattr(summary, key).content(), cost)
+        by_another = ledger.written_by != WRITTEN_BY
+        yield bracket("claim", f"summary.json: {key}", getattr(summary, key).content(), cost, by_another)
 
 
 def _listed(complaints: list[str]) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from fedamp.client import configuration
 from fedamp.client.app import app, node_of
@@ -67,7 +68,7 @@ def test_a_node_tells_its_owner_how_many_records_are_nobodys(tmp_path, caplog):
 
 
 def test_runs_with_secret_seeds_are_told_apart_and_resumed_ones_are_the_same():
-    raw = reader.yaml.safe_load(SMALL)
+    raw = yaml.safe_load(SMALL)
     asked = reader.validate(raw | {"known_seed": False}, "small")
     runs = [prepare(asked, seed).task for seed in (2**200 + 1, 2**200 + 1, 2**200 + 2)]
     assert runs[0].run == runs[1].run != runs[2].run

@@ -117,7 +117,7 @@ def test_a_run_is_resumed_only_with_its_own_seed(tmp_path, scenario):
         expected = r"the run failed; the reason is in .*log\.txt" if content == "12345" else "seed"
         assert re.search(expected, str(caught.value))
         assert "\n" not in str(caught.value)
-    assert "ends at round 0, but round 4 was released" in (real / "log.txt").read_text()
+    assert "seed.secret: not the seed of this run; expected: as the run left it" in (real / "log.txt").read_text()
 
 
 def test_why_a_run_stopped_is_told_in_the_run_folder_alone(tmp_path, capfd):

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from safetensors.numpy import save_file
@@ -75,7 +76,7 @@ def nodes(request, tmp_path):
     """Two nodes with two clients each; client 2 lives nowhere."""
     folders = {name: write(tmp_path, name, request.param, hosted) for name, hosted in HOSTED.items()}
     server = write(tmp_path, "server", request.param, [])
-    raw = reader.yaml.safe_load(SMALL) | {
+    raw = yaml.safe_load(SMALL) | {
         "data": {"name": request.param, "path": str(server), "partition": {"scheme": "natural"}, "shape": [4]},
         "check_in": {"scheme": "all"},
         "federation": {"hosts": {"node1": "0,3", "node7": "1-2,4"}},
@@ -113,7 +114,7 @@ def test_no_message_tells_where_the_server_keeps_what(nodes, tmp_path):
     own = "tests.deployment.test_nodes:own_model"
     model = {"name": own, "initial": str(initial), "folder": str(tmp_path / "models")}
     raw = prepared.plan.scenario.model_dump(mode="json") | {"model": model, "rounds": 2}
-    file.write_text(reader.yaml.safe_dump(raw))
+    file.write_text(yaml.safe_dump(raw))
     config = {"scenario": str(file), "out": str(tmp_path / "run"), "resume": False, "known-seed": False}
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
     assert {message.metadata.message_type for message in grid.sent} == {"query", "train"}
@@ -146,7 +147,7 @@ def test_a_server_without_public_records_evaluates_nothing_and_says_so(nodes, tm
         prepare(reader.validate(raw, "small"))
     raw["data"]["shape"] = [4]
     file = tmp_path / "scenario.yaml"
-    file.write_text(reader.yaml.safe_dump(raw))
+    file.write_text(yaml.safe_dump(raw))
     config = {"scenario": str(file), "out": str(tmp_path / "run"), "resume": False, "known-seed": False}
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
     lines = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]

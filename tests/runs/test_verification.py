@@ -138,6 +138,20 @@ def test_what_was_tampered_with_is_named(played, tmp_path_factory, subtests):
                 assert found[name] in complaints[name]
 
 
+def test_samples_of_another_version_are_refuted_only_below_the_bracket(played, tmp_path):
+    """This version's own number is held to a millionth: draws follow from the question."""
+    for version, factor, verdict in (
+        ("fedamp 0.0.1", 0.9999, "caution"),
+        ("fedamp 0.0.1", 0.98, "fail"),
+        (WRITTEN_BY, 0.9999, "fail"),
+    ):
+        run = shutil.copytree(played, tmp_path / f"{factor} {version}")
+        change_ledger(run, of("written_by", to=lambda _, version=version: version))
+        change_ledger(run, of("releases", 2, "epsilon_upper", to=lambda e, factor=factor: e * factor))
+        (found,) = [check for check in verify_ledger(run) if check.name == "releases"]
+        assert found.verdict == verdict, found
+
+
 SECURE = "aggregation={scheme: secure, dropped: 0.2, colluding: 0.2}"
 BANDED = "privacy={clip: 0.5, noise_multiplier: 1.5, noise: {scheme: banded, bands: 3}}"
 MORE_KINDS = KINDS | {

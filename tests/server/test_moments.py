@@ -108,6 +108,21 @@ def test_who_reads_a_run_later_has_the_released_numbers(folder):
         merge_runs(MergeRequest((str(run.folder),) * 2, "random-selection", 20.0, 1e-3), folder / "merged")
 
 
+@pytest.mark.parametrize(("beyond", "end"), [(1e30, 1.0), (150.0, 1.0), (np.inf, 1.0), (-1e30, 0.0), (-3.0, 0.0)])
+def test_an_input_beyond_the_range_counts_as_its_end(beyond, end):
+    """Else one record could move the means of all, although the vector is clipped."""
+    step = Standardise(**STEP)
+    low, high = np.array(STEP["range"], float).T
+    inside = np.tile((low + high) / 2, (1, 2, 1))
+    outside, at_end = inside.copy(), inside.copy()
+    outside[0, 0, 0] = beyond * (high[0] - low[0]) / 100 if np.isfinite(beyond) else beyond
+    at_end[0, 0, 0] = low[0] + end * (high[0] - low[0])
+    sizes = np.array([2])
+    assert np.array_equal(
+        step.vectors(outside.astype(np.float32), sizes), step.vectors(at_end.astype(np.float32), sizes)
+    )
+
+
 def test_no_noise_leads_out_of_the_range():
     step = Standardise(**STEP)
     for noisy in (np.full((2, 3), 1e6), np.full((2, 3), -1e6), np.zeros((2, 3))):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 
 from fedamp.engines.engines import FaultyGrid
 from fedamp.engines.simulation import SerialGrid
@@ -49,9 +50,9 @@ def assert_nothing_was_spent(run) -> None:
 @pytest.mark.parametrize("engine", ["serial", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_model_that_every_client_fails_to_train_costs_nothing(fedamp, tmp_path, monkeypatch, engine):
     (tmp_path / "my_model.py").write_text(NO_RECORDS)
-    raw = reader.yaml.safe_load(write_small(tmp_path).read_text())
+    raw = yaml.safe_load(write_small(tmp_path).read_text())
     raw |= {"model": {"name": "my_model:Network"}, "engine": {"kind": engine, "workers": 2}}
-    (tmp_path / "mine.yaml").write_text(reader.yaml.safe_dump(raw))
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
     monkeypatch.chdir(tmp_path)
     ended = fedamp("run", "mine.yaml", "--out", "run")
     assert ended.status == 1
