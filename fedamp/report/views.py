@@ -155,6 +155,10 @@ class Run(run.Run):
         with modes_of(self.folder):
             return write_report([self.folder], Path(out) if out else self.folder / "report.html")
 
+    def __repr__(self) -> str:
+        """The card, also where Python shows a value: the fields have thousands of letters."""
+        return str(self)
+
     def __str__(self) -> str:
         delta = f"at delta = {self.ledger.delta:g}"
         known = f", {self.ledger.rehearsal or 'known seed'}" * self.has_known_seed

@@ -97,7 +97,7 @@ def texts(request, tmp_path, monkeypatch):
     asked = small("known_seed=false", *ALONE, *changes)
     run = fedamp.run(asked, out=tmp_path / "run", callbacks=stops, anyway=True)
     said = {
-        "repr": str(run),
+        "repr": repr(run),
         "table": printed(run_table(run.summary)).export_text(),
         "certificate": page.certificate(run),
     }
