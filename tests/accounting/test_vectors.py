@@ -33,6 +33,7 @@ def test_there_are_two_hundred_of_them():
     assert sum(len(read(name)["vectors"]) for name in FILES) >= 200
 
 
+@pytest.mark.slow
 def test_a_verifier_of_numpy_alone_agrees(capsys):
     assert second_accountant.main([str(FOLDER / name) for name in FILES]) == 0, capsys.readouterr().out
 

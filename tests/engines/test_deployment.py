@@ -243,6 +243,7 @@ def test_a_ping_is_answered_when_its_node_likes(running):
     assert "not one sealed record" in grid.pull_messages([again])[0].error.reason
 
 
+@pytest.mark.slow  # gRPC waits a minute
 def test_a_superlink_that_is_gone_ends_every_wait(monkeypatch, caplog):
     with superlink() as link, closing(DeploymentGrid(link.grid())) as grid:
         node = Node(link, "north")
