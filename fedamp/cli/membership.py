@@ -378,7 +378,7 @@ def _fingerprint(key: str) -> str:
 def authority_of(content: bytes, where: object) -> x509.Certificate:
     """The certificate of an authority (PEM). DeploymentError: it is none, or something stands beside it.
 
-    People compare the fingerprint of one certificate, and whoever reads the content trusts each one in it.
+    People compare the fingerprint of one certificate, and a program that reads the content trusts each one in it.
     """
     with suppress(ValueError, x509.ExtensionNotFound):
         [found] = x509.load_pem_x509_certificates(content)
