@@ -45,6 +45,8 @@ class Answers:
 
     def epsilon(self, mechanism: Mechanism, delta: float, precision: float) -> Bounds:
         """``mechanism.epsilon(delta, precision=precision)``."""
+        if not self._is_in_use:
+            return mechanism.epsilon(delta, precision=precision)
         question = ["epsilon", mechanism.to_json(), delta, precision]
         return _bounds(self._kept(question, lambda: _told(mechanism.epsilon(delta, precision=precision))))
 
@@ -64,14 +66,15 @@ class Answers:
         A function has no digest: ``build`` is known by two of its mechanisms. So a noise multiplier that was kept
         counts only if the mechanism with this noise keeps the budget, which is another question.
         """
+        if not self._is_in_use:
+            return calibrate(build, budget, delta, precision=precision)
         question = ["calibrate", build(1.0).to_json(), build(2.0).to_json(), budget, delta, precision]
 
         def compute() -> float:
             return calibrate(build, budget, delta, precision=precision)
 
         found = float(self._kept(question, compute))
-        kept = self.epsilon(build(found), delta, precision).upper <= budget if self.keep else True
-        return found if kept else compute()
+        return found if self.epsilon(build(found), delta, precision).upper <= budget else compute()
 
     def membership_risk(self, mechanism: Mechanism, rate: float, whom: str) -> tuple[float, float, str]:
         """The true positive rate of the best membership test at a false positive ``rate``: both ends, and in words."""
@@ -83,9 +86,13 @@ class Answers:
         lower, upper, words = self._kept(["risk", mechanism.to_json(), rate, whom], compute)
         return lower, upper, words
 
+    @property
+    def _is_in_use(self) -> bool:
+        return self.keep and os.environ.get("FEDAMP_CACHE") != "off"
+
     def _kept(self, question: Sequence[Any], compute: Callable[[], Any]) -> Any:
         """The answer to a question, as JSON: the one that was kept, or a computed one, which is kept from then on."""
-        if not self.keep or os.environ.get("FEDAMP_CACHE") == "off":
+        if not self._is_in_use:
             return compute()
         asked = json.dumps([_versions(), *question])
         name = f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
