@@ -37,12 +37,22 @@ def scenario(**changes):
     return fedamp.load(BASE, **changes)
 
 
+@pytest.fixture
+def known_noise(monkeypatch):
+    """Runs with a known seed are not tuned, and the noise decides which rate is chosen."""
+    _know(monkeypatch)
+
+
+def _know(patch):
+    seeds = (int.from_bytes(sha256(str(number).encode()).digest()) for number in count())
+    patch.setattr(rng, "seed_from_system", lambda: next(seeds))
+
+
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuning")
-    seeds = (int.from_bytes(sha256(str(number).encode()).digest()) for number in count())
-    with pytest.MonkeyPatch.context() as patch:  # known runs are not tuned, and the noise decides which rate is chosen
-        patch.setattr(rng, "seed_from_system", lambda: next(seeds))
+    with pytest.MonkeyPatch.context() as patch:
+        _know(patch)
         return fedamp.tune(scenario(), GRID, folder / "tuned", jobs=1)
 
 
@@ -155,7 +165,7 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_made(tmp_path, chang
     assert not (tmp_path / "tuned").exists()
 
 
-def test_the_command_prints_one_number_for_all_of_it(fedamp, tmp_path):
+def test_the_command_prints_one_number_for_all_of_it(fedamp, tmp_path, known_noise):
     file = tmp_path / "tuned.yaml"
     file.write_text(scenario().to_yaml())
     folder = tmp_path / "tuned"
