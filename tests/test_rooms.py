@@ -17,6 +17,7 @@ from tests.documentation import ROOT
 # A room may import the rooms in the lines above its own, and nothing else. `errors` and `rng` belong to `base`.
 ORDER = (
     ("base",),
+    ("extension",),
     ("accounting",),
     ("noise",),
     ("data", "models", "secure"),
@@ -31,9 +32,10 @@ ORDER = (
     ("report",),
     ("api",),
     ("cli",),
+    ("extensions",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}
-OUTSIDE = {"fedamp", "fedamp.__main__", "fedamp.api", "fedamp.errors", "fedamp.noise", "fedamp.rng"}
+OUTSIDE = {"fedamp", "fedamp.__main__", "fedamp.api", "fedamp.errors", "fedamp.extension", "fedamp.noise", "fedamp.rng"}
 
 FILES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
@@ -101,6 +103,11 @@ def test_the_core_does_not_import_what_is_plugged_in():
     assert {room(name) for name, other in arrows() if room(other) == "merging" != room(name)} == {"cli"}
     used = {name for name, other in arrows() if other == "fedamp.client.personal"}
     assert used == {"fedamp.client.app", "fedamp.report.views"}
+
+
+def test_the_core_imports_no_extension():
+    """Extensions import the core, and may import each other downwards: no circle, as for all modules."""
+    assert [f"{name} -> {other}" for name, other in arrows() if room(other) == "extensions" != room(name)] == []
 
 
 def test_no_imports_form_a_circle():

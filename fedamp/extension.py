@@ -1,0 +1,74 @@
+"""The seams: what an extension may add to the core, and how the core finds it.
+
+The core imports no extension. It asks this module what is offered for a seam, and imports that when it is used. An
+extension is a package with an attribute ``extension``: a folder of ``fedamp/extensions``, or a package of somebody
+else, which names itself as an entry point of the group ``fedamp.extensions``.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pkgutil import iter_modules
+from typing import Any
+
+OWN = "fedamp.extensions"
+"""The package of fedamp's own extensions, and the group of the entry points of others."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What one idea adds to the core.
+
+    Objects are named as ``package.module:attribute``, so that naming them imports nothing.
+
+    Attributes:
+        name: name of the idea, a lower-case word; for extensions of fedamp the name of the folder.
+        commands: functions, or Typer applications, that become commands of ``fedamp``.
+
+    Example:
+        >>> Extension("blocks", commands=("mylab.blocks.commands:draw",)).commands
+        ('mylab.blocks.commands:draw',)
+    """
+
+    name: str
+    commands: tuple[str, ...] = ()
+
+
+@cache
+def extensions() -> tuple[Extension, ...]:
+    """List the extensions that are installed: those of fedamp by name, then those of other packages by name."""
+    try:
+        folders = import_module(OWN).__path__
+    except ModuleNotFoundError as error:
+        if error.name != OWN:
+            raise
+        folders = []
+    own = [import_module(f"{OWN}.{module.name}").extension for module in iter_modules(folders)]
+    others = [entry.load() for entry in sorted(entry_points(group=OWN), key=lambda entry: entry.name)]
+    return (*own, *others)
+
+
+def named(path: str) -> Any:
+    """Import the object that ``package.module:attribute`` names.
+
+    Raises:
+        ImportError: there is no such module.
+        AttributeError: the module has no such attribute.
+    """
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def offered(seam: str) -> Iterator[Any]:
+    """Import, one by one, what the extensions offer for a seam, as ``commands``.
+
+    A seam with keys, as ``sections``, gives pairs of a key and an object.
+    """
+    for extension in extensions():
+        paths = getattr(extension, seam)
+        if isinstance(paths, Mapping):
+            yield from ((key, named(path)) for key, path in paths.items())
+        else:
+            yield from map(named, paths)
