@@ -1,7 +1,7 @@
 """All benchmarks, one after the other: ``make benchmarks``, or ``python -m benchmarks [NAME ...]``.
 
 It says first how long each takes. What ended well with the same code is not run again, so an interrupted call can be
-repeated; a named benchmark always runs. ``benchmarks.visits`` needs a package index and is run by itself.
+repeated; a named benchmark always runs. ``benchmarks.speed.visits`` needs a package index and is run by itself.
 """
 
 import subprocess
@@ -12,29 +12,29 @@ from benchmarks.finished import ROOT, Finished
 
 # Minutes on two cores, measured in November 2026 (without the peers that are not installed).
 MINUTES = {
-    "idea": 1,
-    "demo": 3,
-    "noise": 1,
+    "studies.idea": 1,
+    "studies.demo": 3,
+    "speed.noise": 1,
     "leaderboard": 2,
-    "clipping": 10,
-    "correlated": 25,
-    "tables": 1,
-    "accounting": 25,
-    "scale": 20,
-    "zoo": 10,
-    "gpu": 20,  # on a GPU; nothing without
-    "simulation": 10,
-    "deployment": 5,
-    "secure": 30,
-    "norm_proofs": 1,
-    "canaries": 2,
-    "tuning": 5,
-    "soak": 30,
-    "federations": 180,
-    "submodels": 15,
-    "lora_remedies": 20,
+    "studies.clipping": 10,
+    "studies.correlated": 25,
+    "speed.tables": 1,
+    "speed.accounting": 25,
+    "speed.scale": 20,
+    "speed.zoo": 10,
+    "speed.gpu": 20,  # on a GPU; nothing without
+    "speed.simulation": 10,
+    "speed.deployment": 5,
+    "speed.secure": 30,
+    "speed.norm_proofs": 1,
+    "studies.canaries": 2,
+    "studies.tuning": 5,
+    "speed.soak": 30,
+    "studies.federations": 180,
+    "studies.submodels": 15,
+    "studies.lora_remedies": 20,
     "peers": 60,
-    "rehearsal": 15,
+    "peers.rehearsal": 15,
 }
 
 

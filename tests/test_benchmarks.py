@@ -8,24 +8,14 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as everything
-from benchmarks import (
-    demo,
-    deployment,
-    federation_tasks,
-    federations,
-    finished,
-    idea,
-    simulation,
-    simulation_table,
-    simulators,
-    submodels,
-    zoo,
-)
-from benchmarks.federation_tasks import TASKS
-from benchmarks.federations import Bench, Cell, cells, table
-from benchmarks.limited import Stopwatch, Timed
+from benchmarks import finished
 from benchmarks.pages import put_in
 from benchmarks.papers import record
+from benchmarks.speed import deployment, simulation, simulation_table, simulators, zoo
+from benchmarks.speed.limited import Stopwatch, Timed
+from benchmarks.studies import demo, federation_tasks, federations, idea, submodels
+from benchmarks.studies.federation_tasks import TASKS
+from benchmarks.studies.federations import Bench, Cell, cells, table
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,11 +53,12 @@ def test_an_interrupted_call_goes_on_and_what_failed_is_repeated(tmp_path, monke
 
 
 def test_every_benchmark_that_is_a_command_is_among_all():
-    files = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "benchmarks").glob("*/__main__.py")]
-    commands = {file.stem if file.parent.name == "benchmarks" else file.parent.name for file in files
+    files = {file.relative_to(ROOT / "benchmarks"): file for file in (ROOT / "benchmarks").rglob("*.py")}
+    commands = {".".join(name.with_suffix("").parts).removesuffix(".__main__") for name, file in files.items()
                 if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")}  # fmt: skip
+    commands -= {name for name in commands if name.startswith("peers.in_")}  # in the environments of the peers
     # The base of a scenario is shipped; visits need a package index; papers have a target of their own.
-    assert commands - {"__main__", "adapters", "visits", "papers"} == set(everything.MINUTES)
+    assert commands - {"__main__", "studies.adapters", "speed.visits", "papers"} == set(everything.MINUTES)
 
 
 def test_fedamp_takes_part_in_the_comparison_of_speed():

@@ -2,8 +2,8 @@
 
     python -m benchmarks.papers [PAGE ...] [--figure NAME ...]      (or: make papers PAPER=modelmix)
 
-Pictures go to ``docs/images/papers/``, tables to ``benchmarks/results/papers/`` and into the pages. Trainings that are
-stored in ``benchmarks/results`` are not run again. Without names, all is made, and an interrupted call can be repeated:
+Pictures go to ``docs/images/papers/``, tables to ``benchmarks/papers/`` and into the pages. Trainings that are
+stored in ``benchmarks/papers`` are not run again. Without names, all is made, and an interrupted call can be repeated:
 what was made with the same code is not made again.
 """
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description="The papers' figures and tables.")
     parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"one of {', '.join(PAGES)} (default: all)")
     parser.add_argument("--figure", nargs="*", default=[], metavar="NAME", help="some of its figures: figure_1, ...")
-    parser.add_argument("--out", type=Path, help="put everything here and leave docs/ and benchmarks/results alone")
+    parser.add_argument("--out", type=Path, help="put everything here and leave docs/ and benchmarks/papers alone")
     options = parser.parse_args(arguments)
     for page in options.pages:
         if page not in PAGES:

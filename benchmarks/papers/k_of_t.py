@@ -1,6 +1,6 @@
 """The tables of docs/k-of-t.md: fedamp's brackets of hidden rounds, computed here, beside measurements of the peers.
 
-Draws, seconds and the peers' answers are those of ``python -m benchmarks.accounting --only hidden_rounds``.
+Draws, seconds and the peers' answers are those of ``python -m benchmarks.speed.accounting --only hidden_rounds``.
 """
 
 import json
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.k_of_t import SETTINGS, others
 from benchmarks.papers import charges
 from benchmarks.papers.bounds.partitioning import smallest_noise
 from benchmarks.papers.record import ROOT, Figure, Row
+from benchmarks.speed.k_of_t import SETTINGS, others
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat
 
 DELTA = 1e-5

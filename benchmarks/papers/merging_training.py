@@ -1,7 +1,7 @@
 """Models to merge for Figures 3 to 6 of Yin, Zaheer, Li 2026: trained with the paper's rates, steps and noises.
 
 The paper's sampling rates, steps and noise multipliers decide the epsilons. The data and models are ones that train in
-seconds. Results are stored in ``benchmarks/results/papers/merging.jsonl``.
+seconds. Results are stored in ``benchmarks/papers/merging.jsonl``.
 """
 
 import math

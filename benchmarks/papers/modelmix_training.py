@@ -3,7 +3,7 @@
 CIFAR-10 and SVHN are not available offline, and ResNet-20 takes days of two cores. Poisson sampling of records, the
 enforced distance in learning rates, the truncation, equal noise (Figure 2) and equal epsilon (Table 2) are the paper's.
 Both methods have the best of several learning rates; the paper has one for each method. Results are stored in
-``benchmarks/results/papers/modelmix-digits.jsonl``.
+``benchmarks/papers/modelmix-digits.jsonl``.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Published tables of private image classification by one data holder, and the shipped scenarios beside them.
 
 Test accuracy of ``fashion-mnist-sample`` and ``mnist-sample`` at delta 1e-5, five seeds, three ways to draw batches.
-Runs are stored in ``benchmarks/results/papers/published.jsonl``; one takes about half a minute of one core.
+Runs are stored in ``benchmarks/papers/published.jsonl``; one takes about half a minute of one core.
 """
 
 import tempfile

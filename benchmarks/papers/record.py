@@ -11,7 +11,7 @@ from benchmarks.papers.charges import Charged
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images" / "papers"
-RESULTS = ROOT / "benchmarks" / "results" / "papers"
+RESULTS = Path(__file__).parent
 
 Row = dict[str, str | float | None]
 """A line of a table: cells by the column's heading. Every row of a table names its columns in one order."""

@@ -8,7 +8,7 @@
 Everybody trains the same model on the same features of the same clients: rounds, expected cohort, local steps, momentum
 of the server and the moving average of the models are those of the task. Rates are tuned by the rule of
 benchmarks/federations.py, then five seeds are tested. Updates are clipped at 0.1, which 96 % of them exceed on iid and
-all on sections, as fedamp's own clipping scales all of them. A line of ``benchmarks/results/peers.jsonl`` is one run.
+all on sections, as fedamp's own clipping scales all of them. A line of ``benchmarks/peers/bench.jsonl`` is one run.
 
 Each peer runs in an environment of its own, because what they pin clashes. ``--environments`` names the folder of both:
 

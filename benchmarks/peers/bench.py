@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.federation_tasks import DELTA, TASKS, Task, folders
-from benchmarks.federations import on_made_up_records
 from benchmarks.peers.work import Job, whole_cohort
+from benchmarks.studies.federation_tasks import DELTA, TASKS, Task, folders
+from benchmarks.studies.federations import on_made_up_records
 from benchmarks.training import best_power
 from fedamp.accounting import Gaussian, Mechanism, Poisson, Repeat, WithoutReplacement, calibrate
 from fedamp.data.table import cache_folder
 from fedamp.federation import reader
 
-RESULTS = Path("benchmarks/results/peers.jsonl")
+RESULTS = Path("benchmarks/peers/bench.jsonl")
 CLIP = 0.1
 # One thread for everybody, and no messages to the makers of Flower.
 SETTINGS = {

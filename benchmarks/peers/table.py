@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import federations
 from benchmarks.pages import put_in
 from benchmarks.peers.bench import FEDERATIONS, PEERS, Run
+from benchmarks.studies import federations
 from fedamp.base.numbers import amount_of_bytes
 
 PAGE = Path("docs/federations.md")

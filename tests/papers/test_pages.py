@@ -48,7 +48,7 @@ def test_a_page_has_the_stored_tables(page):
     assert shown_
     assert shown_ <= set(tables)
     if shown_ < set(tables):  # pictures show the others
-        assert f"`benchmarks/results/papers/{page}.json`" in text
+        assert f"`benchmarks/papers/{page}.json`" in text
     assert record.with_tables(text, tables) == text
 
 
