@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.finished import Finished
-from benchmarks.papers import record, statements
+from benchmarks.papers import record
 
 PAPERS = ("partitioning", "allocation", "modelmix", "groups", "merging")
 PAGES = {paper: record.ROOT / "docs" / "papers" / f"{paper}.md" for paper in PAPERS} | {
@@ -51,9 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_tables(page)
         if everything:
             finished.add(page)
-    if everything:
-        statements.check()
-        statements.PAGE.write_text(statements.page(), encoding="utf-8")
 
 
 def figures_of(page: str) -> Sequence[record.Figure]:

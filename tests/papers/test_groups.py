@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from functools import partial
 
 import dp_accounting as dp
 import numpy as np
@@ -14,7 +13,6 @@ from benchmarks.papers.bounds.groups import coin_rdp, response_rdp, substituted_
 from benchmarks.papers.bounds.mixtures import sampled_gaussian_rdp
 from benchmarks.papers.groups import gaussian_curves, response_curves
 from benchmarks.papers.groups_substituted import charged, substituted
-from benchmarks.papers.statements.groups import ORDERS, ROUNDING, Batch, poisson, psi, subsets
 from fedamp.accounting import (
     Gaussian,
     Group,
@@ -30,6 +28,22 @@ from fedamp.accounting import (
 from tests.papers.commands import run_commands
 
 DELTA = 1e-5
+ROUNDING = 1 + 1e-10  # sums of some hundred positive terms
+Batch = frozenset
+
+
+def psi(order, first, second):
+    """The integral that the paper calls Psi, of two laws on the same points."""
+    return float(np.sum(first**order * second ** (1 - order)))
+
+
+def subsets(universe):
+    return [Batch(batch) for size in range(len(universe) + 1) for batch in itertools.combinations(universe, size)]
+
+
+def poisson(batches, dataset, rate):
+    """The chance of each batch."""
+    return np.array([rate ** len(y) * (1 - rate) ** (len(dataset) - len(y)) if y <= dataset else 0.0 for y in batches])
 
 
 @pytest.mark.parametrize(
@@ -136,17 +150,8 @@ def test_a_poisson_sample_is_charged_no_more_than_proposition_e4(rate):
 @pytest.mark.statement("groups", "Proposition 2.10")
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_group_property(size):
-    """A chain of random neighbouring laws; and fedamp charges no more than the property, where it has no exact rule."""
+    """Where there is no exact rule, fedamp charges no more than the property."""
     factor = 3 ** math.log2(size)
-    generator = np.random.default_rng(size)
-    for _ in range(200):
-        laws = generator.dirichlet(np.full(3, generator.choice([0.5, 3.0])), size=size + 1) + 1e-3
-        laws /= laws.sum(axis=1, keepdims=True)
-        order = size * generator.uniform(2, 5)
-        neighbours = [pair for one in itertools.pairwise(laws) for pair in (one, one[::-1])]
-        epsilon = max(math.log(psi(order, *pair)) / (order - 1) for pair in neighbours)
-        whole = math.log(psi(order / size, laws[0], laws[-1])) / (order / size - 1)
-        assert whole <= factor * epsilon * ROUNDING
     run = Submodels(Gaussian(3.0), 4)
     assert isinstance(group(run, size), Group)
     for order in (2, 3, 6):
@@ -154,45 +159,23 @@ def test_the_group_property(size):
         assert charged <= factor * run.rdp([order * size])[0] * ROUNDING
 
 
-def printed_g1(power, order, truth, rate, size):
-    """The largest second term of Theorem G.1; ``power`` is its numerator's: alpha - 1 as printed, alpha corrected."""
-    weights = binom.pmf(range(size + 1), size, rate)
-    values = []
-    for answers in itertools.product((truth, 1 - truth), repeat=size + 1):
-        mixed = float(weights @ answers)
-        values.append(
-            answers[0] ** power * mixed ** (1 - order) + (1 - answers[0]) ** power * (1 - mixed) ** (1 - order)
-        )
-    return max(values)
-
-
-@pytest.mark.statement("groups", "Theorem G.2")
+@pytest.mark.statement("groups", "Theorem G.1", "Theorem G.2")
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_the_bit_of_theorem_g2_attains_the_corrected_maximum(size):
-    """All assignments of answers to the number of the group in the batch; a real data set of one more record.
-
-    The power that the second term prints gives a value that none of them attains at small orders.
-    """
+def test_a_bit_of_the_number_drawn_attains_what_a_group_is_charged(size):
+    """All assignments of answers to the number of the group in the batch; a real data set of one more record."""
     rate, truth = 0.25, 0.8
     people = Batch(range(1, size + 1))
     batches = subsets(range(size + 1))
     large, small = poisson(batches, Batch(range(size + 1)), rate), poisson(batches, Batch({0}), rate)
-    for order in ORDERS:
+    for order in (2.0, 4.0):  # fedamp interpolates between whole ones
         attained = 0.0
         for bits in itertools.product((0, 1), repeat=size + 1):
             heads = np.array([(truth, 1 - truth)[bits[len(y & people)]] for y in batches])
             laws = np.stack([heads, 1 - heads], axis=1)
             for pair in ((large, small), (small, large)):
                 attained = max(attained, psi(order, *(chances @ laws for chances in pair)))
-        second = printed_g1(order, order, truth, rate, size)
-        mixed = truth + (1 - (1 - rate) ** size) * (1 - 2 * truth)
-        first = psi(order, np.array([mixed, 1 - mixed]), np.array([truth, 1 - truth]))
-        assert attained == pytest.approx(max(first, second), rel=1e-12)
-        charged = group(Poisson(RandomisedResponse(truth), rate), size).rdp([max(order, 2.0)])[0]
-        if order >= 2:
-            assert charged >= math.log(attained) / (order - 1) * (1 - 1e-9)
-        if order <= 2:
-            assert printed_g1(order - 1, order, truth, rate, size) > 1.05 * attained
+        charged = group(Poisson(RandomisedResponse(truth), rate), size).rdp([order])[0]
+        assert charged == pytest.approx(math.log(attained) / (order - 1), rel=1e-8)
 
 
 @pytest.mark.statement("groups", "Theorem G.3", "Theorem 4.2")
@@ -233,17 +216,6 @@ def test_fedamp_charges_a_group_what_theorem_g1_does(rate, size):
     orders = np.array([2.0, 8.0, 100.0])
     charged = group(Poisson(RandomisedResponse(0.75), rate), size).rdp(orders)
     np.testing.assert_allclose(charged, response_rdp(0.75, rate, size, orders), rtol=1e-8, atol=1e-13)
-
-
-@pytest.mark.statement("groups", "Proposition E.2")
-@pytest.mark.parametrize(("batch", "population"), [(10, 1000), (3, 10)])
-def test_batches_without_replacement_are_charged_as_two_steps(batch, population):
-    """Insertion and removal: the bound of Wang et al. for a change of two."""
-    orders = np.array([2.0, 3.0, 8.0, 32.0])
-    double = partial(lambda a: 4 * a / (2 * 3.0**2))
-    printed = substitution_baseline(double, math.inf, batch / population, orders)
-    charged = WithoutReplacement(Gaussian(3.0), batch, population).rdp(orders)
-    assert np.all(charged <= np.minimum(printed, double(orders)) * (1 + 1e-9))
 
 
 @pytest.mark.statement("groups", "Theorem 4.2")

@@ -87,16 +87,13 @@ def test_all_pages_say_how_long_they_take_and_an_interrupted_call_goes_on(tmp_pa
     monkeypatch.setattr(record, "make", make)
     monkeypatch.setattr(papers, "write_tables", lambda page: None)
     monkeypatch.setattr(papers, "Finished", lambda name, code: Finished(name, code, tmp_path))
-    monkeypatch.setattr(papers.statements, "PAGE", tmp_path / "statements.md")
-    monkeypatch.setattr(papers.statements, "check", lambda: made.append("statements"))
     with pytest.raises(KeyboardInterrupt):
         main([])
     main([])
-    assert made == [*PAGES, "statements"]
+    assert made == [*PAGES]
     first, second = (line for line in capsys.readouterr().out.splitlines() if "minutes on one core" in line)
     assert all(page in first for page in PAGES)
     assert "partitioning" not in second
-    assert (tmp_path / "statements.md").exists()
 
 
 def test_a_stored_training_is_not_run_again(tmp_path):
