@@ -6,7 +6,7 @@ else, which names itself as an entry point of the group ``fedamp.extensions``.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -26,6 +26,9 @@ class Extension:
     Attributes:
         name: name of the idea, a lower-case word; for extensions of fedamp the name of the folder.
         commands: functions, or Typer applications, that become commands of ``fedamp``.
+        sections: keys of a scenario by their path (``mixing``, ``privacy.population``): a class of sections that may be
+            left out, or an annotated type with its field (:func:`fedamp.federation.choices.extend`).
+        choices: further schemes of a key of the scenario, by its path (``check_in``, ``privacy.noise``): classes.
 
     Example:
         >>> Extension("blocks", commands=("mylab.blocks.commands:draw",)).commands
@@ -34,6 +37,8 @@ class Extension:
 
     name: str
     commands: tuple[str, ...] = ()
+    sections: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @cache
@@ -61,14 +66,16 @@ def named(path: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def offered(seam: str) -> Iterator[Any]:
-    """Import, one by one, what the extensions offer for a seam, as ``commands``.
-
-    A seam with keys, as ``sections``, gives pairs of a key and an object.
+def offered(seam: str, key: str | None = None) -> Iterator[Any]:
+    """Import, one by one, what the extensions offer for a seam, as ``commands``; of a seam with keys for one ``key``.
+    Nothing else is imported.
     """
     for extension in extensions():
-        paths = getattr(extension, seam)
-        if isinstance(paths, Mapping):
-            yield from ((key, named(path)) for key, path in paths.items())
-        else:
-            yield from map(named, paths)
+        found = getattr(extension, seam)
+        paths = found if key is None else found.get(key, ())
+        yield from map(named, (paths,) if isinstance(paths, str) else paths)
+
+
+def keys(seam: str) -> list[str]:
+    """List the keys for which extensions offer something, as ``sections``."""
+    return list(dict.fromkeys(key for extension in extensions() for key in getattr(extension, seam)))

@@ -1,5 +1,6 @@
 """The base of all sections of a scenario, and the numbers that stand in them."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -19,6 +20,13 @@ class Section(BaseModel):
     """Base of all sections: frozen, and strict about keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Before:
+    """The place of a key that an extension adds to a section: in front of another ``key``."""
+
+    key: str
 
 
 def no_truth(value: Any) -> Any:

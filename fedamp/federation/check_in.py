@@ -4,7 +4,7 @@ A section of a scenario is the scheme itself. It draws the cohorts, and it gives
 likelihood ratio with which an audit attacks. So the three cannot disagree. Its keys are public; the numbers of rounds
 and units and the seed are arguments.
 
-A further scheme is one class here and its name in ``AnyCheckIn``. tests/federation/test_check_in.py holds
+A further scheme is one class here and its name in ``CHECK_INS``. tests/federation/test_check_in.py holds
 each scheme to one contract. It needs an example of each key: ``Field(examples=[...])``.
 """
 
@@ -474,17 +474,16 @@ class SpacedCheckIn(MinSeparation):
         return rounds - (self.k - 1) * (self.count - 1)
 
 
-AnyCheckIn = Annotated[
-    AllCheckIn
-    | PoissonCheckIn
-    | BatchesCheckIn
-    | CappedPoissonCheckIn
-    | BalancedCheckIn
-    | StratifiedCheckIn
-    | ClassesCheckIn
-    | SpacedCheckIn,
-    Field(discriminator="scheme"),
-]
+CHECK_INS: tuple[type[CheckIn], ...] = (
+    AllCheckIn,
+    PoissonCheckIn,
+    BatchesCheckIn,
+    CappedPoissonCheckIn,
+    BalancedCheckIn,
+    StratifiedCheckIn,
+    ClassesCheckIn,
+    SpacedCheckIn,
+)
 
 
 class Attendance:

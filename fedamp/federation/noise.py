@@ -133,7 +133,7 @@ class BufferedNoise(BandedNoise):
             raise ScenarioError(f"privacy.noise: {error}") from None
 
 
-AnyNoise = Annotated[IndependentNoise | BandedNoise | BufferedNoise, Field(discriminator="scheme")]
+NOISES = (IndependentNoise, BandedNoise, BufferedNoise)
 
 
 @lru_cache(maxsize=64)

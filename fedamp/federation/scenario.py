@@ -5,6 +5,7 @@ How a section behaves is said by its family (:mod:`fedamp.federation.check_in`, 
 """
 
 import json
+from functools import partial
 from html import escape
 from typing import Annotated, Any, Literal
 
@@ -14,17 +15,18 @@ from pydantic import BeforeValidator, Field, model_validator
 from fedamp.accounting.sampling import PRECISION
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, Units, no_truth
 from fedamp.data.sections import Data
-from fedamp.federation.check_in import AllCheckIn, AnyCheckIn
+from fedamp.federation.aggregation import PlainAggregation
+from fedamp.federation.check_in import AllCheckIn
+from fedamp.federation.choices import AnyAggregation, AnyCheckIn, AnyNoise, AnySubmodels, extend
 from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.mixing import Mixing
-from fedamp.federation.noise import AnyNoise, IndependentNoise
+from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.refusals import refuse
 from fedamp.federation.running import Engine, Faults, Federation, Trackers
-from fedamp.federation.submodels import AnySubmodels, NoSubmodels
-from fedamp.federation.terms import AnyAggregation, PlainAggregation
+from fedamp.federation.submodels import NoSubmodels
 from fedamp.models.model import Model
 
 LONGEST_RUN = 1_000_000
@@ -41,6 +43,7 @@ def _named(raw: Any) -> Any:
     return {"size": raw} if isinstance(raw, int | float) else raw
 
 
+@partial(extend, path="privacy")
 class Privacy(Section):
     """The unit of privacy, and how strongly it is protected."""
 
@@ -91,6 +94,7 @@ class Privacy(Section):
         return self
 
 
+@extend
 class Scenario(Section):
     """One federation, from data to privacy budget."""
 

@@ -4,7 +4,7 @@ A section of a scenario is the scheme itself. A round releases the noisy mean of
 it, or of a ``shared`` and a ``split`` part (Dong, Chen, Özgür 2025, section 3.2.2). docs/strategies.md says why the
 parts compose as they do here.
 
-A further scheme is one class here and its name in ``AnySubmodels``.
+A further scheme is one class here and its name in ``SUBMODELS``.
 """
 
 import math
@@ -380,4 +380,4 @@ class DropoutSubmodels(_SplitModel):
         return lambda submodel, round_: masked
 
 
-AnySubmodels = Annotated[NoSubmodels | DisjointSubmodels | DropoutSubmodels, Field(discriminator="scheme")]
+SUBMODELS: tuple[type[SubmodelScheme], ...] = (NoSubmodels, DisjointSubmodels, DropoutSubmodels)

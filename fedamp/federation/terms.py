@@ -16,8 +16,10 @@ from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.record import Record
-from fedamp.base.section import MOST_COUNTED, MOST_UNITS, Count, Section
-from fedamp.federation.check_in import AnyCheckIn, CheckIn
+from fedamp.base.section import MOST_COUNTED, MOST_UNITS, Count
+from fedamp.federation.aggregation import AggregationScheme
+from fedamp.federation.check_in import CheckIn
+from fedamp.federation.choices import AnyCheckIn
 from fedamp.secure.protocol import Settings
 
 STEPS = 12  # log2 of the multiples of the grid in a share of the noise: few bits a word, and rounding is 1e-8 of it
@@ -29,12 +31,6 @@ _Noise = Annotated[float, Field(ge=0, le=1e50)]  # squares of more would overflo
 LessThanHalf = Annotated[float, Field(ge=0, lt=0.5)]
 
 
-class PlainAggregation(Section):
-    """The server sees each node's sum before noise, and adds them up."""
-
-    scheme: Literal["plain"] = "plain"
-
-
 def _without_protocol(simulate: str) -> str:
     """Runs of older versions name it; noise of the same law is charged alike, so they stay valid."""
     if simulate == "protocol":
@@ -43,7 +39,7 @@ def _without_protocol(simulate: str) -> str:
     return simulate
 
 
-class SecureAggregation(Section):
+class SecureAggregation(AggregationScheme):
     """The server sees the noisy sum of all nodes alone (SecAgg+, Bell et al. 2020; each node adds a share of noise).
 
     A simulation plays the sum with noise of the same law.
@@ -86,9 +82,6 @@ class SecureAggregation(Section):
         signal = max(signals) + _TAIL * math.sqrt(nodes / terms.honest)
         fits = signal * math.sqrt(terms.honest) * 2 ** (STEPS + 1) < 2**30
         return terms.model_copy(update={"bits": 32 if fits else 64})
-
-
-AnyAggregation = Annotated[PlainAggregation | SecureAggregation, Field(discriminator="scheme")]
 
 
 class Terms(Record):

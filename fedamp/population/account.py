@@ -300,7 +300,7 @@ def what_fits(plan: Plan, budget: Budget, units: int, left: float) -> str:
     k = getattr(asked.check_in, "k", 1)
     smaller = (replace(plan, scenario=_with_k(plan, less)) for less in range(k - 1, 0, -1))
     fitting = next((each for each in smaller if fits(each, noise)), None) if 1 < k <= 50 else None
-    return words if fitting is None else f"{words}, or check_in.k at most {fitting.scenario.check_in.k}"  # type: ignore[union-attr]
+    return words if fitting is None else f"{words}, or check_in.k at most {fitting.scenario.check_in.k}"  # type: ignore[attr-defined]
 
 
 def _with_k(plan: Plan, k: int) -> Scenario:

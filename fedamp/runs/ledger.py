@@ -23,10 +23,10 @@ from fedamp.base.version import version
 from fedamp.data.transforms import Standardise
 from fedamp.errors import FederationError, InputError, RunFolderError
 from fedamp.federation import reader
+from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.evaluation import ClientEvaluation, Evaluated
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
-from fedamp.federation.terms import PlainAggregation
 from fedamp.population.account import PopulationRecord
 from fedamp.runs import chain
 from fedamp.runs.folder import RunFolder

@@ -1,6 +1,6 @@
 """Every check-in scheme draws what it charges for, and attacks by what it draws.
 
-A new scheme meets these tests by its name in ``AnyCheckIn``; its keys have examples. The oracle is
+A new scheme meets these tests by its name in ``CHECK_INS``; its keys have examples. The oracle is
 the charged expression, read from its JSON, beside the cohorts that are drawn.
 """
 
@@ -29,7 +29,6 @@ from fedamp.accounting import (
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import (
     AllCheckIn,
-    AnyCheckIn,
     Attendance,
     BalancedCheckIn,
     BatchesCheckIn,
@@ -38,6 +37,7 @@ from fedamp.federation.check_in import (
     PoissonCheckIn,
     StratifiedCheckIn,
 )
+from fedamp.federation.choices import AnyCheckIn
 from fedamp.federation.plan import make_plan
 from tests.federations import small
 

@@ -1,6 +1,6 @@
 """Every registered submodel scheme: parts, noise, denominators, hidden choices, and what is charged for them.
 
-A new scheme meets the contract by its name in ``AnySubmodels``; keys without a default have examples. That
+A new scheme meets the contract by its name in ``SUBMODELS``; keys without a default have examples. That
 it trains what it is charged for is seen from outside in tests/strategies/test_charge.py.
 """
 
@@ -14,8 +14,9 @@ from scipy import stats
 
 from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat, Submodels, calibrate, from_json
 from fedamp.errors import ScenarioError
+from fedamp.federation.choices import AnySubmodels
 from fedamp.federation.plan import make_plan
-from fedamp.federation.submodels import AnySubmodels, DisjointSubmodels, DropoutSubmodels, SubmodelScheme
+from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, SubmodelScheme
 from fedamp.models.model import WHOLE, Model
 from tests.federations import small
 

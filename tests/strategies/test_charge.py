@@ -22,7 +22,7 @@ from fedamp.engines import flower
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
 from fedamp.engines.wire import RoundOrder
-from fedamp.federation.check_in import AnyCheckIn
+from fedamp.federation.choices import AnyCheckIn
 from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.server.setup import prepare

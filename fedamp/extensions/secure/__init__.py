@@ -1,0 +1,5 @@
+"""Secure aggregation: the nodes hide their sums from the server, and add the noise themselves."""
+
+from fedamp.extension import Extension
+
+extension = Extension("secure", choices={"aggregation": ("fedamp.federation.terms:SecureAggregation",)})

@@ -1,0 +1,67 @@
+"""The schemes that a scenario can name, by key: those of the core, and those that extensions offer.
+
+A family's module has its base class and the core's own schemes. Each union is built here when it is first imported, and
+not before: a scheme of an extension may hold a union of another family.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+from fedamp.base.section import Before, Section
+from fedamp.extension import keys, offered
+from fedamp.federation.aggregation import AGGREGATIONS, AggregationScheme
+from fedamp.federation.check_in import CHECK_INS, CheckIn
+from fedamp.federation.noise import NOISES, IndependentNoise
+from fedamp.federation.submodels import SUBMODELS, SubmodelScheme
+
+S = TypeVar("S", bound=Section)
+
+if TYPE_CHECKING:
+    AnyAggregation = AggregationScheme
+    AnyCheckIn = CheckIn
+    AnySubmodels = SubmodelScheme
+    AnyNoise = IndependentNoise
+else:
+    _FAMILIES = {
+        "AnyAggregation": ("aggregation", AGGREGATIONS),
+        "AnyCheckIn": ("check_in", CHECK_INS),
+        "AnySubmodels": ("submodels", SUBMODELS),
+        "AnyNoise": ("privacy.noise", NOISES),
+    }
+
+    def __getattr__(name: str) -> Any:
+        if name not in _FAMILIES:
+            raise AttributeError(f"module {__name__} has no attribute {name}")
+        globals()[name] = one_of(*_FAMILIES[name])
+        return globals()[name]
+
+
+def one_of(key: str, own: tuple[type[Section], ...]) -> Any:
+    """The union of the schemes of a key, told apart by ``scheme``: the core's own ones, then those of extensions."""
+    members = (*own, *offered("choices", key))
+    return Annotated[Union[members], Field(discriminator="scheme")] if len(members) > 1 else members[0]  # noqa: UP007
+
+
+def extend(section: type[S], path: str = "") -> type[S]:
+    """Add the keys that extensions offer to a section, which is at this path of a scenario; returns the section.
+
+    An extension offers a class of sections, which may be left out, or an annotated type with its field and its place
+    (:class:`fedamp.base.section.Before`).
+    """
+    fields = section.__pydantic_fields__
+    for key in keys("sections"):
+        above, _, name = key.rpartition(".")
+        if above != path:
+            continue
+        (kind,) = offered("sections", key)
+        if isinstance(kind, type):
+            kind = Annotated[kind | None, Field(None, exclude_if=lambda found: found is None)]
+        found = FieldInfo.from_annotation(kind)
+        place = next((each.key for each in found.metadata if isinstance(each, Before)), None)
+        fields[name] = found
+        for later in list(fields)[list(fields).index(place) : -1] if place else ():
+            fields[later] = fields.pop(later)
+    section.model_rebuild(force=True)
+    return section
