@@ -1,1 +1,1 @@
-"""Speed and tightness, measured against peers as ratios in one run. Run as ``python -m benchmarks.NAME``."""
+"""What is measured of fedamp; README.md says what lies where. Run as ``python -m benchmarks.FOLDER.NAME``."""

@@ -1,64 +1,74 @@
-"""The commands that measure: what they skip, and that the pages show what is stored."""
+"""The commands that measure: what they skip, what they leave behind, and that the pages show what is stored."""
 
 import json
+import re
 import subprocess
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
 import benchmarks.__main__ as everything
-from benchmarks import finished
-from benchmarks.pages import put_in
-from benchmarks.papers import record
-from benchmarks.speed import deployment, simulation, simulation_table, simulators, zoo
-from benchmarks.speed.limited import Stopwatch, Timed
-from benchmarks.studies import demo, federation_tasks, federations, idea, submodels
+from benchmarks import record
+from benchmarks.record import ROOT, Finished, put_in, table
+from benchmarks.speed import deployment, simulation, simulators, zoo
+from benchmarks.studies import correlated, demo, federation_tasks, federations, idea, lora_remedies, submodels
 from benchmarks.studies.federation_tasks import TASKS
-from benchmarks.studies.federations import Bench, Cell, cells, table
+from benchmarks.studies.federations import Bench, Cell, cells
 
-ROOT = Path(__file__).parents[1]
-
-
-def test_what_is_finished_is_kept_until_the_code_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr(finished, "ROOT", tmp_path)
-    code = tmp_path / "code" / "a.py"
-    code.parent.mkdir()
-    code.write_text("1")
-    finished.Finished("all", ["code"], tmp_path).add("first")
-    again = finished.Finished("all", ["code"], tmp_path)
-    assert "first" in again
-    assert "second" not in again
-    code.write_text("2")
-    assert "first" not in finished.Finished("all", ["code"], tmp_path)
+FOLDER = ROOT / "benchmarks"
 
 
-def test_an_interrupted_call_goes_on_and_what_failed_is_repeated(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(finished, "ROOT", tmp_path)
-    monkeypatch.setattr(everything, "Finished", lambda name, code: finished.Finished(name, code, tmp_path))
-    monkeypatch.setattr(everything, "MINUTES", {"good": 2, "bad": 3, "later": 4})
+def test_an_interrupted_call_goes_on_until_the_code_changes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(everything, "Finished", lambda name, code: Finished(name, code, tmp_path))
+    monkeypatch.setattr(everything, "MINUTES", {"speed.good": 2, "speed.bad": 3, "studies.later": 4})
     ran = []
 
     def run(command, **_):
-        ran.append(command[-1].removeprefix("benchmarks."))
+        ran.append(command[-1].rpartition(".")[2])
         return subprocess.CompletedProcess(command, ran == ["good", "bad"])  # the second call fails once
 
     monkeypatch.setattr(subprocess, "run", run)
     assert everything.main([]) == 1
-    assert capsys.readouterr().out.startswith("9 minutes: good 2, bad 3, later 4\n")
+    assert capsys.readouterr().out.startswith("9 minutes: speed.good 2, speed.bad 3, studies.later 4\n")
     assert everything.main([]) == 0
-    assert everything.main(["good"]) == 0
-    assert ran == ["good", "bad", "later", "bad", "good"]
-    assert everything.main(["godo"]) == 2
+    assert everything.main(["speed"]) == 0
+    assert ran == ["good", "bad", "later", "bad", "good", "bad"]
+    assert everything.main(["sped"]) == 2
+    assert len(ran) == 6
+    (tmp_path / "fedamp").mkdir()
+    (tmp_path / "fedamp" / "changed.py").write_text("")
+    assert everything.main([]) == 0
+    assert ran[6:] == ["good", "bad", "later"]
+
+
+def modules() -> dict[str, str]:
+    """Texts of the modules, by name: ``speed.noise``, or ``peers`` for a package that is a command."""
+    files = {file.relative_to(FOLDER).with_suffix(""): file.read_text() for file in FOLDER.rglob("*.py")}
+    return {".".join(name.parts).removesuffix(".__main__"): text for name, text in files.items()}
 
 
 def test_every_benchmark_that_is_a_command_is_among_all():
-    files = {file.relative_to(ROOT / "benchmarks"): file for file in (ROOT / "benchmarks").rglob("*.py")}
-    commands = {".".join(name.with_suffix("").parts).removesuffix(".__main__") for name, file in files.items()
-                if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")}  # fmt: skip
-    commands -= {name for name in commands if name.startswith("peers.in_")}  # in the environments of the peers
-    # The base of a scenario is shipped; visits need a package index; papers have a target of their own.
-    assert commands - {"__main__", "studies.adapters", "speed.visits", "papers"} == set(everything.MINUTES)
+    commands = {name for name, text in modules().items() if 'if __name__ == "__main__"' in text}
+    in_others_environments = {name for name in commands if name.startswith("peers.in_")}
+    # The base of a scenario is shipped; papers have a target of their own.
+    assert commands - in_others_environments - {"__main__", "studies.adapters", "papers"} == set(everything.MINUTES)
+
+
+def test_every_result_has_its_module_and_a_page_that_names_its_command():
+    pages = " ".join(file.read_text() for file in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    overview = (FOLDER / "README.md").read_text()
+    for folder, file in [(each, file) for each in ("speed", "peers", "studies") for file in (FOLDER / each).iterdir()]:
+        if file.suffix in (".json", ".jsonl"):
+            assert file.with_suffix(".py").exists(), file
+            command = "benchmarks.peers" if file.stem == "bench" else f"benchmarks.{folder}.{file.stem}"
+            # The README's demo says no command; the overview itself shows the ratio of noise.
+            assert f"python -m {command}" in " ".join(pages.split()) or file.stem in ("demo", "noise"), file
+            assert f"`{file.stem}`" in overview or f"`python -m {command}`" in overview, file
+            if folder != "studies":
+                assert '"commit": "' in file.read_text(), file
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", overview):
+        assert (FOLDER / target).exists(), target
 
 
 def test_fedamp_takes_part_in_the_comparison_of_speed():
@@ -68,15 +78,6 @@ def test_fedamp_takes_part_in_the_comparison_of_speed():
     assert len(measured["seconds"]) == 3
     assert min(measured["seconds"]) > 0
     assert simulation.figures_of([measured], work.clients)["clients_per_second"] > 0
-
-
-def test_a_comparison_without_fedamp_keeps_the_figures_that_are_stored(tmp_path, monkeypatch):
-    failed = Timed(None, 0.0, "AttributeError: gone")
-    monkeypatch.setattr(Stopwatch, "ask", lambda *_, **asked: failed)
-    (out := tmp_path / "figures.json").write_text("{}")
-    with pytest.raises(SystemExit, match=r"^fedamp, 1 worker: AttributeError: gone$"):
-        simulation.main(["--quick", "--out", str(out)])
-    assert out.read_text() == "{}"
 
 
 @pytest.fixture
@@ -110,46 +111,35 @@ def test_rates_are_chosen_apart_from_the_test(tasks):
         assert apart or task.personal or scenario.federation.validation_share > 0, name
 
 
-def test_the_readme_shows_what_is_stored():
-    bench = Bench(ROOT / federations.RESULTS, quick=False)
-    told = {
-        "sections, short": table(bench.runs, "sections", federations.SHORT, federations.README_BUDGETS),
-        "worth": federations.worth(bench.runs),
-    }
-    for name, found in told.items():
-        assert f"<!-- federations: {name} -->\n{found}\n<!-- end -->" in (ROOT / "README.md").read_text()
-
-
 def test_pictures_are_drawn_from_what_is_stored(tmp_path):
-    runs = Bench(ROOT / federations.RESULTS, quick=False).runs
+    runs = Bench(federations.RESULTS, quick=False).runs
     for draw in (federations.draw, federations.draw_worth, federations.draw_parts, federations.draw_frontier):
         draw(runs, file := tmp_path / f"{draw.__name__}.png")
         assert file.exists()
 
 
-def test_the_page_of_the_first_paper_shows_the_stored_submodels(monkeypatch):
+def test_the_pages_show_what_is_stored(monkeypatch):
+    """What is measured again is in its page, or this fails."""
     for name, task in submodels.tasks().items():
         monkeypatch.setitem(TASKS, name, task)
-    runs = [run for each in (submodels, federations) for run in Bench(ROOT / each.RESULTS, quick=False).runs]
-    found = f"<!-- federations: submodels -->\n{submodels.table(runs)}\n<!-- end -->"
-    assert found in (ROOT / submodels.PAGE).read_text()
-
-
-def test_the_pages_show_the_stored_figures():
-    """What is measured again stands in its page, or this fails."""
-    stored = {
-        demo.PAGE: ("demo", demo.told(json.loads(demo.RESULTS.read_text()))),
-        simulation_table.PAGE: (
-            "table: simulation",
-            simulation_table.in_markdown(json.loads((simulation.RESULTS / "simulation.json").read_text())).rstrip(),
-        ),
-        ROOT / deployment.PAGE: (
-            "deployment",
-            record.table(deployment.rows(json.loads((ROOT / deployment.RESULTS).read_text()))).rstrip(),
-        ),
-    }
-    for page, (mark, found) in stored.items():
-        assert f"<!-- {mark} -->\n{found}\n<!-- end -->" in page.read_text(), mark
+    for name, schemes in lora_remedies.SCHEMES.items():
+        monkeypatch.setitem(TASKS, name, replace(lora_remedies.FACTORS, schemes=schemes))
+    runs, ways, remedies = (Bench(each.RESULTS, False).runs for each in (federations, submodels, lora_remedies))
+    short = federations.table(runs, "sections", federations.SHORT, federations.README_BUDGETS)
+    noisy = correlated.stored()
+    stored = (
+        (ROOT / "README.md", "federations: sections, short", short),
+        (ROOT / "README.md", "federations: worth", federations.worth(runs)),
+        (demo.PAGE, "demo", demo.told(json.loads(demo.RESULTS.read_text())["accuracies"])),
+        (simulation.PAGE, "table: simulation", simulation.in_markdown(json.loads(simulation.RESULTS.read_text()))),
+        (deployment.PAGE, "deployment", table(deployment.rows(json.loads(deployment.RESULTS.read_text())))),
+        (submodels.PAGE, "federations: submodels", submodels.table(ways + runs)),
+        (lora_remedies.PAGE, "federations: remedies", lora_remedies.table(remedies)),
+        (correlated.PAGE, "numbers: matrices", table(correlated.matrices_table(noisy))),
+        (correlated.PAGE, "numbers: bands", table(correlated.bands_table(noisy))),
+    )
+    for page, mark, found in stored:
+        assert f"<!-- {mark} -->\n{found.rstrip()}\n<!-- end -->" in page.read_text(), mark
     models = json.loads(zoo.RESULTS.read_text())["models"]
     assert zoo.PAGE.read_text() == zoo.page(models)
     assert f"([{len(models)} of them](docs/zoo.md))" in (ROOT / "README.md").read_text()

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.peers import bench, table
 from benchmarks.peers.in_flower import local_update
-from benchmarks.peers.work import Average, Job, measure
+from benchmarks.peers.work import Job
 
 RUN = bench.Run("jax-banded", "2.0", 1.0, 7, 1, False, 2.4, 4, 0.99, 1.01, 46672, 0.81, 0.79, 5.0)
 IID = bench.FEDERATIONS["iid"]
@@ -92,15 +92,6 @@ def test_a_tool_in_turn_is_charged_for_what_a_person_moves():
     assert found == pytest.approx(accountant.get_epsilon(1e-5), abs=1e-3)
 
 
-def test_every_client_has_its_share_of_the_records(tmp_path):
-    inputs = np.arange(12, dtype=np.float32).reshape(12, 1, 1)
-    np.savez(tmp_path / "train.npz", x=inputs, y=np.arange(12))
-    found, labels = replace(JOB, data=str(tmp_path)).partition()
-    assert found.shape == (4, 3, 1)
-    assert sorted(labels.ravel()) == list(range(12))
-    assert np.array_equal(found[..., 0], labels)
-
-
 def test_records_with_owners_stay_with_them_and_others_are_padded(tmp_path):
     np.savez(tmp_path / "train.npz", x=np.arange(1, 6).reshape(5, 1), y=np.arange(1, 6), owner=[2, 0, 2, 3, 2])
     found, labels = replace(JOB, data=str(tmp_path)).partition()
@@ -119,38 +110,3 @@ def test_padding_changes_no_update():
     once = local_update(replace(JOB, steps=1), model, *padded)
     torch.testing.assert_close(once["output.weight"], -JOB.local_rate * slope.T @ inputs / 3)
     torch.testing.assert_close(longer, shorter)
-
-
-@pytest.mark.parametrize("hidden", [True, False])
-def test_accuracy_is_that_of_the_network(tmp_path, hidden):
-    layers = [torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)] if hidden else [torch.nn.Linear(6, 3)]
-    network = torch.nn.Sequential(*layers)
-    names = ("hidden.0.weight", "hidden.0.bias", "output.weight", "output.bias")[0 if hidden else 2 :]
-    model = dict(zip(names, (value.detach().numpy() for value in network.parameters()), strict=True))
-    inputs, labels = torch.randn(200, 6), torch.randint(3, (200,))
-    np.savez(tmp_path / "test.npz", x=inputs.numpy(), y=labels.numpy())
-    right = (network(inputs).argmax(1) == labels).double().mean()
-    assert replace(JOB, data=str(tmp_path)).accuracy(model) == pytest.approx(float(right))
-
-
-def test_the_average_follows_the_models_with_a_rising_decay():
-    average = Average(0.9, {"a": np.zeros(1)})
-    for value in (1.0, 3.0):
-        average.add({"a": np.array([value])})
-    # Decays 1/10 and 2/11: 0.9 of the first model, of which 2/11 stay.
-    assert average.model["a"] == pytest.approx(0.9 * 2 / 11 + 3 * 9 / 11)
-
-
-def test_what_is_measured_is_the_average_and_the_last_model(tmp_path):
-    names = {"hidden.0.weight": (1, 1), "hidden.0.bias": (1,), "output.weight": (2, 1), "output.bias": (2,)}
-    zero = {name: np.zeros(shape, np.float32) for name, shape in names.items()}
-    np.savez(tmp_path / "model.npz", **zero)
-    np.savez(tmp_path / "test.npz", x=np.ones((10, 1, 1), np.float32), y=np.array([0] * 3 + [1] * 7))
-
-    def train(round_done):
-        for bias in (-100.0, 1.0):  # the average of the two says 0, the last one says 1
-            round_done({**zero, "output.bias": np.array([0.0, bias], np.float32)})
-        return {"bytes": 8}
-
-    found = measure(replace(JOB, data=str(tmp_path), model=str(tmp_path / "model.npz")), train)
-    assert (found["accuracy"], found["last"], found["bytes"]) == (0.3, 0.7, 8)

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.finished import Finished
 from benchmarks.papers import record
+from benchmarks.record import ROOT, Finished
 
 PAPERS = ("partitioning", "allocation", "modelmix", "groups", "merging")
-PAGES = {paper: record.ROOT / "docs" / "papers" / f"{paper}.md" for paper in PAPERS} | {
-    "k_of_t": record.ROOT / "docs" / "k-of-t.md",
-    "published": record.ROOT / "docs" / "published.md",
+PAGES = {paper: ROOT / "docs" / "papers" / f"{paper}.md" for paper in PAPERS} | {
+    "k_of_t": ROOT / "docs" / "k-of-t.md",
+    "published": ROOT / "docs" / "published.md",
 }
 
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if page not in PAGES:
             parser.error(f"unknown page {page}; expected: {', '.join(PAGES)}")
     everything = not (options.pages or options.figure or options.out)
-    finished = Finished("papers", ("fedamp", "benchmarks/papers"))
+    finished = Finished("papers", ("fedamp/**/*.py", "benchmarks/*.py", "benchmarks/papers/**/*.py"))
     left = [page for page in options.pages or PAGES if not (everything and page in finished)]
     if everything:
         minutes = {page: sum(each["processor_minutes"] for each in tables_of(page).values()) for page in left}

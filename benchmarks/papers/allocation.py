@@ -33,7 +33,8 @@ from benchmarks.papers.drawing import (
     save,
     start,
 )
-from benchmarks.papers.record import Figure, Row
+from benchmarks.papers.record import Figure
+from benchmarks.record import Row
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Repeat
 
 PAPER = "Feldman, Shenfeld 2025"

@@ -10,7 +10,7 @@ from benchmarks.papers import charges
 from benchmarks.papers.bounds import balls_and_bins
 from benchmarks.papers.bounds.allocation import allocated, combined_delta, poisson
 from benchmarks.papers.drawing import COMBINED, OURS, POISSON, SAMPLED, SAMPLED_LIMIT, make_readable, save
-from benchmarks.papers.record import Row
+from benchmarks.record import Row
 
 SAMPLES, CONFIDENCE, SEED = 500_000, 0.99, 8
 

@@ -20,7 +20,7 @@ from benchmarks.papers.bounds import allocation as bounds
 from benchmarks.papers.bounds.allocation import allocated, poisson
 from benchmarks.papers.charges import Direction
 from benchmarks.papers.drawing import DECOMPOSITION, DIRECT, LOCAL, OURS, POISSON, RECURSIVE, Style, make_readable, save
-from benchmarks.papers.record import Row
+from benchmarks.record import Row
 
 PAPER = "Feldman, Shenfeld 2025"
 Curve = NDArray[np.float64]

@@ -20,7 +20,7 @@ from benchmarks.papers import charges
 from benchmarks.papers.bounds.allocation import allocated, poisson
 from benchmarks.papers.charges import Charged
 from benchmarks.papers.drawing import OURS, POISSON, Style, make_readable, save
-from benchmarks.papers.record import Row
+from benchmarks.record import Row
 
 MEAN, ROUNDS, DELTA, SEED = 0.9, 1000, 1e-10, 5
 SIZES = tuple(np.logspace(2, 5, 7, dtype=int).tolist())

@@ -13,7 +13,8 @@ from benchmarks.papers.bounds.mixtures import Floats, sampled_gaussian_rdp
 from benchmarks.papers.bounds.partitioning import smallest_noise
 from benchmarks.papers.groups_drawing import ByLaw, draw_converted, draw_orders, panels
 from benchmarks.papers.groups_substituted import figure_3, figure_6, figure_7, whole_orders
-from benchmarks.papers.record import Figure, Row
+from benchmarks.papers.record import Figure
+from benchmarks.record import Row
 from fedamp.accounting import (
     Gaussian,
     Group,

@@ -19,7 +19,7 @@ from benchmarks.papers.bounds.groups import (
 from benchmarks.papers.bounds.mixtures import Floats
 from benchmarks.papers.drawing import OURS
 from benchmarks.papers.groups_drawing import BASELINE, MOST_ORDERS, TIGHT, name_curve, panels
-from benchmarks.papers.record import Row
+from benchmarks.record import Row
 from fedamp.accounting import Gaussian, RandomisedResponse, WithoutReplacement, group
 
 PAPER = "Schuchardt et al. 2024"

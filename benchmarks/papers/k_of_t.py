@@ -10,7 +10,9 @@ from typing import Any
 
 from benchmarks.papers import charges
 from benchmarks.papers.bounds.partitioning import smallest_noise
-from benchmarks.papers.record import ROOT, Figure, Row
+from benchmarks.papers.record import Figure
+from benchmarks.record import Row
+from benchmarks.speed import accounting
 from benchmarks.speed.k_of_t import SETTINGS, others
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat
 
@@ -20,9 +22,7 @@ SPLIT = 1200  # points of the law of the split, which is not sampled
 
 def brackets(_: Path) -> Sequence[Row]:
     """The sampled bracket, the split, Poisson sampling, and what the peers answer."""
-    measured = json.loads((ROOT / "benchmarks" / "results" / "accounting.json").read_text())["hidden_rounds"][
-        "settings"
-    ]
+    measured = json.loads(accounting.RESULTS.read_text())["hidden_rounds"]["settings"]
     rows: list[Row] = []
     for setting, found in zip(SETTINGS, measured, strict=True):
         run = Allocation(Gaussian(setting.noise_multiplier), setting.chosen, setting.rounds)

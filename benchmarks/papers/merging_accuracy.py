@@ -26,7 +26,7 @@ from benchmarks.papers.merging_costs import (
     simplex,
 )
 from benchmarks.papers.merging_training import LONG_CHECKPOINTS, MNIST_CHECKPOINTS, SCRATCH, TUNED, Trained
-from benchmarks.papers.record import Row
+from benchmarks.record import Row
 
 STYLES: dict[str, Style] = {
     "selection, Rényi": SELECTION_RDP,

@@ -30,7 +30,7 @@ from benchmarks.papers.merging_costs import (
     loose_epsilon,
 )
 from benchmarks.papers.merging_costs import selection_by_rdp as selection_of
-from benchmarks.papers.record import Row
+from benchmarks.record import Row
 from fedamp.accounting import FIXED_GRADIENTS, Gaussian, LinearCombination, RandomSelection
 
 HIDDEN: Style = {"color": "0.3", "linestyle": "-.", "marker": "s", "label": "selection, the draw kept secret: exact"}

@@ -19,7 +19,8 @@ from sklearn.datasets import load_digits
 
 import fedamp
 from benchmarks.papers.merging_costs import Array, Portfolio
-from benchmarks.papers.record import RESULTS, Kept
+from benchmarks.papers.record import RESULTS
+from benchmarks.record import Kept
 from benchmarks.training import evaluator, train
 
 Settings = Mapping[str, Any]

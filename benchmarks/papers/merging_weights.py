@@ -25,7 +25,7 @@ from benchmarks.papers.merging_costs import (
     selection_by_rdp,
     simplex,
 )
-from benchmarks.papers.record import Row
+from benchmarks.record import Row
 from fedamp.accounting import FIXED_GRADIENTS, Compose, Gaussian, LinearCombination, Repeat
 
 NAMES = ("C = 1, σ = 0.5", "C = 2, σ = 0.5", "C = 1, σ = 2")

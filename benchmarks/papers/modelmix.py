@@ -19,7 +19,8 @@ from benchmarks.papers.charges import Charged
 from benchmarks.papers.drawing import OURS, make_readable, save
 from benchmarks.papers.modelmix_fashion import table_1
 from benchmarks.papers.modelmix_training import figure_2, of_cifar10, table_2
-from benchmarks.papers.record import Figure, Row
+from benchmarks.papers.record import Figure
+from benchmarks.record import Row
 from fedamp.accounting import Gaussian, Mechanism, ModelMix, Poisson, Repeat
 
 PAPER = "Xiao, Wan, Devadas 2022"

@@ -18,7 +18,8 @@ from benchmarks.papers import charges, linear
 from benchmarks.papers.charges import Charged
 from benchmarks.papers.drawing import OURS, Style, make_readable, save
 from benchmarks.papers.linear import Records, Sampling, Training
-from benchmarks.papers.record import RESULTS, Kept, Row
+from benchmarks.papers.record import RESULTS
+from benchmarks.record import Kept, Row
 from benchmarks.training import fashion_mnist
 from fedamp.accounting import Compose, Gaussian, Mechanism, ModelMix, Poisson, Repeat
 

@@ -24,7 +24,8 @@ import fedamp
 from benchmarks.papers import charges
 from benchmarks.papers.charges import Charged
 from benchmarks.papers.drawing import OURS, finish, make_readable, save, start
-from benchmarks.papers.record import RESULTS, Kept, Row
+from benchmarks.papers.record import RESULTS
+from benchmarks.record import Kept, Row
 from benchmarks.training import train
 from fedamp.accounting import Gaussian, Mechanism, ModelMix, Poisson, Repeat
 

@@ -12,7 +12,8 @@ from benchmarks.papers.bounds.allocation import delta_from_rdp, poisson
 from benchmarks.papers.bounds.partitioning import cheap_rdp, exact_rdp, smallest_noise
 from benchmarks.papers.drawing import EXACT, LOCAL, LOOSE, OURS, POISSON, POISSON_RDP, Style, finish, start
 from benchmarks.papers.partitioning_training import noise_of_table_1, table_1
-from benchmarks.papers.record import Figure, Row
+from benchmarks.papers.record import Figure
+from benchmarks.record import Row
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat, Submodels, epsilon_from_rdp
 
 Floats = NDArray[np.float64]

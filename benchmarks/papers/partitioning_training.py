@@ -32,7 +32,8 @@ from benchmarks.papers.bounds.partitioning import smallest_noise
 from benchmarks.papers.charges import Charged
 from benchmarks.papers.drawing import make_readable, save
 from benchmarks.papers.partitioning_network import SHARED, Residual, pre_train
-from benchmarks.papers.record import RESULTS, Kept, Row
+from benchmarks.papers.record import RESULTS
+from benchmarks.record import Kept, Row
 from benchmarks.training import Labelled, best_power, fashion_mnist, train
 from fedamp.accounting import Compose, Gaussian, Mechanism, Poisson, Repeat, Submodels, epsilon_from_rdp
 

@@ -16,7 +16,8 @@ import numpy as np
 import fedamp
 from benchmarks.papers import charges
 from benchmarks.papers.charges import Charged
-from benchmarks.papers.record import RESULTS, Figure, Kept, Row
+from benchmarks.papers.record import RESULTS, Figure
+from benchmarks.record import Kept, Row
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat
 
 RUNS = RESULTS / "published.jsonl"

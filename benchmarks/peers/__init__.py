@@ -1,1 +1,1 @@
-"""Other tools for training with differential privacy, at the work of benchmarks/federations.py."""
+"""Other tools for training with differential privacy, at the work of benchmarks/studies/federations.py."""

@@ -1,4 +1,4 @@
-"""Accuracy and cost of other tools at equal epsilon: the federations of benchmarks/federations.py, iid and sections.
+"""Accuracy and cost of other tools at equal epsilon: the federations iid and sections.
 
     python -m benchmarks.peers [TASK ...]            resumes; about an hour on one core for all of it
     python -m benchmarks.peers --only jax            the peers with this in their name
@@ -7,8 +7,8 @@
 
 Everybody trains the same model on the same features of the same clients: rounds, expected cohort, local steps, momentum
 of the server and the moving average of the models are those of the task. Rates are tuned by the rule of
-benchmarks/federations.py, then five seeds are tested. Updates are clipped at 0.1, which 96 % of them exceed on iid and
-all on sections, as fedamp's own clipping scales all of them. A line of ``benchmarks/peers/bench.jsonl`` is one run.
+benchmarks/studies/federations.py, then five seeds are tested. Updates are clipped at 0.1, which 96 % of them exceed on
+iid and all on sections, as fedamp's own clipping scales all of them. A line of ``bench.jsonl`` is one run.
 
 Each peer runs in an environment of its own, because what they pin clashes. ``--environments`` names the folder of both:
 

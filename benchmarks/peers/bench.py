@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.work import Job, whole_cohort
+from benchmarks.record import ROOT, add_row, rows_of
 from benchmarks.studies.federation_tasks import DELTA, TASKS, Task, folders
 from benchmarks.studies.federations import on_made_up_records
 from benchmarks.training import best_power
@@ -24,7 +25,7 @@ from fedamp.accounting import Gaussian, Mechanism, Poisson, Repeat, WithoutRepla
 from fedamp.data.table import cache_folder
 from fedamp.federation import reader
 
-RESULTS = Path("benchmarks/peers/bench.jsonl")
+RESULTS = Path(__file__).with_suffix(".jsonl")
 CLIP = 0.1
 # One thread for everybody, and no messages to the makers of Flower.
 SETTINGS = {
@@ -212,8 +213,7 @@ class Bench:
 
     def __init__(self, file: Path, environments: Path, about: Federation) -> None:
         self.file, self._environments, self.about = file, environments, about
-        lines = file.read_text().splitlines() if file.exists() else []
-        self.runs = [Run(**json.loads(line)) for line in lines]
+        self.runs = [Run(**row) for row in rows_of(file)]
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> "Bench":
@@ -233,9 +233,7 @@ class Bench:
         done = Run(task=self.about.name, peer=peer, epsilon=epsilon, rate=rate, seed=seed, tuning=tuning,
                    charged_epsilon=charged(self.about, peer, *_charged_for(said)), **said)  # fmt: skip
         self.runs.append(done)
-        with self.file.open("a") as file:
-            file.write(json.dumps(asdict(done)) + "\n")
-        print(json.dumps(asdict(done)), flush=True)
+        add_row(self.file, asdict(done))
         return done
 
     def ask(self, peer: str, epsilon: float, rate: int, seed: int | None, tuning: bool) -> dict[str, Any]:
@@ -284,7 +282,7 @@ class Bench:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,
-                    env=os.environ | SETTINGS | {"PYTHONPATH": str(Path(__file__).parents[2])},
+                    env=os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)},
                 )
         return self._processes[tool.module]
 

@@ -15,7 +15,6 @@ prv-accountant dp-accounting multiprocess dill absl-py attrs dm-tree mpmath``.
 import argparse
 import contextlib
 import io
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -27,8 +26,8 @@ from time import process_time
 import numpy as np
 import torch
 
-from benchmarks.pages import put_in
 from benchmarks.peers.table import spread
+from benchmarks.record import ROOT, add_row, put_in, rows_of
 from benchmarks.speed.workloads import records_of
 from benchmarks.studies.federations import played
 from benchmarks.training import fashion_mnist
@@ -37,7 +36,7 @@ from fedamp.federation import reader
 from fedamp.models.networks import build
 from fedamp.server.setup import RunInputs, prepare
 
-RESULTS, PAGE = Path("benchmarks/peers/rehearsal.jsonl"), Path("docs/federations.md")
+RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "federations.md"
 PUBLISHED = "cifar10-rehearsal"
 CLIENTS, COHORT, RECORDS, ROUNDS = 1000, 50, 50, 150
 MODEL = {"name": "cnn", "channels": [16, 32]}
@@ -176,7 +175,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--show", action="store_true", help="the table of what there is; measures nothing")
     asked = parser.parse_args()
-    runs = [Run(**json.loads(line)) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    runs = [Run(**row) for row in rows_of(RESULTS)]
     sys.path.append(asked.peers)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -190,9 +189,7 @@ def main() -> None:
             for tool in TOOLS:
                 if not any((run.tool, run.seed) == (tool, seed) for run in runs):
                     runs.append(measure(tool, seed, folder))
-                    with RESULTS.open("a") as file:
-                        file.write(json.dumps(asdict(runs[-1])) + "\n")
-                    print(json.dumps(asdict(runs[-1])), flush=True)
+                    add_row(RESULTS, asdict(runs[-1]))
     put_in(PAGE, "federations: rehearsal", table(runs))
 
 

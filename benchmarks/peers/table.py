@@ -1,17 +1,16 @@
 """The table of the peers, beside fedamp's rows of the same federation."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.pages import put_in
 from benchmarks.peers.bench import FEDERATIONS, PEERS, Run
+from benchmarks.record import ROOT, put_in, rows_of
 from benchmarks.studies import federations
 from fedamp.base.numbers import amount_of_bytes
 
-PAGE = Path("docs/federations.md")
+PAGE = ROOT / "docs" / "federations.md"
 OURS = ("poisson", "balanced", "banded")
 COSTS = ("ε = 1, its accountant", "ε = 1, fedamp's", "noise", "bytes", "seconds")
 """The last columns, all of them at epsilon 1."""
@@ -32,8 +31,8 @@ def rows(runs: list[Run], task: str = "iid") -> list[str]:
 
 
 def ours(task: str, file: Path = federations.RESULTS) -> list[str]:
-    """fedamp's lines, from the results of benchmarks/federations.py."""
-    stored = [federations.Run(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+    """fedamp's lines, from the results of benchmarks/studies/federations.py."""
+    stored = [federations.Run(**row) for row in rows_of(file)]
     tested, lines = federations.tested(stored), []
     for scheme in OURS:
         wanted = (task, scheme, 1, False)

@@ -62,29 +62,6 @@ def dp_accounting_composition(
     return float(law.self_compose(rounds).get_epsilon_for_delta(delta))
 
 
-def fedamp_orders(noise_multiplier: float, rounds: int, highest: int) -> float:
-    """All whole orders from 2 to ``highest``; returns the divergence of the last."""
-    from fedamp.accounting import Allocation, Gaussian
-
-    return float(Allocation(Gaussian(noise_multiplier), 1, rounds).rdp(range(2, highest + 1))[-1])
-
-
-def random_allocation_orders(noise_multiplier: float, rounds: int, highest: int) -> float:
-    from random_allocation.random_allocation_scheme.direct import allocation_RDP_remove
-
-    return float([allocation_RDP_remove(order, noise_multiplier, rounds) for order in range(2, highest + 1)][-1])
-
-
-def table_1_epsilon(noise_multiplier: float, count: int, delta: float) -> Bracket:
-    """Dong, Chen, Özgür 2025, Table 1: 1000 steps at rate 0.1, a shared part and one of ``count`` submodels."""
-    from fedamp.accounting import Compose, Gaussian, Poisson, Repeat, Submodels
-
-    part = Gaussian(noise_multiplier)
-    split = part if count == 1 else Submodels(part, count)
-    bounds = Repeat(Poisson(Compose((part, split)), 0.1), 1000).epsilon(delta)
-    return bounds.lower, bounds.upper
-
-
 _ALLOCATION = {"noise_multiplier": 1.5, "rounds": 20, "chosen": 2, "delta": 1e-3}
 _COMPOSITION = {"noise_multiplier": 1.5, "rate": 0.05, "rounds": 20, "delta": 1e-3}
 
@@ -96,13 +73,4 @@ ALLOCATION = (
 COMPOSITION = (
     Contender("fedamp", "fedamp", fedamp_composition, _COMPOSITION),
     Contender("dp-accounting", "dp_accounting", dp_accounting_composition, _COMPOSITION | {"interval": 1e-2}),
-)
-ORDERS = (
-    Contender("fedamp", "fedamp", fedamp_orders, {"noise_multiplier": 1.5, "rounds": 20, "highest": 8}),
-    Contender(
-        "random-allocation",
-        "random_allocation",
-        random_allocation_orders,
-        {"noise_multiplier": 1.5, "rounds": 20, "highest": 8},
-    ),
 )

@@ -8,19 +8,14 @@ ratio is then too small.
 import argparse
 import json
 import math
-import platform
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.record import made, store, table
 from benchmarks.speed import accountants, k_of_t, questions
 from benchmarks.speed.limited import Contender, Stopwatch, Timed
 
@@ -70,10 +65,8 @@ COMPOSITIONS = (
 )
 INTERVALS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
 QUICK = 3
-HIGHEST_ORDER = 256
-PARTS = ("questions", "allocation", "hidden_rounds", "composition", "orders", "table_1_noise")
+PARTS = ("questions", "allocation", "hidden_rounds", "composition")
 HIDDEN_ROUNDS_LIMIT = 600.0  # plain Monte Carlo takes half a minute of two cores
-TABLE_1 = {1: 3.31, 3: 2.72, 8: 2.49}
 PACKAGES = ("fedamp", "numpy", "scipy", "numba", "dp-accounting", "PLD_accounting", "random-allocation")
 
 
@@ -91,16 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "allocation": lambda: compare_allocations(ALLOCATIONS[:some], limit),
         "hidden_rounds": lambda: k_of_t.compare(HIDDEN_ROUNDS_LIMIT),
         "composition": lambda: compare_compositions(COMPOSITIONS[:some], limit),
-        "orders": lambda: compare_orders(20 if options.quick else 50, limit),
-        "table_1_noise": table_1_noise,
     }
     if options.quick and options.only is None:
         del parts["hidden_rounds"], parts["questions"]  # plain Monte Carlo has no quick answer
     known = json.loads(options.out.read_text()) if options.only else {}
     figures = known | {"versions": versions(), "limit_seconds": limit}
-    figures |= {name: measure() for name, measure in parts.items() if options.only in (None, name)}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(figures, indent=2) + "\n")
+    figures |= {name: made() | measure() for name, measure in parts.items() if options.only in (None, name)}
+    store(options.out, figures)
     print(f"\nFigures: {options.out}")
 
 
@@ -113,11 +103,9 @@ def compare_allocations(settings: Sequence[Allocation], limit: float) -> dict[st
         for name, given in answers.items():
             rows.append((*label, name, *_bracket_cells(given[i])))
             label = ("", "", "", "")
-    _print_table(
-        "Random allocation, k of t hidden rounds (for k > 1: k times 1 of t / k, as the peers evaluate it)",
-        ("t", "k", "sigma", "delta", "who", "lower", "upper", "relative width", "seconds"),
-        rows,
-    )
+    print("\nRandom allocation, k of t hidden rounds (for k > 1: k times 1 of t / k, as the peers evaluate it)\n")
+    columns = ("t", "k", "sigma", "delta", "who", "lower", "upper", "relative width", "seconds")
+    print(table([dict(zip(columns, row, strict=True)) for row in rows]))
     ratios = {name: _ratios(answers["fedamp"], given) for name, given in answers.items() if name != "fedamp"}
     for name, ratio in ratios.items():
         print(
@@ -145,59 +133,19 @@ def compare_compositions(settings: Sequence[Composition], limit: float) -> dict[
             answer = f"{theirs.answer:.6g}" if theirs.answer is not None else theirs.problem
             beside = (answer, f"{interval:.0e}", f"{theirs.seconds:.3f}", f"{ratio:.2f}" if ratio else "")
             rows.append((*label, *_bracket_cells(mine), *beside))
-    _print_table(
-        "Poisson-sampled Gaussian composition (dp-accounting on the coarsest grid that is not looser than fedamp)",
-        (
-            "q",
-            "sigma",
-            "t",
-            "delta",
-            "lower",
-            "upper",
-            "relative width",
-            "seconds",
-            "dp-acc. upper",
-            "grid",
-            "seconds",
-            "ratio",
-        ),
-        rows,
-    )
+    print("\nPoisson-sampled Gaussian composition (dp-accounting on the coarsest grid not looser than fedamp)\n")
+    columns = ("q", "sigma", "t", "delta", "lower", "upper", "relative width", "seconds", "dp-acc. upper", "grid")
+    columns = (*columns, "dp-acc. seconds", "ratio")
+    print(table([dict(zip(columns, row, strict=True)) for row in rows]))
     mean = geometric_mean([figure["ratio"] for figure in figures if figure["ratio"]])
     if mean is not None:
         print(f"fedamp takes {mean:.2f} times dp-accounting's seconds (geometric mean), and gives a lower end as well")
     return {"settings": figures, "geometric_mean_ratio": mean}
 
 
-def compare_orders(peer_highest: int, limit: float) -> dict[str, Any]:
-    """All Rényi orders of 1 of a million rounds; the peer sums over integer partitions and gets lower orders only."""
-    question = {"noise_multiplier": 1.0, "rounds": 1_000_000}
-    figures: dict[str, Any] = {}
-    for contender, highest in zip(accountants.ORDERS, (HIGHEST_ORDER, peer_highest), strict=True):
-        with Stopwatch(contender, limit) as watch:
-            figures[contender.name] = {"highest_order": highest} | asdict(watch.ask(**question, highest=highest))
-    _print_table(
-        f"Rényi divergences of 1 of {question['rounds']} rounds, noise multiplier 1",
-        ("who", "orders", "seconds"),
-        [(name, f"2 to {f['highest_order']}", f["problem"] or f"{f['seconds']:.3f}") for name, f in figures.items()],
-    )
-    return figures
-
-
-def table_1_noise() -> dict[str, Any]:
-    """The noise that Dong, Chen, Özgür 2025, Table 1 needs for (8, 1e-5): published, by their formula, and the best."""
-    figures = {}
-    for count, published in TABLE_1.items():
-        formula = _smallest_noise(partial(_loose_epsilon, count))
-        best = _smallest_noise(partial(_best_epsilon, count))
-        figures[str(count)] = {"published": published, "formula": formula, "fedamp": best}
-    _print_table_1(figures)
-    return figures
-
-
 def versions() -> dict[str, str]:
-    """Of the interpreter and of every package in the comparison."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
+    """The versions of every package in the comparison."""
+    found = {}
     for package in PACKAGES:
         try:
             found[package] = version(package)
@@ -209,14 +157,6 @@ def versions() -> dict[str, str]:
 def geometric_mean(values: Sequence[float]) -> float | None:
     """None if there are no values."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
-
-
-def _print_table_1(figures: dict[str, Any]) -> None:
-    _print_table(
-        "Noise multipliers of Dong, Chen, Özgür 2025, Table 1 (rate 0.1, 1000 steps, epsilon 8, delta 1e-5)",
-        ("submodels", "published", "their formula", "fedamp"),
-        [(count, f"{f['published']}", f"{f['formula']:.3f}", f"{f['fedamp']:.3f}") for count, f in figures.items()],
-    )
 
 
 def _ask_everybody(
@@ -253,27 +193,6 @@ def _equally_accurate(watch: Stopwatch, question: dict[str, Any], ours: Timed) -
     return timed, interval
 
 
-def _best_epsilon(count: int, noise_multiplier: float) -> float:
-    return accountants.table_1_epsilon(noise_multiplier, count, 1e-5)[1]
-
-
-def _loose_epsilon(count: int, noise_multiplier: float) -> float:
-    from fedamp.accounting import Compose, Gaussian, Poisson, Submodels, epsilon_from_rdp
-
-    orders, part = range(2, 101), Gaussian(noise_multiplier)
-    round_ = Poisson(Compose((part, Submodels(part, count))), 0.1)
-    return epsilon_from_rdp(orders, 1000 * round_.rdp(orders), 1e-5, "loose")
-
-
-def _smallest_noise(epsilon_of: Callable[[float], float]) -> float:
-    """By bisection, to 1e-3, on the safe side of epsilon 8."""
-    low, high = 1.0, 6.0
-    while high - low > 1e-3:
-        middle = (low + high) / 2
-        low, high = (middle, high) if epsilon_of(middle) > 8 else (low, middle)
-    return high
-
-
 def _bracket_cells(timed: Timed) -> tuple[str, str, str, str]:
     if timed.answer is None:
         return "", timed.problem, "", f"{timed.seconds:.3f}"
@@ -283,16 +202,6 @@ def _bracket_cells(timed: Timed) -> tuple[str, str, str, str]:
 
 def _times(ratio: float | None) -> str:
     return "(no comparison)" if ratio is None else f"{ratio:.3g} times"
-
-
-def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    print(f"\n{title}")
-    table = Table(box=box.SIMPLE)
-    for column in columns:
-        table.add_column(column, justify="left" if column == "who" else "right")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

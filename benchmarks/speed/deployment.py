@@ -10,50 +10,26 @@ time is that of all processes of a node, or of the server, from the release of t
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
-from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import psutil
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.cli.flower_config import read_superlink_connection
-from flwr.cli.utils import init_http_client_from_connection
-from flwr.proto.control_pb2 import RegisterNodeRequest
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from benchmarks.pages import put_in
-from benchmarks.papers.record import Row, table
-from fedamp.cli import membership
+from benchmarks.record import ROOT, Row, made, put_in, store, table
 from tests.deployment.machines import Machines, wait
-from tests.deployment.test_processes import write_scenario
+from tests.deployment.test_processes import wait_for_round, write_scenario
 from tests.server.plays import rounds_of
 
-RESULTS, PAGE = Path("benchmarks/speed/deployment.json"), Path("docs/operations.md")
+RESULTS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "operations.md"
 CLIENTS = 60
 VARIANTS = {  # the command of a node, nodes, rounds
     "flower-supernode, 3 nodes": ("flower-supernode", 3, 3),
     "fedamp node, 3 nodes": ("fedamp node", 3, 10),
     "fedamp node, 20 nodes": ("fedamp node", 20, 3),
 }
-
-
-def admit(machines: Machines) -> None:
-    """All nodes, in this process: Flower's command takes seconds of a processor for each."""
-    machines.shell("server: name the SuperLink")
-    os.environ["FLWR_HOME"] = machines.environment()["FLWR_HOME"]
-    client = init_http_client_from_connection(read_superlink_connection("lan"))
-    for name in machines.names:
-        folder = machines.folder / name
-        with chdir(folder):
-            membership.enroll(name, None, False)
-        (folder / "ca.crt").write_bytes(machines.authority)
-        key = load_ssh_private_key((folder / name).read_bytes(), None).public_key()
-        client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
-    client.close()
 
 
 def used(machines: Machines, *names: str) -> float:
@@ -88,7 +64,7 @@ def measure(command: str, nodes: int, rounds: int) -> dict[str, object]:
 
 def _measured(machines: Machines, command: str, rounds: int) -> dict[str, object]:
     machines.start_server()
-    admit(machines)
+    machines.admit_nodes()
     each = CLIENTS // len(machines.names)
     hosts = {name: f"{number * each}-{(number + 1) * each - 1}" for number, name in enumerate(machines.names)}
     federation = {"nodes": len(machines.names), "round_deadline": 300, "hosts": hosts}
@@ -100,10 +76,10 @@ def _measured(machines: Machines, command: str, rounds: int) -> dict[str, object
     machines.start_run(known_seed=True)
     wait(lambda: "Receiving:" in machines.log(machines.names[0]), 300, "the first order")
     ordered = time.monotonic() - began
-    wait(lambda: len(lines(run)) >= 1, 300, "the first round")
+    wait_for_round(machines, 1, 300)
     first, parts = time.monotonic() - began, (machines.names, ("superlink", "proxy"))
     before = [used(machines, *names) for names in parts]
-    wait(lambda: len(lines(run)) >= rounds, 600, "the last round", every=0.05)
+    wait_for_round(machines, rounds, 600)
     of_nodes, of_server = (used(machines, *names) - so_far for names, so_far in zip(parts, before, strict=True))
     seconds, messages = [line["seconds"] for line in rounds_of(run)][1:], (rounds - 1) * len(machines.names)
     return {
@@ -121,16 +97,11 @@ def _measured(machines: Machines, command: str, rounds: int) -> dict[str, object
     }
 
 
-def lines(run: Path) -> list[str]:
-    file = run / "rounds.jsonl"
-    return file.read_text().splitlines() if file.exists() else []
-
-
 def rows(report: dict[str, Any]) -> list[Row]:
     """The lines of the page's table, one a variant."""
     return [
         {
-            f"on {report['cores']} cores": name,
+            f"on {report['machine']['cores']} cores": name,
             "seconds a round": "{median} ({least} to {most})".format(**found["seconds_a_round"]),
             "processor seconds a message": found["cpu_seconds_a_message"],
             "and of the server, a round": found["server_cpu_seconds_a_round"],
@@ -147,13 +118,13 @@ def main() -> None:
     options = parser.parse_args()
     if not options.show:
         # On a shared machine only the processor times, and the ratio of both ways, tell anything.
-        report: dict[str, Any] = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "variants": {}}
+        report: dict[str, Any] = made() | {"variants": {}}
         for name in options.only or VARIANTS:
             report["variants"][name] = measure(*VARIANTS[name])
             print(name, json.dumps(report["variants"][name]), flush=True)
         if options.only:
             return
-        RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+        store(RESULTS, report)
     put_in(PAGE, "deployment", table(rows(json.loads(RESULTS.read_text()))))
 
 

@@ -25,7 +25,7 @@ import torch
 from safetensors.numpy import load_file
 
 import fedamp
-from benchmarks.finished import ROOT
+from benchmarks.record import ROOT, made, store
 from benchmarks.speed import simulation, simulators, zoo
 from benchmarks.speed.limited import Contender, Stopwatch
 from benchmarks.speed.workloads import RATE
@@ -288,7 +288,7 @@ def main() -> None:
             print(json.dumps([name, facts]), flush=True)
         return
     figures: dict[str, Any] = json.loads(options.out.read_text()) if options.parts and options.out.exists() else {}
-    figures["machine"] = simulation.machine() | {"cuda": torch.version.cuda}
+    figures |= made() | {"cuda": torch.version.cuda}
     for part in options.parts or PARTS:
         figures[part] = {}
         command = [sys.executable, "-m", "benchmarks.speed.gpu", "--child", "--device", options.device, part]
@@ -299,7 +299,7 @@ def main() -> None:
                 if line.startswith('["'):
                     name, facts = json.loads(line)
                     figures[part][name] = facts
-                    options.out.write_text(json.dumps(figures, indent=1) + "\n")
+                    store(options.out, figures)
                 print(line.rstrip()[:400], flush=True)
         if child.returncode:
             print(f"{part}: ended with {child.returncode}", flush=True)

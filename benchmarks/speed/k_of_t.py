@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.record import table
 from benchmarks.speed import accountants
 from benchmarks.speed.limited import Contender, Stopwatch, Timed
 
@@ -243,16 +241,12 @@ def _draws(setting: Setting, ours: Timed) -> dict[str, Any]:
 
 
 def _print(figures: Sequence[dict[str, Any]]) -> None:
-    table = Table(box=box.SIMPLE, title="k of T hidden rounds, Gaussian noise: certified epsilon")
-    for column in ("k", "T", "sigma", "delta", "who", "lower", "upper", "seconds", "processor", "draws for our width"):
-        table.add_column(column, justify="left" if column == "who" else "right")
+    rows = []
     for figure in figures:
-        label = [f"{figure[name]:g}" for name in ("chosen", "rounds", "noise_multiplier", "delta")]
+        setting = {name: f"{figure[name]:g}" for name in ("chosen", "rounds", "noise_multiplier", "delta")}
         draws = {"fedamp, sampled": figure.get("our_draws"), "plain Monte Carlo": figure.get("plain_draws")}
         for name, timed in figure["answers"].items():
             answer = timed["answer"] or {"lower": 0.0, "upper": None, "processor_seconds": math.nan}
-            needed = f"{draws[name]:.2g}" if draws.get(name) else ""
-            ends = [f"{answer[end]:.4f}" if answer[end] else "" for end in ("lower", "upper")]
-            table.add_row(*label, name, *ends, f"{timed['seconds']:.2f}", f"{answer['processor_seconds']:.2f}", needed)
-            label = [""] * 4
-    Console(width=140).print(table)
+            told = {key: answer[key] for key in ("lower", "upper", "processor_seconds")}
+            rows.append({**setting, "who": name, **told, "draws for our width": draws.get(name)})
+    print(f"\nk of T hidden rounds, Gaussian noise: certified epsilon\n\n{table(rows)}")

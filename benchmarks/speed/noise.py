@@ -1,18 +1,19 @@
 """Exact noise from a cryptographic generator against NumPy's: `python -m benchmarks.speed.noise`.
 
 The speed is a ratio of times taken in turn in one run, so that it does not depend on the machine's speed. At 1/2, exact
-noise takes twice as long as noise in float64 from Philox. Measured on two busy cores: 0.72 (0.61 to 0.83).
+noise takes twice as long as noise in float64 from Philox.
 """
 
-import json
 import os
 import statistics
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
+from benchmarks.record import made, store
 from fedamp import rng
 from fedamp.noise import add_noise
 
@@ -52,27 +53,7 @@ def ratios(times: int = 7) -> dict[str, float]:
     return {"speed": statistics.median(found), "least": found[0], "most": found[-1]}
 
 
-def drawn() -> dict[str, float]:
-    """Milliseconds a round of other draws."""
-    clients = np.arange(1000)
-    seeds = rng.client_seeds(1, "units", 1, clients)
-    actions: dict[str, Callable[[], object]] = {
-        "check-in of 1,000,000 units": lambda: rng.stream(1, "check-in", 1).integers(100, 1_000_000),
-        "seeds of 1,000 clients": lambda: rng.client_seeds(1, "units", 1, clients),
-        "masks of 200 nodes for 1,000 clients": lambda: rng.happens(rng.client_words(seeds, "dropout mask", 200), 0.5),
-    }
-    found = {}
-    for what, action in actions.items():
-        times = []
-        for _ in range(7):
-            start = perf_counter()
-            action()
-            times.append(perf_counter() - start)
-        found[what] = 1000 * min(times)
-    return found
-
-
 if __name__ == "__main__":
+    begun = made()
     seconds(exact)
-    facts = {"numbers": NUMBERS, "cores": os.cpu_count(), "noise": ratios(), "milliseconds": drawn()}
-    print(json.dumps(facts, indent=1))
+    store(Path(__file__).with_suffix(".json"), begun | {"numbers": NUMBERS} | ratios())

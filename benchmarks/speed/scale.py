@@ -1,40 +1,36 @@
-"""What grows with size, and what must not: start, clients a round, clients in all, parameters.
+"""What must not grow with size: seconds and memory with clients and rounds, and bytes with a large model's submodels.
 
 ``python -m benchmarks.speed.scale [SECTION ...]``; figures are kept in ``benchmarks/speed/scale.json``, by section.
 """
 
 import json
-import resource
+import os
+import secrets
+import shlex
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from time import monotonic, perf_counter, process_time, sleep
 from typing import Any
 
-import numpy as np
-from flwr.app import Message, RecordDict
+import psutil
 
-from benchmarks.speed import simulators, soak
-from benchmarks.speed.lost_machine import Cluster
-from benchmarks.speed.simulation import machine
+from benchmarks.record import made, store
+from benchmarks.speed import simulators
 from benchmarks.speed.workloads import Workload
 from fedamp.engines import flower
-from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
-from fedamp.federation import reader
-from fedamp.federation.check_in import BalancedCheckIn
-from fedamp.federation.optimizers import ServerUpdate
-from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
-from fedamp.noise import add_noise
 from fedamp.server.setup import prepare
-from fedamp.strategies.aggregation import Asked, ClippedSums, ModelParts
+from tests.deployment.machines import Network, running, wait
+from tests.server.plays import rounds_of
 
 SMALL = Workload(
     "MLP 64-128-10",
@@ -53,57 +49,9 @@ LARGE = Workload(
     1,
 )
 FOUR = {"scheme": "disjoint", "count": 4}
+NETWORK, PORT = Network(["head", "other"], tag="fdr"), 6379
+ADDRESS = f"{NETWORK.address('head')}:{PORT}"
 RESULTS = Path(__file__).with_suffix(".json")
-
-
-def first_round() -> dict[str, Any]:
-    """Seconds from the command to the end of the first round: the demo, and a small run on either engine."""
-    work = replace(SMALL, data={"name": "digits"})
-    runs = {kind: work.scenario(kind, 2, rounds=3) for kind in ("serial", "ray")} | {"demo": reader.load("digits")}
-    return {name: statistics.median(_first_round(made) for _ in range(5)) for name, made in runs.items()}
-
-
-def _first_round(made: Scenario) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        file, out = Path(folder) / "scenario.yaml", Path(folder) / "run"
-        file.write_text(made.to_yaml())
-        command = ["-m", "fedamp", "run", str(file), "--out", str(out)]
-        start = monotonic()
-        run = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        rounds, seconds = out / "rounds.jsonl", None
-        while run.poll() is None and seconds is None:
-            seconds = monotonic() - start if rounds.exists() and rounds.stat().st_size else None
-            sleep(0.005)
-        run.wait()
-        if seconds is None:
-            raise RuntimeError(f"fedamp run ended with {run.returncode} before its first round")
-        return seconds
-
-
-def accounting() -> dict[str, Any]:
-    """Accounting in the loop: the curve over all rounds once, then a look at it a round."""
-    made = Workload.scenario(SMALL, "serial", 1, 1000, check_in={"scheme": "balanced", "k": 100})
-    plan = make_plan(made, made.data.clients or 0)
-    start = perf_counter()
-    curve = plan.charge.epsilon_by_round
-    once = perf_counter() - start
-    start = perf_counter()
-    for round_ in range(len(curve)):
-        float(plan.charge.epsilon_by_round[round_])
-    return {"rounds": len(curve), "curve_seconds": once, "seconds_a_round": (perf_counter() - start) / len(curve)}
-
-
-def clients_a_round() -> dict[str, Any]:
-    """Milliseconds of processor time a client, with more and more clients a round (one worker)."""
-    works = [replace(SMALL, clients=clients, rounds=rounds) for clients, rounds in ((100, 20), (1000, 5), (10_000, 2))]
-    return {str(work.clients): _milliseconds_a_client(work) for work in works}
-
-
-def submodels() -> dict[str, Any]:
-    """The same with the full model, and with four disjoint submodels (MLP 64-1024-10, one worker)."""
-    work = replace(SMALL, model={"name": "mlp", "hidden": [1024]})
-    found = {"full": _milliseconds_a_client(work), "four": _milliseconds_a_client(work, submodels=FOUR)}
-    return {**found, "times_faster": found["full"] / found["four"]}
 
 
 def large_model() -> dict[str, Any]:
@@ -124,8 +72,8 @@ def large_model() -> dict[str, Any]:
     return found
 
 
-def _on_the_wire(made: Scenario) -> dict[str, Any]:
-    prepared = prepare(made)
+def _on_the_wire(scenario: Scenario) -> dict[str, Any]:
+    prepared = prepare(scenario)
     strategy = prepared.strategy(prepared.state)
     choices = [submodel for _, submodel in prepared.plan.submodels.choices(masks=1)]
     received = [prepared.pieces(each, 1).extract(strategy.state.parameters) for each in choices]
@@ -173,15 +121,15 @@ def a_thousand_rounds() -> dict[str, Any]:
     rounds = 1000
     work = replace(SMALL, clients=1_000_000, rounds=rounds)
     federation = {"evaluate_every": 100}
-    made = work.scenario("ray", 2, rounds=rounds, check_in={"scheme": "balanced", "k": 10}, federation=federation)
+    scenario = work.scenario("ray", 2, rounds=rounds, check_in={"scheme": "balanced", "k": 10}, federation=federation)
     samples: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         file, run = Path(folder) / "scenario.yaml", Path(folder) / "run"
-        file.write_text(made.to_yaml())
-        process = soak.start(file, run, resume=False)
-        soak.watch(process, run, lambda released: samples.append(soak.memory(process.pid) | {"round": released}))
-        seconds = sum(line["seconds"] for line in soak.lines(run))
-    return {"milliseconds_a_client": seconds / 1e4, "megabytes": soak.growth(samples, rounds)}
+        file.write_text(scenario.to_yaml())
+        process = start(file, run)
+        watch(process, run, lambda released: samples.append(memory(process.pid) | {"round": released}))
+        seconds = sum(line["seconds"] for line in rounds_of(run))
+    return {"milliseconds_a_client": seconds / 1e4, "megabytes": growth(samples, rounds)}
 
 
 def a_lost_machine() -> dict[str, Any]:
@@ -192,26 +140,26 @@ def a_lost_machine() -> dict[str, Any]:
     rounds, lost_after, found = 100, 40, dict[str, Any]()
     work = replace(SMALL, clients=1_000_000, rounds=rounds)
     asked = {"check_in": {"scheme": "balanced", "k": 1}, "federation": {"evaluate_every": rounds}, "known_seed": True}
-    engine = {"kind": "ray", "address": Cluster.address}
+    engine = {"kind": "ray", "address": ADDRESS}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for kind, sections in (("cluster", {"engine": engine}), ("alone", {})):
-            made = work.scenario("serial", 1, rounds=rounds, **(asked | sections))
-            (folder / f"{kind}.yaml").write_text(made.to_yaml())
+            scenario = work.scenario("serial", 1, rounds=rounds, **(asked | sections))
+            (folder / f"{kind}.yaml").write_text(scenario.to_yaml())
         run, out = folder / "cluster", folder / "out.txt"
-        with Cluster() as cluster:
+        with cluster() as begin:
             command = [sys.executable, "-m", "fedamp", "run", str(folder / "cluster.yaml"), "--out", str(run)]
-            process = cluster.start("head", command, out)
+            process = begin("head", command, out)
 
             def pull(released: int) -> None:
                 if released >= lost_after and "round" not in found:
-                    cluster.pull_the_cable()
+                    NETWORK.pull_the_cable("other")
                     found["round"] = released
 
-            soak.watch(process, run, pull)
-        alone = soak.start(folder / "alone.yaml", folder / "alone", resume=False)
-        soak.watch(alone, folder / "alone", lambda released: None)
-        lines = soak.lines(run)
+            watch(process, run, pull)
+        alone = start(folder / "alone.yaml", folder / "alone")
+        watch(alone, folder / "alone", lambda released: None)
+        lines = rounds_of(run)
         seconds = [line["seconds"] for line in lines]
         lost = found["round"]
         return {
@@ -223,72 +171,85 @@ def a_lost_machine() -> dict[str, Any]:
             "clients": sum(line["scheduled"] for line in lines),
             "clients_missing": sum(line["scheduled"] - line["reported"] for line in lines),
             "each_round_once": [line["round"] for line in lines] == list(range(1, rounds + 1)),
-            "every_release_equal": soak.digests(run) == soak.digests(folder / "alone"),
+            "every_release_equal": digests(run) == digests(folder / "alone"),
         }
 
 
-def check_in_schedule() -> dict[str, Any]:
-    """10 hidden rounds of a thousand, for a million clients: processor seconds, and megabytes on top."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = process_time()
-    check_in = BalancedCheckIn(scheme="balanced", k=10)
-    total = sum(len(cohort) for cohort in check_in.cohorts(1000, 1_000_000, seed=1))
-    seconds = process_time() - start
-    assert total == 10_000_000
-    return {"seconds": seconds, "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3}
+def start(scenario: Path, run: Path) -> subprocess.Popen:
+    """``fedamp run``, with its words in a file beside the run folder."""
+    command = [sys.executable, "-m", "fedamp", "run", scenario, "--out", run]
+    with run.with_suffix(".out").open("a") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output)
 
 
-def server() -> dict[str, Any]:
-    """Processor seconds for what the server does in a round with 44 million parameters."""
-    shapes = [(2048, 1024)] * 20 + [(1024, 1024)] * 2
-    generator = np.random.default_rng(1)
-    model = {f"layer{i}": generator.random(shape, dtype=np.float32) for i, shape in enumerate(shapes)}
-    flower.identify()
-    asked = Message(RecordDict(), 2, "train")
-    flower.set_message_id(asked, "1")
-    # On the grid of clipped sums, and within the clip.
-    sums = {name: np.trunc(array * 2.0**10).astype(np.float64) * 2.0**-30 for name, array in model.items()}
-    order = RoundOrder("", 1, (1.0,), rows([1], [bytes(32)]), model)
-    reply = Message(RoundAnswer(sums, [1], below_clip=1, loss_sum=1.0, records=1).content(order), reply_to=asked)
-    expected = Asked({reply.metadata.src_node_id: order}, ModelParts.of(model), [1.0])
-    found = {"parameters": sum(array.size for array in model.values())}
-    optimizer = ServerUpdate(momentum=0.9).rule()
-    state = optimizer.init(model)
-    deviations = dict.fromkeys(model, 1.0)
-
-    def timed(name: str, action: Callable[[], Any]) -> Any:
-        start = process_time()
-        result = action()
-        found[name] = min(found.get(name, np.inf), process_time() - start)
-        return result
-
-    for round_ in (1, 2, 3):
-        collected = timed("collect_a_reply", lambda: ClippedSums().aggregate([reply], expected))
-        assert collected.reported == 1
-        update = collected.sums
-        timed("noise", lambda update=update, round_=round_: add_noise(update, deviations, {}, 1, round_))
-        step = partial(optimizer.apply, model, update, dict.fromkeys(model, 100.0), state, round_)
-        model, state = timed("optimizer", step)
-    return found
+def watch(process: subprocess.Popen, run: Path, look: Callable[[int], None]) -> None:
+    """Call ``look`` with the number of released rounds, some times a second, until the process ends."""
+    while process.poll() is None:
+        look((run / "rounds.jsonl").read_bytes().count(b"\n") if (run / "rounds.jsonl").exists() else 0)
+        time.sleep(0.2)
+    if process.returncode:
+        sys.exit(f"the run ended with {process.returncode}: {run.with_suffix('.out').read_text()[-2000:]}")
 
 
-SECTIONS = (
-    first_round,
-    accounting,
-    clients_a_round,
-    submodels,
-    large_model,
-    a_million_clients,
-    a_thousand_rounds,
-    a_lost_machine,
-    check_in_schedule,
-    server,
-)
+def memory(pid: int) -> dict[str, float]:
+    """Resident megabytes of a process, and of the workers of its Ray session."""
+    sizes = {"driver": 0.0, "workers": 0.0}
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        sizes["driver"] = process.memory_info().rss / 2**20
+        for each in process.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if "ray::RayWorker" in " ".join(each.cmdline()):
+                    sizes["workers"] += each.memory_info().rss / 2**20
+    return sizes
 
 
-def _milliseconds_a_client(work: Workload, **sections: Any) -> float:
-    measured = _apart("fedamp", work, kind="serial", workers=1, **sections)
-    return float(1e3 * measured["processor_seconds"] / work.clients / work.rounds)
+def growth(samples: list[dict], rounds: int) -> dict:
+    """Memory after a tenth of the rounds (caches are warm by then) and at the end, in megabytes."""
+    warm = [sample for sample in samples if sample["round"] >= rounds // 10 and sample["workers"]]
+    first, last = warm[0], next(sample for sample in reversed(warm) if sample["round"] < rounds)
+    thousands = max(last["round"] - first["round"], 1) / 1000
+    return {
+        part: {
+            "after_a_tenth": round(first[part], 1),
+            "at_the_end": round(last[part], 1),
+            "growth_per_1000_rounds": round((last[part] - first[part]) / thousands, 1),
+        }
+        for part in ("driver", "workers")
+    }
+
+
+def digests(run: Path) -> list[str]:
+    """The digests of the released models."""
+    return [entry["digest"] for entry in json.loads((run / "ledger.json").read_text())["releases"]]
+
+
+@contextmanager
+def cluster() -> Iterator[Callable[[str, list[str], Path], "subprocess.Popen[bytes]"]]:
+    """Two machines of one Ray cluster, of a core each, on this one: in a network whose cables can be pulled.
+
+    It takes root, and the command ``ip``. Gives what starts a command on one of them, with its words in a file.
+    """
+    with ExitStack() as stack:
+        # Ray's sockets stand in it, and their paths must be short.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedamp-", dir="/tmp")))
+        stack.enter_context(NETWORK)
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+
+        def begin(machine: str, command: list[str], log: Path) -> "subprocess.Popen[bytes]":
+            words = shlex.join([*NETWORK.inside(machine), *command])
+            return stack.enter_context(running(f"exec {words}", log, os.environ | token))
+
+        options = ("--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={folder / 'ray'}")
+        for machine, own in {"head": options, "other": (f"--address={ADDRESS}",)}.items():
+            ray, log = Path(sysconfig.get_path("scripts")) / "ray", folder / f"{machine}.log"
+            here = ("--node-ip-address", NETWORK.address(machine), "--num-cpus=1", "--block")
+            begin(machine, [sys.executable, str(ray), "start", *here, *own], log)
+            wait(lambda log=log: "Ray runtime started" in log.read_text(), what=f"a Ray node: {log}")
+        yield begin
+
+
+SECTIONS = (large_model, a_million_clients, a_thousand_rounds, a_lost_machine)
 
 
 def _apart(simulator: str, work: Workload, **question: Any) -> dict[str, Any]:
@@ -301,6 +262,6 @@ if __name__ == "__main__":
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for section in SECTIONS:
         if section.__name__ in sys.argv[1:] or len(sys.argv) == 1:
-            kept[section.__name__] = {"machine": machine(), "figures": section()}
-            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+            kept[section.__name__] = made() | {"figures": section()}
+            store(RESULTS, kept)
             print(f"{section.__doc__}\n{json.dumps(kept[section.__name__]['figures'], indent=1)}", flush=True)

@@ -10,7 +10,6 @@ generator (seeds of 32 bits).
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from pathlib import Path
@@ -18,11 +17,12 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.record import made, store
 from fedamp.secure.collector import Collector
 from fedamp.secure.member import Member
 from fedamp.secure.protocol import Settings
 
-RESULTS = Path("benchmarks/speed/secure.json")
+RESULTS = Path(__file__).with_suffix(".json")
 CASES = [
     (nodes, words, share)
     for nodes, words in ((10, 10**4), (10, 10**6), (10, 10**7), (64, 10**6), (64, 10**7), (200, 10**6), (1000, 10**4))
@@ -104,15 +104,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000, help="of the largest case")
     asked = parser.parse_args()
-    found = []
+    begun, found = made(), []
     for nodes, count, share in CASES:
         if nodes <= asked.nodes:
             found.append(played(nodes, count, share))
             print(json.dumps(found[-1]), flush=True)
     flower = {str(count): flowers_masks(count, 64) for count in (10**6, 10**7)}
-    machine = f"{platform.machine()}, one core, {platform.python_version()}"
-    content = {"machine": machine, "rounds": found, "flower_masks_of_64_neighbours_seconds": flower}
-    RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+    store(RESULTS, begun | {"rounds": found, "flower_masks_of_64_neighbours_seconds": flower})
 
 
 if __name__ == "__main__":

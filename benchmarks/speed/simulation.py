@@ -21,8 +21,6 @@ chex optax drjax immutabledict toolz``. What is not installed is left out, with 
 import argparse
 import json
 import os
-import platform
-import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -31,18 +29,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import torch
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.pages import put_in
+from benchmarks.record import ROOT, made, put_in, store
 from benchmarks.speed import simulators
 from benchmarks.speed.limited import Contender, Stopwatch
-from benchmarks.speed.simulation_table import PAGE, in_markdown
 from benchmarks.speed.workloads import Workload
 
-RESULTS = Path(__file__).parent
+RESULTS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "architecture.md"
 MLP = Workload("MLP 64-128-10", {"name": "mlp", "hidden": [128]}, {"name": "digits"}, 5, 100, 20)
 # Just above a power of two, where sizes of stacks that are powers of two would nearly double the work.
 SEVENTEEN = replace(
@@ -82,6 +74,14 @@ SLOW_ROUNDS, SLOW_CLIENTS = 2, 100
 TOGETHER = {"mlp": 1000, "cnn": 10, "resnet20": 4}
 TOGETHER_IN_JAX = {"mlp": 1000, "cnn": 1, "resnet20": 1}
 
+OURS = ("fedamp, 1 worker", "fedamp, 2 workers")
+# Columns, and against whom fedamp with one worker stands there, and with two.
+COLUMNS = {
+    "JAX": ("JAX, 1 thread", "JAX, 2 threads"),
+    **{name: (name, name) for name in ("stock Flower", "pfl", "plain torch loop", "bare vmap", "Opacus")},
+    "jax_privacy": ("jax_privacy, 1 thread",) * 2,
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write the figures as JSON."""
@@ -93,11 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="workloads with this word in their name; the others' figures stay")
     parser.add_argument("--out", type=Path, help="where the figures go (JSON)")
     options = parser.parse_args(arguments)
-    name = "simulation_quick" if options.quick else "simulation"
-    out = options.out or RESULTS / f"{name}.json"
+    out = options.out or (Path("build/simulation_quick.json") if options.quick else RESULTS)
     workloads = QUICK if options.quick else (*USUAL, *LONG) if options.long else USUAL
     figures: dict[str, Any] = json.loads(out.read_text()) if options.only and out.exists() else {}
-    figures |= {"machine": machine(), "workloads": figures.get("workloads", [])}
+    figures |= made() | {"workloads": figures.get("workloads", [])}
 
     chosen = [each for each in workloads if options.only.lower() in each[0].name.lower()]
     races = [Race(workload, passes, questions(workload, options)) for workload, passes in chosen]
@@ -107,10 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if number == 0 or (number < race.passes and monotonic() + race.seconds < end):
                 race.run()
                 keep(figures["workloads"], race.figures())
-                write(out, figures | {"load_at_end": os.getloadavg()})
-    for race in races:
-        show(race.workload, race.figures()["simulators"])
-    if out == RESULTS / "simulation.json":
+                store(out, figures | {"load_at_end": os.getloadavg()})
+    print(in_markdown(figures))
+    if out == RESULTS:
         put_in(PAGE, "table: simulation", in_markdown(figures))
     print(f"\nFigures: {out}")
 
@@ -123,34 +121,6 @@ def keep(known: list[dict[str, Any]], measured: dict[str, Any]) -> None:
             known[place] = measured
             return
     known.append(measured)
-
-
-def write(out: Path, figures: dict[str, Any]) -> None:
-    """The figures so far: a run that is stopped leaves those."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(figures, indent=1) + "\n")
-
-
-def machine() -> dict[str, Any]:
-    """What the figures depend on. Load above zero is other people's, and makes all figures worse."""
-    found: dict[str, Any] = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "gigahertz": gigahertz(),
-        "load_at_start": os.getloadavg(),
-    }
-    if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
-    return found
-
-
-def gigahertz() -> float | None:
-    """Clock of the first core, where Linux says it."""
-    cpus = Path("/proc/cpuinfo")
-    found = re.search(r"cpu MHz\s*: ([\d.]+)", cpus.read_text()) if cpus.exists() else None
-    return round(float(found[1]) / 1000, 1) if found else None
 
 
 def questions(workload: Workload, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -243,24 +213,32 @@ def figures_of(answers: list[dict[str, Any]], clients: int) -> dict[str, Any]:
     }
 
 
-def show(workload: Workload, rows: dict[str, dict[str, Any]]) -> None:
-    """A table: speed, memory, and how many times as fast as each the two fedamps are."""
-    ours = [row.get("clients_per_second") for name, row in rows.items() if name.startswith("fedamp")]
-    names = [name.removeprefix("fedamp, ") for name in rows if name.startswith("fedamp")]
-    table = Table(box=box.SIMPLE, title=f"{workload.name}, {workload.clients} clients a round, {workload.steps} steps")
-    times = [f"{name} fedamp: times" for name in names]
-    for column in ("who", "clients/s", "rounds/s", "processor ms a client", "warm-up, s", "peak MB", *times):
-        table.add_column(column, justify="left" if column == "who" else "right")
-    for name, row in rows.items():
-        if "problem" in row:
-            table.add_row(name, row["problem"][:60])
-            continue
-        speed = row["clients_per_second"]
-        ratios = [f"{our / speed:.2f}" if our else "" for our in ours]
-        rounds, warm_up, memory = row["rounds_per_second"], row["warm_up_seconds"], row["peak_megabytes"]
-        work = f"{row['processor_milliseconds_a_client']:.3g}"
-        table.add_row(name, f"{speed:.4g}", f"{rounds:.3g}", work, f"{warm_up:.1f}", f"{memory:.0f}", *ratios)
-    Console(width=140).print(table)
+def in_markdown(figures: dict[str, Any]) -> str:
+    """fedamp with one and two workers: clients a second, and how many times as fast as the others; the machine."""
+    machine, workloads = figures["machine"], figures["workloads"]
+    rows = [["model, clients a round", "clients/s", *COLUMNS], ["---"] * (2 + len(COLUMNS)), *map(_row, workloads)]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    passes = [row["clients_per_second_by_pass"] for each in workloads for row in _measured(each).values()]
+    spread = max((max(speeds) / min(speeds) - 1 for speeds in passes), default=0.0)
+    clock = f" of {machine['gigahertz']} GHz" if machine["gigahertz"] else ""
+    return (
+        f"{table}\nMedians on {machine['cores']} cores{clock}, load {machine['load_at_start'][0]:.1f} at the start. "
+        f"Passes of one simulator differ by at most {100 * spread:.0f}%.\n"
+    )
+
+
+def _row(workload: dict[str, Any]) -> list[str]:
+    speeds = {name: row["clients_per_second"] for name, row in _measured(workload).items()}
+    cells = [" / ".join(f"{speeds[name]:,.0f}" for name in OURS if name in speeds)]
+    for others in COLUMNS.values():
+        pairs = [(name, other) for name, other in zip(OURS, others, strict=True) if {name, other} <= set(speeds)]
+        ratios = " / ".join(f"{speeds[name] / speeds[other]:.2f}" for name, other in pairs)
+        cells.append(ratios or ("not measured" if set(others) & set(workload["simulators"]) else ""))
+    return [f"{workload['name']}, {workload['clients']:,}", *cells]
+
+
+def _measured(workload: dict[str, Any]) -> dict[str, Any]:
+    return {name: row for name, row in workload["simulators"].items() if "problem" not in row}
 
 
 if __name__ == "__main__":

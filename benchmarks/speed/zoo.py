@@ -20,8 +20,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 import fedamp
-from benchmarks.speed.simulation import machine
-from benchmarks.speed.tables import seconds
+from benchmarks.record import ROOT, made, store
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import FedampError, one_line
@@ -29,7 +28,7 @@ from fedamp.federation.losses import form_of
 from fedamp.server.preflight import how_clients_train
 from fedamp.server.setup import RunInputs, prepare
 
-RESULTS, PAGE = Path(__file__).with_suffix(".json"), Path(__file__).parents[2] / "docs" / "zoo.md"
+RESULTS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "zoo.md"
 CLIENTS, RECORDS, STEPS, RATE, CLIP, CLASSES = 32, 8, 2, 0.1, 0.5, 10
 LORA = {"r": 4, "lora_alpha": 8}
 
@@ -230,6 +229,16 @@ def play(
     return lambda: node.train(order), stacked, one_by_one, prepared
 
 
+def seconds(play: Callable[[], Any], times: int) -> float:
+    """The least of some tries after the first."""
+    found = []
+    for _ in range(times + 1):
+        began = time.perf_counter()
+        play()
+        found.append(time.perf_counter() - began)
+    return min(found[1:])
+
+
 def measure(animal: Animal) -> dict[str, Any]:
     ours, stacked, one_by_one, prepared = play(animal)
     parameters = sum(value.size for value in prepared.state.parameters.values())
@@ -280,6 +289,7 @@ class of theirs goes beside the scenario, as any other one of torch. Models take
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    begun = made()
     found = json.loads(RESULTS.read_text())["models"] if RESULTS.exists() and len(sys.argv) > 1 else {}
     for name in sys.argv[1:] or ZOO:
         began = time.perf_counter()
@@ -288,11 +298,9 @@ def main() -> None:
         except FedampError as error:
             found[name] = {"refused": one_line(error)}
         print(name, f"({time.perf_counter() - began:.0f} s)", json.dumps(found[name]), flush=True)
-    RESULTS.write_text(
-        json.dumps({"machine": machine(), "models": {name: found[name] for name in ZOO if name in found}}, indent=1)
-        + "\n"
-    )
-    PAGE.write_text(page(json.loads(RESULTS.read_text())["models"]))
+    models = {name: found[name] for name in ZOO if name in found}
+    store(RESULTS, begun | {"models": models})
+    PAGE.write_text(page(models))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.record import ROOT
 from fedamp.data.builtin import _LINES
 from fedamp.data.table import cache_folder
 from fedamp.data.texts import CHARACTERS, DescriptionsData, _characters
 from fedamp.models.model import Model
 from fedamp.models.pretrained import from_transformers, write_factors
 
-BASE = Path(__file__).parents[2] / "scenarios" / "adapters-base"
+BASE = ROOT / "scenarios" / "adapters-base"
 NEAR = cache_folder() / "federations" / "adapters-near"
 LENGTH, BATCH, RATE = 32, 64, 2e-3
 TARGETS, STEPS, MOST_RANKS = ["c_attn", "c_proj", "c_fc"], 250, 16

@@ -8,7 +8,6 @@ scores, where jax_privacy is installed.
 """
 
 import json
-import platform
 import sys
 import tempfile
 import time
@@ -18,10 +17,11 @@ from typing import Any
 import numpy as np
 
 import fedamp
+from benchmarks.record import made, store
 from fedamp.studies.audit import audit_runs
 from fedamp.studies.audit.bound import CONFIDENCE
 
-RESULTS = Path("benchmarks/studies/canaries.json")
+RESULTS = Path(__file__).with_suffix(".json")
 CANARIES, SEEDS = 2000, (1, 2, 3)
 FEDERATION: dict[str, Any] = {
     "name": "canaries",
@@ -61,7 +61,7 @@ def others(run: Path, delta: float) -> dict[str, float] | None:
 
 def main(path: str | None = None) -> None:
     data = {"name": "fashion-mnist", "clients": 6000, **({"path": path} if path else {})}
-    lines = []
+    lines, begun = [], made()
     with tempfile.TemporaryDirectory() as home:
         trained(0, 0, data, Path(home) / "warm")
         for seed in SEEDS:
@@ -77,15 +77,15 @@ def main(path: str | None = None) -> None:
             print(json.dumps(line), flush=True)
     shares = [line["audit"]["epsilon"]["lower"] / line["audit"]["epsilon"]["upper"] for line in lines]
     answer = {
-        "processor": platform.processor() or platform.machine(),
+        **begun,
         "canaries": CANARIES,
         "share_of_upper_end": float(np.median(shares)),
         "points_lost": 100 * float(np.mean([line["without"] - line["accuracy"] for line in lines])),
         "more_time": float(np.median([line["seconds"] / line["seconds_without"] - 1 for line in lines])),
         "runs": lines,
     }
-    RESULTS.write_text(json.dumps(answer, indent=1) + "\n")
-    print({key: value for key, value in answer.items() if key != "runs"})
+    store(RESULTS, answer)
+    print({key: value for key, value in answer.items() if key not in begun | {"runs": ()}})
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ import numpy as np
 from torch import Tensor, nn
 
 import fedamp
-from benchmarks.papers.record import Kept, with_tables
+from benchmarks.record import ROOT, Kept, put_in, table
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 
-RESULTS, PAGE = Path("benchmarks/studies/clipping.jsonl"), Path("docs/strategies.md")
+RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "strategies.md"
 NORMS, SEEDS = (0.25, 0.5, 1.0, 2.0, 4.0), (0, 1, 2)
 QUICK = (15, 3, {"steps": 5, "learning_rate": 0.5})
 SLOW = (15, 3, {"steps": 5, "learning_rate": 0.1})
@@ -120,7 +120,7 @@ def row(kept: Kept, name: str) -> dict[str, Any]:
 def main() -> None:
     """Measure every task that is not stored, and write the table."""
     kept = Kept(RESULTS)
-    PAGE.write_text(with_tables(PAGE.read_text(), {"clipping": {"rows": [row(kept, name) for name in TASKS]}}))
+    put_in(PAGE, "numbers: clipping", table([row(kept, name) for name in TASKS]))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.record import with_tables
+from benchmarks.record import ROOT, made, put_in, store, table
 from benchmarks.studies.federation_tasks import features
 from benchmarks.studies.federations import train, trained_alone
 from fedamp.accounting import Allocation, BallsInBins, Cyclic, Gaussian, Mechanism, Poisson, Repeat, Spaced, calibrate
@@ -26,7 +26,7 @@ from fedamp.noise import best_buffers, best_coefficients, path_noise
 from fedamp.server.setup import prepare
 
 RESULTS = Path(__file__).with_suffix(".json")
-PAGE = Path("docs/correlated-noise.md")
+PAGE = ROOT / "docs" / "correlated-noise.md"
 SETTINGS = [(rounds, k, epsilon) for rounds, k in ((60, 3), (100, 4), (100, 10)) for epsilon in (1, 2, 4, 8)]
 Coefficients = tuple[float, ...]
 
@@ -160,7 +160,7 @@ def trained(seconds: float) -> list[dict[str, Any]]:
             row = {"task": task, "epsilon": epsilon, "bands": bands, "seed": seed}
             rows.append(row | {"score": round(score(scenario_of(task, epsilon, bands, seed)), 2)})
             print(json.dumps(rows[-1]), flush=True)
-        RESULTS.write_text(json.dumps(facts, indent=1) + "\n")
+        store(RESULTS, facts)
     return rows
 
 
@@ -215,13 +215,13 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     only = asked.only
     warnings.simplefilter("ignore")
-    facts = stored()
+    facts = stored() | made()
     rows = {tuple(list(row.values())[:3]): row for row in facts.get("matrices", [])}
     for row in matrices([SETTINGS[i] for i in (range(len(SETTINGS)) if only is None else only)]):
         rows[tuple(list(row.values())[:3])] = row
     facts["matrices"] = [rows[setting] for setting in SETTINGS if setting in rows]
-    RESULTS.write_text(json.dumps(facts, indent=1) + "\n")
+    store(RESULTS, facts)
     trained(asked.seconds)
     facts = stored()
-    tables = {"matrices": {"rows": matrices_table(facts)}, "bands": {"rows": bands_table(facts)}}
-    PAGE.write_text(with_tables(PAGE.read_text(), tables))
+    put_in(PAGE, "numbers: matrices", table(matrices_table(facts)))
+    put_in(PAGE, "numbers: bands", table(bands_table(facts)))

@@ -3,15 +3,13 @@
 python -m benchmarks.studies.demo
 """
 
-import json
 import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import fedamp
-from benchmarks.finished import ROOT
-from benchmarks.pages import put_in
+from benchmarks.record import ROOT, made, put_in, store
 
 PAGE, RESULTS = ROOT / "README.md", Path(__file__).with_suffix(".json")
 RUNS = 20
@@ -24,13 +22,13 @@ def told(accuracies: Sequence[float]) -> str:
 
 
 def main() -> None:
-    found = []
+    begun, found = made(), []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(RUNS):
             run = fedamp.run("digits", out=f"{folder}/{number}", **{"engine.kind": "serial"})
             assert run.accuracy is not None
             found.append(run.accuracy)
-    RESULTS.write_text(json.dumps(found) + "\n")
+    store(RESULTS, begun | {"accuracies": found})
     put_in(PAGE, "demo", told(found))
 
 

@@ -12,7 +12,6 @@ extract of them in the README, and two pictures in ``docs/images``. The tasks ar
 """
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -28,7 +27,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 import fedamp
-from benchmarks.pages import put_in
+from benchmarks.record import ROOT, add_row, put_in, rows_of
 from benchmarks.studies.federation_tasks import BUDGETS, DELTA, SCHEMES, TASKS, Scheme, Sections
 from benchmarks.training import best_power
 from fedamp.base.numbers import amount_of_bytes, at_most
@@ -42,8 +41,8 @@ from fedamp.server.loop import ask
 from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.private import PrivateStrategy
 
-RESULTS, IMAGES = Path("benchmarks/studies/federations.jsonl"), Path("docs/images")
-SHIPPED = Path(__file__).parents[2] / "scenarios"
+RESULTS, IMAGES = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "images"
+SHIPPED = ROOT / "scenarios"
 # The longest step of a unit that is alone: the two models that are mixed are kept so many of them apart.
 MIXED_STEPS = 4.0
 SHORTENED = 1024.0
@@ -143,8 +142,7 @@ class Bench:
 
     def __init__(self, file: Path, quick: bool) -> None:
         self.file, self._quick = file, quick
-        lines = file.read_text().splitlines() if file.exists() else []
-        self.runs = [Run(**json.loads(line)) for line in lines]
+        self.runs = [Run(**row) for row in rows_of(file)]
 
     def known(self, cell: Cell, rate: int, seed: int, tuning: bool) -> Run | None:
         """The run, if it has been made."""
@@ -165,9 +163,7 @@ class Bench:
                 done = Run(**asdict(cell), rate=rate, seed=seed, tuning=which, noise_multiplier=noise, score=score,
                            last=last, seconds=seconds if which == tuning else 0.0)  # fmt: skip
                 self.runs.append(done)
-                with self.file.open("a") as file:
-                    file.write(json.dumps(asdict(done)) + "\n")
-                print(json.dumps(asdict(done)), flush=True)
+                add_row(self.file, asdict(done))
         return self.run(cell, rate, seed, tuning)
 
     def noise(self, cell: Cell) -> float:
@@ -379,9 +375,9 @@ def on_made_up_records(task: str, scheme: str | None = None, seed: int = 1) -> R
 
 def put_tables(runs: list[Run]) -> None:
     """All tables, each in its place."""
-    page = Path("docs/federations.md")
-    put_in(Path("README.md"), "federations: sections, short", table(runs, "sections", SHORT, README_BUDGETS))
-    put_in(Path("README.md"), "federations: worth", worth(runs))
+    page = ROOT / "docs" / "federations.md"
+    put_in(ROOT / "README.md", "federations: sections, short", table(runs, "sections", SHORT, README_BUDGETS))
+    put_in(ROOT / "README.md", "federations: worth", worth(runs))
     for task in TASKS:
         if task not in ("frontier", "authors"):  # a picture shows the one, and results alone hold the other
             budgets = SHORT_BUDGETS if TASKS[task].epsilons == BUDGETS else None  # the pictures show all
@@ -560,9 +556,10 @@ def main() -> None:
     if unknown := set(asked.tasks) - set(TASKS):
         parser.error(f"no task {min(unknown)}; expected: {', '.join(TASKS)}")
     sys.path.insert(0, str(SHIPPED))  # of custom models
-    folder = Path(tempfile.mkdtemp(prefix="fedamp-federations-")) if asked.quick else Path()
-    (folder / RESULTS).parent.mkdir(parents=True, exist_ok=True)
-    bench = Bench(folder / RESULTS, asked.quick)
+    results, images = RESULTS, IMAGES
+    if asked.quick:
+        results = (images := Path(tempfile.mkdtemp(prefix="fedamp-federations-"))) / RESULTS.name
+    bench = Bench(results, asked.quick)
     if asked.quick:
         for name in ("balanced", "split-2"):
             bench.run(Cell("iid", name, BUDGETS[-1]), 7, 1, False)
@@ -572,13 +569,13 @@ def main() -> None:
             for task in asked.tasks or TASKS:
                 measure(bench, task)
         put_tables(bench.runs)
-    draw(bench.runs, folder / IMAGES / "federations.png")
+    draw(bench.runs, images / "federations.png")
     if any(run.task == "sections" for run in bench.runs):
-        draw_worth(bench.runs, folder / IMAGES / "worth.png")
-        draw_parts(bench.runs, folder / IMAGES / "federations-parts.png")
+        draw_worth(bench.runs, images / "worth.png")
+        draw_parts(bench.runs, images / "federations-parts.png")
     if any(run.task == "frontier" for run in bench.runs):
-        draw_frontier(bench.runs, folder / IMAGES / "federations-frontier.png")
-    print(f"\n{folder / RESULTS}\n{folder / IMAGES}\n{sum(run.seconds for run in bench.runs) / 60:.0f} CPU minutes")
+        draw_frontier(bench.runs, images / "federations-frontier.png")
+    print(f"\n{results}\n{images}\n{sum(run.seconds for run in bench.runs) / 60:.0f} CPU minutes")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
 """The picture and the table of docs/idea.md: `python -m benchmarks.studies.idea`."""
 
-from pathlib import Path
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from benchmarks.pages import put_in
+from benchmarks.record import ROOT, put_in
 from fedamp.accounting import Allocation, Gaussian, Mechanism, Poisson, Repeat, Submodels
 from fedamp.base.numbers import at_most
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.report.style import LOOKS
 
-PAGE, PICTURE = Path("docs/idea.md"), Path("docs/images/idea.png")
+PAGE, PICTURE = ROOT / "docs" / "idea.md", ROOT / "docs" / "images" / "idea.png"
 ROUNDS, CHECK_INS, SUBMODELS, DELTA = 100, 10, 3, 1e-5
 NOISE, GREY = Gaussian(1.0), "#9a9a9a"
 ROWS: dict[str, Mechanism] = {

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import fedamp
-from benchmarks.pages import put_in
+from benchmarks.record import ROOT, put_in
 from benchmarks.studies import federations
 from benchmarks.studies.adapters import NEAR, near
 from benchmarks.studies.federation_tasks import TASKS, Scheme, Sections, _lora
@@ -52,7 +52,7 @@ from fedamp.models.pretrained import from_transformers
 from fedamp.noise import Deviations, Hidden, IndependentGaussian, add_noise
 from fedamp.server.setup import RunInputs, prepare
 
-RESULTS, PAGE = Path("benchmarks/studies/lora_remedies.jsonl"), Path("docs/federations.md")
+RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "federations.md"
 RANK, FACTORS, OWN = 4, TASKS["factors"], cache_folder() / "federations" / "own-texts"
 
 

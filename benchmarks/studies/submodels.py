@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.pages import put_in
+from benchmarks.record import ROOT, put_in
 from benchmarks.studies import federations
 from benchmarks.studies.federation_tasks import (
     CLIENTS,
@@ -47,7 +47,7 @@ from fedamp.noise import Deviations, Hidden, IndependentGaussian
 from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.pipeline import ServerState
 
-RESULTS, PAGE = Path("benchmarks/studies/submodels.jsonl"), Path("docs/papers/partitioning.md")
+RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "papers" / "partitioning.md"
 SEEDS = (1, 2, 3)
 
 

@@ -14,11 +14,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 import fedamp
+from benchmarks.record import made, store
 from benchmarks.studies.federation_tasks import DELTA, FEDERATION, SERVER, features
 from fedamp.population.total import total
 from fedamp.studies.sweep import everything_in
 
-RESULT = Path(__file__).with_suffix(".json")
+RESULTS = Path(__file__).with_suffix(".json")
 SEEDS = (11, 12, 13)  # the settings were chosen on other ones
 CLIP = 0.1  # nearly every update is longer, so the server's rate says how far the model gets: 2^5 to 2^9 in the run
 RATES = [2**power * (1 - SERVER["momentum"]) / FEDERATION["rounds"] / CLIP for power in (5, 6, 7, 8, 9)]
@@ -74,6 +75,6 @@ def measure(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        found = measure(Path(place))
-    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+        found = made() | measure(Path(place))
+    store(RESULTS, found)
     print(json.dumps(found, indent=1))

@@ -130,7 +130,8 @@ class Machines:
             with chdir(self.folder / name):
                 membership.enroll(name, None, False)
             shutil.copy(self.folder / name / f"{name}.request", self.server)
-        self.shell("server: admit the nodes")
+        admit, requests = shell(PAGE, "server: admit the nodes"), [f"{name}.request" for name in self.names]
+        self.run(admit.replace(" ".join(f"{name}.request" for name in NODES), " ".join(requests)))
         self.hand_out(*self.names)
 
     def hand_out(self, *names: str) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.finished import Finished
 from benchmarks.papers import __main__ as papers
 from benchmarks.papers import record
 from benchmarks.papers.__main__ import PAGES, PAPERS, figures_of, main, tables_of
+from benchmarks.record import Finished, Kept, table
 
 ROOT = Path(__file__).parents[2]
 # The figures and tables of the papers that the project promises to reproduce.
@@ -104,7 +104,7 @@ def test_a_stored_training_is_not_run_again(tmp_path):
         return {"accuracy": 80.5}
 
     for settings in ({"clips": (1.0, 2.0)}, {"clips": (1.0, 2.0)}, {"clips": (1.0, 3.0)}):
-        assert record.Kept(tmp_path / "trainings.jsonl").get(settings, train) == {"accuracy": 80.5}
+        assert Kept(tmp_path / "trainings.jsonl").get(settings, train) == {"accuracy": 80.5}
     assert made == [0, 1]
 
 
@@ -129,4 +129,4 @@ def test_makefile_passes_the_paper_on():
 
 def test_a_table_has_four_digits_text_and_empty_cells():
     rows = [{"": "epsilon", "a": {"value": 1.23456, "asked": {}}, "b": None}, {"": "delta", "a": 0.5, "b": "half"}]
-    assert record.table(rows) == "|  | a | b |\n| --- | --- | --- |\n| epsilon | 1.235 |  |\n| delta | 0.5 | half |\n"
+    assert table(rows) == "|  | a | b |\n| --- | --- | --- |\n| epsilon | 1.235 |  |\n| delta | 0.5 | half |\n"

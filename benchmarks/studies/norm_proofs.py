@@ -1,6 +1,6 @@
 """What a proof would cost that a node's sum is within its clip, under secure aggregation: a sketch, not a protocol.
 
-    python -m benchmarks.speed.norm_proofs        a minute on one core; writes benchmarks/speed/norm_proofs.json
+    python -m benchmarks.studies.norm_proofs        a minute on one core; writes benchmarks/studies/norm_proofs.json
 
 The cheapest known way for large models: the node commits to each coordinate (Pedersen commitments on a curve), public
 randomness draws k projections, and the node proves that the projections of what it has committed to are short (as in
@@ -15,7 +15,6 @@ with a norm above ``slack`` times the clip with less than 2^-40 (chi-square with
 """
 
 import json
-import platform
 import time
 from pathlib import Path
 
@@ -23,9 +22,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy.stats import chi2
 
+from benchmarks.record import made, store
 from fedamp import rng
 
-RESULTS = Path("benchmarks/speed/norm_proofs.json")
+RESULTS = Path(__file__).with_suffix(".json")
 PARAMETERS, WORD_BITS, COORDINATE_BITS = 10**6, 32, 40
 POINT = 32  # bytes
 ADDITIONS_OF_A_MULTIPLICATION, WINDOWS = 380, 16
@@ -66,7 +66,7 @@ def main() -> None:
         )
         print(json.dumps(rows[-1]), flush=True)
     content = {
-        "machine": f"{platform.machine()}, one core, {platform.python_version()}",
+        **made(),
         "parameters": PARAMETERS,
         "multiplication_microseconds": 1e6 * multiplication,
         "node_commitments_seconds": commitments,
@@ -75,7 +75,7 @@ def main() -> None:
         "projections": rows,
     }
     print(json.dumps(content, indent=1))
-    RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+    store(RESULTS, content)
 
 
 if __name__ == "__main__":
