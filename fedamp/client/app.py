@@ -62,6 +62,8 @@ class TrainingContext:
 
 
 Train = Callable[[Any, Records | None, TrainingContext], Model]
+NodeTraining = Callable[[RoundOrder], TrainReport]
+"""Trains the units of an order, clips each update, and adds them up."""
 
 
 class PrivateClientApp(ClientApp):
@@ -148,7 +150,10 @@ class PrivateClientApp(ClientApp):
     def _train(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
         if hosted is not None and (others := set(order.ids) - hosted):
             raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
-        report = self._sum(order, message, context, hosted) if order.trains else TrainReport(dummies=order.dummies)
+        report = TrainReport(dummies=order.dummies)
+        if order.trains:
+            train = self._trainer(order, message, context, hosted)
+            report = train(order)
         if order.cells:
             if self._reads_records(order.task):
                 raise DeploymentError("this app reads its records itself, and no others are held out to evaluate on")
@@ -166,9 +171,11 @@ class PrivateClientApp(ClientApp):
         """Whether the app's own code reads the clients' records; else fedamp does."""
         return self._loop is None or (bool(task_json) and configuration.task_of(task_json).data.name == "external")
 
-    def _sum(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
+    def _trainer(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> NodeTraining:
+        """Choose what trains the units of an order, clips each update, and adds them up."""
         if self._loop is not None:
-            return sum_of_units(order, _looped(self._loop, order, context, self._reads_records(order.task)))
+            one = _looped(self._loop, order, context, self._reads_records(order.task))
+            return partial(sum_of_units, train_one=one)
         dummies = order.dummies
 
         def train_one(client: int) -> Mapping[str, Any]:  # with copies of its own: no client learns of another
@@ -186,7 +193,7 @@ class PrivateClientApp(ClientApp):
                 raise ValueError(f"the reply must hold one ArrayRecord, got {len(records)}")
             return flower.from_record(records[0])
 
-        return sum_of_units(order, train_one)
+        return partial(sum_of_units, train_one=train_one)
 
 
 class _StackedApp(PrivateClientApp):
@@ -195,12 +202,12 @@ class _StackedApp(PrivateClientApp):
     def _reads_records(self, task_json: str) -> bool:
         return False
 
-    def _sum(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
+    def _trainer(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> NodeTraining:
         most = None if hosted is None else len(hosted)
         folder, device = configuration.text(context, "data"), configuration.device(context)
         if STATISTICS in order.arrays and (step := configuration.task_of(order.task).data.statistics):
-            return summed(order, step, configuration.divided(order.task, folder, before_statistics=True)[0])
-        return node_of(order.task, folder, device, most).train(order)
+            return partial(summed, step=step, dataset=configuration.divided(order.task, folder, True)[0])
+        return node_of(order.task, folder, device, most).train
 
 
 app = _StackedApp()

@@ -41,11 +41,11 @@ def quantum(clip: float) -> float:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Of a table of which each unit has an update of some rows: which ones, int64 [units, places], and of how many."""
+class TableRows:
+    """The rows of a table that units have updates of: their numbers in the table, and the length of the table."""
 
-    numbers: Tensor
-    table: int
+    numbers: Tensor  # int64 [units, places]
+    table: int  # how many rows it has
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def clip_and_sum(
     linf_coordinates: int = 0,
     normalised: bool = False,
     counted: NDArray[np.bool_] | None = None,
-    rows: Mapping[str, Rows] = MappingProxyType({}),
+    rows: Mapping[str, TableRows] = MappingProxyType({}),
 ) -> ClippedSum:
     """Clip every unit's update part by part, quantise it, and add up.
 
@@ -147,7 +147,7 @@ def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, uni
     return _quanta(stack, scales, limit).sum(0).double() * unit
 
 
-def _sum_of_rows(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float, rows: Rows) -> Tensor:
+def _sum_of_rows(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float, rows: TableRows) -> Tensor:
     """As :func:`_sum_of_quanta`, of units [units, places, numbers], into a table: float64 [rows, numbers]."""
     quanta = _quanta(stack, scales, limit).long()
     total = torch.zeros(rows.table, stack.shape[2], dtype=torch.int64, device=stack.device)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import rng
-from fedamp.client.clipping import ClippedSum, Rows, clip_and_sum
+from fedamp.client.clipping import ClippedSum, TableRows, clip_and_sum
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.proofs import Proof
 from fedamp.client.stacked_networks import layers_of
@@ -22,7 +22,7 @@ from fedamp.client.stacks import Stack, aligned
 from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
 from fedamp.client.training import Trainer, arithmetic
 from fedamp.data import Dataset, PaddedRecords
-from fedamp.engines.wire import RoundAnswer, RoundOrder
+from fedamp.engines.wire import RoundAnswer, RoundOrder, Rows
 from fedamp.errors import DataError, fails_alone, one_line
 from fedamp.federation.check_in import CANARY
 from fedamp.federation.losses import Loss, loss_of
@@ -32,7 +32,7 @@ from fedamp.models.pieces import Piece
 _LARGEST_LOSS = 1e100  # of a unit
 _AT_ONCE, _BEYOND = 1 << 22, 1000.0  # numbers of canaries that are clipped together; length of each in clips
 
-_Shape = tuple[Any, ...]
+_Shape = tuple[Any, ...]  # of a stack: the shapes of a model, and the places for the records of a client
 _DRAWN = np.float32(0.1)  # standard deviation of parameters that nobody has trained
 
 
@@ -84,6 +84,10 @@ class TrainReport(RoundAnswer):
         self.reported += [client] * there
         self.failed += 1
         self.text = self.text or f"client {client}: {why}"
+
+
+class _NotTogetherError(Exception):
+    """Clients cannot share a stack: the update of one would depend on the others."""
 
 
 class Own:
@@ -151,7 +155,7 @@ class _PieceTrainer:
             losses, records, moved = trained.losses, trained.records, trained.updates
             self.own.keep(lambda: {name: each + moved[name] for name, each in own.items()}, stack, counted, round_)
             updates = piece.owned(trained.updates, stack.seeds)
-            rows = {name: Rows(arguments[0], len(start[name])) for name in tables}
+            rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
             clipped = clip_and_sum(
                 updates, parts, clips, self.task.linf_coordinates, self.task.normalised, counted, rows
             )
@@ -194,37 +198,60 @@ class TrainingNode:
         self._apart: set[tuple[_Shape, int]] = set()
 
     def train(self, order: RoundOrder) -> TrainReport:
-        """One round, from the global model (or the submodel ``order.extracted`` of it).
+        """Train the units of an order, clip each update, and add them up.
 
-        The answer holds the sum of the clipped, quantised updates (trained minus received) in the shape of the received
-        arrays, without frozen ones.
+        A stack of units that raises, or has no room on a GPU, is cut in two, until it is clear which unit fails.
+
+        Args:
+            order: with the global model, or the submodel ``order.extracted`` of it.
+
+        Returns:
+            The sum of the clipped, quantised updates (trained minus received), float64 in the shapes of the received
+            arrays, without frozen ones; and its counts.
         """
         begin, report = time.monotonic(), TrainReport(dummies=order.dummies)
-        rate = self.task.client.learning_rate_in(order.round)
         sums = {name: np.zeros(array.shape) for name, array in order.arrays.items() if name not in self._frozen}
         with arithmetic(self.task.client.precision, self.device):
             received = {name: aligned(array).to(self.device) for name, array in order.arrays.items()}
-            units = order.units
-            for submodel in np.unique(units["submodel"]).tolist():
-                piece, trainer = self._piece(submodel, order.round), self._trainers.get(submodel)
-                if trainer is None or trainer.piece is not piece or trainer.rate != rate:
-                    trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device, self._own)
-                    self._trainers[submodel] = trainer
-                whole = order.extracted == WHOLE
+            for trainer, units in self._by_submodel(order):
+                whole, piece = order.extracted == WHOLE, trainer.piece
                 start = piece.extract(received) if whole else received
-                its_own = units[units["submodel"] == submodel]
-                planted, its_own = its_own["id"][its_own["id"] >= CANARY], its_own[its_own["id"] < CANARY]
+                planted, units = units["id"][units["id"] >= CANARY], units[units["id"] < CANARY]
                 for name, total in self._canaries(planted, piece, order.clips, report).items():
                     sums[name] += total
-                for part in self._sums(trainer, start, its_own, order, report):
-                    if whole:
-                        piece.embed_add(sums, part)
+                waiting = self._by_places(units["id"], trainer, report)
+                while waiting:
+                    places, members = waiting.pop()
+                    shape, slots = self._room(trainer, start, places)
+                    if len(members) > slots:
+                        waiting += [(places, members[first : first + slots]) for first in range(0, len(members), slots)]
+                        continue
+                    try:
+                        stack = self._stack(trainer, start, units[members], shape, slots)
+                        lost = self.dataset.lost(units["id"][members], stack.cohort.sizes[: len(members)])
+                        part = trainer.train(start, stack, order.clips, report, order.round)
+                        report.lose(units["id"][members[lost]], self.dataset)
+                    except Exception as error:  # data and custom models may raise anything; other units do not notice
+                        waiting += self._smaller(error, units["id"], shape, members, report)
                     else:
-                        for name, total in sums.items():
-                            total += part[name]
+                        if whole:
+                            piece.embed_add(sums, part)
+                        else:
+                            for name, total in sums.items():
+                                total += part[name]
         report.reported.sort()  # in which order they trained tells their sizes
         report.sums, report.seconds = sums, time.monotonic() - begin
         return report
+
+    def _by_submodel(self, order: RoundOrder) -> Iterator[tuple[_PieceTrainer, Rows]]:
+        """Yield the units of each submodel, with what trains them at the learning rate of the round."""
+        units, rate = order.units, self.task.client.learning_rate_in(order.round)
+        for submodel in np.unique(units["submodel"]).tolist():
+            piece, trainer = self._piece(submodel, order.round), self._trainers.get(submodel)
+            if trainer is None or trainer.piece is not piece or trainer.rate != rate:
+                trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device, self._own)
+                self._trainers[submodel] = trainer
+            yield trainer, units[units["submodel"] == submodel]
 
     def _canaries(
         self, ids: NDArray[np.int64], piece: Piece, clips: Sequence[float], report: TrainReport
@@ -245,58 +272,64 @@ class TrainingNode:
             report.add(some, clipped)
         return sums
 
-    def _sums(
-        self,
-        trainer: _PieceTrainer,
-        start: dict[str, Tensor],
-        units: NDArray[np.void],
-        order: RoundOrder,
-        report: TrainReport,
-    ) -> Iterator[dict[str, NDArray[np.float64]]]:
-        """Sums of the clipped updates of clients that train the same piece, in its shape.
+    def _room(self, trainer: _PieceTrainer, start: dict[str, Tensor], places: int) -> tuple[_Shape, int]:
+        """Name a kind of stack by the shapes of a model and the places for records; and count its slots for units."""
+        shape = (*((name, *value.shape) for name, value in start.items()), places)
+        most = 1 if trainer.piece.random else self._most  # a random model draws from the client's own stream
+        return shape, self._slots.setdefault(shape, self.task.stack.slots(places, most, trainer.batch))
 
-        A stack that raises, or has no room on a GPU, is cut in two, until it is clear which client fails.
+    def _stack(self, trainer: _PieceTrainer, start: dict[str, Tensor], units: Rows, shape: _Shape, slots: int) -> Stack:
+        """Read the records of units into the slots of a stack.
+
+        Raises:
+            _NotTogetherError: units cannot share a stack of this shape.
+            DataError: their records cannot be read.
         """
-        clients, seeds = units["id"], units["seed"]
-        waiting = self._by_places(clients, trainer, report)
-        while waiting:
-            places, members = waiting.pop()
-            shape = (*((name, *value.shape) for name, value in start.items()), places)
-            most = 1 if trainer.piece.random else self._most  # a random model draws from the client's own stream
-            slots = self._slots.setdefault(shape, self.task.stack.slots(places, most, trainer.batch))
-            if len(members) > slots:
-                waiting += [(places, members[first : first + slots]) for first in range(0, len(members), slots)]
-                continue
-            try:
-                stack = Stack.of(clients[members], seeds[members], self._records(clients[members]), slots, places)
-                if slots > 1 and (shape, slots) not in self._apart and (why := self._why_alone(trainer, start, stack)):
-                    log.warning("clients train one by one, slower than together: %s", why)
-                    self._slots[shape] = 1
-                    waiting.append((places, members))
-                    continue
-                self._apart.add((shape, slots))
-                lost = self.dataset.lost(clients[members], stack.cohort.sizes[: len(members)])
-                sums = trainer.train(start, stack, order.clips, report, order.round)
-                report.lose(clients[members[lost]], self.dataset)
-            except torch.OutOfMemoryError:
-                if slots == 1:  # how much memory a client needs follows from its records: the others train
-                    why = "no memory for the training of one client; expected: fewer engine.workers, a smaller model, "
-                    why += "client.batch_size or client.max_records, or engine.device: cpu"
-                    report.fail(int(clients[members[0]]), f"{self.device} has {why}")
-                    continue
-                self._slots[shape] = slots // 2
-                waiting.append((places, members))
-                log.warning(
-                    "%s has no memory for %d clients together, so %d train at once from here on; engine.workers may be "
-                    "too many, or engine.clients_per_batch",
-                    *(self.device, slots, slots // 2),
-                )
-            except Exception as error:  # data and custom models may raise anything; the other clients do not notice
-                if len(members) == 1:
-                    report.fail(int(clients[members[0]]), one_line(error))
-                waiting += [(places, half) for half in np.array_split(members, 2) if len(members) > 1]
-            else:
-                yield sums
+        stack = Stack.of(units["id"], units["seed"], self._records(units["id"]), slots, shape[-1])
+        if slots > 1 and (shape, slots) not in self._apart and (why := self._why_alone(trainer, start, stack)):
+            raise _NotTogetherError(why)
+        self._apart.add((shape, slots))
+        return stack
+
+    def _smaller(
+        self,
+        error: Exception,
+        clients: NDArray[np.int64],
+        shape: _Shape,
+        members: NDArray[np.int64],
+        report: TrainReport,
+    ) -> list[tuple[int, NDArray[np.int64]]]:
+        """Cut a stack that has raised an error into smaller ones; a client that fails alone is counted as failed.
+
+        Args:
+            clients: ids of all clients.
+            members: those in the stack, as indices of ``clients``.
+
+        Returns:
+            Numbers of places for records, and the members, of the stacks to try next.
+        """
+        places, slots = shape[-1], self._slots[shape]
+        if isinstance(error, _NotTogetherError):
+            log.warning("clients train one by one, slower than together: %s", error)
+            self._slots[shape] = 1
+            return [(places, members)]
+        if not isinstance(error, torch.OutOfMemoryError):
+            if len(members) == 1:
+                report.fail(int(clients[members[0]]), one_line(error))
+                return []
+            return [(places, half) for half in np.array_split(members, 2)]
+        if slots == 1:  # how much memory a client needs follows from its records: the others train
+            why = "no memory for the training of one client; expected: fewer engine.workers, a smaller model, "
+            why += "client.batch_size or client.max_records, or engine.device: cpu"
+            report.fail(int(clients[members[0]]), f"{self.device} has {why}")
+            return []
+        self._slots[shape] = slots // 2
+        log.warning(
+            "%s has no memory for %d clients together, so %d train at once from here on; engine.workers may be "
+            "too many, or engine.clients_per_batch",
+            *(self.device, slots, slots // 2),
+        )
+        return [(places, members)]
 
     def _why_alone(self, trainer: _PieceTrainer, start: dict[str, Tensor], stack: Stack) -> str:
         """As the trainer says; what a SuperNode's processes have found before is not checked again.

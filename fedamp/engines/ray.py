@@ -119,16 +119,25 @@ class RayGrid(SimulationGrid):
         """Kill the process of a worker, numbered from 0, after so many seconds."""
         self._tell("kill_soon", (worker, seconds))
 
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send messages to the workers, and return their ids at once."""
+        sent = self._numbered(messages)
+        self._tell("push", (sent,))  # pickle keeps one copy of arrays that several messages hold
+        return [message.metadata.message_id for message in sent]
+
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies to these messages that are there now, each once."""
         return [pickle.loads(reply) for reply in self._ask("pull", list(message_ids)).values()]
 
-    def _dispatch(self, messages: list[Message]) -> None:
-        self._tell("push", (messages,))  # pickle keeps one copy of arrays that several messages hold
-
-    def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
-        patience = None if deadline is None else max(0.0, deadline - monotonic())
-        replies = self._ask("collect", message_ids, patience, patience=patience)
-        return [pickle.loads(replies[id_]) for id_ in message_ids if id_ in replies]
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and wait for the replies, ``timeout`` seconds at most; the log names what came late."""
+        sent, began = list(messages), monotonic()
+        ids = self.push_messages(sent)
+        patience = None if timeout is None else max(0.0, began + timeout - monotonic())
+        replies = self._ask("collect", ids, patience, patience=patience)
+        came = [pickle.loads(replies[id_]) for id_ in ids if id_ in replies]
+        self._warn_of_late(sent, came, timeout)
+        return came
 
     def _tell(self, *content: Any) -> None:
         with suppress(OSError):  # the next answer says what is wrong

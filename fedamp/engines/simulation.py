@@ -3,12 +3,11 @@
 import ctypes
 import importlib
 import logging
+import math
 import traceback
-from abc import abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
 from time import monotonic
 from typing import Any, Self
 
@@ -49,34 +48,26 @@ class SimulationGrid(flower.OwnGrid):
     def __exit__(self, *_: object) -> None:
         """Leave nothing running."""
 
-    @abstractmethod
-    def _dispatch(self, messages: list[Message]) -> None:
-        """Send messages that have ids."""
+    def _numbered(self, messages: Iterable[Message]) -> list[Message]:
+        """Give each message an id of its own, as Flower's SuperLink does.
 
-    @abstractmethod
-    def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
-        """Wait for replies until the deadline (monotonic clock), and forget the messages. Unknown ids are ignored."""
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send messages, and return their ids at once."""
-        sent = list(messages)
-        known = set(self.get_node_ids())
-        for message in sent:
+        Raises:
+            ValueError: a message is for a node that is not there.
+        """
+        numbered, known = list(messages), set(self.get_node_ids())
+        for message in numbered:
             if message.metadata.dst_node_id not in known:
                 raise ValueError(f"dst_node_id must be one of {sorted(known)}, got {message.metadata.dst_node_id}")
             flower.set_message_id(message, str(next(self._numbers)))
-        self._dispatch(sent)
-        return [message.metadata.message_id for message in sent]
+        return numbered
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages and wait for the replies. Nodes later than ``timeout`` seconds are named in the log."""
-        sent = list(messages)
-        replies = self._collect(self.push_messages(sent), None if timeout is None else monotonic() + timeout)
+    @staticmethod
+    def _warn_of_late(sent: list[Message], replies: list[Message], timeout: float | None) -> None:
+        """Name in the log the nodes that have not answered within ``timeout`` seconds."""
         answered = {reply.metadata.reply_to_message_id for reply in replies}
         for data in (message.metadata for message in sent if message.metadata.message_id not in answered):
             words = "node %d did not answer the %s message of group %r within %.1f s"
             log.warning(words, data.dst_node_id, data.message_type, data.group_id, timeout)
-        return replies
 
 
 class Node:
@@ -141,29 +132,35 @@ class SerialGrid(SimulationGrid):
     def __init__(self, client_app: str, device: str = "auto") -> None:
         super().__init__()
         self._node = Node(client_app, partition=0, partitions=1, device=device)
-        self._waiting: dict[str, Message] = {}
+        self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> list[int]:
         return [FIRST_NODE]
 
-    def pull_messages(self, message_ids: list[str]) -> list[Message]:  # type: ignore[override]
-        return self._collect(list(message_ids), None)
-
-    def _dispatch(self, messages: list[Message]) -> None:
-        self._waiting.update((message.metadata.message_id, message) for message in messages)
-
-    def _collect(self, message_ids: list[str], deadline: float | None) -> list[Message]:
-        messages = [self._waiting.pop(id_) for id_ in message_ids if id_ in self._waiting]
-        replies = []
-        for message in messages:
-            if deadline is not None and monotonic() >= deadline:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Have the node answer messages in turn, for ``timeout`` seconds at most; the log names what came late."""
+        sent, replies = self._numbered(messages), list[Message]()
+        deadline = math.inf if timeout is None else monotonic() + timeout
+        for message in sent:
+            if monotonic() >= deadline:
                 break
             reply, trouble = self._node.handle(flower.copy_message(message))
             if trouble:
                 log.warning("node %d: the client app failed\n%s", message.metadata.dst_node_id, trouble)
-            if deadline is None or monotonic() < deadline:
+            if monotonic() < deadline:
                 replies.append(reply)
+        self._warn_of_late(sent, replies, timeout)
         return replies
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Have the node answer messages now, and keep the replies; returns the ids of the messages."""
+        sent = list(messages)
+        self._replies |= {reply.metadata.reply_to_message_id: reply for reply in self.send_and_receive(sent)}
+        return [message.metadata.message_id for message in sent]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The kept replies to these messages, each once."""
+        return [self._replies.pop(id_) for id_ in message_ids if id_ in self._replies]
 
 
 @dataclass(frozen=True)
@@ -199,11 +196,11 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand |
     sharing = FEW
     if demand is not None:
         fitting = int(demand.free_bytes * USED / demand.worker_bytes)
-        sharing = max(1, min(fitting, int(cores / gpus), ceil(demand.batches / gpus), MOST))
+        sharing = max(1, min(fitting, int(cores / gpus), math.ceil(demand.batches / gpus), MOST))
     workers = int(gpus) * sharing if engine.workers == "auto" else engine.workers
     return WorkerResources(workers, "cuda", cpus=_share(workers, cores), gpus=_share(workers, gpus))
 
 
 def _share(workers: int, units: float) -> float:
     """The part of a core or GPU that a worker gets, so that all fit; at most a whole one."""
-    return 1 / ceil(workers / max(1, int(units)))
+    return 1 / math.ceil(workers / max(1, int(units)))

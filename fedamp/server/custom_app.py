@@ -30,7 +30,7 @@ from fedamp.runs.ledger import Ledger
 from fedamp.runs.records import EVALUATED_BY_APP
 from fedamp.server.app import reasons_kept_in, wait_for_nodes
 from fedamp.strategies.aggregation import Aggregate, ModelParts
-from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState, undivided
+from fedamp.strategies.pipeline import Release, ReleasePipeline, undivided
 from fedamp.strategies.private import PrivateStrategy
 
 LOG = "server.log"
@@ -76,10 +76,14 @@ class AppStrategy(PrivateStrategy):
         told: dict[str, Any] = {"linf_coordinates": plan.linf_coordinates, "normalised": plan.clipping.normalises}
         told["answer_after"] = scenario.federation.answer_after
         task = ClientTask(unit="client", **told, **known, **unknown)
-        super().__init__(pipeline, task, pipeline.start(parameters), self._enter)
+        super().__init__(pipeline, task, pipeline.start(parameters))
 
-    def _enter(self, state: ServerState, release: Release, aggregate: Aggregate) -> None:
+    def release(self, server_round: int, aggregate: Aggregate) -> Release:
+        """Enter the release of a round in the ledger, and only then adopt the state after it."""
+        state, release = self.pipeline.release(self.state, server_round, aggregate)
         self.ledger.enter(release.round, release.parameters)
+        self.state = state
+        return release
 
     def arrays(self) -> ArrayRecord:
         """A copy of the global model: an app's code may write to it."""

@@ -29,6 +29,8 @@ from fedamp.federation.scenario import Scenario
 from fedamp.server.observers import Observer, watched
 
 if TYPE_CHECKING:  # the rest is imported where it is needed, and while Ray starts
+    from flwr.serverapp import Grid
+
     from fedamp.runs.folder import RunFolder
     from fedamp.runs.records import RoundRecord
     from fedamp.server.setup import RunInputs
@@ -52,40 +54,26 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
         FederationError: the run failed; the message names the log, and the run can be resumed.
         Interrupted: Ctrl-C twice; the message says how to resume.
     """
-    progress = rounds(scenario, observer, out, resume, finish_round=True)
-    while True:
-        try:
-            next(progress)
-            collect_again()
-        except StopIteration as end:
-            folder: Path = end.value
-            return folder
+    with _started(scenario, observer, out, resume) as (inputs, grid, folder, watching):
+        from fedamp.server.loop import rounds
+
+        progress = rounds(inputs, grid, folder, watching, finish_round=True)
+        next(progress, None)
+        collect_again()
+        for _ in progress:
+            pass
+    return folder.path
 
 
-def rounds(
-    scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False, finish_round: bool = False
-) -> Progress:
-    """The rounds of :func:`launch`, one by one as they are released; after an early close the run can be resumed.
+def rounds(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Progress:
+    """Yield the rounds of :func:`launch` one by one as they are released; after an early close the run can be resumed.
 
-    With ``finish_round`` Ctrl-C stops after the round, also while the caller works; else at once.
+    Ctrl-C stops at once.
     """
-    if scenario.federation.quorum is None and scenario.faults is None:  # every simulated unit reports
-        scenario = scenario.model_copy(update={"federation": scenario.federation.model_copy(update={"quorum": 1.0})})
-    # Errors that can be found without torch are found before a folder is made.
-    plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
-    plan.charge.check_budget()
-    from fedamp.runs.folder import opened
-    from fedamp.server.trackers import trackers_of
+    with _started(scenario, observer, out, resume) as (inputs, grid, folder, watching):
+        from fedamp.server.loop import rounds
 
-    if is_given(scenario) and scenario.engine.address:
-        raise ScenarioError("engine.address: objects of Python cannot get to a cluster; expected: kind: auto")
-    trackers = trackers_of(scenario.trackers)
-    with (
-        opened(scenario, out, resume) as (folder, seed),
-        _explained(folder),
-        watched(folder.path, *trackers, observer) as watching,
-    ):
-        yield from _play(plan, seed, folder, watching, finish_round)
+        yield from rounds(inputs, grid, folder, watching)
     return folder.path
 
 
@@ -116,33 +104,53 @@ def _explained(folder: "RunFolder") -> Iterator[None]:
         raise FederationError(f"{one_line(error)[:300]}; traceback in {folder.log}") from error
 
 
-def _play(
-    plan: Plan, seed: int | None, folder: "RunFolder", observer: Observer, finish_round: bool
-) -> "Iterator[RoundRecord]":
-    began, scenario = perf_counter(), plan.scenario
-    from fedamp.engines.engines import choose, open_grid, with_faults
+@contextmanager
+def _started(
+    scenario: Scenario, observer: Observer, out: Path | None, resume: bool
+) -> "Iterator[tuple[RunInputs, Grid, RunFolder, Observer]]":
+    """Open the run folder and the engine of a scenario, and load its data and model.
 
-    engine, why, prepared = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
-    if engine.kind == "auto":  # the amount of computation decides
-        prepared = _prepared(plan, seed, observer)
-        engine, why = choose(scenario, prepared.work, prepared.plan.last_round)
-    log.info("engine %s", why)
-    # Ray starts in another process while torch, data and model are loaded here.
-    with open_grid(engine, folder.log) as grid:
-        from fedamp.server.loop import rounds
-        from fedamp.server.preflight import how_clients_train
+    Yields what the round loop takes. Errors that can be found without torch are found before a folder is made.
+    """
+    if scenario.federation.quorum is None and scenario.faults is None:  # every simulated unit reports
+        scenario = scenario.model_copy(update={"federation": scenario.federation.model_copy(update={"quorum": 1.0})})
+    plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
+    plan.charge.check_budget()
+    from fedamp.runs.folder import opened
+    from fedamp.server.trackers import trackers_of
 
-        prepared = prepared or _prepared(plan, seed, observer)
-        log.info(how := how_clients_train(prepared))
-        prepared = replace(prepared, engine=f"{why}; {how}", began=began)
-        observer.prepared(prepared)
-        if prepared.untrainable:
-            tell(prepared.untrainable)
-        grid.demand = prepared.demand
-        yield from rounds(prepared, with_faults(grid, scenario.faults), folder, observer, finish_round)
+    if is_given(scenario) and scenario.engine.address:
+        raise ScenarioError("engine.address: objects of Python cannot get to a cluster; expected: kind: auto")
+    trackers = trackers_of(scenario.trackers)
+    with (
+        opened(scenario, out, resume) as (folder, seed),
+        _explained(folder),
+        watched(folder.path, *trackers, observer) as watching,
+    ):
+        began = perf_counter()
+        from fedamp.engines.engines import choose, open_grid, with_faults
+
+        engine, why, inputs = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
+        if engine.kind == "auto":  # the amount of computation decides
+            inputs = _loaded(plan, seed, watching)
+            engine, why = choose(scenario, inputs.work, inputs.plan.last_round)
+        log.info("engine %s", why)
+        # Ray starts in another process while torch, data and model are loaded here.
+        with open_grid(engine, folder.log) as grid:
+            from fedamp.server.preflight import how_clients_train
+
+            inputs = inputs or _loaded(plan, seed, watching)
+            log.info(how := how_clients_train(inputs))
+            inputs = replace(inputs, engine=f"{why}; {how}", began=began)
+            watching.prepared(inputs)
+            if inputs.untrainable:
+                tell(inputs.untrainable)
+            grid.demand = inputs.demand
+            yield inputs, with_faults(grid, scenario.faults), folder, watching
 
 
-def _prepared(plan: Plan, seed: int | None, observer: Observer) -> "RunInputs":
+def _loaded(plan: Plan, seed: int | None, observer: Observer) -> "RunInputs":
+    """Compute the costs of a plan, then load its data and model."""
     from fedamp.server.setup import prepare
 
     observer.computing(True)

@@ -39,7 +39,7 @@ from fedamp.runs.records import Cost
 from fedamp.server.evaluate import Evaluation, evaluate
 from fedamp.strategies.aggregation import ClippedSums, ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
-from fedamp.strategies.private import PrivateStrategy, WriteDown
+from fedamp.strategies.private import PrivateStrategy
 from fedamp.strategies.secure_sums import SecureSums
 
 # A larger stack of clients leaves a CPU's caches, a smaller one spends its time on calls; torch's convolutions of many
@@ -89,8 +89,9 @@ class RunInputs:
         task = self.task.model_copy(update={"statistics": released})
         return replace(self, task=task, test=test, validation=validation)
 
-    def strategy(self, state: ServerState, write_down: WriteDown | None = None) -> PrivateStrategy:
-        return PrivateStrategy(self.pipeline, self.task, state, write_down)
+    def strategy(self, state: ServerState) -> PrivateStrategy:
+        """Make the strategy that plays the plan on from a state."""
+        return PrivateStrategy(self.pipeline, self.task, state)
 
     @cached_property
     def pipeline(self) -> ReleasePipeline:

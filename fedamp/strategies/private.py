@@ -7,7 +7,7 @@ submodels (Dong, Chen, Özgür 2025, Algorithms 1 and 2) and ModelMix (Xiao, Wan
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -33,9 +33,6 @@ from fedamp.strategies.roster import Roster
 log = logging.getLogger("fedamp.server")
 
 EVALUATION_BATCHES = 64  # of all units, for the workers of a simulation: no result depends on it
-
-WriteDown = Callable[[ServerState, Release, Aggregate], object]
-"""Stores a release and the state after it; called before the release leaves the strategy."""
 
 
 def batches_of(plan: Plan, round_: int, units_per_batch: int, dummies: bool = False) -> list[Rows]:
@@ -74,16 +71,13 @@ class PrivateStrategy(Strategy):
 
     Args:
         state: after the last released round.
-        write_down: stores each release before the strategy adopts it; default: nothing is stored.
 
     Attributes:
         collected: the private sum of the last round, None while clients train. It must stay on the server.
     """
 
-    def __init__(
-        self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState, write_down: WriteDown | None = None
-    ) -> None:
-        self.pipeline, self.task, self.state, self.write_down = pipeline, task, state, write_down
+    def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState) -> None:
+        self.pipeline, self.task, self.state = pipeline, task, state
         self.plan: Plan = pipeline.plan
         self.roster = Roster(self.plan.scenario.federation, self.plan.units)
         self.collected: Aggregate | None = None
@@ -194,14 +188,15 @@ class PrivateStrategy(Strategy):
         return self.collected
 
     def release(self, server_round: int, aggregate: Aggregate) -> Release:
-        """Check budget and quorum, add the noise, write the release down, and adopt the state after it.
+        """Check budget and quorum, add the noise, and adopt the state after the release.
 
-        Raises as :meth:`ReleasePipeline.release`, and then nothing was released.
+        It is written down nowhere: a caller with a ledger takes :meth:`ReleasePipeline.release`, writes down what it
+        returns, and only then sets :attr:`state`.
+
+        Raises:
+            FederationError, DivergedError: as :meth:`ReleasePipeline.release`; nothing was released.
         """
-        state, release = self.pipeline.release(self.state, server_round, aggregate)
-        if self.write_down is not None:
-            self.write_down(state, release, aggregate)
-        self.state = state
+        self.state, release = self.pipeline.release(self.state, server_round, aggregate)
         return release
 
     def aggregate_train(

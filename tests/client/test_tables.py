@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import fedamp
-from fedamp.client.clipping import Rows, clip_and_sum
+from fedamp.client.clipping import TableRows, clip_and_sum
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.federation.losses import form_of
@@ -164,7 +164,7 @@ def test_no_update_adds_more_than_the_clip_whatever_its_rows(seed, clip, normali
             [["table"]],
             [clip],
             normalised=normalised,
-            rows={"table": Rows(rows[unit], 6)},
+            rows={"table": TableRows(rows[unit], 6)},
         )
         whole = found.sums["table"]
         assert whole.isfinite().all()

@@ -14,7 +14,6 @@ from fedamp.merging.merge import merge_runs
 from fedamp.merging.weights import MergeRequest
 from fedamp.population.total import check_independent, total
 from fedamp.report.release import release
-from fedamp.server.loop import _Run
 from fedamp.studies.sweep import read_sweep
 from tests.federations import small
 
@@ -75,11 +74,11 @@ def test_different_runs_of_one_scenario_are_added_up(copies):
 def test_a_copy_that_was_made_before_the_first_release_is_found(tmp_path, monkeypatch):
     """It has no digest in common with the first, but the seed: both have the same hidden choices."""
 
-    def killed(self, *arguments):
+    def killed(*arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Run, "play_round", killed)
+        patch.setattr("fedamp.server.preflight.check_training", killed)
         with pytest.raises(Interrupted):
             played(tmp_path / "a")
     for name in "bc":

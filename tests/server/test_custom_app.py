@@ -46,16 +46,16 @@ class Nodes(SimulationGrid):
     def get_node_ids(self):
         return list(self.nodes)
 
+    def push_messages(self, messages):
+        raise NotImplementedError
+
     def pull_messages(self, message_ids):
         raise NotImplementedError
 
-    def _dispatch(self, messages):
-        self.waiting = {message.metadata.message_id: message for message in messages}
-
-    def _collect(self, message_ids, deadline):
-        messages = [self.waiting[number] for number in message_ids]
-        self.seen += messages
-        return [self.nodes[message.metadata.dst_node_id].handle(message)[0] for message in messages]
+    def send_and_receive(self, messages, *, timeout=None):
+        sent = self._numbered(messages)
+        self.seen += sent
+        return [self.nodes[message.metadata.dst_node_id].handle(message)[0] for message in sent]
 
 
 def scenario(**changes):

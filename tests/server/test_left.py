@@ -14,7 +14,8 @@ from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger
 from fedamp.runs.records import LedgerRecord, Summary
 from fedamp.runs.verification import verify_ledger
-from fedamp.server import loop, moments
+from fedamp.server import loop, moments, preflight
+from fedamp.server.journal import Journal
 from fedamp.strategies.pipeline import ReleasePipeline
 from tests.server.plays import Killed, play_in
 
@@ -37,7 +38,7 @@ ENTER, APPEND = (Ledger, "enter"), (RunFolder, "append_round")
 STOPS = [
     # kind, what stops the run, at which of its calls, rounds that have left, whether anything has
     ("means", (moments, "_released"), 1, 0, None),
-    ("means", (loop._Run, "play_round"), 1, 0, True),
+    ("means", (preflight, "check_training"), 1, 0, True),
     ("means", ENTER, 1, 0, True),
     ("means", APPEND, 1, 1, True),
     ("rounds", ENTER, 1, 0, False),
@@ -48,7 +49,7 @@ STOPS = [
     ("evaluations in rounds", APPEND, 1, 1, True),
     ("evaluation at the end", ENTER, 1, 0, False),
     ("evaluation at the end", (loop, "evaluate"), 1, ROUNDS, True),
-    ("evaluation at the end", (loop._Run, "finish"), 1, ROUNDS, True),
+    ("evaluation at the end", (Journal, "finish"), 1, ROUNDS, True),
     ("clip counts", ENTER, 1, 0, False),
     ("clip counts", APPEND, 1, 1, True),
     ("canaries", (RunFolder, "write_for_audit"), 1, 0, False),
@@ -162,7 +163,7 @@ def test_a_noisy_sum_that_is_no_model_has_told_something(tmp_path, monkeypatch, 
 
 def test_means_without_a_round_are_named_by_whoever_opens_the_run(tmp_path, monkeypatch, people):
     with monkeypatch.context() as patch:
-        stop(patch, (loop._Run, "play_round"), 1, KeyboardInterrupt)
+        stop(patch, (preflight, "check_training"), 1, KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             play_in(tmp_path, scenario(people, "means"))
     with pytest.raises(
