@@ -146,7 +146,7 @@ def refactorised(prepared: RunInputs, scheme: str) -> dict[bool, tuple[float, fl
     """Scores as of :func:`benchmarks.studies.federations.train`, of models of rank 4."""
     noise = PowerIteration()
     if scheme == "power":
-        vars(prepared)["pipeline"] = replace(prepared.pipeline, noise=noise)
+        prepared = replace(prepared, pipeline=replace(prepared.pipeline, noise=noise))
     strategy = prepared.strategy(prepared.state)
     network, layers, _ = adapted()
     given = (network.get_parameter(f"{layer}.lora_A.default.weight").T.double().numpy() for layer in layers)

@@ -239,7 +239,7 @@ class Ways(Bench):
             return {tuning: taught(replace(cell, scheme=TAUGHT[cell.scheme]), rate, seed, noise)}
         if cell.scheme == "one-turn":
             prepared = prepare(cell.to_run(tuning, rate, seed, noise))
-            vars(prepared)["pipeline"] = replace(prepared.pipeline, noise=InTurn(prepared))
+            prepared = replace(prepared, pipeline=replace(prepared.pipeline, noise=InTurn(prepared)))
             return {tuning: trained(prepared, prepared.state)[1]}
         if cell.scheme not in PHASES:
             return super().train(cell, rate, seed, tuning, noise)

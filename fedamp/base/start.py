@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -44,13 +44,21 @@ class Later:
         self.__name__ = name
 
     def __getattr__(self, key: str) -> Any:
-        return getattr(import_module(self.__name__), key)
+        found = getattr(import_module(self.__name__), key)
+        setattr(self, key, found)  # it is not looked for again
+        return found
 
 
-def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """As :func:`fedamp.accounting.arithmetic.compiled`, at the first call; no compiled function can call the result."""
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[[], Callable[..., Any]]]:
+    """Turn a function into one without arguments that gives the compiled function, and compiles it when first asked.
 
-    def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
+    Other than :func:`fedamp.accounting.arithmetic.compiled`, it imports numba only then.
+
+    Args:
+        options: of ``numba.njit``.
+    """
+
+    def later(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
         @cache
         def kernel() -> Callable[..., Any]:
             njit = import_module("numba").njit
@@ -59,10 +67,6 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
             except RuntimeError:  # there is no place for a cache
                 return njit(**options)(function)  # type: ignore[no-any-return]
 
-        @wraps(function)
-        def call(*arguments: Any) -> Any:
-            return kernel()(*arguments)
+        return kernel
 
-        return call
-
-    return compile_
+    return later

@@ -130,7 +130,7 @@ def _is_compiled(stack: Tensor) -> bool:
 def _square_norms(stack: Tensor) -> Floats:
     if _is_compiled(stack):
         squares = np.empty(len(stack))
-        _add_squares(stack.numpy(), squares)
+        _add_squares()(stack.numpy(), squares)
         return squares
     return np.asarray(torch.linalg.vector_norm(stack, dim=1, dtype=torch.float64).square().cpu().numpy())
 
@@ -142,7 +142,7 @@ def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, uni
     """
     if _is_compiled(stack):
         total = np.zeros(stack.shape[1], np.int64)
-        _add_quanta(stack.numpy(), scales, np.float32(limit), total)
+        _add_quanta()(stack.numpy(), scales, np.float32(limit), total)
         return torch.from_numpy(total * unit)
     return _quanta(stack, scales, limit).sum(0).double() * unit
 

@@ -328,7 +328,7 @@ class _ReluMaxPool(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
         pooled = inputs.new_empty(*inputs.shape[:-2], inputs.shape[-2] // 2, inputs.shape[-1] // 2)
         inputs = inputs.contiguous()
-        _relu_max_pool(_images(inputs), _images(pooled))
+        _relu_max_pool()(_images(inputs), _images(pooled))
         ctx.save_for_backward(inputs, pooled)
         return pooled
 
@@ -338,7 +338,7 @@ class _ReluMaxPool(torch.autograd.Function):
         inputs, pooled = ctx.saved_tensors
         covered = all(size % 2 == 0 for size in inputs.shape[-2:])
         found = torch.empty_like(inputs) if covered else torch.zeros_like(inputs)
-        _relu_max_pool_backward(*map(_images, (gradients.contiguous(), inputs, pooled, found)))
+        _relu_max_pool_backward()(*map(_images, (gradients.contiguous(), inputs, pooled, found)))
         return found
 
 

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -123,12 +123,10 @@ class _PieceTrainer:
         size = task.client.batch_size
         self.batch = None if size == "full" else size
         self._row_inputs = partial(piece.row_inputs, decays=bool(task.client.weight_decay))
-
-    def places(self, records: int) -> int:
-        """The places for the records of a client."""
-        stacked, fixed = self._trainer.stacked, self.batch if self.task.client.steps else None
+        stacked, fixed = self._trainer.stacked, self.batch if task.client.steps else None
         least, step = (stacked.least, stacked.places) if stacked else (2, None)
-        return places_for(records, 1 if self._ghost else least, step, fixed)
+        least = 1 if self._ghost else least
+        self.places = cache(partial(places_for, least=least, step=step, batch=fixed))  # by the records of a client
 
     def why_alone(self, start: dict[str, Tensor], stack: Stack) -> str:
         """Why clients cannot share a stack of this shape; empty where they can."""
@@ -275,8 +273,10 @@ class TrainingNode:
     def _room(self, trainer: _PieceTrainer, start: dict[str, Tensor], places: int) -> tuple[_Shape, int]:
         """Name a kind of stack by the shapes of a model and the places for records; and count its slots for units."""
         shape = (*((name, *value.shape) for name, value in start.items()), places)
-        most = 1 if trainer.piece.random else self._most  # a random model draws from the client's own stream
-        return shape, self._slots.setdefault(shape, self.task.stack.slots(places, most, trainer.batch))
+        if shape not in self._slots:
+            most = 1 if trainer.piece.random else self._most  # a random model draws from the client's own stream
+            self._slots[shape] = self.task.stack.slots(places, most, trainer.batch)
+        return shape, self._slots[shape]
 
     def _stack(self, trainer: _PieceTrainer, start: dict[str, Tensor], units: Rows, shape: _Shape, slots: int) -> Stack:
         """Read the records of units into the slots of a stack.

@@ -13,7 +13,7 @@ claim what was not asked for, nor take more memory than its own size.
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
 from hashlib import sha256
@@ -42,8 +42,6 @@ LARGEST = {"round": 10**7, "below": 10**8, "answer_bytes": 1 << 32, "cells": 1 <
 _NONCE, _MAGIC = 16, b"fedamp\0\2"  # bytes; with the version of the layout
 _HEAD = 4096  # the described part of an order has a multiple of so many bytes
 _ORDER = struct.Struct("<QQ")  # bytes of the described part; rows
-_ANSWER = struct.Struct(f"<B7x4Q2d{LONGEST_TEXT}s4x")  # status, counts, loss and seconds, text
-_NUMBERS = ("failed", "clipped", "below_clip", "records", "loss_sum", "seconds")
 _EXPECTED = "expected: as fedamp.client.app answers"
 # What the described part of an order holds as it is, by the name of its field.
 _TOLD = {name: name for name in ("task", "round", "clips", "extracted", "frozen", "secret", "below", "cells", "trains")}
@@ -65,6 +63,47 @@ def rows(ids: Iterable[int] | NDArray[Any], seeds: Any, submodels: Any = WHOLE, 
 def padded(units: Rows, room: int) -> Rows:
     """The rows with others that have no unit, ``room`` in all."""
     return np.concatenate([units, rows(np.full(room - len(units), NO_UNIT), bytes(rng.SEED_BYTES))])
+
+
+@dataclass(kw_only=True)
+class UpdateCounts:
+    """Numbers of the units whose updates are in a sum, from the node that trains them to the summary of the run.
+
+    They are computed from private data without noise: they must stay on the server. A further number is a field here,
+    is counted where units train, and is on its way through messages and sums by that. Its type decides its bytes: an
+    ``int`` takes those of an unsigned number of 64 bits, a ``float`` must be finite.
+
+    Attributes:
+        failed: units that add zero: records could not be read or trained, or the update was not finite.
+        clipped, below_clip: units whose update was longer than the norm in some part; or within it in every part.
+        records, loss_sum: of the received model over the first batches of units that did not fail.
+    """
+
+    failed: int = 0
+    clipped: int = 0
+    below_clip: int = 0
+    records: int = 0
+    loss_sum: float = 0.0
+
+    def add_claimed(self, claimed: "UpdateCounts", reported: int, most: int) -> None:
+        """Add what a node claims, as far as it can be true.
+
+        Args:
+            reported: units that have reported on the node.
+            most: units that it was asked for.
+        """
+        self.failed += min(claimed.failed, most)
+        self.clipped += min(claimed.clipped, reported)
+        self.below_clip += min(claimed.below_clip, reported)
+        self.records += claimed.records
+        self.loss_sum += min(max(claimed.loss_sum, -_LARGEST_LOSS), _LARGEST_LOSS)
+
+
+_LARGEST_LOSS = 1e100  # of one node: sums of what nodes claim stay finite
+_NUMBERS = (*((each.name, each.type) for each in fields(UpdateCounts)), ("seconds", float))
+_ANSWER = struct.Struct(  # status, counts and seconds, text
+    f"<B7x{''.join('d' if kind is float else 'Q' for _, kind in _NUMBERS)}{LONGEST_TEXT}s4x"
+)
 
 
 class _Form(NamedTuple):
@@ -261,8 +300,8 @@ class NodeFailedError(ValueError):
 
 
 @dataclass
-class RoundAnswer:
-    """What a node answers. It is computed from private data without noise: it must stay on the server.
+class RoundAnswer(UpdateCounts):
+    """The answer of a node to an order. It is computed from private data without noise: it must stay on the server.
 
     Units that fail are ``reported``: failure follows from data, and must not decide whether a round has its quorum.
     Dummies are in none of the numbers.
@@ -270,9 +309,6 @@ class RoundAnswer:
     Attributes:
         sums: float64, of the clipped updates, by name.
         reported: the units in the sum; in the answer to a query, the units that live on the node.
-        failed: units that add zero: records could not be read or trained, or the update was not finite.
-        clipped, below_clip: units whose update was clipped in some part; or was within the clip in every part.
-        records, loss_sum: of the received model over the first batches of units that did not fail.
         seconds: of the training.
         text: why the first unit failed, or why the node did; in the answer to a query, the node's secret.
         data: an answer of another protocol.
@@ -280,11 +316,6 @@ class RoundAnswer:
 
     sums: Sums = field(default_factory=dict)
     reported: list[int] = field(default_factory=list)
-    failed: int = 0
-    clipped: int = 0
-    below_clip: int = 0
-    records: int = 0
-    loss_sum: float = 0.0
     seconds: float = 0.0
     text: str = ""
     data: bytes = b""
@@ -341,7 +372,7 @@ class RoundAnswer:
         data = bytes(form.length) if failed else self.data
         if len(data) != form.length:
             raise ValueError(f"the answer has {len(data)} bytes, and the server asks for {form.length}")
-        numbers = [getattr(self, name) for name in _NUMBERS]
+        numbers = [getattr(self, name) for name, _ in _NUMBERS]
         text = self.text.encode(errors="replace")[:LONGEST_TEXT]
         return b"".join([_ANSWER.pack(self.status, *numbers, text), np.packbits(bits, bitorder="little").data, data])
 
@@ -355,9 +386,9 @@ class RoundAnswer:
         named = form.ids[np.unpackbits(bits, bitorder="little").astype(bool)]
         if (named == NO_UNIT).any():
             raise ValueError("it claims units that it was not asked for")
-        if not all(map(math.isfinite, numbers[4:])):
+        if not all(map(math.isfinite, numbers)):
             raise ValueError("its loss or its seconds are not finite")
-        counts = dict(zip(_NUMBERS, numbers, strict=True))
+        counts = {name: number for (name, _), number in zip(_NUMBERS, numbers, strict=True)}
         return cls(sums, named.tolist(), text=said, data=bytes(head[end:]), status=Status(status), **counts)
 
 

@@ -11,8 +11,7 @@ from fedamp.base.files import FileRecord
 from fedamp.base.reading import read_regular
 from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
-from fedamp.runs.chain import salted
-from fedamp.runs.folder import RunFolder
+from fedamp.runs.folder import RunFolder, salted
 from fedamp.runs.records import Bracket, Charged, Epsilon, Quality, Score
 from fedamp.runs.run import ReleasedModel, Run
 

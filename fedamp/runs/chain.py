@@ -8,16 +8,11 @@ from pathlib import Path
 from fedamp.accounting.verify import altered_ledger
 from fedamp.base.reading import open_regular, read_regular
 from fedamp.errors import RunFolderError
-from fedamp.runs.folder import RunFolder
+from fedamp.runs.folder import RunFolder, salted
 
 # These hold numbers without noise. Everybody may see the ledger, and a plain digest would let them check a guess.
 _OWNERS = ("rounds.jsonl", "summary.json")
 _NAMED = ("scenario.yaml", "model.safetensors", *_OWNERS)
-
-
-def salted(salt: bytes, content: bytes) -> str:
-    """SHA-256 of the run's salt and content of the owner's: it tells nothing without the salt."""
-    return hashlib.sha256(salt + content).hexdigest()
 
 
 def digests(folder: RunFolder, salt: bytes) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The run folder: its files, the process that may write into it, and its secret seed."""
 
+import hashlib
 import itertools
 import os
 from collections.abc import Iterator
@@ -93,6 +94,11 @@ class RunFolder:
     def write_summary(self, summary: Summary) -> None:
         """Write the summary: the run has ended."""
         summary.write(self.summary)
+
+
+def salted(salt: bytes, content: bytes) -> str:
+    """Compute SHA-256 of the run's salt and content of the owner's; it tells nothing without the salt."""
+    return hashlib.sha256(salt + content).hexdigest()
 
 
 def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunFolder, bool]:

@@ -29,7 +29,7 @@ from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.population.account import PopulationRecord
 from fedamp.runs import chain
-from fedamp.runs.folder import RunFolder
+from fedamp.runs.folder import RunFolder, salted
 from fedamp.runs.records import (
     KNOWN_SEED,
     NOT_EVALUATED,
@@ -203,7 +203,7 @@ class Ledger:
             durable: whether the entry must survive a power cut, which takes longer than a short round of a simulation.
         """
         spent = float(self.plan.charge.epsilon_by_round[round_ - 1])
-        line = None if record is None else chain.salted(self._salt, record.to_json().encode())
+        line = None if record is None else salted(self._salt, record.to_json().encode())
         evaluated = None if record is None else record.evaluated
         known = {"round": round_, "epsilon_upper": spent, "digest": digest(parameters), "record": line}
         entry = LedgerEntry(**known, evaluated=evaluated, link="")
@@ -255,7 +255,7 @@ class Ledger:
         ended = (self._head["stopped_because"], self._head["files"])
         if ended == (summary.stopped_because, left) and summary.error is None:
             return
-        left[self.folder.summary.name] = chain.salted(self._salt, summary.to_text().encode())
+        left[self.folder.summary.name] = salted(self._salt, summary.to_text().encode())
         self._end(summary.stopped_because, left)
         self._write(durable=True)
         self.folder.write_summary(summary)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call
 
+from fedamp.base.arrays import Arrays
 from fedamp.base.devices import is_gpu, one_thread
 from fedamp.federation.losses import CrossEntropy, Loss
 from fedamp.models.custom import generators_from
@@ -31,6 +33,39 @@ class Evaluation(NamedTuple):
         return next(iter(self.metrics.values()))
 
 
+Records = tuple[NDArray[Any], NDArray[Any]]
+"""Inputs and labels."""
+
+
+@dataclass(frozen=True)
+class PublicTest:
+    """Evaluates models on the public records of a scenario.
+
+    Attributes:
+        module: the architecture.
+        loss: of the scenario; it names the metrics.
+        device: torch's name of the device.
+        batch: records in one forward pass.
+        test, validation: to test the model, and to choose between settings; both may be empty.
+    """
+
+    module: nn.Module
+    loss: Loss
+    device: str
+    batch: int
+    test: Records
+    validation: Records
+
+    def __call__(self, parameters: Arrays, records: Records | None = None) -> Evaluation:
+        """Compute loss and metrics of a model on public records; default: the test set."""
+        inputs, labels = records or self.test
+        return evaluate(self.module, parameters, inputs, labels, self.device, self.batch, self.loss)
+
+    def validation_score(self, parameters: Arrays) -> float | None:
+        """Compute the leading metric on the validation records; None without such records."""
+        return self(parameters, self.validation).score if len(self.validation[1]) else None
+
+
 def evaluate(
     module: nn.Module,
     parameters: Mapping[str, NDArray[np.float32]],
@@ -40,7 +75,7 @@ def evaluate(
     batch: int = 1024,
     loss: Loss | None = None,
 ) -> Evaluation:
-    """Mean loss (default: cross-entropy) and metrics of a model on records.
+    """Compute the mean loss (default: cross-entropy) and the metrics of a model on records.
 
     Args:
         module: the architecture; its own parameter values are neither used nor changed.
@@ -60,7 +95,8 @@ def evaluate(
     total, tally = 0.0, dict[str, Any]()
     multiplications = sum(value.size for value in parameters.values()) * len(labels)
     threads = nullcontext() if multiplications > _ONE_THREAD else one_thread()
-    with threads, torch.no_grad(), generators_from(0, is_gpu(device)):  # a custom model may draw here, too
+    draws = nullcontext() if is_known else generators_from(0, is_gpu(device))  # a custom model may draw here, too
+    with threads, torch.no_grad(), draws:
         for start in range(0, len(labels), batch):
             targets, records = (take(each[start : start + batch], device=device) for each in (labels, inputs))
             values = tensors if is_known else {name: value.clone() for name, value in tensors.items()}

@@ -228,36 +228,29 @@ class Journal:
         every = self.plan.scenario.federation.checkpoint_every
         write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every, self.inputs.owners)
 
-    def _record(self, release: Release, collected: Aggregate, roster: Roster, began: float) -> RoundRecord:
+    def _record(self, release: Release, aggregate: Aggregate, roster: Roster, began: float) -> RoundRecord:
         round_, validation_score = release.round, None
         loss, metrics = None, dict[str, float]()
         every = self.inputs.evaluate_every
         if every and (round_ % every == 0 or round_ == self.plan.last_round):
             loss, metrics = self.inputs.evaluate(release.parameters)
-            validation_score = self.inputs.validate(release.parameters)
+            validation_score = self.inputs.evaluate.validation_score(release.parameters)
             if not math.isfinite(loss):
                 raise DivergedError(round_, "its loss")
-        counts = ("failed", "refused_nodes", "oversized_nodes", "missing_nodes")
-        unprotected = {name: getattr(collected, name) for name in counts}
-        if collected.noisy_nodes is None:  # else nobody knows
-            unprotected |= {
-                "training_loss": collected.loss_sum / max(collected.records, 1),
-                "clipped": collected.clipped / max(collected.reported, 1),
-            }
         return RoundRecord(
             round=round_,
             **measured(loss, metrics),
             validation_score=validation_score,
             epsilon_upper=float(self.plan.charge.epsilon_by_round[round_ - 1]),
             scheduled=len(self.plan.attendance.cohort(round_)),
-            reported=collected.reported,
+            reported=aggregate.reported,
             seconds=perf_counter() - began,
-            noise_surplus=collected.noise_surplus(self.plan.terms),
-            impossible_sum=bool(collected.impossible),
+            noise_surplus=aggregate.noise_surplus(self.plan.terms),
+            impossible_sum=bool(aggregate.impossible),
             evaluated=release.evaluated,
             nodes_given_up=tuple(roster.given_up),
             nodes_back=tuple(roster.back),
-            unprotected=unprotected,
+            unprotected=aggregate.unprotected,
         )
 
     def _resume(self) -> ServerState | None:

@@ -1,15 +1,13 @@
-"""From a scenario to everything for a run: data, model, plan, strategy."""
+"""Prepare a run from its scenario: data, model, plan, strategy."""
 
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from fedamp import rng
@@ -36,7 +34,7 @@ from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
 from fedamp.population.account import mechanism_of
 from fedamp.runs.records import Cost
-from fedamp.server.evaluate import Evaluation, evaluate
+from fedamp.server.evaluate import PublicTest, Records
 from fedamp.strategies.aggregation import ClippedSums, ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy
@@ -51,17 +49,16 @@ EVALUATED = 1 << 28  # float32 numbers that a pass over test records may keep
 # perceptrons, whose fine steps of places fill large stacks badly.
 RECURRENT_RECORDS, PERCEPTRON_RECORDS = 512, 1024
 
-Records = tuple[NDArray[Any], NDArray[Any]]
-"""Inputs and labels."""
-
 
 @dataclass(frozen=True)
 class RunInputs:
     """A scenario with its data and model loaded, and the state before the first round.
 
     Attributes:
+        pipeline: the plan, the pieces of the model, and the steps of a release.
+        task: what nodes are told of the run.
+        state: before the first round.
         worker_bytes: GPU memory that a worker needs for a stack of units.
-        pieces: (submodel, round) -> the piece of the model that a unit trains.
         test, validation: public records, to test the model and to choose between settings; both may be empty.
         untrainable: which units of a simulation cannot train, and why, in words; private, and it decides nothing.
         owners: a digest, keyed by the plan's seed, of whose records are whose.
@@ -69,11 +66,10 @@ class RunInputs:
         began: start of the run, by :func:`time.perf_counter`.
     """
 
-    plan: Plan
+    pipeline: ReleasePipeline
     task: ClientTask
     state: ServerState
     worker_bytes: int
-    pieces: Pieces
     test: Records
     validation: Records
     untrainable: str = ""
@@ -81,8 +77,22 @@ class RunInputs:
     engine: str = ""
     began: float = field(default_factory=perf_counter)
 
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return self.pipeline.plan
+
+    @property
+    def pieces(self) -> Pieces:
+        """(submodel, round) -> the piece of the model that a unit trains."""
+        return self.pipeline.pieces
+
+    def with_plan(self, plan: Plan) -> "RunInputs":
+        """Return the inputs of another plan of the same data and model."""
+        return replace(self, pipeline=_pipeline(plan, self.state.parameters, self.pieces))
+
     def with_statistics(self, released: Standardise) -> "RunInputs":
-        """The same with the released means and deviations of ``data.transform``, also in the public records."""
+        """Return the inputs with the released means and deviations of ``data.transform``, also in public records."""
         scenario = self.plan.scenario
         data, form = scenario.data.with_statistics(released), form_of(scenario.client, scenario.model)
         test, validation = _kept_apart(data.load(self.task.data_seed, Path(), form).test(), scenario)
@@ -94,19 +104,13 @@ class RunInputs:
         return PrivateStrategy(self.pipeline, self.task, state)
 
     @cached_property
-    def pipeline(self) -> ReleasePipeline:
-        return _pipeline(self.plan, self.state.parameters, self.pieces)
-
-    def evaluate(self, parameters: Arrays, records: Records | None = None) -> Evaluation:
-        """Loss and metrics of a model on public records; default: the test set."""
+    def evaluate(self) -> PublicTest:
+        """Evaluates models on the public records, by default on the test set."""
         device = devices.here(self.plan.scenario.engine.device)
-        return evaluate(self.module, parameters, *(records or self.test), device, self._tested_at_once, self.loss)
-
-    @cached_property
-    def _tested_at_once(self) -> int:
-        """Records in a forward pass: as many as a stack's memory holds; it follows from the model alone."""
+        # As many records in a forward pass as a stack's memory holds; it follows from the model alone.
         kept = kept_per_record(self.module.cpu(), self.task.input_shape, input_type(self.task.model))
-        return max(1, min(1024, power_above(EVALUATED // max(kept, 1)) // 2))
+        at_once = max(1, min(1024, power_above(EVALUATED // max(kept, 1)) // 2))
+        return PublicTest(self.module, self.loss, device, at_once, self.test, self.validation)
 
     @cached_property
     def evaluate_every(self) -> int:
@@ -120,10 +124,6 @@ class RunInputs:
         trained = 3 * self.plan.expected_cohort * math.prod(steps_and_records(self.task, self.plan.scenario.data)[:2])
         share = self.cost.flops_share or 1.0
         return max(1, min(math.ceil(len(self.test[1]) / (trained * share)), self.plan.last_round // 10))
-
-    def validate(self, parameters: Arrays) -> float | None:
-        """The leading metric on the validation records; None without such records."""
-        return self.evaluate(parameters, self.validation).score if len(self.validation[1]) else None
 
     @property
     def demand(self) -> Demand | None:
@@ -208,7 +208,8 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         data_seed=data_seed,
     )
     pieces = plan.submodels.pieces(task.model, dataset.input_shape, dataset.num_classes, task.split_seed)
-    state = _pipeline(plan, parameters, pieces).start(parameters)
+    pipeline = _pipeline(plan, parameters, pieces)
+    state = pipeline.start(parameters)
     stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})
     untrainable = ""
@@ -219,21 +220,21 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
             untrainable = f"{them} cannot train, and count as zero: {units.why_all(wrong)}"
     tested = _kept_apart(dataset.test(), scenario)
     owners = rng.keyed_digest(plan.seed, "owners", dataset.whose())
-    prepared = RunInputs(plan, task, state, worker_bytes, pieces, *tested, untrainable, owners)
+    inputs = RunInputs(pipeline, task, state, worker_bytes, *tested, untrainable, owners)
     # Check that the outputs have the shape that the loss takes: here, not on every client.
-    module = prepared.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
+    module = inputs.module.cpu()  # built outside of no_grad, because building tries a custom model with gradients
     with torch.no_grad():
         outputs = module(torch.zeros(2, *task.input_shape, dtype=input_type(task.model)))
-        prepared.loss.check_outputs(outputs, torch.from_numpy(made_up(tested[0], 1, 2)[1][0]), task.model.name)
+        inputs.loss.check_outputs(outputs, torch.from_numpy(made_up(tested[0], 1, 2)[1][0]), task.model.name)
     if is_import_path(task.model.name):
         check_apart(module, task.model, task.input_shape)
-    if is_import_path(task.client.loss) and prepared.evaluate_every:
+    if is_import_path(task.client.loss) and inputs.evaluate_every:
         try:
-            prepared.evaluate(parameters)
-            prepared.validate(parameters)
+            inputs.evaluate(parameters)
+            inputs.evaluate.validation_score(parameters)
         except Exception as error:  # a custom loss or metric may raise anything
             raise ModelError(f"the public test records cannot be evaluated ({one_line(error)})") from error
-    return prepared
+    return inputs
 
 
 def steps_and_records(task: ClientTask, data: Data) -> tuple[int, int, int]:

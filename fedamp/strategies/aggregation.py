@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedamp.base.arrays import BLOCK, Arrays, Sums
 from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
-from fedamp.engines.wire import RoundAnswer, RoundOrder
+from fedamp.engines.wire import RoundAnswer, RoundOrder, UpdateCounts
 from fedamp.errors import FederationError
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.terms import Terms
@@ -25,7 +25,6 @@ log = logging.getLogger("fedamp.server")
 
 LONGEST, NAMES_SHOWN = 300, 8  # letters of a node's text, and names in a list of them
 Shapes = Mapping[str, tuple[int, ...]]
-_LARGEST_LOSS = 1e100  # of one node: sums of what nodes claim stay finite
 
 
 @dataclass(frozen=True)
@@ -83,17 +82,14 @@ class Asked:
 
 
 @dataclass
-class Aggregate:
+class Aggregate(UpdateCounts):
     """The sum of a round's updates with counts. All of it is private and stays on the server.
 
     Attributes:
         sums: float64 by name, new arrays: the release adds its noise to them.
-        reported, failed: units whose update is in the sums; those of them that were not finite and count as zero.
+        reported: units whose update is in the sums; those that failed are among them, and add zero.
         asked_nodes, refused_nodes: how many were asked, and how many replies were refused.
         oversized_nodes: how many sums the server clipped to (clip x units): their nodes are faulty or malicious.
-        clipped, below_clip: claimed counts of units whose update was longer than the norm in some part, or within it
-            in every part. A unit counts as one at most.
-        loss_sum, records: of the received model, on the units' records, as the nodes claim.
         noisy_nodes: nodes in the sum, each with its share of the noise (secure aggregation); None: no noise is in it.
         noisy_count: ``below_clip`` less half of ``reported``, with its noise (secure aggregation).
         evaluation: the units' contributions to an evaluation, without or with noise as the sums; None: none was asked.
@@ -105,13 +101,8 @@ class Aggregate:
     sums: Sums
     asked_nodes: int
     reported: int = 0
-    failed: int = 0
     refused_nodes: int = 0
     oversized_nodes: int = 0
-    clipped: int = 0
-    below_clip: int = 0
-    loss_sum: float = 0.0
-    records: int = 0
     noisy_nodes: int | None = None
     noisy_count: float | None = None
     evaluation: NDArray[np.float64] | None = None
@@ -122,6 +113,16 @@ class Aggregate:
     @property
     def missing_nodes(self) -> int:
         return self.asked_nodes - len(self.nodes)
+
+    @property
+    def unprotected(self) -> dict[str, int | float]:
+        """The numbers that the run's owner may see, by their keys in a line of ``rounds.jsonl``."""
+        found: dict[str, int | float] = {"failed": self.failed, "refused_nodes": self.refused_nodes}
+        found |= {"oversized_nodes": self.oversized_nodes, "missing_nodes": self.missing_nodes}
+        if self.noisy_nodes is None:  # else nobody knows
+            found["training_loss"] = self.loss_sum / max(self.records, 1)
+            found["clipped"] = self.clipped / max(self.reported, 1)
+        return found
 
     def check_possible(self) -> None:
         """To call after the release: FederationError if the sum was impossible. The round is spent."""
@@ -200,18 +201,14 @@ def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
         raise ValueError("it has answered already")
     order = asked.orders[node]
     answer = RoundAnswer.of(reply.content, order)
-    units, most = len(answer.reported), len(order.counted)
+    units = len(answer.reported)
     if _add_sums(total.sums, answer.sums, units, order.extracted, asked):
         total.oversized_nodes += 1
         what = "sent a sum beyond (clip x units), now clipped: it is faulty or malicious"
         log.warning("node %s %s", asked.name(node), what)
     total.nodes.add(node)
     total.reported += units
-    total.failed += min(answer.failed, most)
-    total.clipped += min(answer.clipped, units)
-    total.below_clip += min(answer.below_clip, units)
-    total.records += answer.records
-    total.loss_sum += min(max(answer.loss_sum, -_LARGEST_LOSS), _LARGEST_LOSS)
+    total.add_claimed(answer, units, len(order.counted))
     if answer.text:
         total.errors.append(f"node {asked.name(node)}: {in_one_line(answer.text)}")
 

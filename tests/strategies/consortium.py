@@ -57,7 +57,7 @@ class Consortium(Deployment):
         (folder / "agreement.json").write_text(self.agreement.to_text())
         federation = plan.scenario.federation.model_copy(update={"agreement": str(folder / "agreement.json")})
         plan = replace(plan, scenario=plan.scenario.model_copy(update={"federation": federation}))
-        self.prepared = replace(self.prepared, plan=plan)
+        self.prepared = self.prepared.with_plan(plan)
         self.folder, self.dropped, self.spoiled, self.seen, self.told = folder, {}, {}, [], {}
         self.strategy: PrivateStrategy = self.prepared.strategy(self.prepared.state)
 

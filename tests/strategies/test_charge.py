@@ -215,7 +215,7 @@ def play(scenario, silent_scenario, grid: SerialGrid) -> Run:
 
 
 def branch(prepared, plan, state) -> PrivateStrategy:
-    return replace(prepared, plan=plan).strategy(state)
+    return prepared.with_plan(plan).strategy(state)
 
 
 @pytest.fixture(scope="module")

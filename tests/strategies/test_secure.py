@@ -502,7 +502,7 @@ def test_an_impossible_sum_is_charged_and_the_run_goes_on_without_the_suspect(tm
     plan = replace(prepared.plan, scenario=scenario.model_copy(update={"federation": federation}))
     for exchange in consortium.told.values():
         exchange.clear()
-    play(replace(prepared, plan=plan), consortium, folder, Silent())
+    play(prepared.with_plan(plan), consortium, folder, Silent())
     assert [line["round"] for line in rounds_of(folder.path)] == [1, 2, 3]
     assert [line.get("impossible_sum", False) for line in rounds_of(folder.path)] == [True, False, False]
     asked = {consortium.names[m.metadata.dst_node_id] for m in consortium.told["keys"]}

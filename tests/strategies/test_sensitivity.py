@@ -4,8 +4,6 @@ Neighbours are zero-out: the same federation with a unit's contribution and with
 client app and the real server, with the noise off.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
@@ -107,7 +105,7 @@ def model_after(prepared: RunInputs, grid, reply: Message) -> dict:
     """The released model, noise off."""
     silent = small(f"privacy={{unit: {prepared.plan.scenario.privacy.unit}, clip: 0.5, noise_multiplier: 0}}")
     plan = make_plan(prepared.plan.scenario.model_copy(update={"privacy": silent.privacy}), prepared.plan.units)
-    strategy = replace(prepared, plan=plan).strategy(prepared.state)
+    strategy = prepared.with_plan(plan).strategy(prepared.state)
     for message in strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid):
         flower.set_message_id(message, reply.metadata.reply_to_message_id)
     strategy.aggregate_train(1, [reply])

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -100,7 +99,7 @@ class PlantedFederation:
     def __init__(self, scenario: Scenario, units: int | None = None, canaries: int | None = None) -> None:
         self.prepared = prepare(scenario)
         if units is not None:
-            self.prepared = replace(self.prepared, plan=Plan(scenario, units, self.prepared.plan.seed))
+            self.prepared = self.prepared.with_plan(Plan(scenario, units, self.prepared.plan.seed))
         self._local = _PlantedGrid(self.prepared.task, scenario.engine.device, canaries)
         self.node, self.dataset = self._local.node, self._local.node.dataset
         self._start(self.prepared)
@@ -108,7 +107,7 @@ class PlantedFederation:
     def restart(self, seed: int) -> None:
         """Start again from the initial model, with another seed of the server."""
         plan = self.prepared.plan
-        self._start(replace(self.prepared, plan=Plan(plan.scenario, plan.units, seed)))
+        self._start(self.prepared.with_plan(Plan(plan.scenario, plan.units, seed)))
 
     def _start(self, prepared: RunInputs) -> None:
         self.strategy = prepared.strategy(prepared.state)
