@@ -14,18 +14,18 @@ from fedamp.base.state import usual_state
 from fedamp.errors import OF_PYTHON, Interrupted, RunFolderError, in_words_of, needs_extras
 from fedamp.errors import StopTraining as StopTraining
 from fedamp.federation import reader
-from fedamp.federation.scenario import Scenario as AnyScenario
-from fedamp.report.scenarios import Scenario
+from fedamp.federation.scenario import Scenario
+from fedamp.report.scenarios import LoadedScenario
 from fedamp.server.observers import Callback, Forewarning, Observer, Observers
 
 if TYPE_CHECKING:
-    from fedamp.report.comparison import Comparison, Sweep
-    from fedamp.report.views import Answer, Run
+    from fedamp.report.comparison import Comparison, SweepResults
+    from fedamp.report.views import OpenedRun, PrintedAnswer
     from fedamp.runs.records import RoundRecord
     from fedamp.studies.sweep import Watcher
     from fedamp.studies.tune import Tuned
 
-Source = str | Path | Mapping[str, Any] | AnyScenario | None
+Source = str | Path | Mapping[str, Any] | Scenario | None
 """A YAML file, the name of a shipped scenario (``"digits"``), the content of such a file, or a scenario; None: all of
 it is in the settings."""
 
@@ -38,7 +38,7 @@ def _from_python() -> Iterator[None]:
 
 
 @_from_python()
-def load(source: Source = None, /, **settings: Any) -> Scenario:
+def load(source: Source = None, /, **settings: Any) -> LoadedScenario:
     """Read and validate a scenario.
 
     ``settings`` are values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes
@@ -55,16 +55,16 @@ def load(source: Source = None, /, **settings: Any) -> Scenario:
     """
     from fedamp.federation.objects import with_digests
 
-    if isinstance(source, AnyScenario):
+    if isinstance(source, Scenario):
         if not settings:
-            return Scenario.of(source)
+            return LoadedScenario.of(source)
         source = source.model_dump(mode="json")
     raw, changes = with_digests({} if source is None else source, settings) if settings else (source or {}, {})
-    return Scenario.of(reader.load(raw, changes=changes))
+    return LoadedScenario.of(reader.load(raw, changes=changes))
 
 
 @_from_python()
-def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "Answer":
+def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "PrintedAnswer":
     """The cost of a scenario, without running it: the object of ``fedamp privacy --json``; printed it is the table.
 
     ``groups`` computes the cost of groups of units even if that takes seconds. ``settings`` are those of :func:`load`.
@@ -72,11 +72,11 @@ def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "
     """
     from fedamp.federation.cost import privacy_cost
     from fedamp.report.tables import privacy_table
-    from fedamp.report.views import Answer
+    from fedamp.report.views import PrintedAnswer
     from fedamp.server.traffic import traffic
 
     asked = load(scenario, **settings)
-    return Answer(privacy_cost(asked, groups) | {"traffic": traffic(asked)}, privacy_table)
+    return PrintedAnswer(privacy_cost(asked, groups) | {"traffic": traffic(asked)}, privacy_table)
 
 
 @_from_python()
@@ -87,7 +87,7 @@ def run(
     callbacks: Callback | Observer | Iterable[Callback | Observer] = (),
     anyway: bool = False,
     **settings: Any,
-) -> "Run":
+) -> "OpenedRun":
     """Run a federation to its end or its budget, and leave a run folder. Ctrl-C stops after the round.
 
     Args:
@@ -141,7 +141,7 @@ def sweep(
     jobs: int | None = None,
     watcher: "Watcher | None" = None,
     **settings: Any,
-) -> "Sweep":
+) -> "SweepResults":
     """Run a scenario with every combination of some values. Finished runs are kept, interrupted ones are resumed.
 
     Args:
@@ -156,11 +156,11 @@ def sweep(
         Interrupted: Ctrl-C; the same call resumes the sweep.
     """
     with needs_extras():
-        from fedamp.report.comparison import Sweep
+        from fedamp.report.comparison import SweepResults
     from fedamp.studies.sweep import sweep
 
     base = load(scenario, **settings) if settings else scenario
-    return Sweep.of(sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))
+    return SweepResults.of(sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))
 
 
 @_from_python()
@@ -196,7 +196,7 @@ def tune(
 
 
 @_from_python()
-def compare(runs: "Iterable[str | Path | Run | Sweep]") -> "Comparison | Sweep":
+def compare(runs: "Iterable[str | Path | OpenedRun | SweepResults]") -> "Comparison | SweepResults":
     """Runs, merged models and sweeps side by side, given by their folders or as objects.
 
     It prints as the table of ``fedamp compare``, and has ``frame()``, ``csv()``, ``latex()`` and ``plot()``. One sweep
@@ -209,13 +209,13 @@ def compare(runs: "Iterable[str | Path | Run | Sweep]") -> "Comparison | Sweep":
 
 
 @_from_python()
-def open(folder: str | Path) -> "Run":
+def open(folder: str | Path) -> "OpenedRun":
     """Read the folder of a run that has released a round and has ended.
 
     Raises:
         RunFolderError: one line that names the file that is missing or damaged.
     """
-    from fedamp.report.views import Run
+    from fedamp.report.views import OpenedRun
     from fedamp.runs.folder import RunFolder
     from fedamp.runs.run import read_run
 
@@ -223,7 +223,7 @@ def open(folder: str | Path) -> "Run":
         raise RunFolderError(f"{folder}: a merged model; expected: the folder of a run")
     read = read_run(Path(folder))
     values = {field.name: getattr(read, field.name) for field in fields(read)}
-    return Run(**values | {"scenario": Scenario.of(read.scenario)})
+    return OpenedRun(**values | {"scenario": LoadedScenario.of(read.scenario)})
 
 
 def _close(progress: "weakref.ref[Generator[RoundRecord, None, Path]]") -> None:

@@ -146,12 +146,12 @@ def fails_alone(what: str) -> Iterator[None]:
         tell(f"{what} failed ({one_line(error)}); the run goes on without it")
 
 
-class Told(UserWarning):
-    """What the log has, too."""
+class LoggedWarning(UserWarning):
+    """Warning that is also logged."""
 
 
 def tell(line: str) -> None:
     """Say a line in the log and on the terminal, in a run that goes on."""
     log.warning(line)
     with suppress(Warning):  # also where warnings are made errors
-        warnings.warn(line, Told, stacklevel=4)
+        warnings.warn(line, LoggedWarning, stacklevel=4)

@@ -125,13 +125,13 @@ def sweep(
 ) -> None:
     """Run a scenario with every combination of some values, several runs at once."""
     from fedamp.federation.reader import load
-    from fedamp.report.comparison import Sweep
+    from fedamp.report.comparison import SweepResults
     from fedamp.report.progress import SweepProgress
     from fedamp.studies.sweep import grid_of, sweep
 
     with SweepProgress(terminal.err).shown() as progress:
         read = partial(load, scenario, ())
-        swept = Sweep.of(sweep(read, grid_of(overrides), out_folder, jobs, progress))
+        swept = SweepResults.of(sweep(read, grid_of(overrides), out_folder, jobs, progress))
     plots: list[str] = []
     with fails_alone("drawing"):
         plots = swept.save_pictures(swept.folder / "plots")

@@ -22,7 +22,7 @@ from typer import Argument, Option, Typer
 
 from fedamp.base.start import QUIET, seldom_collected
 from fedamp.base.text import harmless, printable
-from fedamp.errors import FedampError, InputError, Interrupted, Told, missing
+from fedamp.errors import FedampError, InputError, Interrupted, LoggedWarning, missing
 
 if TYPE_CHECKING:
     from fedamp.accounting.verify import Check
@@ -237,5 +237,7 @@ def _show_warning(
 ) -> None:
     """One line; for warnings of other packages, with their place."""
     caution(
-        str(message) if category in (UserWarning, Told) else f"{message} ({category.__name__}, {filename}:{lineno})"
+        str(message)
+        if category in (UserWarning, LoggedWarning)
+        else f"{message} ({category.__name__}, {filename}:{lineno})"
     )

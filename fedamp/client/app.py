@@ -28,7 +28,7 @@ from fedamp.client.clipping import clip_and_sum
 from fedamp.client.evaluator import STATISTICS, Evaluator, summed
 from fedamp.client.personal import Personal
 from fedamp.client.task import UNTRAINABLE, log
-from fedamp.client.worker import Own, TrainingNode, TrainReport
+from fedamp.client.worker import LocalParameters, TrainingNode, TrainReport
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
@@ -221,7 +221,7 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
     task = configuration.task_of(task_json)
     if task.personal and flower.in_supernode():
         raise DeploymentError("the task names a file that this node would write; expected: that of a simulation alone")
-    return TrainingNode(task, dataset, device, most, Personal if task.personal else Own)
+    return TrainingNode(task, dataset, device, most, Personal if task.personal else LocalParameters)
 
 
 @lru_cache(maxsize=2)

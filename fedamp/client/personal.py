@@ -19,14 +19,14 @@ from torch import Tensor
 from fedamp.base.reading import open_regular
 from fedamp.client.stacks import Stack
 from fedamp.client.task import ClientTask
-from fedamp.client.worker import Own
+from fedamp.client.worker import LocalParameters
 from fedamp.models.pieces import Piece
 
 Values = Mapping[str, NDArray[np.float32]]
 _ROUND = struct.Struct("<q")
 
 
-class Personal(Own):
+class Personal(LocalParameters):
     """Clients go on from what they trained in their last round, which the task's file holds."""
 
     def __init__(self, task: ClientTask, piece: Piece) -> None:

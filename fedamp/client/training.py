@@ -172,7 +172,7 @@ class Trainer:
 Directions = Callable[[list[Tensor]], list[Tensor]]
 
 
-class Sgd:
+class LocalSgd:
     """As ``torch.optim.SGD``: ``v = m v + gradient``, and v is the direction (at first, the gradient)."""
 
     def __init__(self, config: LocalTraining) -> None:
@@ -187,7 +187,7 @@ class Sgd:
         return gradients
 
 
-class Adam:
+class LocalAdam:
     """As ``torch.optim.Adam`` (Kingma, Ba 2015)."""
 
     def __init__(self, config: LocalTraining) -> None:
@@ -210,7 +210,7 @@ class Adam:
 
 # A further optimiser is a class here, a line in ``OPTIMIZERS``, and its name in ``LocalTraining.optimizer``. Its
 # gradients have the weight decay in them.
-OPTIMIZERS: dict[str, Callable[[LocalTraining], Directions]] = {"sgd": Sgd, "adam": Adam}
+OPTIMIZERS: dict[str, Callable[[LocalTraining], Directions]] = {"sgd": LocalSgd, "adam": LocalAdam}
 
 
 def is_plain(config: LocalTraining, steps: Literal[1] | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""A round on one node, without Flower: train the clients asked for, clip their updates, add them up."""
+"""Plays a round on one node, without Flower: trains the clients of an order, clips their updates, adds them up."""
 
 import math
 import sys
@@ -43,7 +43,7 @@ class TrainReport(RoundAnswer):
     dummies: frozenset[int] = frozenset()
 
     def counted(self, clients: NDArray[np.int64], slots: int | None = None) -> NDArray[np.bool_]:
-        """Which of the clients in the first slots of a stack are no dummies; False for empty slots."""
+        """Say which of the clients in the first slots of a stack are no dummies; False for empty slots."""
         kept = np.zeros(slots or len(clients), bool)
         kept[: len(clients)] = True if not self.dummies else [each not in self.dummies for each in clients.tolist()]
         return kept
@@ -90,30 +90,42 @@ class _NotTogetherError(Exception):
     """Clients cannot share a stack: the update of one would depend on the others."""
 
 
-class Own:
-    """What clients start from in the parameters that stay with them (``Piece.local``), by default the received ones.
+class LocalParameters:
+    """Start values of the parameters that stay with their client (``Piece.local``): the received ones.
 
-    Another class keeps what they have trained (:mod:`fedamp.client.personal`); whoever makes a node plugs it in.
+    A subclass that keeps what clients have trained is :class:`fedamp.client.personal.Personal`; it is an argument of
+    :class:`TrainingNode`.
     """
 
     def __init__(self, task: ClientTask, piece: Piece) -> None:
         self.names = piece.local
 
     def start(self, start: dict[str, Tensor], stack: Stack, round_: int) -> dict[str, Tensor]:
-        """[slots, ...] by name."""
+        """Return the start values of the clients in a stack, [slots, ...] by name.
+
+        Args:
+            start: the received parameters, by name.
+        """
         return {name: start[name].repeat(len(stack.seeds), *[1] * start[name].dim()) for name in self.names}
 
     def keep(
         self, trained: Callable[[], dict[str, Tensor]], stack: Stack, counted: NDArray[np.bool_], round_: int
     ) -> None:
-        """After a round; ``trained`` gives what they have now, and ``counted`` says which slots are no dummies."""
+        """Keep the trained values after a round; here, nothing is kept.
+
+        Args:
+            trained: gives the values [slots, ...] by name.
+            counted: bool [slots], which slots hold no dummies.
+        """
 
 
 class _PieceTrainer:
-    """Trains clients of one piece of the model at one learning rate, in the fastest way that serves."""
+    """Trains clients of one piece of the model at one learning rate, with the fastest applicable method."""
 
-    def __init__(self, task: ClientTask, piece: Piece, rate: float, loss: Loss, device: str, own: Own) -> None:
-        self.task, self.piece, self.rate, self.own = task, piece, rate, own
+    def __init__(
+        self, task: ClientTask, piece: Piece, rate: float, loss: Loss, device: str, local: LocalParameters
+    ) -> None:
+        self.task, self.piece, self.rate, self.local = task, piece, rate, local
         module = piece.module.to(device)
         known = module if piece.known else None
         self._trainer = Trainer(piece.forward, task.client, device, loss, rate, known)
@@ -129,7 +141,7 @@ class _PieceTrainer:
         self.places = cache(partial(places_for, least=least, step=step, batch=fixed))  # by the records of a client
 
     def why_alone(self, start: dict[str, Tensor], stack: Stack) -> str:
-        """Why clients cannot share a stack of this shape; empty where they can."""
+        """Say why clients cannot share a stack of this shape; empty where they can."""
         if self._ghost is not None:
             return self._ghost.why_alone(start, stack.cohort)
         return self._trainer.why_alone(
@@ -139,7 +151,13 @@ class _PieceTrainer:
     def train(
         self, start: dict[str, Tensor], stack: Stack, clips: Sequence[float], report: TrainReport, round_: int
     ) -> dict[str, NDArray[np.float64]]:
-        """The sum of the clipped updates of the clients in a stack, in the shape of the piece."""
+        """Train the clients in a stack, clip each update, and add them up; returns float64 sums in the piece's shapes.
+
+        Args:
+            start: the parameters that all start from, by name.
+            clips: clipping norm of all parameters; or of the shared and of the split part.
+            report: counts the clients.
+        """
         piece, cohort = self.piece, stack.cohort
         parts = piece.parts if len(clips) == 2 else (sum(piece.parts, ()),)
         counted = report.counted(stack.units, len(stack.seeds))
@@ -147,11 +165,11 @@ class _PieceTrainer:
             clipped, tensor = self._ghost.sum(start, cohort, parts, clips, self.task.normalised, counted)
             losses, records = tensor.cpu().numpy(), cohort.sizes
         else:
-            own = self.own.start(start, stack, round_)
+            own = self.local.start(start, stack, round_)
             arguments, tables = self._row_inputs(start, cohort.inputs, stack.seeds)
             trained = self._trainer.train(start, cohort, stack.seeds, arguments, own | tables)
             losses, records, moved = trained.losses, trained.records, trained.updates
-            self.own.keep(lambda: {name: each + moved[name] for name, each in own.items()}, stack, counted, round_)
+            self.local.keep(lambda: {name: each + moved[name] for name, each in own.items()}, stack, counted, round_)
             updates = piece.owned(trained.updates, stack.seeds)
             rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
             clipped = clip_and_sum(
@@ -165,8 +183,12 @@ class _PieceTrainer:
 class TrainingNode:
     """Trains the clients of a data set (one record each where the unit is a sample) for a task, on one device.
 
-    ``most`` is the most clients that can be asked of this node, where that is known; no stack has more slots. ``own``
-    makes what its clients keep for themselves.
+    Args:
+        task: what the node is told of the run.
+        dataset: the records of its clients.
+        device: torch's name of the device.
+        most: the most clients that can be asked of this node, where that is known; no stack has more slots.
+        local: makes the start values of the parameters that stay with their client.
 
     Raises:
         DataError: records of another shape, or with more labels, than the model takes.
@@ -179,7 +201,7 @@ class TrainingNode:
         dataset: Dataset,
         device: str = "cpu",
         most: int | None = None,
-        own: Callable[[ClientTask, Piece], Own] = Own,
+        local: Callable[[ClientTask, Piece], LocalParameters] = LocalParameters,
     ) -> None:
         shape, expected = list(dataset.input_shape), list(task.input_shape)
         if shape != expected:
@@ -188,7 +210,7 @@ class TrainingNode:
         submodels, self._loss = task.submodels, loss_of(task.client, task.model)
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
         one = submodels.a_piece(self._piece)
-        self._frozen, self._own = one.frozen, own(task, one)
+        self._frozen, self._local = one.frozen, local(task, one)
         self._most = sys.maxsize if most is None else most
         self._trainers: dict[int, _PieceTrainer] = {}
         # By the shapes of a model and places for records: how many clients train together, and where that was tried.
@@ -247,14 +269,14 @@ class TrainingNode:
         for submodel in np.unique(units["submodel"]).tolist():
             piece, trainer = self._piece(submodel, order.round), self._trainers.get(submodel)
             if trainer is None or trainer.piece is not piece or trainer.rate != rate:
-                trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device, self._own)
+                trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device, self._local)
                 self._trainers[submodel] = trainer
             yield trainer, units[units["submodel"] == submodel]
 
     def _canaries(
         self, ids: NDArray[np.int64], piece: Piece, clips: Sequence[float], report: TrainReport
     ) -> dict[str, NDArray[np.float64]]:
-        """The sum of the updates of canaries, which train on nothing: each is far beyond the clip, and is clipped."""
+        """Add up the updates of canaries, which train on nothing: each is far beyond the clip, and is clipped."""
         shapes = {name: piece.module.get_parameter(name).shape for name in sorted(sum(piece.parts, ()))}
         ends, sums = np.cumsum([shape.numel() for shape in shapes.values()]), dict[str, NDArray[np.float64]]()
         for some in np.array_split(ids, -(-len(ids) * ends[-1] // _AT_ONCE)) if len(ids) else ():
@@ -332,10 +354,9 @@ class TrainingNode:
         return [(places, members)]
 
     def _why_alone(self, trainer: _PieceTrainer, start: dict[str, Tensor], stack: Stack) -> str:
-        """As the trainer says; what a SuperNode's processes have found before is not checked again.
+        """Say why clients cannot share a stack; a SuperNode's processes remember a check that has passed.
 
-        What is remembered is found on parameters of our own: from a server's, the check could pass once and hold no
-        more.
+        That check trains from parameters of our own: from a server's, it could pass once and hold no more.
         """
         if not (trainer.piece.known and Proof.is_for(self.task, self.device)):
             return trainer.why_alone(start, stack)
@@ -354,7 +375,7 @@ class TrainingNode:
     def _by_places(
         self, clients: NDArray[np.int64], trainer: _PieceTrainer, report: TrainReport
     ) -> list[tuple[int, NDArray[np.int64]]]:
-        """Numbers of places for records, and the clients, as indices, that train in stacks of so many."""
+        """Group clients, as indices, by the number of places for records in the stacks that they train in."""
 
         def size(client: int) -> int:
             try:

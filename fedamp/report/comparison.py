@@ -88,7 +88,7 @@ class Published(ABC):
         return as_html(self.table()) + style.all_inline(self.pictures())
 
 
-def compare(folders: Sequence[Path]) -> "Comparison | Sweep":
+def compare(folders: Sequence[Path]) -> "Comparison | SweepResults":
     """Runs, merged models and sweeps side by side.
 
     One sweep is shown by its settings. Beside other folders it is replaced by its finished runs. Raises RunFolderError
@@ -97,7 +97,7 @@ def compare(folders: Sequence[Path]) -> "Comparison | Sweep":
     if not folders:
         raise RunFolderError("no runs to compare; expected: at least one")
     if len(folders) == 1 and sweep.is_sweep(folders[0]):
-        return Sweep.of(sweep.read_sweep(folders[0]))
+        return SweepResults.of(sweep.read_sweep(folders[0]))
     return Comparison(read_models(sweep.run_folders(folders)))
 
 
@@ -129,13 +129,13 @@ class Comparison(Published):
         return comparison_pictures(self.models)
 
 
-class Sweep(sweep.Sweep, Published):
+class SweepResults(sweep.Sweep, Published):
     """A sweep with its table, its pictures, and a view for notebooks."""
 
     cells, notes = staticmethod(sweep_cells), staticmethod(sweep_notes)
 
     @classmethod
-    def of(cls, read: sweep.Sweep) -> "Sweep":
+    def of(cls, read: sweep.Sweep) -> "SweepResults":
         return cls(read.folder, read.scenario, read.grid, read.runs)
 
     def rows(self) -> list[dict[str, Any]]:

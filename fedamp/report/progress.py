@@ -143,17 +143,17 @@ class RunProgress(Silence):
     def computing(self, busy: bool) -> None:
         self._waiting.enter_context(patience(self._console)) if busy else self._waiting.close()
 
-    def started(self, prepared: "RunInputs", finished: "Sequence[RoundRecord]") -> None:
-        plan = prepared.plan
+    def started(self, inputs: "RunInputs", finished: "Sequence[RoundRecord]") -> None:
+        plan = inputs.plan
         self._norm_is_chosen = plan.clipping.is_fixed and not plan.clipping.normalises
         self._budget = plan.scenario.privacy.epsilon
         if self._console.is_terminal:
             self._console.print(f"[bold]{plan.scenario.name}[/] {harmless(plan.scenario.description)}", highlight=False)
             for line in guarantee(plan):
                 self._console.print(line, highlight=False)
-            if prepared.engine:
-                self._console.print(f"engine {prepared.engine}", highlight=False, markup=False)
-        self._bar.heading = f"engine {prepared.engine}" if prepared.engine else ""
+            if inputs.engine:
+                self._console.print(f"engine {inputs.engine}", highlight=False, markup=False)
+        self._bar.heading = f"engine {inputs.engine}" if inputs.engine else ""
         self._bar.facts = "starting"
         rounds = min(plan.scenario.rounds, plan.charge.affordable_rounds)
         self._bar.update(self._bar.task, total=rounds, completed=len(finished))

@@ -19,13 +19,15 @@ LEFT_OUT = {"description", "engine", "federation", "trackers"}  # what the plan 
 _LOCAL = re.compile(r"[/~\\]|\.{1,2}([/\\]|$)|[A-Za-z]:[/\\]|file:", re.IGNORECASE)
 
 
-class Scenario(scenario.Scenario):
+class LoadedScenario(scenario.Scenario):
     """A scenario with a picture of its partition."""
 
     @classmethod
-    def of(cls, loaded: scenario.Scenario) -> "Scenario":
-        """The same scenario."""
-        return loaded if isinstance(loaded, Scenario) else cls.model_construct(loaded.model_fields_set, **dict(loaded))
+    def of(cls, loaded: scenario.Scenario) -> "LoadedScenario":
+        """Return the same scenario as an object of this class."""
+        if isinstance(loaded, LoadedScenario):
+            return loaded
+        return cls.model_construct(loaded.model_fields_set, **dict(loaded))
 
     def plot_partition(self, clients: int = 30) -> "Figure":
         """Records of every label that the first clients hold; it says so where they are private.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Table = Callable[[Mapping[str, Any]], RenderableType]
 
 
-class Answer(dict[str, Any]):
+class PrintedAnswer(dict[str, Any]):
     """The object that a command prints with ``--json``; printed or in a notebook it is the command's table."""
 
     def __init__(self, answer: Mapping[str, Any], table: Table) -> None:
@@ -59,8 +59,8 @@ class Cell(RunProgress):
         super().__init__(Console(quiet=True, force_terminal=False, force_jupyter=False))  # no bar of rich, no lines
         self._display = display
 
-    def started(self, prepared: "RunInputs", finished: "Sequence[RoundRecord]") -> None:
-        super().started(prepared, finished)
+    def started(self, inputs: "RunInputs", finished: "Sequence[RoundRecord]") -> None:
+        super().started(inputs, finished)
         self._handle = self._display(self, display_id=True)
 
     def round_done(self, record: "RoundRecord") -> None:
@@ -129,7 +129,7 @@ def by_client(run: run.Run) -> ByClient:
     return ByClient(clients, sizes, np.array([each.loss for each in found]), np.array([each.score for each in found]))
 
 
-class Run(run.Run):
+class OpenedRun(run.Run):
     """A run with its pictures, its page, and a view for notebooks."""
 
     def plot(self) -> "Figure":

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedamp.engines.deployment import guarded
 from fedamp.engines.engines import with_faults
 from fedamp.engines.flower import is_simulated
-from fedamp.errors import OF_FLOWER, DeploymentError, FederationError, Told, fails_alone, in_words_of
+from fedamp.errors import OF_FLOWER, DeploymentError, FederationError, LoggedWarning, fails_alone, in_words_of
 from fedamp.federation import reader
 from fedamp.federation.evaluation import Evaluated
 from fedamp.federation.plan import privacy_units
@@ -52,17 +52,17 @@ def main(grid: Grid, context: Context) -> None:
     permits(scenario.federation, grid, privacy_units(scenario))  # raises before any file is made
     trackers = trackers_of(scenario.trackers)
     with opened(scenario, out, bool(config.get("resume", False))) as (folder, seed):
-        prepared = replace(prepare(scenario, seed), began=began)
-        prepared.plan.charge.check_budget()
+        inputs = replace(prepare(scenario, seed), began=began)
+        inputs.plan.charge.check_budget()
         if not is_simulated(grid):
-            prepared = replace(prepared, task=prepared.task.without_places())
+            inputs = replace(inputs, task=inputs.task.without_places())
         wait_for_nodes(grid, scenario)
         with (
             reasons_kept_in(folder.log, secret=not known_seed),
             watched(folder.path, Forewarning(None), *trackers, PrintingObserver()) as watching,
         ):
-            watching.prepared(prepared)
-            summary = play(prepared, with_faults(grid, scenario.faults), folder, watching)
+            watching.prepared(inputs)
+            summary = play(inputs, with_faults(grid, scenario.faults), folder, watching)
     with fails_alone("the display"):
         quality = _words(summary.final.score, summary.evaluated)
         print(f"{summary.stopped_because} after round {summary.rounds_completed}: {quality}", flush=True)
@@ -74,7 +74,7 @@ def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             if secret:
-                warnings.simplefilter("ignore", Told)
+                warnings.simplefilter("ignore", LoggedWarning)
             yield
     except Exception:
         if not secret:
@@ -106,8 +106,8 @@ class PrintingObserver(Observer):
 
     only_tells = "the display"
 
-    def started(self, prepared: RunInputs, finished: list[RoundRecord]) -> None:
-        plan = prepared.plan
+    def started(self, inputs: RunInputs, finished: list[RoundRecord]) -> None:
+        plan = inputs.plan
         said = plan.rehearsal or "known seed: no protection from anybody who knows it"
         self._note = f" ({said})" if plan.known_seed else ""
         print(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done", flush=True)

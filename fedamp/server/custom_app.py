@@ -30,7 +30,7 @@ from fedamp.runs.ledger import Ledger
 from fedamp.runs.records import EVALUATED_BY_APP
 from fedamp.server.app import reasons_kept_in, wait_for_nodes
 from fedamp.strategies.aggregation import Aggregate, ModelParts
-from fedamp.strategies.pipeline import Release, ReleasePipeline, undivided
+from fedamp.strategies.pipeline import ReleasePipeline, RoundRelease, undivided
 from fedamp.strategies.private import PrivateStrategy
 
 LOG = "server.log"
@@ -78,7 +78,7 @@ class AppStrategy(PrivateStrategy):
         task = ClientTask(unit="client", **told, **known, **unknown)
         super().__init__(pipeline, task, pipeline.start(parameters))
 
-    def release(self, server_round: int, aggregate: Aggregate) -> Release:
+    def release(self, server_round: int, aggregate: Aggregate) -> RoundRelease:
         """Enter the release of a round in the ledger, and only then adopt the state after it."""
         state, release = self.pipeline.release(self.state, server_round, aggregate)
         self.ledger.enter(release.round, release.parameters)

@@ -37,7 +37,7 @@ from fedamp.runs.records import (
 from fedamp.server.observers import Observer
 from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import Aggregate
-from fedamp.strategies.pipeline import Release, ServerState
+from fedamp.strategies.pipeline import RoundRelease, ServerState
 from fedamp.strategies.roster import Roster
 
 log = logging.getLogger("fedamp.server")
@@ -82,7 +82,7 @@ class Journal:
             self.startup_seconds = perf_counter() - self.inputs.began
 
     def write_down(
-        self, state: ServerState, release: Release, aggregate: Aggregate, roster: Roster, began: float
+        self, state: ServerState, release: RoundRelease, aggregate: Aggregate, roster: Roster, began: float
     ) -> RoundRecord:
         """Evaluate a round, checkpoint it where it is due, enter it in the ledger, and append its line.
 
@@ -228,7 +228,7 @@ class Journal:
         every = self.plan.scenario.federation.checkpoint_every
         write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every, self.inputs.owners)
 
-    def _record(self, release: Release, aggregate: Aggregate, roster: Roster, began: float) -> RoundRecord:
+    def _record(self, release: RoundRelease, aggregate: Aggregate, roster: Roster, began: float) -> RoundRecord:
         round_, validation_score = release.round, None
         loss, metrics = None, dict[str, float]()
         every = self.inputs.evaluate_every

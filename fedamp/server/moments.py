@@ -31,22 +31,22 @@ from fedamp.strategies.pipeline import ReleasePipeline, undivided
 from fedamp.strategies.private import PrivateStrategy
 
 
-def standardised(prepared: RunInputs, grid: Grid, known: LedgerRecord | None, account: Account | None) -> RunInputs:
+def standardised(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, account: Account | None) -> RunInputs:
     """The run with its means and deviations: those of its ledger, or released now; as it is where it asks for none."""
-    step = prepared.plan.scenario.data.statistics
+    step = inputs.plan.scenario.data.statistics
     if step is None:
-        return prepared
+        return inputs
     if known is None:
         if account:
             account.asks()
-        return prepared.with_statistics(_released(step, prepared, grid))
+        return inputs.with_statistics(_released(step, inputs, grid))
     if known.statistics is None:
         raise RunFolderError(f"ledger.json of {known.scenario}: no statistics; expected: as the run began")
-    return prepared.with_statistics(known.statistics)
+    return inputs.with_statistics(known.statistics)
 
 
-def _released(step: Standardise, prepared: RunInputs, grid: Grid) -> Standardise:
-    plan, task = _plan_of(step, prepared.plan), prepared.task
+def _released(step: Standardise, inputs: RunInputs, grid: Grid) -> Standardise:
+    plan, task = _plan_of(step, inputs.plan), inputs.task
     before = plan.scenario.data.load(task.data_seed, Path(), form_of(task.client, task.model))
     parameters = {STATISTICS: np.zeros((2, before.input_shape[0]), np.float32)}
     pipeline = ReleasePipeline(plan, ModelParts.of(parameters), undivided, plan.noise)

@@ -38,10 +38,10 @@ class Observer:
     def computing(self, busy: bool) -> None:
         """The run begins to wait for the accountant, and ends to."""
 
-    def prepared(self, prepared: "RunInputs") -> None:
+    def prepared(self, inputs: "RunInputs") -> None:
         """Data and model are loaded, and the ledger is not begun: an InputError leaves no folder behind."""
 
-    def started(self, prepared: "RunInputs", finished: "list[RoundRecord]") -> None:
+    def started(self, inputs: "RunInputs", finished: "list[RoundRecord]") -> None:
         """Before the first round; ``finished`` holds the rounds of an earlier, interrupted part of the run."""
 
     def round_done(self, record: "RoundRecord") -> None:
@@ -106,10 +106,10 @@ class Forewarning(Observer):
     def __init__(self, anyway: bool | None) -> None:
         self._anyway = anyway
 
-    def prepared(self, prepared: "RunInputs") -> None:
+    def prepared(self, inputs: "RunInputs") -> None:
         from fedamp.server.preflight import preflight, refuse  # it imports torch
 
-        checks = preflight(prepared.plan, prepared)
+        checks = preflight(inputs.plan, inputs)
         if self._anyway is False:
             refuse(checks)
         for check in checks:

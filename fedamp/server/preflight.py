@@ -59,17 +59,17 @@ _TIMED_STEPS, _PATIENCE = 4, 3.0  # of the timed training; seconds after which n
 
 
 def preflight(
-    plan: Plan, prepared: RunInputs | None = None, thorough: bool = False, sizes: NDArray[np.int64] | None = None
+    plan: Plan, inputs: RunInputs | None = None, thorough: bool = False, sizes: NDArray[np.int64] | None = None
 ) -> list[Check]:
     """The checks of a scenario.
 
     Args:
-        prepared: of the plan; without it nothing is said that depends on the model.
+        inputs: of the plan; without it nothing is said that depends on the model.
         thorough: time the training of synthetic records, and ask the accountant for a better check-in: some seconds.
         sizes: number of records of each unit [units], which is private; default: nothing is said about them.
     """
     private = () if sizes is None else _of_sizes(sizes)
-    return [*_of_plan(plan), *private, *(_of_model(plan, prepared, thorough) if prepared else ())]
+    return [*_of_plan(plan), *private, *(_of_model(plan, inputs, thorough) if inputs else ())]
 
 
 def refuse(checks: list[Check], how: str = "--anyway") -> None:
@@ -153,8 +153,8 @@ def _nodes(plan: Plan, protection: Protection, epsilon: float) -> Check:
     return Check("registered nodes", "caution" if seen or dear else "pass", found)
 
 
-def _of_model(plan: Plan, prepared: RunInputs, thorough: bool) -> Iterator[Check]:
-    model, server = prepared.pipeline.model, plan.scenario.server
+def _of_model(plan: Plan, inputs: RunInputs, thorough: bool) -> Iterator[Check]:
+    model, server = inputs.pipeline.model, plan.scenario.server
     sizes = {part.name: 0 for part in plan.parts}
     for name, shape in model.shapes.items():
         sizes[plan.parts[model.part_of[name]].name] += math.prod(shape)
@@ -165,7 +165,7 @@ def _of_model(plan: Plan, prepared: RunInputs, thorough: bool) -> Iterator[Check
         found += f"; {wanted:g} needs {_enough(plan, signal / wanted)}"
     yield _judged("signal", signal, found if plan.is_private else "no noise is added")
     # How far clipped updates, and noise, can move the model, over its first length.
-    length = math.sqrt(sum(float(np.square(prepared.state.parameters[name]).sum()) for name in model.shapes)) or 1.0
+    length = math.sqrt(sum(float(np.square(inputs.state.parameters[name]).sum()) for name in model.shapes)) or 1.0
     step = math.sqrt(size) if server.optimizer == "adam" else math.hypot(*(part.clip for part in plan.parts))
     reach = server.learning_rate / (1 - server.effective_momentum) * step * plan.last_round / length
     yield _judged("reach", reach, f"updates can move the model by {reach:,.3g} times its first length")
@@ -174,20 +174,20 @@ def _of_model(plan: Plan, prepared: RunInputs, thorough: bool) -> Iterator[Check
     yield _judged("longest reach", far, found if far else "no update is lengthened")
     drift = reach / signal
     yield _judged("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
-    yield _evaluation(prepared)
+    yield _evaluation(inputs)
     if is_import_path(plan.scenario.model.name):
         with fails_alone("looking for parameters without a gradient"):
-            yield _gradients(prepared)
+            yield _gradients(inputs)
     if plan.protection not in (None, "drawn_by_nodes") and plan.scenario.federation.hosted and not plan.terms:
-        yield Check("a node's round", "pass", in_words(traffic_of(prepared)["each_round"]))
-    yield from _of_inputs(prepared.test[0])
+        yield Check("a node's round", "pass", in_words(traffic_of(inputs)["each_round"]))
+    yield from _of_inputs(inputs.test[0])
     if thorough:
-        yield from _in_numbers(plan, prepared, sizes)
+        yield from _in_numbers(plan, inputs, sizes)
 
 
-def _gradients(prepared: RunInputs) -> Check:
+def _gradients(inputs: RunInputs) -> Check:
     """A caution about parameters that are sent and noised, and never learn."""
-    module, task = prepared.module.cpu(), prepared.task
+    module, task = inputs.module.cpu(), inputs.task
     names = without_gradient(module, task.model, task.input_shape)
     numbers, more = sum(module.get_parameter(name).numel() for name in names), ", ..." * (len(names) > 5)
     off = f"none reaches {', '.join(names[:5])}{more}: noise alone moves their {numbers:,} numbers"
@@ -195,10 +195,10 @@ def _gradients(prepared: RunInputs) -> Check:
     return Check.of("gradients", "one reaches each parameter", caution=f"{off}; {expected}" if names else None)
 
 
-def _evaluation(prepared: RunInputs) -> Check:
+def _evaluation(inputs: RunInputs) -> Check:
     """What models are evaluated on; a caution where nothing says that they are not to be."""
-    asked, public = prepared.plan.scenario.federation.evaluate_every, len(prepared.test[1])
-    if (plan := prepared.plan).scenario.evaluation is not None and not (public and asked):
+    asked, public = inputs.plan.scenario.federation.evaluate_every, len(inputs.test[1])
+    if (plan := inputs.plan).scenario.evaluation is not None and not (public and asked):
         people = plan.units if plan.scenario.evaluation.at_end else plan.expected_cohort
         off, who = plan.evaluation_deviation, f"{people:,.4g} {plan.scenario.privacy.unit}s"
         found = f"on held-out records of {who}, with noise of at most {100 * off:.2g} points on a score"
@@ -234,18 +234,18 @@ def _enough(plan: Plan, factor: float) -> str:
     return f"{costs}, or {1 / factor:,.3g} times as many {plan.scenario.privacy.unit}s"
 
 
-def _in_numbers(plan: Plan, prepared: RunInputs, sizes: Mapping[str, int]) -> Iterator[Check]:
+def _in_numbers(plan: Plan, inputs: RunInputs, sizes: Mapping[str, int]) -> Iterator[Check]:
     """Work of the run, and whether another check-in would serve better at the same epsilon."""
     check_ins = plan.expected_cohort * plan.last_round
-    each = prepared.cost.bytes_per_check_in
+    each = inputs.cost.bytes_per_check_in
     yield Check("bytes", "pass", f"{amount_of_bytes(each)} a check-in, {amount_of_bytes(each * check_ins)} in all")
     with fails_alone("timing the training of synthetic records"):
-        seconds = seconds_of_a_unit(prepared, _TIMED_STEPS)
+        seconds = seconds_of_a_unit(inputs, _TIMED_STEPS)
         hours = seconds * check_ins / 3600
         yield _judged("hours", hours, f"{amount_of_time(seconds)} a check-in, {hours:.2g} hours in all, in one process")
-        if is_import_path(plan.scenario.model.name) and prepared.task.stack.units > 1:
-            alone = f"{amount_of_time(seconds_of_a_unit(prepared, 1, 1))} with engine.clients_per_batch 1"
-            yield Check("together", "pass", f"{how_clients_train(prepared)}: {amount_of_time(seconds)} each, {alone}")
+        if is_import_path(plan.scenario.model.name) and inputs.task.stack.units > 1:
+            alone = f"{amount_of_time(seconds_of_a_unit(inputs, 1, 1))} with engine.clients_per_batch 1"
+            yield Check("together", "pass", f"{how_clients_train(inputs)}: {amount_of_time(seconds)} each, {alone}")
     began, found = perf_counter(), []
     for check_in in _others(plan) if plan.is_private else ():
         privacy = {"noise_multiplier": "auto", "epsilon": plan.charge.planned_epsilon.upper, "precision": 0.05}

@@ -49,8 +49,8 @@ class Tracker(Observer):
     def opened(self, folder: Path) -> None:
         self.folder = folder
 
-    def started(self, prepared: "RunInputs", finished: list[RoundRecord]) -> None:
-        scenario = prepared.plan.scenario.model_dump(mode="json", exclude={"description", "trackers"})
+    def started(self, inputs: "RunInputs", finished: list[RoundRecord]) -> None:
+        scenario = inputs.plan.scenario.model_dump(mode="json", exclude={"description", "trackers"})
         self.begin(scenario | {"fedamp": version()})
         self._begun = True
         for record in finished:
@@ -181,10 +181,10 @@ class Prometheus(Tracker):
         self._port, self._lost = int(port), set[int]()
         self._numbers: dict[str, float] = {}
 
-    def started(self, prepared: "RunInputs", finished: list[RoundRecord]) -> None:
+    def started(self, inputs: "RunInputs", finished: list[RoundRecord]) -> None:
         from prometheus_client import CollectorRegistry, start_http_server
 
-        plan, federation = prepared.plan, prepared.plan.scenario.federation
+        plan, federation = inputs.plan, inputs.plan.scenario.federation
         self._budget = plan.scenario.privacy.epsilon or plan.charge.planned_epsilon.upper
         self._nodes = len(federation.hosted) or federation.nodes
         sums = [name for name in METRICS if name.endswith("_total")]

@@ -32,14 +32,14 @@ def in_words(each_round: Mapping[str, Mapping[str, float]]) -> str:
     return "; ".join(told)
 
 
-def traffic_of(prepared: "RunInputs") -> dict[str, Any]:
+def traffic_of(inputs: "RunInputs") -> dict[str, Any]:
     """Bytes that a node sends and receives in a run, and what a round costs with and without dummies.
 
     ``each_round`` gives for each :data:`fedamp.federation.plan.Protection` the most bytes of a node (expected, where it
     is not asked in every round), and the units that train over the expected cohort. Beside the bytes are Flower's own
     framing, and 5 kB for a query.
     """
-    plan, strategy = prepared.plan, prepared.strategy(prepared.state)
+    plan, strategy = inputs.plan, inputs.strategy(inputs.state)
     hosted = [units or plan.units for units in plan.scenario.federation.hosted.values()]
     sizes = [strategy.round_bytes(units) for units in hosted]
     rate, most = plan.expected_cohort / plan.units, max(sizes)

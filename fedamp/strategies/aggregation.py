@@ -60,12 +60,15 @@ class ModelParts:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The orders of a round by node, and what is public about their answers.
+class RoundOrders:
+    """The orders of a round by node, and the public facts that their answers must fit.
 
     Attributes:
+        orders: by the id of the node.
+        model: shapes and parts of the sum that is asked for.
+        clips: clipping norm of each part.
         names: of the nodes, for the log.
-        piece: the piece of a submodel; None: none is extracted.
+        piece: gives the piece of a submodel; None: none is extracted.
         linf_coordinates: p, where a unit's coordinates are truncated at clip / sqrt(p) (ModelMix); 0: they are not.
     """
 
@@ -165,7 +168,7 @@ class Aggregator(ABC):
         return orders
 
     @abstractmethod
-    def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
+    def aggregate(self, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
         """Add up the replies of a round. No reply of a single node may raise."""
 
 
@@ -178,7 +181,7 @@ class ClippedSums(Aggregator):
     exceed its share. The order of replies does not matter, to the bit.
     """
 
-    def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
+    def aggregate(self, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
         total = Aggregate(asked.model.zeros(), len(asked.orders))
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -191,7 +194,7 @@ class ClippedSums(Aggregator):
         return total
 
 
-def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
+def _add(total: Aggregate, node: int, reply: Message, asked: RoundOrders) -> None:
     """Add one reply, or raise without a change of ``total``."""
     if reply.has_error():
         raise ValueError(reply.error.reason)
@@ -213,7 +216,7 @@ def _add(total: Aggregate, node: int, reply: Message, asked: Asked) -> None:
         total.errors.append(f"node {asked.name(node)}: {in_one_line(answer.text)}")
 
 
-def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked) -> bool:
+def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: RoundOrders) -> bool:
     """Check a node's sums and add them in their place; returns whether they had to be clipped."""
     piece, part = asked.piece(extracted) if asked.piece and extracted >= 0 else None, totals
     if piece:
@@ -234,7 +237,7 @@ def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Asked
     return clipped
 
 
-def _add_limited(totals: Sums, sums: Sums, asked: Asked, units: int) -> bool:
+def _add_limited(totals: Sums, sums: Sums, asked: RoundOrders, units: int) -> bool:
     """Add every part, clipped to (clip x units), in whole quanta; returns whether that changed it."""
     norms = asked.model.norms(sums)
     clipped = any(norm > clip * units for norm, clip in zip(norms, asked.clips, strict=True))

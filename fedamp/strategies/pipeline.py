@@ -1,6 +1,6 @@
 """All steps from the replies of a round to its release.
 
-    replies -> Aggregator -> quorum and budget -> Noise (and uniform noise of mixing) -> ServerOptimizer -> Release
+    replies -> Aggregator -> quorum and budget -> Noise (and uniform noise of mixing) -> ServerOptimizer -> RoundRelease
 
 No step changes its state. The caller adopts the next state after the release is written down.
 """
@@ -26,7 +26,7 @@ from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.plan import Plan
 from fedamp.models.pieces import Pieces
 from fedamp.noise import Address, Noise, Uniform, add_gaussian
-from fedamp.strategies.aggregation import Aggregate, Aggregator, Asked, ClippedSums, ModelParts
+from fedamp.strategies.aggregation import Aggregate, Aggregator, ClippedSums, ModelParts, RoundOrders
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ServerState:
 
 
 @dataclass(frozen=True)
-class Release:
+class RoundRelease:
     """The release of a round, numbered from 1. All of it is public, and covered by the charge.
 
     Attributes:
@@ -114,7 +114,7 @@ class ReleasePipeline:
         model, trains = self.asked(round_), round_ <= self.plan.scenario.rounds
         clips = [*(self.clips(state) if trains else ()), *([1.0] if EVALUATION in model.shapes else ())]
         coordinates = self.plan.linf_coordinates if trains else 0
-        asked = Asked(orders, model, clips, names, lambda each: self.pieces(each, round_), coordinates)
+        asked = RoundOrders(orders, model, clips, names, lambda each: self.pieces(each, round_), coordinates)
         total = self.aggregator.aggregate(replies, asked)
         total.evaluation = total.sums.pop(EVALUATION, None)
         return total
@@ -136,7 +136,7 @@ class ReleasePipeline:
 
     def release(
         self, state: ServerState, round_: int, aggregate: Aggregate, needs_quorum: bool = True
-    ) -> tuple[ServerState, Release]:
+    ) -> tuple[ServerState, RoundRelease]:
         """The next state and the release, if quorum and budget allow it.
 
         Args:
@@ -184,7 +184,7 @@ class ReleasePipeline:
         previous = state.parameters if plan.mixing else None
         following = ServerState(parameters, round_, moments, previous, scale, noise)
         evaluated = self.evaluated(state, aggregate)
-        return following, Release(round_, following.model, sums, state.clip_scale, evaluated)
+        return following, RoundRelease(round_, following.model, sums, state.clip_scale, evaluated)
 
     def check_reported(self, what: str, scheduled: int, aggregate: Aggregate) -> None:
         """Raise FederationError below the quorum. A round in which no unit was scheduled, or all failed, is released.

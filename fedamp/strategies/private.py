@@ -27,7 +27,7 @@ from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
 from fedamp.models.model import WHOLE
 from fedamp.strategies.aggregation import Aggregate
-from fedamp.strategies.pipeline import Release, ReleasePipeline, ServerState
+from fedamp.strategies.pipeline import ReleasePipeline, RoundRelease, ServerState
 from fedamp.strategies.roster import Roster
 
 log = logging.getLogger("fedamp.server")
@@ -187,7 +187,7 @@ class PrivateStrategy(Strategy):
         self.collected.errors += errors if hosted else [*errors, "no connected node hosts any of them"]
         return self.collected
 
-    def release(self, server_round: int, aggregate: Aggregate) -> Release:
+    def release(self, server_round: int, aggregate: Aggregate) -> RoundRelease:
         """Check budget and quorum, add the noise, and adopt the state after the release.
 
         It is written down nowhere: a caller with a ledger takes :meth:`ReleasePipeline.release`, writes down what it

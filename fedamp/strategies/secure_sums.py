@@ -23,7 +23,7 @@ from fedamp.noise import grid_of
 from fedamp.secure.collector import Collector
 from fedamp.secure.member import DIGEST, SHARES
 from fedamp.secure.protocol import KEYS, SHARE, SIGNATURE, Keys, check_signature
-from fedamp.strategies.aggregation import Aggregate, Asked, ClippedSums, Shapes, in_one_line
+from fedamp.strategies.aggregation import Aggregate, ClippedSums, RoundOrders, Shapes, in_one_line
 
 log = logging.getLogger("fedamp.server")
 
@@ -120,7 +120,7 @@ class SecureSums(ClippedSums):
             by_name[name] = replace(by_name[name], exchange=further)
         return {node_of[name]: by_name[name] for name in boxes}
 
-    def aggregate(self, replies: Iterable[Message], asked: Asked) -> Aggregate:
+    def aggregate(self, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
         """The noisy sum of the survivors' words. FederationError: too few nodes are left; nothing is known."""
         current = self._round
         if current is None:
@@ -154,13 +154,13 @@ class SecureSums(ClippedSums):
             total.sums, total.noisy_count = asked.model.zeros(), 0.0
         return total
 
-    def _multipliers(self, asked: Asked) -> list[float]:
+    def _multipliers(self, asked: RoundOrders) -> list[float]:
         """The noise multiplier of each part of a sum; an evaluation is the last one, or alone."""
         shapes, evaluation = asked.model.shapes, self.terms.evaluation_noise
         model = list(self.terms.noise_multipliers) if set(shapes) - {EVALUATION} else []
         return [*model, evaluation] if EVALUATION in shapes else model
 
-    def _impossible(self, sums: Sums, count: float, nodes: int, units: int, asked: Asked) -> str:
+    def _impossible(self, sums: Sums, count: float, nodes: int, units: int, asked: RoundOrders) -> str:
         """Why the noisy sum cannot be that of honest nodes, up to a probability of 1e-9; empty: it can.
 
         It is a function of the noisy sum, so looking costs nothing. But the sum has been seen: the round is spent.

@@ -13,7 +13,7 @@ from fedamp.client.clipping import quantum
 from fedamp.errors import FederationError
 from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.aggregation import Aggregate
-from fedamp.strategies.pipeline import Release
+from fedamp.strategies.pipeline import RoundRelease
 from tests.federations import small
 
 LAST_DIGIT_OF_ONE_HALF = 2.0**-53  # a coordinate of the sum that is 1/2 with noise about -1/2
@@ -25,7 +25,7 @@ def prepared() -> RunInputs:
     return prepare(small("privacy={clip: 1.0, noise_multiplier: 1.0}", "model={name: mlp, hidden: [1000]}"))
 
 
-def released(prepared: RunInputs, present: bool, seed: int) -> Release:
+def released(prepared: RunInputs, present: bool, seed: int) -> RoundRelease:
     """One round, in which the only update is a client's, of 1/2 in one coordinate after the other, or nobody's."""
     pipeline = replace(prepared.pipeline, plan=replace(prepared.plan, seed=seed))
     sums = pipeline.model.zeros()
@@ -36,7 +36,7 @@ def released(prepared: RunInputs, present: bool, seed: int) -> Release:
     return pipeline.release(prepared.state, 1, aggregate, needs_quorum=False)[1]
 
 
-def seen_by_the_attack(release: Release) -> np.ndarray:
+def seen_by_the_attack(release: RoundRelease) -> np.ndarray:
     """For every coordinate near zero: whether it has no digits beyond those of one half."""
     noisy = np.concatenate([array.ravel() for array in release.noisy_sums.values()])
     small_ones = noisy[np.abs(noisy) < 2.0**-6]

@@ -23,7 +23,7 @@ from fedamp.federation.scenario import Scenario
 from fedamp.server.loop import ask
 from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.aggregation import Aggregate
-from fedamp.strategies.pipeline import Release
+from fedamp.strategies.pipeline import RoundRelease
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]
 """Inputs [records, ...] and labels [records, ...]."""
@@ -130,7 +130,7 @@ class PlantedFederation:
         """Play a round from the current model up to the sum of its updates, which has no noise yet."""
         return ask(self.strategy, self._grid, round_)
 
-    def release(self, round_: int, aggregate: Aggregate) -> Release:
+    def release(self, round_: int, aggregate: Aggregate) -> RoundRelease:
         """Release a round, also below quorum, and go over to its model."""
         strategy = self.strategy
         strategy.state, release = strategy.pipeline.release(strategy.state, round_, aggregate, needs_quorum=False)
