@@ -364,10 +364,10 @@ FAULTS = (
     # Merging.
     Fault(
         "filter: models that share their noise are combined",
-        "merging/weights.py",
+        "extensions/merging/weights.py",
         "model.run.ledger.content()) for model in candidates.models])",
         "model.run.ledger.content()) for model in candidates.models[:1]])",
-        ("merging",),
+        ("extensions/merging",),
     ),
 )
 

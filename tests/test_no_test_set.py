@@ -9,9 +9,9 @@ import pytest
 
 import fedamp as package
 from fedamp.errors import InputError, MergeError, RunFolderError
+from fedamp.extensions.merging.merge import merge_runs
+from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.federation import reader
-from fedamp.merging.merge import merge_runs
-from fedamp.merging.weights import MergeRequest
 from tests.report.test_page import Page
 from tests.server.plays import Crash, Killed, ledger_of, model_of, play_in, rounds_of
 

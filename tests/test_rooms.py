@@ -28,7 +28,7 @@ ORDER = (
     ("strategies",),
     ("runs",),
     ("server",),
-    ("studies", "merging"),
+    ("studies",),
     ("report",),
     ("api",),
     ("cli",),
@@ -99,8 +99,7 @@ def test_the_accountant_imports_nothing_else_but_files_texts_and_the_version():
 
 
 def test_the_core_does_not_import_what_is_plugged_in():
-    """Merged models are read through ``fedamp.runs.run.READERS``; personal layers are given to a node by its app."""
-    assert {room(name) for name, other in arrows() if room(other) == "merging" != room(name)} == {"cli"}
+    """Personal layers are given to a node by its app."""
     used = {name for name, other in arrows() if other == "fedamp.client.personal"}
     assert used == {"fedamp.client.app", "fedamp.report.views"}
 

@@ -252,8 +252,8 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge trained models for a new budget, with a certificate."""
-    from fedamp.merging.merge import merge_runs
-    from fedamp.merging.weights import MergeRequest, numbers_of
+    from fedamp.extensions.merging.merge import merge_runs
+    from fedamp.extensions.merging.weights import MergeRequest, numbers_of
 
     numbers = numbers_of("weights", weights), numbers_of("utility", utility)
     request = MergeRequest(tuple(models), method, epsilon, delta, *numbers)

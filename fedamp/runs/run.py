@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-READERS = {"certificate.json": "fedamp.merging.merged:read_merged"}
+READERS = {"certificate.json": "fedamp.extensions.merging.merged:read_merged"}
 """What reads a folder with this file, from the folder and a name: a :class:`ReleasedModel` that is no run."""
 
 

@@ -10,8 +10,8 @@ import fedamp
 from fedamp.accounting import Compose, from_json
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.errors import FedampError, Interrupted, MergeError, RunFolderError
-from fedamp.merging.merge import merge_runs
-from fedamp.merging.weights import MergeRequest
+from fedamp.extensions.merging.merge import merge_runs
+from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.population.total import check_independent, total
 from fedamp.report.release import release
 from fedamp.studies.sweep import read_sweep

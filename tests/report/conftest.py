@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from fedamp.errors import Interrupted
-from fedamp.merging.merge import merge_runs
-from fedamp.merging.weights import MergeRequest
+from fedamp.extensions.merging.merge import merge_runs
+from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.report.pictures import plot_run
 from fedamp.server.launch import launch
 from tests.federations import Silent, small

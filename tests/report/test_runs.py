@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fedamp.errors import RunFolderError
-from fedamp.merging.merged import read_merged
+from fedamp.extensions.merging.merged import read_merged
 from fedamp.runs.run import read_models, read_run
 from tests.chains import forge
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedamp.errors import FederationError, Interrupted, RunFolderError
-from fedamp.merging.merge import merge_runs
-from fedamp.merging.weights import MergeRequest
+from fedamp.extensions.merging.merge import merge_runs
+from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.report.comparison import compare
 from fedamp.report.page import write_report
 from fedamp.runs.folder import RunFolder

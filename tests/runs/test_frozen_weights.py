@@ -10,7 +10,7 @@ from torch import nn
 import fedamp
 from fedamp.client.worker import TrainingNode
 from fedamp.errors import ModelError, RunFolderError
-from fedamp.merging.candidates import read_candidates
+from fedamp.extensions.merging.candidates import read_candidates
 from fedamp.server.setup import prepare
 from tests.client.federation import records
 from tests.federations import small

@@ -15,9 +15,9 @@ from fedamp.client.evaluator import STATISTICS, summed
 from fedamp.data.transforms import Standardise
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import MergeError, RunFolderError, ScenarioError
+from fedamp.extensions.merging.merge import merge_runs
+from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.federation.plan import make_plan
-from fedamp.merging.merge import merge_runs
-from fedamp.merging.weights import MergeRequest
 from fedamp.population.store import Population
 from fedamp.runs.folder import RunFolder
 from fedamp.server.loop import play

@@ -14,9 +14,9 @@ from safetensors.numpy import load_file, save_file
 
 from fedamp.accounting import from_json
 from fedamp.accounting.arithmetic import delta_left
+from fedamp.extensions.merging.merge import merge_runs
+from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.federation.cost import privacy_cost
-from fedamp.merging.merge import merge_runs
-from fedamp.merging.weights import MergeRequest
 from fedamp.runs.checkpoint import checkpoints
 from tests.accounting.oracles import gaussian_epsilon
 from tests.chains import change_ledger, forge

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from fedamp.accounting import Allocation, Bounds, Gaussian, ModelMix, NotPrivate, RandomSelection, Repeat
-from fedamp.merging.merge import draw
-from fedamp.merging.weights import (
+from fedamp.extensions.merging.merge import draw
+from fedamp.extensions.merging.weights import (
     BY_PRIVACY_LOSS,
     BY_RENYI,
     RANDOM_SELECTION,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fedamp.accounting import Bounds, Compose, Mechanism, RandomSelection
 from fedamp.accounting.bounds import Method, log_deltas, search_orders
 from fedamp.errors import MergeError, RunFolderError
-from fedamp.merging.candidates import Candidates
+from fedamp.extensions.merging.candidates import Candidates
 from fedamp.population.total import check_independent
 
 Array = NDArray[np.float64]

@@ -14,9 +14,9 @@ from fedamp.accounting.verify import FROM_SYSTEM
 from fedamp.base.files import write_secret
 from fedamp.base.version import version
 from fedamp.errors import MergeError
-from fedamp.merging.candidates import Candidates, read_candidates
-from fedamp.merging.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
-from fedamp.merging.weights import RANDOM_SELECTION, Decision, MergeRequest, combine, select
+from fedamp.extensions.merging.candidates import Candidates, read_candidates
+from fedamp.extensions.merging.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
+from fedamp.extensions.merging.weights import RANDOM_SELECTION, Decision, MergeRequest, combine, select
 from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
 from fedamp.runs.records import EVALUATED, NOT_EVALUATED, Bracket, Quality, measured
@@ -98,7 +98,7 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
 
 def draw(weights: Sequence[float], seed: int) -> int:
     """The index of the model that a random selection releases, drawn with exactly these weights; never one of weight 0.
-    ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.merging.weights.exact`).
+    ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.extensions.merging.weights.exact`).
     """
     below = list(accumulate(map(Fraction, weights)))
     if below[-1] != 1:
