@@ -8,7 +8,7 @@ from fedamp.errors import InputError, missing
 def main() -> None:
     """Run the command of the command line, and exit with its status."""
     try:
-        from fedamp.cli import main as with_all_commands
+        from fedamp.cli.commands import main as with_all_commands
     except ModuleNotFoundError as error:
         _accountant_alone(error)
     else:

@@ -216,11 +216,11 @@ def open(folder: str | Path) -> "OpenedRun":
         RunFolderError: one line that names the file that is missing or damaged.
     """
     from fedamp.report.views import OpenedRun
-    from fedamp.runs.folder import RunFolder
+    from fedamp.runs.folder import reader_of
     from fedamp.runs.run import read_run
 
-    if RunFolder(Path(folder)).certificate.is_file():
-        raise RunFolderError(f"{folder}: a merged model; expected: the folder of a run")
+    if other := reader_of(Path(folder)):
+        raise RunFolderError(f"{folder}: {other.called}; expected: the folder of a run")
     read = read_run(Path(folder))
     values = {field.name: getattr(read, field.name) for field in fields(read)}
     return OpenedRun(**values | {"scenario": LoadedScenario.of(read.scenario)})

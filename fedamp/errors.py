@@ -54,10 +54,6 @@ class UnwritableError(RunFolderError):
     """A file of a run cannot be written: a full disk, a read-only folder, a link. The run can be resumed."""
 
 
-class MergeError(InputError):
-    """Models cannot be merged, or not within the budget."""
-
-
 class DeploymentError(InputError):
     """A node, certificate or address of a deployment is wrong."""
 

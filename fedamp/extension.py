@@ -25,18 +25,23 @@ class Extension:
 
     Attributes:
         name: name of the idea, a lower-case word; for extensions of fedamp the name of the folder.
-        commands: functions, or Typer applications, that become commands of ``fedamp``.
+        commands: functions, or Typer applications, that become commands of ``fedamp``, by the command's name.
+        follows: the command after which a command stands in the help; the others stand at the end.
+        readers: what reads folders of models that are not runs, each a :class:`fedamp.runs.folder.FolderReader`, by
+            the file that tells such a folder.
         sections: keys of a scenario by their path (``mixing``, ``privacy.population``): a class of sections that may be
             left out, or an annotated type with its field (:func:`fedamp.federation.choices.extend`).
         choices: further schemes of a key of the scenario, by its path (``check_in``, ``privacy.noise``): classes.
 
     Example:
-        >>> Extension("blocks", commands=("mylab.blocks.commands:draw",)).commands
-        ('mylab.blocks.commands:draw',)
+        >>> Extension("blocks", commands={"draw": "mylab.blocks.commands:draw"}).commands
+        {'draw': 'mylab.blocks.commands:draw'}
     """
 
     name: str
-    commands: tuple[str, ...] = ()
+    commands: Mapping[str, str] = field(default_factory=dict)
+    follows: Mapping[str, str] = field(default_factory=dict)
+    readers: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -66,13 +71,10 @@ def named(path: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def offered(seam: str, key: str | None = None) -> Iterator[Any]:
-    """Import, one by one, what the extensions offer for a seam, as ``commands``; of a seam with keys for one ``key``.
-    Nothing else is imported.
-    """
+def offered(seam: str, key: str) -> Iterator[Any]:
+    """Import, one by one, what the extensions offer for a key of a seam, as ``merge`` of ``commands``; nothing else."""
     for extension in extensions():
-        found = getattr(extension, seam)
-        paths = found if key is None else found.get(key, ())
+        paths = getattr(extension, seam).get(key, ())
         yield from map(named, (paths,) if isinstance(paths, str) else paths)
 
 

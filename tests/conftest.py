@@ -190,7 +190,7 @@ class Answer:
 @pytest.fixture(scope="session")
 def fedamp():
     """Call the entry point in this process, without a terminal."""
-    from fedamp.cli import main
+    from fedamp.cli.commands import main
     from tests.documentation import click_command
 
     def call(*arguments: object) -> Answer:

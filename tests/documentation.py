@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 import typer
 
-from fedamp import cli
+from fedamp.cli.commands import app
 
 ROOT = Path(__file__).parents[1]
 click_command = cache(typer.main.get_command)  # to build it takes as long as many a command
@@ -84,7 +84,7 @@ import json
 import runpy
 import sys
 
-from fedamp.cli import main
+from fedamp.cli.commands import main
 from fedamp.report import pictures
 
 pictures.plot_run = lambda folder: []  # to draw takes as long as to run
@@ -171,7 +171,7 @@ def run_session(page: str) -> int:
 
 def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
     """The fedamp command that some words call, and the words after its name."""
-    command: click.Command = click_command(cli.app)
+    command: click.Command = click_command(app)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         assert words[0] in command.commands, f"fedamp has no command {words[0]!r}"
         command, words = command.commands[words[0]], words[1:]

@@ -160,7 +160,7 @@ def test_ctrl_c_twice_stops_within_the_round(tmp_path):
 
 LONG_OPERATION = """
 import ctypes, signal, sys
-from fedamp.cli import main
+from fedamp.cli.commands import main
 from fedamp.strategies.private import PrivateStrategy
 
 def aggregate(self, *_):
@@ -214,7 +214,7 @@ def test_privacy_needs_neither_torch_nor_flower_nor_ray_nor_more_than_ascii(tmp_
     write_small(tmp_path, "check_in={scheme: poisson, rate: 0.4}")
     code = (
         "import sys; sys.argv = ['fedamp', 'privacy', 'small.yaml']\n"
-        "from fedamp.cli import main\n"
+        "from fedamp.cli.commands import main\n"
         "try: main()\n"
         "except SystemExit as stop: assert not stop.code, stop.code\n"
         "print(sorted({'torch', 'ray', 'flwr', 'matplotlib', 'sklearn'} & sys.modules.keys()))"
@@ -339,7 +339,7 @@ def test_version_and_help(fedamp):
 
 COMPLETE = """
 import json, os, sys
-from fedamp.cli import main
+from fedamp.cli.commands import main
 for asked in json.loads(sys.argv.pop()):
     os.environ.update(asked)
     sys.argv[0] = "fedamp"

@@ -78,7 +78,7 @@ LIMITED = (
 CHILD = """
 import io, json, os, resource, sys
 import fedamp.federation.cost
-from fedamp.cli import main
+from fedamp.cli.commands import main
 
 room, seconds, cases = json.load(sys.stdin)
 if cases[0][0] in ('check', 'run'):

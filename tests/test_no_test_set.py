@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 import fedamp as package
-from fedamp.errors import InputError, MergeError, RunFolderError
+from fedamp.errors import InputError, RunFolderError
+from fedamp.extensions.merging.candidates import MergeError
 from fedamp.extensions.merging.merge import merge_runs
 from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.federation import reader

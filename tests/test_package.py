@@ -24,8 +24,8 @@ from packaging.utils import canonicalize_name
 from typer.main import get_command
 
 import fedamp
-from fedamp import cli
 from fedamp.accounting.arithmetic import compiled
+from fedamp.cli import commands
 from fedamp.cli.doctor import FLOWER
 from fedamp.errors import EXTRAS, missing
 from tests.conftest import required
@@ -513,7 +513,7 @@ def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path, wheel, monkeypatch
 
 def every_command():
     """The words of every command."""
-    group = get_command(cli.app)
+    group = get_command(commands.app)
     for name, command in group.commands.items():
         below = getattr(command, "commands", None)
         yield from ((name, each) for each in below) if below else [(name,)]

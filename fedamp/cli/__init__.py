@@ -1,4 +1,1 @@
-"""The command line."""
-
-from fedamp.cli.commands import app as app
-from fedamp.cli.commands import main as main
+"""The command line: :mod:`fedamp.cli.commands` has the commands."""

@@ -29,6 +29,7 @@ from fedamp.cli.terminal import (
     print_published,
 )
 from fedamp.errors import FedampError, InputError, Interrupted, ModelError, UnwritableError, fails_alone
+from fedamp.extension import extensions, keys, offered
 
 if TYPE_CHECKING:
     from fedamp.report import tables
@@ -241,28 +242,6 @@ def watch(run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")]) -
 
 
 @app.command()
-def merge(
-    models: Annotated[list[str], Argument(help="run folders; RUN@ROUND is a checkpoint of a run")],
-    method: Annotated[str, Option(help="random-selection or linear-combination")],
-    epsilon: Annotated[float, Option(help="budget")],
-    delta: Annotated[float, Option(help="budget")],
-    out_folder: Annotated[Path | None, Option("--out", help="default: a new folder under runs")] = None,
-    weights: Annotated[str | None, Option(help="one for each model, e.g. 0.3,0.7; default: chosen")] = None,
-    utility: Annotated[str | None, Option(help="a number for each model, to choose weights by, e.g. 0.8,0.9")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Merge trained models for a new budget, with a certificate."""
-    from fedamp.extensions.merging.merge import merge_runs
-    from fedamp.extensions.merging.weights import MergeRequest, numbers_of
-
-    numbers = numbers_of("weights", weights), numbers_of("utility", utility)
-    request = MergeRequest(tuple(models), method, epsilon, delta, *numbers)
-    merger = merge_runs(request, out_folder)
-    print_answer(merger.to_json(), as_json, tables.merge_table)
-    print_paths("run folder", merger.folder.path, unless=as_json)
-
-
-@app.command()
 def audit(
     scenarios: Annotated[
         list[str],
@@ -395,6 +374,31 @@ def node(context: Context) -> None:
 
     command = program_of("keep", *context.args)
     os.execv(command[0], command)  # without what this process has imported
+
+
+def plug_in() -> None:
+    """Add the commands of extensions, each after the command that it follows in the help.
+
+    Raises:
+        ValueError: two commands have one name.
+    """
+    follows = {name: before for each in extensions() for name, before in each.follows.items()}
+    waiting = [(name, command) for name in keys("commands") for command in offered("commands", name)]
+    while waiting:
+        known = [info.name or info.callback.__name__ for info in app.registered_commands if info.callback]
+        name, command = added = next((each for each in waiting if follows.get(each[0]) in known), waiting[0])
+        if name in known:
+            raise ValueError(f"{command.__module__}: fedamp has a command {name} already; expected: another name")
+        waiting.remove(added)
+        if isinstance(command, Typer):
+            app.add_typer(command, name=name)
+            continue
+        app.command(name)(command)
+        if follows.get(name) in known:
+            app.registered_commands.insert(known.index(follows[name]) + 1, app.registered_commands.pop())
+
+
+plug_in()
 
 
 def main() -> None:

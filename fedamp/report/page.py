@@ -3,7 +3,7 @@
 It holds what was released and what is public, and no number computed from private data without noise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     shown = {folder: [check for check in found if check.name != "reported"] for folder, found in checks.items()}
     values = {"models": models, "alone": alone, "checks": shown, "cautions": answer["cautions"]}
     values |= {"cells": compared.cells(answer), "comparison_figures": [] if alone else _inline(compared.pictures())}
-    content = _environment().get_template("page.html.j2").render(values)
+    content = _environment(models).get_template("page.html.j2").render(values)
     if out.is_symlink() or (out.exists() and not out.is_file()):
         raise RunFolderError(f"{out}: a link, or no file; expected: the name of an HTML file")
     write_atomically(out, content.encode(), durable=False)
@@ -58,11 +58,11 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 def certificate(run: Run) -> str:
     """A page with what was released, and its guarantee: it may leave the server."""
     pictures = _inline(run_pictures(run))
-    return _environment().get_template("certificate.html.j2").render(model=run, pictures=pictures)
+    return _environment([run]).get_template("certificate.html.j2").render(model=run, pictures=pictures)
 
 
-def _environment() -> Environment:
-    made = environment()
+def _environment(models: Iterable[ReleasedModel]) -> Environment:
+    made = environment(*{model.templates for model in models if model.templates})
     made.tests["run"] = lambda model: isinstance(model, Run)
     made.globals |= {"spread": spread, "sha256": sha256, "read": read_regular, "interpretation": interpretation}
     made.globals["public"] = lambda run: yaml.safe_dump(

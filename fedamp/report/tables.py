@@ -41,7 +41,6 @@ LABELS = {
     "epsilon_bound": "upper end from",
     "poisson_epsilon": "by Poisson sampling",
     "unamplified_epsilon": "unamplified",
-    "weights_chosen_by": "weights",
 }
 
 
@@ -296,26 +295,6 @@ def sweep_notes(answer: Answer) -> list[str]:
 def _mean(outcome: Answer, key: str) -> str:
     found = outcome[key].values() if outcome[key] else ()
     return " ± ".join(value_of(outcome["metric"], value) for value in found if value is not None)
-
-
-def merge_table(answer: Answer) -> RenderableType:
-    """The inputs with their weights, and the merged model; the inputs' accuracies are for the owner alone."""
-    drawn, final = answer["draw"] and answer["draw"]["model"], answer["final"]
-    accuracy = {} if final["accuracy"] is None else {"accuracy": final["accuracy"]}
-    name, reached = next(iter((accuracy | final["metrics"]).items()), ("accuracy", None))
-    scores = zip(answer["inputs"], answer["weights"], answer["unprotected"]["accuracies"], strict=True)
-    columns: dict[str, Cell] = {
-        "model": lambda row: row["name"] + " (drawn)" * (row["name"] == drawn),
-        "weight": "weight",
-        "epsilon alone": "epsilon_upper",
-        metric(name): lambda row: "" if row["reached"] is None else value_of(name, row["reached"], 2),
-    }
-    inputs = [model | {"weight": weight, "reached": found} for model, weight, found in scores]
-    rows = named(answer, "epsilon", "budget_epsilon", "delta", "epsilon_bound", "weights_chosen_by")
-    of_test_set = words.NOT_MEASURED if reached is None else f"{value_of(name, reached, 2)} on the public test set"
-    rows |= {metric(name): of_test_set}
-    note = "Assumes that nothing else of the inputs is released: certificate.json, docs/merging.md"
-    return Group(listing(inputs, columns, f"merged by {answer['method']}"), facts(None, rows), note)
 
 
 def audit_table(answer: Answer) -> RenderableType:

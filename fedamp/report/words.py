@@ -168,11 +168,15 @@ def latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
-def environment() -> "Environment":
-    """Templates with numbers and words at hand; what is inserted is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def environment(*packages: str) -> "Environment":
+    """Templates with numbers and words at hand; what is inserted is escaped.
 
-    made = Environment(loader=PackageLoader("fedamp.report"), autoescape=True, undefined=StrictUndefined)
+    ``packages`` have templates beside those of the core, each in a folder ``templates``.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    loader = ChoiceLoader([PackageLoader(package) for package in ("fedamp.report", *packages)])
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     made.trim_blocks = made.lstrip_blocks = True
     made.globals |= {"numbers": numbers, "words": sys.modules[__name__], "version": version()}
     return made

@@ -3,9 +3,11 @@
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors.numpy import save
 
@@ -16,6 +18,7 @@ from fedamp.base.files import LOCK, flush, locked, modes_of, refuse_link, write_
 from fedamp.base.reading import read_regular
 from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
+from fedamp.extension import keys, offered
 from fedamp.federation.scenario import Scenario
 from fedamp.population.account import CLAIM
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
@@ -35,7 +38,7 @@ class RunFolder:
         self.canaries = path / "canaries"  # all released models, and in the end the coins (``privacy.canaries``)
         self.personal = path / "personal.bin"  # parameters that stay with their client
         self.claim = path / CLAIM
-        self.seed, self.salt, self.certificate = path / "seed.secret", path / "salt.secret", path / "certificate.json"
+        self.seed, self.salt = path / "seed.secret", path / "salt.secret"
 
     def append_round(self, record: RoundRecord) -> None:
         refuse_link(self.rounds)
@@ -219,6 +222,28 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
         raise RunFolderError(f"{folder.seed}: the run's secret seed cannot be read ({error.strerror})") from None
     except ValueError:  # its message would tell the content
         raise RunFolderError(f"{folder.seed}: damaged: the run's secret seed is not a number") from None
+
+
+@dataclass(frozen=True)
+class FolderReader:
+    """What reads a folder of a released model that is not a run's.
+
+    Attributes:
+        read: reads a folder, from its path and the name to show (None: its own name); returns a
+            :class:`fedamp.runs.run.ReleasedModel`, or raises RunFolderError.
+        called: words for such a folder, as ``a merged model``.
+        verified_by: what ``fedamp verify`` reads in its place.
+    """
+
+    read: Callable[[Path, str | None], Any]
+    called: str
+    verified_by: str
+
+
+def reader_of(folder: Path) -> FolderReader | None:
+    """Find the extension's reader of a folder that is not a run's; None: no extension knows a file in it."""
+    found = (offered("readers", file) for file in keys("readers") if (folder / file).is_file())
+    return next(itertools.chain.from_iterable(found), None)
 
 
 def read_summary(folder: Path) -> Summary:

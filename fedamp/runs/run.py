@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +20,7 @@ from fedamp.federation import reader
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.chain import altered
-from fedamp.runs.folder import RunFolder, read_summary
+from fedamp.runs.folder import RunFolder, read_summary, reader_of
 from fedamp.runs.ledger import plan_of
 from fedamp.runs.records import Charged, LedgerRecord, Quality, RoundRecord, Score, Summary, reports
 from fedamp.runs.verification import contradictions, verify_ledger
@@ -31,18 +30,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-READERS = {"certificate.json": "fedamp.extensions.merging.merged:read_merged"}
-"""What reads a folder with this file, from the folder and a name: a :class:`ReleasedModel` that is no run."""
-
-
 class ReleasedModel(ABC):
     """A released model with its guarantee, as reports show it alone or beside others.
 
     Attributes:
-        page: the template of its page.
+        page: template of its page.
+        templates: package whose folder ``templates`` has that template; None: the one that makes pages.
     """
 
     page: ClassVar[str]
+    templates: ClassVar[str | None] = None
     name: str
     folder: Path
     summary: Any  # with final, epsilon and stopped_because
@@ -278,9 +275,8 @@ def read_models(folders: Sequence[Path]) -> list[ReleasedModel]:
         depth += 1
     models: list[ReleasedModel] = []
     for folder, path in zip(folders, paths, strict=True):
-        reader_ = next((READERS[file] for file in READERS if (folder / file).is_file()), "fedamp.runs.run:read_run")
-        module, _, name = reader_.partition(":")
-        read = getattr(import_module(module), name)
+        reader_ = reader_of(folder)
+        read = reader_.read if reader_ else read_run
         models.append(read(folder, printable("/".join(path.parts[-depth:]).lstrip("/"))))
     return models
 

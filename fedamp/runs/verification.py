@@ -40,7 +40,7 @@ from fedamp.models.custom import is_import_path
 from fedamp.population.account import known_to
 from fedamp.population.store import Population
 from fedamp.runs.chain import altered
-from fedamp.runs.folder import RunFolder
+from fedamp.runs.folder import RunFolder, reader_of
 from fedamp.runs.ledger import WRITTEN_BY, assumptions, differences, digest, of_auto, plan_of
 from fedamp.runs.records import (
     EVALUATED,
@@ -82,8 +82,8 @@ def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
     file = RunFolder(path).ledger if path.is_dir() else path
     files = RunFolder(file.parent)
     if not file.is_file():
-        merged = files.certificate.is_file()
-        expected = "the runs that this model was merged from" if merged else "a run folder, or a ledger.json"
+        other = reader_of(file.parent)
+        expected = other.verified_by if other else "a run folder, or a ledger.json"
         raise RunFolderError(f"{file}: no such ledger; expected: {expected}")
     ledger = LedgerRecord.read(file)
     try:

@@ -9,7 +9,8 @@ import pytest
 import fedamp
 from fedamp.accounting import Compose, from_json
 from fedamp.accounting.arithmetic import delta_left
-from fedamp.errors import FedampError, Interrupted, MergeError, RunFolderError
+from fedamp.errors import FedampError, Interrupted, RunFolderError
+from fedamp.extensions.merging.candidates import MergeError
 from fedamp.extensions.merging.merge import merge_runs
 from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.population.total import check_independent, total

@@ -12,7 +12,7 @@ from tests.documentation import ROOT
 # command of a further line, all at once.
 FORKS = """
 import json, os, sys
-from fedamp import cli
+from fedamp.cli import commands
 from fedamp.cli.terminal import exit_with
 from fedamp.report import pictures
 
@@ -21,7 +21,7 @@ pictures.plot_run = lambda folder: []  # to draw takes as long as to run
 def run(words):
     sys.argv = ["fedamp", *words]
     try:
-        exit_with(cli.app)
+        exit_with(commands.app)
     except SystemExit as end:
         return end.code
 

@@ -14,7 +14,8 @@ import fedamp
 from fedamp.client.evaluator import STATISTICS, summed
 from fedamp.data.transforms import Standardise
 from fedamp.engines.wire import RoundOrder, rows
-from fedamp.errors import MergeError, RunFolderError, ScenarioError
+from fedamp.errors import RunFolderError, ScenarioError
+from fedamp.extensions.merging.candidates import MergeError
 from fedamp.extensions.merging.merge import merge_runs
 from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.federation.plan import make_plan

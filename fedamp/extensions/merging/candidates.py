@@ -13,16 +13,20 @@ from safetensors.numpy import load_file
 from fedamp.accounting import Mechanism, NotPrivate
 from fedamp.base.arrays import Arrays
 from fedamp.base.reading import regular
-from fedamp.errors import MergeError, RunFolderError
+from fedamp.errors import InputError, RunFolderError
+from fedamp.extensions.merging.merged import CERTIFICATE
 from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
-from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import digest
 from fedamp.runs.run import Run, read_run
 from fedamp.server.setup import RunInputs, prepare
 
 
+class MergeError(InputError):
+    """Models cannot be merged, or not within the budget."""
+
+
 @dataclass(frozen=True)
-class Candidate:
+class MergeCandidate:
     """A model that may go into a merger.
 
     Attributes:
@@ -49,13 +53,13 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class MergeCandidates:
     """Models of the same shape, trained on the same units.
 
     ``prepared`` is the first one's scenario with its data: the public test set, and the shape of the model.
     """
 
-    models: tuple[Candidate, ...]
+    models: tuple[MergeCandidate, ...]
     prepared: RunInputs
 
     @property
@@ -79,7 +83,7 @@ class Candidates:
         return {name: total.astype(np.float32) for name, total in sums.items()}
 
 
-def read_candidates(specifications: Sequence[str]) -> Candidates:
+def read_candidates(specifications: Sequence[str]) -> MergeCandidates:
     """Read models: ``RUN`` for a run's last model, ``RUN@ROUND`` for a checkpoint.
 
     Raises:
@@ -90,20 +94,20 @@ def read_candidates(specifications: Sequence[str]) -> Candidates:
         raise MergeError(f"{len(specifications)} models to merge; expected: 2 to 12, each RUN or RUN@ROUND")
     named = [_folder_and_round(text) for text in specifications]
     for folder, _ in named:
-        if RunFolder(folder).certificate.is_file():
+        if (folder / CERTIFICATE).is_file():
             raise MergeError(f"{folder}: a merged model; expected: trained models, such as its inputs")
     runs = {folder: read_run(folder) for folder, _ in named}
     first = runs[named[0][0]]
     for run in runs.values():
         _check(first, run)
     prepared = prepare(first.scenario)
-    models: list[Candidate] = []
+    models: list[MergeCandidate] = []
     for text, (folder, round_) in zip(specifications, named, strict=True):
         model = _read_model(text, runs[folder], round_, prepared)
         if model.place in [other.place for other in models]:
             raise MergeError(f"{text}: given twice")
         models.append(model)
-    return Candidates(tuple(models), prepared)
+    return MergeCandidates(tuple(models), prepared)
 
 
 def _folder_and_round(text: str) -> tuple[Path, int | None]:
@@ -153,7 +157,7 @@ def _data_differences(first: Run, other: Run) -> tuple[str, str]:
     return one, another
 
 
-def _read_model(text: str, run: Run, round_: int | None, prepared: RunInputs) -> Candidate:
+def _read_model(text: str, run: Run, round_: int | None, prepared: RunInputs) -> MergeCandidate:
     last = run.summary.rounds_completed
     round_ = last if round_ is None else round_
     expected = prepared.state.parameters
@@ -183,4 +187,4 @@ def _read_model(text: str, run: Run, round_: int | None, prepared: RunInputs) ->
     charged = run.plan.last_round if run.was_stopped_early else round_
     # Without amplification, a run spans only the rounds in which one unit can take part.
     cost = run.ledger.cost_after(charged) if run.ledger.mechanism.is_private else NotPrivate()
-    return Candidate(text, run, round_, cost, parameters)
+    return MergeCandidate(text, run, round_, cost, parameters)

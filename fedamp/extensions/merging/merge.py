@@ -1,4 +1,4 @@
-"""One merger: finished runs and a budget in, a folder with the merged model and its certificate out."""
+"""A merger takes finished runs and a budget, and writes a folder with the merged model and its certificate."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -13,10 +13,16 @@ from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.verify import FROM_SYSTEM
 from fedamp.base.files import write_secret
 from fedamp.base.version import version
-from fedamp.errors import MergeError
-from fedamp.extensions.merging.candidates import Candidates, read_candidates
-from fedamp.extensions.merging.merged import Certificate, Draw, MergedInput, MergedSummary, salted_digest
-from fedamp.extensions.merging.weights import RANDOM_SELECTION, Decision, MergeRequest, combine, select
+from fedamp.extensions.merging.candidates import MergeCandidates, MergeError, read_candidates
+from fedamp.extensions.merging.merged import (
+    CERTIFICATE,
+    MergeCertificate,
+    MergedInput,
+    MergedSummary,
+    ModelDraw,
+    salted_digest,
+)
+from fedamp.extensions.merging.weights import RANDOM_SELECTION, ChosenWeights, MergeRequest, combine, select
 from fedamp.runs.folder import RunFolder, new_folder
 from fedamp.runs.ledger import digest
 from fedamp.runs.records import EVALUATED, NOT_EVALUATED, Bracket, Quality, measured
@@ -31,16 +37,16 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True)
-class Merger:
-    """A merger's results."""
+class MergeResult:
+    """Results of a merger: the candidates, the folder that was written, and the quality of the merged model."""
 
-    candidates: Candidates
+    candidates: MergeCandidates
     folder: RunFolder
-    certificate: Certificate
+    certificate: MergeCertificate
     final: Quality
 
     def to_json(self) -> dict[str, Any]:
-        """The certificate with ``folder`` and ``final``; ``unprotected`` is for the owner alone."""
+        """Return the certificate with ``folder`` and ``final``; ``unprotected`` is for the owner alone."""
         return self.certificate.content() | {
             "folder": str(self.folder.path),
             "final": self.final.content(),
@@ -48,9 +54,8 @@ class Merger:
         }
 
 
-def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
-    """Merge trained models for a new budget. MergeError: the models cannot be merged, or not within the budget.
-    RunFolderError: an input is missing or damaged, or ``out`` is not empty.
+def merge_runs(request: MergeRequest, out: Path | None = None) -> MergeResult:
+    """Merge trained models for a new budget.
 
     The folder holds ``model.safetensors``, ``certificate.json`` (to publish with the model), ``summary.json`` and
     ``salt.secret`` (proves to an auditor which ledgers the certificate refers to).
@@ -58,6 +63,10 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
     Args:
         request: models, method and budget.
         out: the new folder; default: a new one under ``runs``.
+
+    Raises:
+        MergeError: the models cannot be merged, or not within the budget.
+        RunFolderError: an input is missing or damaged, or ``out`` is not empty.
     """
     candidates = read_candidates(request.models)
     selects = request.method == RANDOM_SELECTION
@@ -77,11 +86,13 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
         seed = rng.seed_from_system() if request.seed is None else request.seed
         model = candidates.models[draw(decision.weights, seed)]
         parameters = model.parameters
-        drawn = Draw(model=model.label, seed=str(seed), seed_source=FROM_SYSTEM if request.seed is None else GIVEN_SEED)
+        drawn = ModelDraw(
+            model=model.label, seed=str(seed), seed_source=FROM_SYSTEM if request.seed is None else GIVEN_SEED
+        )
     else:
         parameters, drawn = candidates.combined(decision.weights), None
     certificate = _certificate(request, candidates, decision, drawn, digest(parameters), salt.encode())
-    certificate.write(folder.certificate)  # as with a ledger, before the release
+    certificate.write(folder.path / CERTIFICATE)  # as with a ledger, before the release
     folder.write_model(parameters)
     is_evaluated = candidates.prepared.evaluate_every > 0
     final = Quality(**measured(*(candidates.prepared.evaluate(parameters) if is_evaluated else (None, {}))))
@@ -93,12 +104,14 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> Merger:
         method=request.method,
         parameters=sum(array.size for array in parameters.values()),
     ).write(folder.summary)
-    return Merger(candidates, folder, certificate, final)
+    return MergeResult(candidates, folder, certificate, final)
 
 
 def draw(weights: Sequence[float], seed: int) -> int:
-    """The index of the model that a random selection releases, drawn with exactly these weights; never one of weight 0.
-    ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.extensions.merging.weights.exact`).
+    """Draw the index of the model that a random selection releases, with exactly these weights; never one of weight 0.
+
+    Raises:
+        ValueError: the sum of the weights is not exactly 1 (:func:`fedamp.extensions.merging.weights.exact`).
     """
     below = list(accumulate(map(Fraction, weights)))
     if below[-1] != 1:
@@ -108,9 +121,14 @@ def draw(weights: Sequence[float], seed: int) -> int:
 
 
 def _certificate(
-    request: MergeRequest, candidates: Candidates, decision: Decision, drawn: Draw | None, model: str, salt: bytes
-) -> Certificate:
-    """The certificate, to publish with the model; nothing in it depends on models that are not released."""
+    request: MergeRequest,
+    candidates: MergeCandidates,
+    decision: ChosenWeights,
+    drawn: ModelDraw | None,
+    model: str,
+    salt: bytes,
+) -> MergeCertificate:
+    """Write down the certificate, to publish with the model; nothing in it depends on models that are not released."""
     inputs, ledgers = [], [candidate.run.ledger for candidate in candidates.models]
     common = [sentence for sentence in ledgers[0].assumptions if sentence not in (EVALUATED, NOT_EVALUATED)]
     common.append(EVALUATED if candidates.prepared.evaluate_every else NOT_EVALUATED)
@@ -127,7 +145,7 @@ def _certificate(
             noise_seed=ledger.noise_seed,
         )
         inputs.append(record)
-    return Certificate(
+    return MergeCertificate(
         format="fedamp merge certificate 1",
         written_by=f"fedamp {version()}",
         method=request.method,

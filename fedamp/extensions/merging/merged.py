@@ -1,4 +1,4 @@
-"""Merged models: their files, and how to read them. Reports know them by :data:`fedamp.runs.run.READERS` alone."""
+"""Merged models: their files, and how the core reads them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,11 @@ from fedamp.base.files import FileRecord
 from fedamp.base.reading import read_regular
 from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
-from fedamp.runs.folder import RunFolder, salted
+from fedamp.runs.folder import FolderReader, RunFolder, salted
 from fedamp.runs.records import Bracket, Charged, Epsilon, Quality, Score
 from fedamp.runs.run import ReleasedModel, Run
+
+CERTIFICATE = "certificate.json"  # the file that a merged model has, and a run has not
 
 
 class MergedSummary(FileRecord):
@@ -44,7 +46,7 @@ class MergedInput(Record):
     noise_seed: str
 
 
-class Draw(Record):
+class ModelDraw(Record):
     """Which model a random selection released, and the seed of the draw; publishing the seed costs nothing."""
 
     model: str
@@ -52,7 +54,7 @@ class Draw(Record):
     seed_source: str
 
 
-class Certificate(Charged):
+class MergeCertificate(Charged):
     """``certificate.json`` of a merged model; docs/merging.md explains the keys.
 
     Nothing in it depends on a model that is not released, so it can be handed out.
@@ -67,7 +69,7 @@ class Certificate(Charged):
     weights_chosen_by: str
     best_weights_by_accounting: dict[str, tuple[float, ...]]
     inputs: tuple[MergedInput, ...]
-    draw: Draw | None
+    draw: ModelDraw | None
     has_known_seed: bool
     model_sha256: str
     guarantees_explained_in: str = "docs/merging.md"
@@ -80,18 +82,19 @@ class Certificate(Charged):
 
 
 @dataclass(frozen=True)
-class Merged(ReleasedModel):
+class MergedModel(ReleasedModel):
     """A merged model, as its files say; quality is of the released model on the public test set."""
 
     page: ClassVar[str] = "merged.html.j2"
+    templates: ClassVar[str | None] = "fedamp.extensions.merging"
 
     name: str
     folder: Path
     summary: MergedSummary
-    certificate: Certificate
+    certificate: MergeCertificate
 
     @property
-    def stated(self) -> Certificate:
+    def stated(self) -> MergeCertificate:
         return self.certificate
 
     @property
@@ -126,14 +129,17 @@ class Merged(ReleasedModel):
 
 
 def salted_digest(salt: bytes, run: Run) -> str:
-    """SHA-256 of a salt and a run's ledger: it identifies the run for those who have both, and for nobody else."""
+    """Compute SHA-256 of a salt and a run's ledger: only those who have both can tell by it which run it is."""
     return salted(salt, read_regular(run.files.ledger))
 
 
-def read_merged(folder: Path, name: str | None = None) -> Merged:
+def read_merged(folder: Path, name: str | None = None) -> MergedModel:
     """Read the folder of a merged model (RunFolderError: missing or damaged); default name: the folder's own."""
     files = RunFolder(folder)
-    summary, certificate = MergedSummary.read(files.summary), Certificate.read(files.certificate)
+    summary, certificate = MergedSummary.read(files.summary), MergeCertificate.read(folder / CERTIFICATE)
     if summary.epsilon != certificate.epsilon:
-        raise RunFolderError(f"{files.certificate}: damaged certificate: summary.json has another epsilon")
-    return Merged(name or folder.resolve().name, folder, summary, certificate)
+        raise RunFolderError(f"{folder / CERTIFICATE}: damaged certificate: summary.json has another epsilon")
+    return MergedModel(name or folder.resolve().name, folder, summary, certificate)
+
+
+READER = FolderReader(read_merged, "a merged model", "the runs that this model was merged from")

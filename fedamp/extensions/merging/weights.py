@@ -21,17 +21,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedamp.accounting import Bounds, Compose, Mechanism, RandomSelection
+from fedamp.accounting.arithmetic import Array
 from fedamp.accounting.bounds import Method, log_deltas, search_orders
-from fedamp.errors import MergeError, RunFolderError
-from fedamp.extensions.merging.candidates import Candidates
+from fedamp.errors import RunFolderError
+from fedamp.extensions.merging.candidates import MergeCandidates, MergeError
 from fedamp.population.total import check_independent
 
-Array = NDArray[np.float64]
 Weights = tuple[float, ...]
-Rank = Callable[[Weights], Any]  # to maximise: linear or lexicographic, so that a vertex attains the maximum
+WeightRank = Callable[[Weights], Any]  # to maximise: linear or lexicographic, so that a vertex attains the maximum
 
 RANDOM_SELECTION, _ = METHODS = ("random-selection", "linear-combination")
 FIXED_WEIGHTS = "The weights (or the utility that they maximise) were given without looking at the trained models."
@@ -95,7 +94,7 @@ class MergeRequest:
             raise MergeError(f"seed {self.seed}: expected: a whole number >= 0")
 
 
-class Decision(NamedTuple):
+class ChosenWeights(NamedTuple):
     """Weights within the budget, in the order of the models.
 
     Attributes:
@@ -114,9 +113,10 @@ class Decision(NamedTuple):
 
 
 def exact(weights: Sequence[float]) -> Weights:
-    """The one distribution that is charged and drawn: weights in whole multiples of 2**-53, whose sum is exactly 1.
+    """Round weights to whole multiples of 2**-53 whose sum is exactly 1.
 
-    Float64 holds them without rounding. They are rounded down, and the largest gets the rest; 0 stays 0.
+    The result is the one distribution that is charged and drawn. Float64 holds such weights without rounding. They are
+    rounded down, and the largest gets the rest; 0 stays 0.
     """
     total = sum(map(Fraction, weights))
     shares = [math.floor(Fraction(weight) / total * 2**53) for weight in weights]
@@ -125,21 +125,21 @@ def exact(weights: Sequence[float]) -> Weights:
 
 
 def numbers_of(option: str, text: str | None) -> tuple[float, ...] | None:
-    """Numbers of an option of the command line: ``0.3,0.7``; anything else is a MergeError."""
+    """Read the numbers of an option of the command line: ``0.3,0.7``; anything else is a MergeError."""
     try:
         return None if text is None else tuple(float(number) for number in text.split(","))
     except ValueError:
         raise MergeError(f"--{option} {text}: expected: a number for each model such as 0.3,0.7") from None
 
 
-def select(request: MergeRequest, candidates: Candidates) -> Decision:
-    """The weights of a random selection. MergeError: no weights are within the budget."""
+def select(request: MergeRequest, candidates: MergeCandidates) -> ChosenWeights:
+    """Choose the weights of a random selection. MergeError: no weights are within the budget."""
     mechanisms, best, delta, utility = candidates.mechanisms, dict[str, Weights](), request.delta, request.utility
     assumptions: tuple[str, ...] = (ONE_DRAW, FIXED_WEIGHTS)
     if request.weights is not None:
         weights, chosen_by = request.weights, "given"
     else:
-        rank: Rank
+        rank: WeightRank
         if utility is not None:
             rank, chosen_by = partial(np.dot, utility), f"largest expected utility of {list(utility)}"
         else:
@@ -154,11 +154,11 @@ def select(request: MergeRequest, candidates: Candidates) -> Decision:
             )
         weights = max(best.values(), key=rank)
     mechanism, cost = RandomSelection(mechanisms, weights), selection_epsilon(mechanisms, weights, delta)
-    return Decision(tuple(mechanism.weights), mechanism, cost, chosen_by, assumptions, best)
+    return ChosenWeights(tuple(mechanism.weights), mechanism, cost, chosen_by, assumptions, best)
 
 
-def least_private_first(mechanisms: Sequence[Mechanism], delta: float) -> Rank:
-    """The rank that keeps probability away from the most private model first, then from the next one, and so on.
+def least_private_first(mechanisms: Sequence[Mechanism], delta: float) -> WeightRank:
+    """Make the rank that keeps probability away from the most private model first, then from the next one, and so on.
 
     It depends on the mechanisms alone, not on the data. Less noise is usually more accurate.
     """
@@ -167,7 +167,7 @@ def least_private_first(mechanisms: Sequence[Mechanism], delta: float) -> Rank:
 
 
 def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float], delta: float) -> Bounds:
-    """The cost of random selection: the accountant's bracket, with the upper end of Theorem 5.2 where that is smaller.
+    """Charge a random selection: the accountant's bracket, with the upper end of Theorem 5.2 where that is smaller.
 
     Theorem 5.2 uses the tightest bound of each model: an exact law of one, Rényi divergences of another. A model
     without privacy costs all of its weight in delta, for every epsilon.
@@ -190,8 +190,8 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
     return Bounds(min(cost.lower, high), high, Method.SELECTION.of(BY_PRIVACY_LOSS))
 
 
-def best_weights(mechanisms: Sequence[Mechanism], rank: Rank, epsilon: float, delta: float) -> dict[str, Weights]:
-    """The weights of the highest rank by each accounting; an accounting without weights in the budget has none.
+def best_weights(mechanisms: Sequence[Mechanism], rank: WeightRank, epsilon: float, delta: float) -> dict[str, Weights]:
+    """Find the weights of the highest rank by each accounting; an accounting without weights in the budget has none.
 
     ``mechanisms`` are the costs of each model's release; ``NotPrivate`` for a model without privacy.
     """
@@ -235,9 +235,11 @@ def _weights(models: int, first: int, second: int, share: float) -> Weights:
     return exact(weights.tolist())
 
 
-def combine(request: MergeRequest, candidates: Candidates) -> Decision:
-    """The weights of a linear combination, charged as the joint release of all the models that were considered.
-    MergeError: models share their noise, or nothing is within the budget.
+def combine(request: MergeRequest, candidates: MergeCandidates) -> ChosenWeights:
+    """Choose the weights of a linear combination, charged as the joint release of all models that were considered.
+
+    Raises:
+        MergeError: models share their noise, or nothing is within the budget.
     """
     try:
         check_independent([(Path(model.name), model.run.ledger.content()) for model in candidates.models])
@@ -259,7 +261,7 @@ def combine(request: MergeRequest, candidates: Candidates) -> Decision:
     cost = mechanism.epsilon(request.delta)
     if len(considered) > 1:  # a sum may hide its parts, so no lower end is known
         cost = Bounds(0.0, cost.upper, cost.origin.within(Method.JOINT_RELEASE))
-    return Decision(weights, mechanism, cost, chosen_by, assumptions, {})
+    return ChosenWeights(weights, mechanism, cost, chosen_by, assumptions, {})
 
 
 def _used(weights: Array | Weights) -> tuple[int, ...]:
@@ -299,7 +301,7 @@ def _together(mechanisms: Sequence[Mechanism], chosen: Sequence[int]) -> Mechani
     return mechanisms[chosen[0]] if len(chosen) == 1 else Compose(tuple(mechanisms[index] for index in chosen))
 
 
-def _most_accurate(candidates: Candidates, chosen: Sequence[int]) -> Weights:
+def _most_accurate(candidates: MergeCandidates, chosen: Sequence[int]) -> Weights:
     """The weights with the best score on the public test set, then the least loss; on an even grid, corners included.
 
     Only the chosen models have weights above 0.
