@@ -630,7 +630,7 @@ def test_runs_are_compared_as_objects_and_as_folders(whole, tmp_path):
     assert compared.plot().axes
     with pytest.raises(InputError, match="no picture nonsense; expected here: rounds"):
         compared.plot("nonsense")
-    with pytest.raises(ScenarioError, match=r"data\.clients is required"):
+    with pytest.raises(ScenarioError, match=r"data\.clients null breaks"):
         fedamp.load(model=Net, **OBJECTS | SETTINGS | {"data": OBJECTS["data"][:2]})
 
 

@@ -123,7 +123,7 @@ WRONG = [
     ("check_in=all", "check_in", "a section"),
     ("data.name=svhn", "data", "shakespeare, synthetic, npz"),
     ("data.clients=0", "data.clients", "an integer >= 1"),
-    ("data.clients=null", "data.clients", "required"),
+    ("data.clients=null", "data.clients", "the number of clients"),
     ("data.test_fraction=1", "data.test_fraction", ">= 0 and < 1"),
     ("data.partition.scheme=dirchlet", "data.partition", "did you mean dirichlet?"),
     ("data.partition={scheme: dirichlet, alpha: -1}", "data.partition.alpha", "a number > 0"),
@@ -214,7 +214,7 @@ def test_a_wrong_value_is_refused_with_its_key_and_what_is_accepted(subtests):
 
 
 def test_the_sample_unit_takes_one_step():
-    assert "one gradient a record" in message_of("privacy.unit=sample")
+    assert "a unit contributes one gradient a round" in message_of("privacy.unit=sample")
     assert reader.load(DIGITS, ["privacy.unit=sample", "client.steps=1"]).privacy.unit == "sample"
 
 

@@ -2,10 +2,11 @@
 
 from typing import Literal
 
-from fedamp.base.section import Section
+from fedamp.federation import facts
+from fedamp.federation.facts import Declared
 
 
-class AggregationScheme(Section):
+class AggregationScheme(Declared):
     """How the nodes' sums become the sum of a round.
 
     Attributes:
@@ -13,12 +14,14 @@ class AggregationScheme(Section):
     """
 
     scheme: str
+    concerns = frozenset({facts.SERVER_ADDS_NOISE, facts.SUM_OF_ALL})
 
 
 class PlainAggregation(AggregationScheme):
     """The server sees each node's sum before noise, and adds them up."""
 
     scheme: Literal["plain"] = "plain"
+    keeps = frozenset({facts.SERVER_ADDS_NOISE})
 
 
 AGGREGATIONS: tuple[type[AggregationScheme], ...] = (PlainAggregation,)

@@ -21,8 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from fedamp import rng
-from fedamp.base.section import Count, Probability, Section
+from fedamp.base.section import Count, Probability
 from fedamp.base.start import Later
+from fedamp.federation import facts
+from fedamp.federation.facts import Claim, Declared
 
 if TYPE_CHECKING:
     from fedamp import accounting
@@ -40,7 +42,10 @@ Rate = Annotated[
 ]
 
 
-class CheckIn(Section, ABC):
+_USUAL = frozenset({facts.UNITS_INDEPENDENT, facts.UNITS_ALIKE, facts.GROUPS_CHARGED})
+
+
+class CheckIn(Declared, ABC):
     """Who takes part in which round.
 
     Attributes:
@@ -48,8 +53,6 @@ class CheckIn(Section, ABC):
         rounds_are_independent: whether a unit's rounds are drawn independently, each by the same law. Otherwise rounds
             with different costs cannot be charged one after the other.
         is_hidden: whether anything about who takes part when is drawn at random.
-        units_are_independent: whether a unit's check-ins say nothing about another's. Otherwise who sees the check-ins
-            of some units, as a node does, is charged as if it saw all.
         relation: the neighbours that are charged (``accounting.Relation``).
     """
 
@@ -63,8 +66,27 @@ class CheckIn(Section, ABC):
     )
     rounds_are_independent: ClassVar[bool]
     is_hidden: ClassVar[bool] = True
-    units_are_independent: ClassVar[bool] = True
     relation: ClassVar[str] = "zero-out"
+    concerns = frozenset(
+        {
+            facts.ROUNDS_APART,
+            facts.ANY_ROUNDS_APART,
+            facts.UNITS_INDEPENDENT,
+            facts.UNITS_ALIKE,
+            facts.GROUPS_CHARGED,
+        }
+    )
+    needs: ClassVar[tuple[Claim, ...]] = (
+        Claim(facts.SUM_OF_ALL, "drawn_by", "server", lambda scenario: scenario.check_in.drawn_by == "node"),
+        Claim(facts.UNITS_INDEPENDENT, "drawn_by", "server", lambda scenario: scenario.check_in.drawn_by == "node"),
+    )
+
+    @property
+    def units_are_independent(self) -> bool:
+        """Whether a unit's check-ins tell nothing about another's. Otherwise a party that sees the check-ins of some
+        units, as a node does, is charged as if it saw all.
+        """
+        return facts.UNITS_INDEPENDENT in self.keeps
 
     def check(self, rounds: int) -> None:
         """Refuse keys that do not fit the number of rounds (ValueError, one line)."""
@@ -119,6 +141,7 @@ class CheckIn(Section, ABC):
 
 class _IndependentRounds(CheckIn):
     rounds_are_independent = True
+    keeps = _USUAL
 
     def most_check_ins(self, first: int, rounds: int) -> int:
         return first
@@ -183,7 +206,7 @@ class BatchesCheckIn(_IndependentRounds):
 
     scheme: Literal["batches"]
     size: Count = Field(examples=[3], description="number of units in every round, drawn without replacement")
-    units_are_independent = False
+    keeps = _USUAL - {facts.UNITS_INDEPENDENT}
     relation = "substitution"
     _units: int = 0
 
@@ -230,6 +253,7 @@ class CappedPoissonCheckIn(CheckIn):
     rate: Rate
     at_most: Count = Field(description="largest number of rounds in which a unit takes part", examples=[3])
     rounds_are_independent = False
+    keeps = _USUAL
 
     def check(self, rounds: int) -> None:
         _check_most("at_most", self.at_most, rounds)
@@ -277,6 +301,7 @@ class _KOfRounds(CheckIn):
 
     k: Count = Field(examples=[4], description="number of hidden rounds in which each unit takes part")
     rounds_are_independent = False
+    keeps = _USUAL
 
     def check(self, rounds: int) -> None:
         _check_most("k", self.k, rounds)
@@ -352,6 +377,16 @@ class MinSeparation(_KOfRounds):
     """The rounds of a unit have the min-separation that the key ``separation_key`` says, as banded noise needs it."""
 
     separation_key: ClassVar[str]
+    needs = (
+        *CheckIn.needs,
+        Claim(facts.NOISE_HAS_BANDS, "", "with a number", lambda scenario: scenario.check_in.separation == "auto"),
+        Claim(
+            facts.NOISE_FOLLOWS,
+            "",
+            "with a number",
+            lambda scenario: scenario.check_in.separation == getattr(scenario.privacy.noise, "bands", None) == "auto",
+        ),
+    )
 
     @property
     def separation(self) -> int | Literal["auto"]:
@@ -381,6 +416,7 @@ class ClassesCheckIn(MinSeparation):
 
     scheme: Literal["classes"]
     separation_key = "classes"
+    keeps = frozenset({facts.ROUNDS_APART, facts.UNITS_INDEPENDENT})
     classes: Count | Literal["auto"] = Field(
         "auto", description="number of public classes; auto: that of the bands of the noise", examples=[2]
     )
@@ -424,6 +460,7 @@ class SpacedCheckIn(MinSeparation):
 
     scheme: Literal["spaced"]
     separation_key = "gap"
+    keeps = frozenset({facts.ROUNDS_APART, facts.ANY_ROUNDS_APART, facts.UNITS_INDEPENDENT, facts.UNITS_ALIKE})
     gap: Count | Literal["auto"] = Field(
         "auto",
         description="min-separation: the least distance of two rounds of a unit; auto: the bands of the noise",

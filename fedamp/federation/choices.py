@@ -4,7 +4,7 @@ A family's module has its base class and the core's own schemes. Each union is b
 not before: a scheme of an extension may hold a union of another family.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import Field
 from pydantic.fields import FieldInfo
@@ -13,35 +13,55 @@ from fedamp.base.section import Before, Section
 from fedamp.extension import keys, offered
 from fedamp.federation.aggregation import AGGREGATIONS, AggregationScheme
 from fedamp.federation.check_in import CHECK_INS, CheckIn
-from fedamp.federation.noise import NOISES, IndependentNoise
+from fedamp.federation.facts import Declared
+from fedamp.federation.noise import NOISES, NoiseScheme
 from fedamp.federation.submodels import SUBMODELS, SubmodelScheme
 
 S = TypeVar("S", bound=Section)
 
+FAMILIES: dict[str, tuple[type[Declared], ...]] = {
+    "check_in": CHECK_INS,
+    "submodels": SUBMODELS,
+    "privacy.noise": NOISES,
+    "aggregation": AGGREGATIONS,
+}
+"""The core's schemes, by the key of a scenario that names one of them."""
+
 if TYPE_CHECKING:
     AnyAggregation = AggregationScheme
     AnyCheckIn = CheckIn
+    AnyNoise = NoiseScheme
     AnySubmodels = SubmodelScheme
-    AnyNoise = IndependentNoise
 else:
-    _FAMILIES = {
-        "AnyAggregation": ("aggregation", AGGREGATIONS),
-        "AnyCheckIn": ("check_in", CHECK_INS),
-        "AnySubmodels": ("submodels", SUBMODELS),
-        "AnyNoise": ("privacy.noise", NOISES),
+    _KEYS = {
+        "AnyAggregation": "aggregation",
+        "AnyCheckIn": "check_in",
+        "AnyNoise": "privacy.noise",
+        "AnySubmodels": "submodels",
     }
 
     def __getattr__(name: str) -> Any:
-        if name not in _FAMILIES:
+        if name not in _KEYS:
             raise AttributeError(f"module {__name__} has no attribute {name}")
-        globals()[name] = one_of(*_FAMILIES[name])
+        globals()[name] = one_of(_KEYS[name])
         return globals()[name]
 
 
-def one_of(key: str, own: tuple[type[Section], ...]) -> Any:
-    """The union of the schemes of a key, told apart by ``scheme``: the core's own ones, then those of extensions."""
-    members = (*own, *offered("choices", key))
-    return Annotated[Union[members], Field(discriminator="scheme")] if len(members) > 1 else members[0]  # noqa: UP007
+def members(key: str) -> tuple[type[Declared], ...]:
+    """The schemes of a key: the core's own ones, then those of extensions."""
+    return (*FAMILIES[key], *offered("choices", key))
+
+
+def scheme_of(member: type[Declared]) -> str:
+    """The word by which a scenario names a scheme."""
+    (word,) = get_args(member.model_fields["scheme"].annotation)
+    return str(word)
+
+
+def one_of(key: str) -> Any:
+    """The union of the schemes of a key, told apart by ``scheme``."""
+    schemes = members(key)
+    return Annotated[Union[schemes], Field(discriminator="scheme")] if len(schemes) > 1 else schemes[0]  # noqa: UP007
 
 
 def extend(section: type[S], path: str = "") -> type[S]:

@@ -17,7 +17,9 @@ from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import ids
 from fedamp.base.record import Record
-from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share
+from fedamp.base.section import Before, Count, NoiseMultiplier, Positive, Share
+from fedamp.federation import facts
+from fedamp.federation.facts import AnyScenario, Claim, Declared
 from fedamp.federation.running import Hosted
 
 Floats = NDArray[np.float64]
@@ -75,7 +77,7 @@ class Evaluated(Record):
         return next((each for each in self.estimates if (each.name, each.group) == (name, group)), None)
 
 
-class ClientEvaluation(Section):
+class ClientEvaluation(Declared):
     """Evaluation on people's own held-out records, with noise and charge; no public test set is needed."""
 
     on: Literal["clients"] = Field(description="whose records models are scored on: a part of each client's own")
@@ -98,6 +100,26 @@ class ClientEvaluation(Section):
         "by the group's name",
     )
     groups: tuple[str, ...] = Field((), max_length=1000, description="the values of the column that are counted apart")
+
+    needs = (
+        *facts.needing(facts.UNIT_IS_CLIENT, facts.TRAINED_HERE, facts.GLOBAL_MODEL),
+        Claim(facts.SCORED, "metrics", "[loss]", lambda scenario: "score" in scenario.evaluation.metrics),
+        Claim(
+            facts.CLASS_SHARES,
+            "metrics",
+            "without calibration",
+            lambda scenario: "calibration" in scenario.evaluation.metrics,
+        ),
+    )
+    breaks = (
+        Claim(facts.ROUNDS_ALONE),
+        Claim(facts.MODEL_ALONE, "every", "end", lambda scenario: not scenario.evaluation.at_end),
+    )
+    keeps = facts.FACTS - {facts.ROUNDS_ALONE, facts.MODEL_ALONE}
+
+    def check_within(self, scenario: AnyScenario) -> None:
+        if self.every != "end" and self.every > scenario.rounds:
+            raise ValueError(f"evaluation.every must be at most rounds ({scenario.rounds}) or end, got {self.every}")
 
     @model_validator(mode="after")
     def _goes_together(self) -> "ClientEvaluation":
@@ -186,6 +208,12 @@ class ClientEvaluation(Section):
                 ends = [*share_of(part, rest, deviation), *share_of(part, rest, deviation, most)[1:]]
                 found.append(Estimate(**_ends(name, group, unit, ends)))
         return found
+
+
+EVALUATED_KEY = Annotated[
+    ClientEvaluation | None, Field(None, exclude_if=lambda asked: asked is None), Before("trackers")
+]
+"""The key ``evaluation`` of a scenario."""
 
 
 def _ends(name: str, group: str, unit: float, ends: Sequence[float]) -> dict[str, Any]:

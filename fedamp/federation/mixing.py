@@ -11,11 +11,13 @@ from pydantic import Field, model_validator
 
 from fedamp.accounting import Mechanism, ModelMix
 from fedamp.base.arrays import Arrays, Sums
-from fedamp.base.section import Count, Positive, Section, Steps, at, check_steps, lengths
+from fedamp.base.section import Before, Count, Positive, Steps, at, check_steps, lengths
+from fedamp.federation import facts
 from fedamp.federation.check_in import CheckIn
+from fedamp.federation.facts import AnyScenario, Declared
 
 
-class Mixing(Section):
+class Mixing(Declared):
     """ModelMix: the server takes its step from a random mixture of the last two models; clients train the last one.
 
     The mixture is a uniform point between the two, coordinate by coordinate; its hidden weights never leave the server.
@@ -30,12 +32,20 @@ class Mixing(Section):
         description="enforced distance tau of the two models in every coordinate; or a list of [first round, tau], "
         "the first of them for round 1"
     )
+    needs = facts.needing(
+        facts.NOISE_INDEPENDENT, facts.SERVER_ADDS_NOISE, facts.SHOWN_ONCE, facts.CLIP_FIXED, facts.MODEL_ALONE
+    )
+    keeps = facts.FACTS - {facts.NOISE_ALONE}
     linf_coordinates: Count = Field(1, description="p: every coordinate of an update is truncated at clip / sqrt(p)")
 
     @model_validator(mode="after")
     def _from_round_one_on(self) -> "Mixing":
         check_steps("width", self.steps)
         return self
+
+    def check_within(self, scenario: AnyScenario) -> None:
+        if (last := self.steps[-1][0]) > scenario.rounds:
+            raise ValueError(f"mixing.width names round {last}, but rounds is {scenario.rounds}")
 
     @property
     def steps(self) -> Steps:
@@ -76,3 +86,7 @@ class Mixing(Section):
             middle[name] = ((one + other) / 2).astype(np.float32)
             multiples[name] = np.maximum(np.floor(np.abs(one - other) / charged), least)
         return middle, multiples
+
+
+MIXING = Annotated[Mixing | None, Field(None), Before("privacy")]
+"""The key ``mixing`` of a scenario."""

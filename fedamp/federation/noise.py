@@ -6,14 +6,16 @@ draws the noise. docs/correlated-noise.md has the theorem.
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from fedamp.base.section import Count, Section
+from fedamp.base.section import Count
 from fedamp.errors import ScenarioError
+from fedamp.federation import facts
 from fedamp.federation.check_in import CheckIn, MinSeparation
+from fedamp.federation.facts import AnyScenario, Declared
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.noise import (
     BITS,
@@ -32,10 +34,18 @@ _Given = tuple[Annotated[float, Field(ge=0, le=2)], ...]
 BANDS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # numbers of bands that ``auto`` compares
 
 
-class IndependentNoise(Section):
-    """Independent Gaussian noise in every round."""
+class NoiseScheme(Declared):
+    """How the noise of a round depends on that of earlier rounds.
 
-    scheme: Literal["independent"] = "independent"
+    Attributes:
+        scheme: its name in a scenario.
+        costs_add_up: whether the cost of rounds is the product of the costs of each; false where rounds of a unit meet
+            in the same rows of the noise.
+    """
+
+    scheme: str
+    costs_add_up: ClassVar[bool] = True
+    concerns = frozenset({facts.NOISE_INDEPENDENT, facts.NOISE_HAS_BANDS})
 
     def coefficients_for(
         self, check_in: CheckIn, rounds: int, optimizer: ServerOptimizer, error: Callable[[int], float]
@@ -47,8 +57,19 @@ class IndependentNoise(Section):
         """What draws the noise."""
         return IndependentGaussian()
 
+    def with_bands(self, bands: int, coefficients: tuple[float, ...] | Literal["auto"]) -> "NoiseScheme":
+        """The same scheme with a number of bands, and their coefficients, instead of ``auto``."""
+        return self
 
-class BandedNoise(Section):
+
+class IndependentNoise(NoiseScheme):
+    """Independent Gaussian noise in every round."""
+
+    scheme: Literal["independent"] = "independent"
+    keeps = frozenset({facts.NOISE_INDEPENDENT})
+
+
+class BandedNoise(NoiseScheme):
     """Noise that is correlated over ``bands`` rounds (banded matrix factorisation)."""
 
     scheme: Literal["banded"]
@@ -58,6 +79,17 @@ class BandedNoise(Section):
     )
     # c_1, .., c_(bands - 1), rounded to multiples of 2**-BITS. The plan chooses them; others: of older versions.
     coefficients: Annotated[Literal["auto"] | _Given, SkipJsonSchema()] = "auto"
+    needs = facts.needing(facts.ROUNDS_APART, facts.CLIP_FIXED, facts.NOISE_ADDED, facts.MODEL_ALONE)
+    keeps = frozenset({facts.NOISE_HAS_BANDS})
+
+    def check_within(self, scenario: AnyScenario) -> None:
+        most = scenario.check_in.separation
+        if self.bands != "auto" and most != "auto" and self.bands > most:
+            key = f"check_in.{scenario.check_in.separation_key}"
+            raise ValueError(f"privacy.noise.bands must be at most {key} ({most}), got {self.bands}")
+
+    def with_bands(self, bands: int, coefficients: tuple[float, ...] | Literal["auto"]) -> NoiseScheme:
+        return self.model_copy(update={"bands": bands, "coefficients": coefficients})
 
     @model_validator(mode="after")
     def _as_many_as_bands(self) -> "BandedNoise":
@@ -113,6 +145,11 @@ class BufferedNoise(BandedNoise):
     # Numbers kept for each of the model; others than 2: of older versions.
     buffers: Annotated[int, Field(ge=1, le=3, strict=True), SkipJsonSchema()] = 2
     bands: Literal["auto"] = Field("auto", description="all rounds")
+    costs_add_up = False
+    needs = facts.needing(
+        facts.ROUNDS_APART, facts.ANY_ROUNDS_APART, facts.CLIP_FIXED, facts.NOISE_ADDED, facts.MODEL_ALONE
+    )
+    keeps = frozenset()
 
     @model_validator(mode="after")
     def _as_many_as_bands(self) -> "BufferedNoise":
@@ -133,7 +170,7 @@ class BufferedNoise(BandedNoise):
             raise ScenarioError(f"privacy.noise: {error}") from None
 
 
-NOISES = (IndependentNoise, BandedNoise, BufferedNoise)
+NOISES: tuple[type[NoiseScheme], ...] = (IndependentNoise, BandedNoise, BufferedNoise)
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,8 @@ from pydantic import Field
 
 from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
 from fedamp.base.section import Positive, Section, removed
+from fedamp.federation import facts
+from fedamp.federation.facts import Fact
 
 AVERAGE = "average"  # of the models so far, in the state
 
@@ -28,10 +30,12 @@ class ServerOptimizer(ABC):
 
     Attributes:
         scheme: its name in ``server.optimizer``.
+        keeps: facts about the step that it keeps (without momentum).
         learning_rate: the factor of the mean update, if there is no state.
     """
 
     scheme: ClassVar[str]
+    keeps: ClassVar[frozenset[Fact]] = frozenset()
     learning_rate: float
 
     @abstractmethod
@@ -95,6 +99,7 @@ class Sgd(ServerOptimizer):
     learning_rate: float
     momentum: float = 0.0
     scheme = "sgd"
+    keeps = frozenset({facts.SHOWN_ONCE, facts.LINEAR_STEP})
 
     def init(self, parameters: Arrays) -> State:
         return {"velocity": zeros_like(parameters)} if self.momentum else {}

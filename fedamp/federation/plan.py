@@ -232,7 +232,8 @@ class Plan:
     @property
     def mixing(self) -> Mixing | None:
         """ModelMix; None: the server takes each step from the last model."""
-        return self.scenario.mixing
+        mixing: Mixing | None = self.scenario.mixing
+        return mixing
 
     @cached_property
     def charged_widths(self) -> Steps:
@@ -295,7 +296,7 @@ class Plan:
         if asked is None:
             return 0.0
         units = self.units if asked.at_end else self.expected_cohort
-        return self.evaluation_noise * math.sqrt(len(asked.slots)) / asked.weight / units
+        return float(self.evaluation_noise * math.sqrt(len(asked.slots)) / asked.weight / units)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:

@@ -7,7 +7,7 @@ How a section behaves is said by its family (:mod:`fedamp.federation.check_in`, 
 import json
 from functools import partial
 from html import escape
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
@@ -20,7 +20,6 @@ from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.choices import AnyAggregation, AnyCheckIn, AnyNoise, AnySubmodels, extend
 from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
-from fedamp.federation.mixing import Mixing
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.optimizers import ServerUpdate
@@ -111,13 +110,14 @@ class Scenario(Section):
     submodels: AnySubmodels = NoSubmodels()
     client: LocalTraining = LocalTraining()
     server: ServerUpdate = ServerUpdate()
-    mixing: Mixing | None = None
     privacy: Privacy
     aggregation: AnyAggregation = PlainAggregation()
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
-    evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda asked: asked is None)
+    if TYPE_CHECKING:
+        mixing: Any
+        evaluation: ClientEvaluation | None
     trackers: Trackers = Field(
         (), description="who receives the public numbers: tensorboard, mlflow, wandb, prometheus"
     )
@@ -133,9 +133,7 @@ class Scenario(Section):
 
     def with_bands(self, bands: int, coefficients: tuple[float, ...] | Literal["auto"] = "auto") -> "Scenario":
         """The same scenario with a number of bands of the noise, and their coefficients, instead of ``auto``."""
-        if isinstance(self.privacy.noise, IndependentNoise):
-            return self
-        noise = self.privacy.noise.model_copy(update={"bands": bands, "coefficients": coefficients})
+        noise = self.privacy.noise.with_bands(bands, coefficients)
         return self.model_copy(update={"privacy": self.privacy.model_copy(update={"noise": noise})})
 
     def _repr_html_(self) -> str:

@@ -20,9 +20,11 @@ from pydantic import ConfigDict, Field, model_validator
 
 from fedamp import rng
 from fedamp.base import ids
-from fedamp.base.section import NoiseMultiplier, Positive, Section, Share, removed, renamed
+from fedamp.base.section import NoiseMultiplier, Positive, Share, removed, renamed
 from fedamp.base.start import Later
+from fedamp.federation import facts
 from fedamp.federation.check_in import UnitIds
+from fedamp.federation.facts import Claim, Declared
 from fedamp.models.architectures import check_masked, check_split
 from fedamp.models.custom import is_import_path
 from fedamp.models.model import WHOLE, Model
@@ -59,7 +61,7 @@ class Part:
         return self.clip * self.noise_multiplier
 
 
-class SubmodelScheme(Section, ABC):
+class SubmodelScheme(Declared, ABC):
     """Which part of the model a unit trains.
 
     Attributes:
@@ -71,6 +73,7 @@ class SubmodelScheme(Section, ABC):
 
     scheme: str
     choices_are_all: ClassVar[bool]
+    concerns = frozenset({facts.WHOLE_MODEL})
 
     @property
     @abstractmethod
@@ -145,6 +148,7 @@ class NoSubmodels(SubmodelScheme):
     scheme: Literal["none"] = "none"
     copies: ClassVar[int] = 1
     choices_are_all = True
+    keeps = frozenset({facts.WHOLE_MODEL})
 
     def share(self, units: int) -> float:
         return 1.0
@@ -184,6 +188,15 @@ class _SplitModel(SubmodelScheme):
         "same",
         description="noise multiplier of the shared part: same as the split part; balanced: the split of the budget "
         "with the least noise in the two parts' mean updates together (docs/strategies.md); or a number",
+    )
+
+    needs = (
+        Claim(
+            facts.CLIPS_APART,
+            "shared_clip",
+            "left out",
+            lambda scenario: scenario.submodels.shared_clip is not None,
+        ),
     )
 
     @model_validator(mode="after")

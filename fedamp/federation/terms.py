@@ -17,9 +17,11 @@ from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.record import Record
 from fedamp.base.section import MOST_COUNTED, MOST_UNITS, Count
+from fedamp.federation import facts
 from fedamp.federation.aggregation import AggregationScheme
 from fedamp.federation.check_in import CheckIn
 from fedamp.federation.choices import AnyCheckIn
+from fedamp.federation.facts import AnyScenario
 from fedamp.secure.protocol import Settings
 
 STEPS = 12  # log2 of the multiples of the grid in a share of the noise: few bits a word, and rounding is 1e-8 of it
@@ -53,7 +55,13 @@ class SecureAggregation(AggregationScheme):
     nodes: Literal["auto"] | Annotated[Count, Field(le=MOST_NODES)] = Field(
         "auto", description="number of nodes; auto: those of federation.hosts, or else one for each unit"
     )
+    needs = facts.needing(facts.NOISE_INDEPENDENT, facts.ONE_NODE_EACH, facts.TRAINED_HERE)
+    keeps = frozenset({facts.SUM_OF_ALL})
     simulate: Annotated[Literal["sum", "protocol"], SkipJsonSchema(), AfterValidator(_without_protocol)] = "sum"
+
+    def check_within(self, scenario: AnyScenario) -> None:
+        if (hosted := len(scenario.federation.hosted)) and self.nodes not in ("auto", hosted):
+            raise ValueError(f"aggregation.nodes is {self.nodes}, but federation.hosts names {hosted}")
 
     def terms(self, check_in: CheckIn, rounds: int, units: int, nodes: int, **noise: Any) -> "Terms":
         """What the nodes agree on, with ``noise`` as in :class:`Terms`; ValueError: too few nodes for these shares."""
