@@ -70,7 +70,7 @@ def extend(section: type[S], path: str = "") -> type[S]:
     An extension offers a class of sections, which may be left out, or an annotated type with its field and its place
     (:class:`fedamp.base.section.Before`).
     """
-    fields = section.__pydantic_fields__
+    fields, annotations = section.__pydantic_fields__, section.__annotations__  # subclasses read the annotations
     for key in keys("sections"):
         above, _, name = key.rpartition(".")
         if above != path:
@@ -80,8 +80,9 @@ def extend(section: type[S], path: str = "") -> type[S]:
             kind = Annotated[kind | None, Field(None, exclude_if=lambda found: found is None)]
         found = FieldInfo.from_annotation(kind)
         place = next((each.key for each in found.metadata if isinstance(each, Before)), None)
-        fields[name] = found
-        for later in list(fields)[list(fields).index(place) : -1] if place else ():
-            fields[later] = fields.pop(later)
+        for table, value in ((fields, found), (annotations, kind)):
+            table[name] = value
+            for later in list(table)[list(table).index(place) : -1] if place else ():
+                table[later] = table.pop(later)
     section.model_rebuild(force=True)
     return section

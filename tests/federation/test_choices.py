@@ -47,7 +47,12 @@ def test_a_key_of_an_extension_has_its_place_and_its_default():
         first: int = 1
         last: int = 2
 
-    sky = extend(Sky, "sky")
+    class Named(extend(Sky, "sky")):
+        """Classes below it have the keys, too."""
+
+    assert list(Named.model_fields) == ["first", "weather", "last", "moon"]
+    assert Named.model_validate({"weather": {"rain": 1}}).weather == Weather(rain=1)
+    sky = Sky
     assert list(sky.model_fields) == ["first", "weather", "last", "moon"]
     assert sky().model_dump() == {"first": 1, "weather": None, "last": 2}
     rainy = sky.model_validate({"weather": {"rain": 1}, "moon": {"rain": 2}})
