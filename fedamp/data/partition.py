@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedamp.base.section import Positive, Section, removed
+from fedamp.base.section import Count, Positive, Section
 from fedamp.errors import DataError
 
 Indices = NDArray[np.int64]
-_SHARDS = 2  # of each client
 
 
 class DrawnPartition(Section, ABC):
@@ -74,25 +73,24 @@ class DirichletPartition(DrawnPartition):
 
 
 class ShardsPartition(DrawnPartition):
-    """Records sorted by label and cut into equal shards, two to every client (McMahan et al. 2017)."""
+    """Records sorted by label and cut into equal shards, as many to every client (McMahan et al. 2017)."""
 
     by_label = True
     scheme: Literal["shards"]
-    shards_per_client: Annotated[
-        int, *removed(_SHARDS, "2; alpha of scheme dirichlet says how much clients differ")
-    ] = _SHARDS
+    shards_per_client: Count = Field(2, description="number of shards of each client; the fewer, the fewer labels")
 
     def owners(self, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
         order, _ = _shuffled_by_label(generator, labels)
-        shard_owners = generator.permutation(np.repeat(np.arange(clients, dtype=np.int64), _SHARDS))
+        shard_owners = generator.permutation(np.repeat(np.arange(clients, dtype=np.int64), self.shards_per_client))
         owners = np.empty(len(labels), dtype=np.int64)
         owners[order] = shard_owners[np.arange(len(labels), dtype=np.int64) * len(shard_owners) // len(labels)]
         return owners
 
     def check_enough(self, records: int, clients: int) -> None:
-        if clients * _SHARDS > records:
-            found = f"{clients} clients with {_SHARDS} shards each for {records} training records"
-            raise DataError(f"data.clients: {found}; give at most {records // _SHARDS}")
+        shards = self.shards_per_client
+        if clients * shards > records:
+            found = f"{clients} clients with {shards} shards each for {records} training records"
+            raise DataError(f"data.clients: {found}; give at most {records // shards}")
 
 
 class NaturalPartition(Section):

@@ -18,20 +18,21 @@ def dirichlet(alpha):
     return partition.DirichletPartition(scheme="dirichlet", alpha=alpha)
 
 
-SHARDS = partition.ShardsPartition(scheme="shards")
+def shards(per_client):
+    return partition.ShardsPartition(scheme="shards", shards_per_client=per_client)
 
 
 def generator(seed):
     return np.random.Generator(np.random.Philox(seed))
 
 
-@given(SEEDS, LABELS, st.integers(1, 40), st.floats(1e-4, 1e4))
-def test_every_record_gets_one_client_and_the_same_one_again(seed, labels, clients, alpha):
+@given(SEEDS, LABELS, st.integers(1, 40), st.floats(1e-4, 1e4), st.integers(1, 3))
+def test_every_record_gets_one_client_and_the_same_one_again(seed, labels, clients, alpha, per_client):
     schemes = [lambda: dirichlet(alpha).owners(generator(seed), labels, clients)]
     if clients <= len(labels):
         schemes.append(lambda: IID.owners(generator(seed), labels, clients))
-    if clients * 2 <= len(labels):
-        schemes.append(lambda: SHARDS.owners(generator(seed), labels, clients))
+    if clients * per_client <= len(labels):
+        schemes.append(lambda: shards(per_client).owners(generator(seed), labels, clients))
     for scheme in schemes:
         owners = scheme()
         assert owners.shape == labels.shape
@@ -48,21 +49,21 @@ def test_iid_puts_every_record_with_every_client_equally_often():
     assert np.abs(counts - 1000).max() < 130
 
 
-@given(SEEDS, st.integers(1, 20), st.integers(1, 8))
-def test_shards_are_equal_and_of_few_labels(seed, clients, shard_size):
-    labels = generator(seed + 1).permutation(np.arange(clients * 2 * shard_size) // shard_size)
-    owners = SHARDS.owners(generator(seed), labels, clients)
-    assert (np.bincount(owners, minlength=clients) == 2 * shard_size).all()
+@given(SEEDS, st.integers(1, 20), st.integers(1, 4), st.integers(1, 8))
+def test_shards_are_equal_and_of_few_labels(seed, clients, per_client, shard_size):
+    labels = generator(seed + 1).permutation(np.arange(clients * per_client * shard_size) // shard_size)
+    owners = shards(per_client).owners(generator(seed), labels, clients)
+    assert (np.bincount(owners, minlength=clients) == per_client * shard_size).all()
     # Every label fills exactly one shard here, so a client holds as many labels as shards.
-    assert all(len(np.unique(labels[owners == client])) == 2 for client in range(clients))
+    assert all(len(np.unique(labels[owners == client])) == per_client for client in range(clients))
 
 
 @given(SEEDS, LABELS, st.data())
 def test_sizes_differ_by_one_at_most_for_each_shard(seed, labels, data):
     clients = data.draw(st.integers(1, len(labels)))
-    for scheme, shards in ((IID, 1), (SHARDS, 2)) if 2 * clients <= len(labels) else ((IID, 1),):
+    for scheme, most in ((IID, 1), (shards(1), 1), (shards(2), 2)) if 2 * clients <= len(labels) else ((IID, 1),):
         sizes = np.bincount(scheme.owners(generator(seed), labels, clients), minlength=clients)
-        assert sizes.max() - sizes.min() <= shards
+        assert sizes.max() - sizes.min() <= most
 
 
 @given(SEEDS)
@@ -108,9 +109,9 @@ def test_the_test_set_is_stratified(seed, labels, fraction):
 
 
 @settings(max_examples=20)
-@given(st.integers(1, 50), st.integers(1, 50))
-def test_too_few_records_are_refused(records, more):
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 3))
+def test_too_few_records_are_refused(records, more, per_client):
     with pytest.raises(DataError, match=f"give at most {records}$"):
         IID.check_enough(records, records + more)
-    with pytest.raises(DataError, match=f"give at most {records // 2}$"):
-        SHARDS.check_enough(records, records // 2 + more)
+    with pytest.raises(DataError, match=f"give at most {records // per_client}$"):
+        shards(per_client).check_enough(records, records // per_client + more)
