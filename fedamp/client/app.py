@@ -51,14 +51,23 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What a custom training loop knows beside model and records. None of it tells who else takes part, or when."""
+    """Facts for a custom training loop beside model and records. None of them tells who else takes part, or when.
 
-    client: int  # id of the client (of the record, where the unit is a sample)
-    round: int  # from 1
-    settings: LocalTraining  # the scenario's ``client`` section; a loop may follow it or not
-    config: Mapping[str, Any]  # the ``train_config`` that the server app gave to ``start``; empty elsewhere
-    device: str  # torch's name of the node's device
-    flower: Context  # with ``node_config`` and ``run_config``
+    Attributes:
+        client: id of the client (of the record, where the unit is a sample).
+        round: from 1.
+        settings: the scenario's ``client`` section; a loop may follow it or not.
+        config: the ``train_config`` that the server app gave to ``start``; empty elsewhere.
+        device: torch's name of the node's device.
+        flower: Flower's context, with ``node_config`` and ``run_config``.
+    """
+
+    client: int
+    round: int
+    settings: LocalTraining
+    config: Mapping[str, Any]
+    device: str
+    flower: Context
 
 
 Train = Callable[[Any, Records | None, TrainingContext], Model]
@@ -99,7 +108,17 @@ class PrivateClientApp(ClientApp):
         self._loop = train
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """The answer; to a sealed message a sealed one of the size that the order tells, whatever fails here."""
+        """Answer a message of the server; to a sealed one with a sealed one, whatever fails here.
+
+        The size of a sealed answer, and with ``federation.answer_after`` its time, follow from the order alone.
+
+        Args:
+            message: a ``query`` for the units that live here, or an order to ``train``.
+            context: Flower's, with the configuration of the node.
+
+        Raises:
+            DeploymentError: another kind of message, or one that is not sealed in a deployment.
+        """
         began, kind = time.monotonic(), message.metadata.message_type
         if kind.partition(".")[0] not in ("query", "train"):
             raise DeploymentError(f"{kind} messages are not answered: what they ask for is not covered by epsilon")
@@ -130,6 +149,11 @@ class PrivateClientApp(ClientApp):
         return Message(message_content(data), reply_to=message)
 
     def _answer(self, order: RoundOrder, message: Message, context: Context) -> RoundAnswer:
+        """Answer an order that this node's policy allows: name the units, take part in an exchange, or train.
+
+        Raises:
+            DeploymentError: the policy or the configuration of this node does not allow it.
+        """
         kind = message.metadata.message_type
         policy.check(context, order.task, self._reads_records(order.task))
         if kind == "query":
@@ -148,6 +172,14 @@ class PrivateClientApp(ClientApp):
         return self._train(order, message, context, hosted)
 
     def _train(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
+        """Train the units of an order, and evaluate the model on them, as far as the order asks for it.
+
+        Args:
+            hosted: ids of the clients that this node may train; None: all.
+
+        Raises:
+            DeploymentError: a client lives elsewhere, or the app reads its records itself and shall evaluate.
+        """
         if hosted is not None and (others := set(order.ids) - hosted):
             raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
         report = TrainReport(dummies=order.dummies)
@@ -163,7 +195,7 @@ class PrivateClientApp(ClientApp):
         return report
 
     def _whose(self, task_json: str, folder: str) -> Iterator[bytes]:
-        """Facts about whose the records in a node's folder are, where fedamp reads them."""
+        """Yield facts about whose the records in a node's folder are, where fedamp reads them."""
         if folder and not self._reads_records(task_json):
             yield from configuration.dataset(task_json, folder).whose()
 
@@ -215,7 +247,18 @@ app = _StackedApp()
 
 @lru_cache(maxsize=2)
 def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> TrainingNode:
-    """What trains a task; kept, because data and model are the same in every round."""
+    """Make what trains a task, and keep it, because data and model are the same in every round.
+
+    Args:
+        task_json: the :class:`fedamp.client.task.ClientTask` as JSON.
+        folder: of the node's records; empty: the scenario's.
+        device: torch's name of the device.
+        hosts: how many clients live here; None: all may.
+
+    Raises:
+        DeploymentError: the task names a file that a node of a deployment would write.
+        DataError: the records cannot be read.
+    """
     dataset = configuration.dataset(task_json, folder)
     most = hosts if dataset.hosted is None else min(len(dataset.hosted), hosts or len(dataset.hosted))
     task = configuration.task_of(task_json)
@@ -226,7 +269,7 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
 
 @lru_cache(maxsize=2)
 def evaluator_of(task_json: str, folder: str, device: str) -> Evaluator:
-    """What evaluates models for a task; DeploymentError: the task evaluates none."""
+    """Make what evaluates models for a task, and keep it; DeploymentError: the task evaluates none."""
     held_out = configuration.divided(task_json, folder)[1]
     if held_out is None:
         raise DeploymentError("the order asks for an evaluation, and the task for none")
@@ -234,7 +277,7 @@ def evaluator_of(task_json: str, folder: str, device: str) -> Evaluator:
 
 
 def answer_after(kind: str, order: RoundOrder) -> float:
-    """Seconds after which an order to train is answered; 0: at once, as is one whose task nobody can read."""
+    """Read after how many seconds an order to train is answered; 0: at once, as is one whose task nobody can read."""
     with suppress(ValueError):
         if kind == "train":
             return configuration.task_of(order.task).answer_after or 0.0
@@ -269,9 +312,17 @@ def _ended_before(seconds: float) -> Iterator[None]:
 
 
 def sum_of_units(order: RoundOrder, train_one: Callable[[int], Mapping[str, Any]]) -> TrainReport:
-    """The sum of the units' clipped updates; ``train_one`` gives the trained arrays of a unit.
+    """Train units one after another with code of other people, clip each update, and add them up.
 
-    DeploymentError: submodels are asked for; custom training cannot be kept to one.
+    Args:
+        order: with the global model.
+        train_one: gives the trained arrays of a unit, by name. It may raise anything: then the unit counts as failed.
+
+    Returns:
+        The sum of the clipped, quantised updates, float64 in the shapes of the model, with its counts.
+
+    Raises:
+        DeploymentError: submodels are asked for; custom training cannot be kept to one.
     """
     task, units = configuration.task_of(order.task), order.units
     if len(order.clips) != 1 or {order.extracted, *units["submodel"].tolist()} - {WHOLE}:
@@ -298,7 +349,12 @@ def sum_of_units(order: RoundOrder, train_one: Callable[[int], Mapping[str, Any]
 
 
 def _looped(loop: Train, order: RoundOrder, context: Context, external: bool) -> Callable[[int], Mapping[str, Any]]:
-    """The trained arrays of a unit, by a custom loop."""
+    """Return a function that gives the trained arrays of a unit, by a custom loop.
+
+    Args:
+        loop: the custom loop.
+        external: whether the loop reads its records itself.
+    """
     task, device = configuration.task_of(order.task), configuration.device(context)
     dataset = None if external else configuration.dataset(order.task, configuration.text(context, "data"))
     module = None if external else build(task.model, task.input_shape, task.num_classes)
@@ -330,7 +386,11 @@ def _looped(loop: Train, order: RoundOrder, context: Context, external: bool) ->
 
 
 def _update(arrays: Arrays, trained: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Trained minus received, float32 of shape [1, size]; ValueError where they are not of the same form."""
+    """Subtract the received arrays from the trained ones, as float32 of shape [1, size] by name.
+
+    Raises:
+        ValueError: they have other names or shapes.
+    """
     if set(trained) != set(arrays):
         raise ValueError(f"the trained model has arrays {sorted(trained)}, not {sorted(arrays)}")
     update = {}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedamp.client.clipping import ClippedSum, quantum, scales_of
 from fedamp.client.stacked_networks import layers_of
-from fedamp.client.stacks import MILD_RATE, aligned, why_alone
+from fedamp.client.stacks import MILD_RATE, aligned, stacking_refusal
 from fedamp.client.task import ClientTask
 from fedamp.client.training import is_plain
 from fedamp.data import PaddedRecords
@@ -84,7 +84,7 @@ class GhostClipping:
         }
         return ClippedSum({name: sums[name] for name in start}, failed.cpu(), clipped.cpu()), losses
 
-    def why_alone(self, start: Mapping[str, Tensor], like: PaddedRecords) -> str:
+    def stacking_refusal(self, start: Mapping[str, Tensor], like: PaddedRecords) -> str:
         """Why records cannot share such slots; empty where they can."""
         mild = GhostClipping(self._layers, MILD_RATE, self._loss)
 
@@ -92,7 +92,7 @@ class GhostClipping:
             alone = PaddedRecords(cohort.inputs, cohort.labels, np.isin(np.arange(len(seeds)), kept).astype(np.int64))
             return mild.sum(start, alone, (tuple(start),), (1.0,))[0].sums
 
-        return why_alone(train, like, sum(value.numel() for value in start.values()))
+        return stacking_refusal(train, like, sum(value.numel() for value in start.values()))
 
     def _backward(
         self, start: Mapping[str, Tensor], inputs: Tensor, labels: Tensor

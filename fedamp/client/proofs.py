@@ -1,8 +1,8 @@
-"""What a node remembers between its processes: which stacks were found to keep their units apart.
+"""The memory of a node between its processes: which stacks were found to keep their units apart.
 
-The check (:func:`fedamp.client.stacks.why_alone`) takes seconds, and Flower starts a process for each message. What is
-remembered is that it passed, never that it may be left out: a proof holds for one task, stack, program, library and
-processor, and whatever is missing, older, or not written with this user's key is checked again.
+The check (:func:`fedamp.client.stacks.stacking_refusal`) takes seconds, and Flower starts a process for each message.
+A node remembers that it passed, never that it may be left out: a proof holds for one task, stack, program, library and
+processor. A proof that is missing, older, or not written with this user's key is checked again.
 """
 
 import hashlib

@@ -65,7 +65,7 @@ def aligned(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array) if fits else torch.tensor(array)
 
 
-def why_alone(train: Train, like: PaddedRecords, numbers: int, vocabulary: int | None = None) -> str:
+def stacking_refusal(train: Train, like: PaddedRecords, numbers: int, vocabulary: int | None = None) -> str:
     """Why units cannot share a stack; empty where each gets the same update, to the bit, in any slot, beside any mates.
 
     Random units train, and once more in other slots, where one half of them is gone, and then the other half: their

@@ -17,7 +17,7 @@ from fedamp import rng
 from fedamp.base.devices import is_gpu
 from fedamp.base.state import usual_state
 from fedamp.client.stacked_networks import FullyConnected, for_all_clients, stacked
-from fedamp.client.stacks import MILD_RATE, Batches, why_alone
+from fedamp.client.stacks import MILD_RATE, Batches, stacking_refusal
 from fedamp.data import PaddedRecords
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import CrossEntropy, Loss
@@ -29,11 +29,17 @@ Forward = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of local training."""
+    """The result of local training.
 
-    updates: dict[str, Tensor]  # float32 [clients, *shape] by parameter name: trained minus start
-    losses: NDArray[np.float64]  # [clients], sum over the records of the first batch of their loss, before training
-    records: NDArray[np.int64]  # [clients], the number of these records
+    Attributes:
+        updates: float32 [clients, *shape] by parameter name: trained minus start.
+        losses: [clients], sum over the records of the first batch of their loss, before training.
+        records: [clients], the number of these records.
+    """
+
+    updates: dict[str, Tensor]
+    losses: NDArray[np.float64]
+    records: NDArray[np.int64]
 
 
 class Trainer:
@@ -75,7 +81,7 @@ class Trainer:
         own: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> Trained:
         """Train every client of a stack. A client's update follows from the shape of the stack, not from its mates,
-        where the kernels allow it (:func:`fedamp.client.stacks.why_alone`).
+        where the kernels allow it (:func:`fedamp.client.stacks.stacking_refusal`).
 
         Args:
             start: the parameters that all of them start from, by name; never written to.
@@ -98,7 +104,14 @@ class Trainer:
     def _descend(
         self, together: Forward, start: dict[str, Tensor], batches: Batches, arguments: Sequence[Tensor]
     ) -> Trained:
-        """Steps down the mean loss of each batch; ``together`` takes everything with an axis of clients."""
+        """Take steps down the mean loss of each batch.
+
+        Args:
+            together: the model of all clients: parameters, inputs and arguments have an axis of clients in front.
+            start: [clients, *shape] by parameter name.
+            batches: the records of each step.
+            arguments: further arguments of the model, [clients, ...].
+        """
         directions, proximal = OPTIMIZERS[self.config.optimizer](self.config), self.config.proximal
         values, losses = [*start.values()], torch.zeros(len(batches.counts), dtype=torch.float64)
         first = values
@@ -140,17 +153,23 @@ class Trainer:
             changes = [value.sub_(each) for value, each in zip(values, first, strict=True)]
         return Trained(dict(zip(start, changes, strict=True)), losses.numpy(), batches.counts)
 
-    def why_alone(
+    def stacking_refusal(
         self,
         start: dict[str, Tensor],
         like: PaddedRecords,
         row_inputs: Callable[[NDArray[Any], NDArray[np.void]], tuple[Sequence[Tensor], Mapping[str, Tensor]]],
         vocabulary: int | None,
     ) -> str:
-        """Why clients cannot share a stack such as ``like``, whose records do not count; empty where they can.
+        """Say why clients cannot share a stack; empty where they can.
 
-        ``row_inputs`` gives arguments of ``forward`` and ``own``, for inputs and seeds; ``vocabulary`` is the number of
-        tokens, None for numbers.
+        Args:
+            start: the parameters that all of them start from, by name.
+            like: records of the shape and type of the stack; their values do not count.
+            row_inputs: gives arguments of ``forward`` and ``own``, for inputs and seeds.
+            vocabulary: number of tokens; None where inputs are numbers.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room for the stack.
         """
         few = copy.copy(self)
         few.rate = MILD_RATE
@@ -160,7 +179,7 @@ class Trainer:
             updates = few.train(start, cohort, seeds, *row_inputs(cohort.inputs, seeds)).updates
             return {name: update[torch.from_numpy(kept).to(update.device)] for name, update in updates.items()}
 
-        return why_alone(train, like, sum(value.numel() for value in start.values()), vocabulary)
+        return stacking_refusal(train, like, sum(value.numel() for value in start.values()), vocabulary)
 
     def _alone(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
         mine = {name: value[0] for name, value in parameters.items()}
@@ -173,7 +192,10 @@ Directions = Callable[[list[Tensor]], list[Tensor]]
 
 
 class LocalSgd:
-    """As ``torch.optim.SGD``: ``v = m v + gradient``, and v is the direction (at first, the gradient)."""
+    """Gradient descent with momentum, as ``torch.optim.SGD``.
+
+    ``v = m v + gradient``, and v is the direction (at first, the gradient).
+    """
 
     def __init__(self, config: LocalTraining) -> None:
         self._momentum = config.momentum
@@ -188,7 +210,11 @@ class LocalSgd:
 
 
 class LocalAdam:
-    """As ``torch.optim.Adam`` (Kingma, Ba 2015)."""
+    """Adam (Kingma, Ba 2015), as ``torch.optim.Adam``.
+
+    The direction is the mean of the gradients over the root of the mean of their squares; both decay with the betas of
+    the section, and are corrected for their start at zero.
+    """
 
     def __init__(self, config: LocalTraining) -> None:
         self._config, self._steps = config, 0
@@ -214,7 +240,12 @@ OPTIMIZERS: dict[str, Callable[[LocalTraining], Directions]] = {"sgd": LocalSgd,
 
 
 def is_plain(config: LocalTraining, steps: Literal[1] | None = None) -> bool:
-    """Whether every step is the learning rate times a gradient of the loss alone; the first one, if ``steps`` is 1."""
+    """Say whether every step is the learning rate times a gradient of the loss alone.
+
+    Args:
+        config: the scenario's ``client`` section.
+        steps: 1: whether the first step is.
+    """
     momentum = config.momentum if steps is None else 0.0
     return config.optimizer == "sgd" and not (momentum or config.weight_decay or config.proximal)
 

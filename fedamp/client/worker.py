@@ -1,4 +1,8 @@
-"""Plays a round on one node, without Flower: trains the clients of an order, clips their updates, adds them up."""
+"""Plays a round on one node, without Flower: trains the clients of an order, clips their updates, adds them up.
+
+:meth:`TrainingNode.train` is the place to begin. It cuts the clients into stacks of equal shape; a
+:class:`_PieceTrainer` trains a stack, :func:`fedamp.client.clipping.clip_and_sum` clips each update and adds them up.
+"""
 
 import math
 import sys
@@ -38,12 +42,24 @@ _DRAWN = np.float32(0.1)  # standard deviation of parameters that nobody has tra
 
 @dataclass
 class TrainReport(RoundAnswer):
-    """The answer to an order while its units train; ``dummies`` are units that count in none of its numbers."""
+    """The answer to an order while its units train.
+
+    Attributes:
+        dummies: units that train as the others do, and count in none of the numbers.
+    """
 
     dummies: frozenset[int] = frozenset()
 
     def counted(self, clients: NDArray[np.int64], slots: int | None = None) -> NDArray[np.bool_]:
-        """Say which of the clients in the first slots of a stack are no dummies; False for empty slots."""
+        """Say which clients count in the numbers of the answer.
+
+        Args:
+            clients: ids, int64 [clients], in the first slots of a stack.
+            slots: of the stack; default: as many as there are clients.
+
+        Returns:
+            bool [slots], False for dummies and for empty slots.
+        """
         kept = np.zeros(slots or len(clients), bool)
         kept[: len(clients)] = True if not self.dummies else [each not in self.dummies for each in clients.tolist()]
         return kept
@@ -55,7 +71,14 @@ class TrainReport(RoundAnswer):
         losses: NDArray[Any] | None = None,
         records: NDArray[np.int64] | None = None,
     ) -> None:
-        """Count clients that trained together, in the first slots of a stack, with loss and records of each slot."""
+        """Count clients that trained together, in the first slots of a stack.
+
+        Args:
+            clients: ids, int64 [clients].
+            clipped: the sum of their updates, with what became of each slot's.
+            losses: [slots], sum of the losses over the records of the first batch, before training.
+            records: int64 [slots], the number of these records.
+        """
         here = np.flatnonzero(self.counted(clients))
         fine, longer = ~clipped.failed.cpu().numpy()[here], clipped.clipped.cpu().numpy()[:, here].any(0)
         self.reported += clients[here].tolist()
@@ -68,7 +91,14 @@ class TrainReport(RoundAnswer):
             self.records += int(records[here][fine].sum())
 
     def lose(self, clients: NDArray[np.int64], dataset: Dataset) -> None:
-        """Count clients among those added whose records cannot be trained on: they added zero."""
+        """Count clients among those added as failed, because their records cannot be trained on: they added zero.
+
+        The node's log says what is wrong with which record; the answer says only that there is one.
+
+        Args:
+            clients: ids, int64 [clients].
+            dataset: with their records.
+        """
         lost = int(self.counted(clients).sum())
         self.failed += lost
         self.text = self.text or UNTRAINABLE * bool(lost)
@@ -77,7 +107,13 @@ class TrainReport(RoundAnswer):
                 log.warning("client %d cannot train: %s", client, dataset.why(client))
 
     def fail(self, client: int, why: str, there: bool = True) -> None:
-        """Count a client that adds zero, and keep the first reason; one that lives elsewhere is not ``there``."""
+        """Count a client that adds zero.
+
+        Args:
+            client: its id.
+            why: goes to the log; the first one also to the answer.
+            there: False if it lives on another node: then it has not reported.
+        """
         log.warning("client %d: %s", client, why)
         if client in self.dummies:
             return
@@ -120,7 +156,23 @@ class LocalParameters:
 
 
 class _PieceTrainer:
-    """Trains clients of one piece of the model at one learning rate, with the fastest applicable method."""
+    """Trains clients of one piece of the model at one learning rate, with the fastest applicable method.
+
+    A stack of units with one record and one step each needs no update of a unit (:mod:`fedamp.client.ghost_clipping`);
+    all others train by :class:`fedamp.client.training.Trainer`.
+
+    Args:
+        task: of the run.
+        piece: of the model.
+        rate: learning rate of the round.
+        loss: of the scenario.
+        device: torch's name of the device.
+        local: start values of the parameters that stay with their client.
+
+    Attributes:
+        batch: records in a gradient step; None: all of a client.
+        places: gives the places for a client's records in a stack, by their number.
+    """
 
     def __init__(
         self, task: ClientTask, piece: Piece, rate: float, loss: Loss, device: str, local: LocalParameters
@@ -140,11 +192,19 @@ class _PieceTrainer:
         least = 1 if self._ghost else least
         self.places = cache(partial(places_for, least=least, step=step, batch=fixed))  # by the records of a client
 
-    def why_alone(self, start: dict[str, Tensor], stack: Stack) -> str:
-        """Say why clients cannot share a stack of this shape; empty where they can."""
+    def stacking_refusal(self, start: dict[str, Tensor], stack: Stack) -> str:
+        """Say why clients cannot share a stack of this shape; empty where they can.
+
+        Args:
+            start: the parameters that all start from, by name.
+            stack: of the shape; its records do not count.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room for the stack.
+        """
         if self._ghost is not None:
-            return self._ghost.why_alone(start, stack.cohort)
-        return self._trainer.why_alone(
+            return self._ghost.stacking_refusal(start, stack.cohort)
+        return self._trainer.stacking_refusal(
             start, stack.cohort, partial(self._row_inputs, start), self.task.model.vocabulary
         )
 
@@ -264,7 +324,10 @@ class TrainingNode:
         return report
 
     def _by_submodel(self, order: RoundOrder) -> Iterator[tuple[_PieceTrainer, Rows]]:
-        """Yield the units of each submodel, with what trains them at the learning rate of the round."""
+        """Yield the units of each submodel, with what trains them at the learning rate of the round.
+
+        The trainer of a submodel is kept as long as its piece and the learning rate are the same.
+        """
         units, rate = order.units, self.task.client.learning_rate_in(order.round)
         for submodel in np.unique(units["submodel"]).tolist():
             piece, trainer = self._piece(submodel, order.round), self._trainers.get(submodel)
@@ -276,7 +339,16 @@ class TrainingNode:
     def _canaries(
         self, ids: NDArray[np.int64], piece: Piece, clips: Sequence[float], report: TrainReport
     ) -> dict[str, NDArray[np.float64]]:
-        """Add up the updates of canaries, which train on nothing: each is far beyond the clip, and is clipped."""
+        """Add up the updates of canaries (``privacy.canaries``), which train on nothing.
+
+        The update of a canary is a public vector of random signs, far beyond the clip, so that it is clipped.
+
+        Args:
+            ids: of the canaries, int64.
+            piece: of the model; its shapes are those of the sum.
+            clips: clipping norm of all parameters.
+            report: counts them.
+        """
         shapes = {name: piece.module.get_parameter(name).shape for name in sorted(sum(piece.parts, ()))}
         ends, sums = np.cumsum([shape.numel() for shape in shapes.values()]), dict[str, NDArray[np.float64]]()
         for some in np.array_split(ids, -(-len(ids) * ends[-1] // _AT_ONCE)) if len(ids) else ():
@@ -293,7 +365,17 @@ class TrainingNode:
         return sums
 
     def _room(self, trainer: _PieceTrainer, start: dict[str, Tensor], places: int) -> tuple[_Shape, int]:
-        """Name a kind of stack by the shapes of a model and the places for records; and count its slots for units."""
+        """Name a kind of stack, and count its slots.
+
+        Args:
+            trainer: of the piece.
+            start: the parameters of the piece, by name.
+            places: for the records of a client.
+
+        Returns:
+            The shapes of the model with the places for records, which name the kind; and the most clients that train
+            together in such a stack. It follows from the task, until a GPU has no room for so many.
+        """
         shape = (*((name, *value.shape) for name, value in start.items()), places)
         if shape not in self._slots:
             most = 1 if trainer.piece.random else self._most  # a random model draws from the client's own stream
@@ -303,12 +385,18 @@ class TrainingNode:
     def _stack(self, trainer: _PieceTrainer, start: dict[str, Tensor], units: Rows, shape: _Shape, slots: int) -> Stack:
         """Read the records of units into the slots of a stack.
 
+        Args:
+            trainer: of the piece.
+            start: the parameters of the piece, by name.
+            units: rows of the units, at most ``slots``.
+            shape, slots: of :meth:`_room`.
+
         Raises:
             _NotTogetherError: units cannot share a stack of this shape.
             DataError: their records cannot be read.
         """
         stack = Stack.of(units["id"], units["seed"], self._records(units["id"]), slots, shape[-1])
-        if slots > 1 and (shape, slots) not in self._apart and (why := self._why_alone(trainer, start, stack)):
+        if slots > 1 and (shape, slots) not in self._apart and (why := self._stacking_refusal(trainer, start, stack)):
             raise _NotTogetherError(why)
         self._apart.add((shape, slots))
         return stack
@@ -353,13 +441,14 @@ class TrainingNode:
         )
         return [(places, members)]
 
-    def _why_alone(self, trainer: _PieceTrainer, start: dict[str, Tensor], stack: Stack) -> str:
-        """Say why clients cannot share a stack; a SuperNode's processes remember a check that has passed.
+    def _stacking_refusal(self, trainer: _PieceTrainer, start: dict[str, Tensor], stack: Stack) -> str:
+        """Say why clients cannot share a stack; empty where they can.
 
+        A SuperNode's processes remember a check that has passed (:class:`fedamp.client.proofs.Proof`).
         That check trains from parameters of our own: from a server's, it could pass once and hold no more.
         """
         if not (trainer.piece.known and Proof.is_for(self.task, self.device)):
-            return trainer.why_alone(start, stack)
+            return trainer.stacking_refusal(start, stack)
         cohort, sizes = stack.cohort, {name: tuple(value.shape) for name, value in start.items()}
         records = [(each.shape, str(each.dtype)) for each in (cohort.inputs, cohort.labels)]
         proof = Proof(self.task, (sizes, records, trainer.rate, len(stack.seeds)))
@@ -367,15 +456,22 @@ class TrainingNode:
             return ""
         generator = rng.public_stream(0, "parameters of a proof")
         drawn = {name: _DRAWN * generator.standard_normal(shape, np.float32) for name, shape in sizes.items()}
-        if trainer.why_alone({name: aligned(value) for name, value in drawn.items()}, stack):
-            return trainer.why_alone(start, stack)
+        if trainer.stacking_refusal({name: aligned(value) for name, value in drawn.items()}, stack):
+            return trainer.stacking_refusal(start, stack)
         proof.keep()
         return ""
 
     def _by_places(
         self, clients: NDArray[np.int64], trainer: _PieceTrainer, report: TrainReport
     ) -> list[tuple[int, NDArray[np.int64]]]:
-        """Group clients, as indices, by the number of places for records in the stacks that they train in."""
+        """Group clients by the places for their records in a stack.
+
+        Args:
+            clients: ids, int64 [clients]; one whose records are not here is counted as failed.
+
+        Returns:
+            Numbers of places, and the clients of each, as indices of ``clients``.
+        """
 
         def size(client: int) -> int:
             try:
@@ -393,6 +489,11 @@ class TrainingNode:
         return [(int(each), np.flatnonzero(places == each)) for each in np.unique(places) if each]
 
     def _records(self, clients: NDArray[np.int64]) -> PaddedRecords:
+        """Read the records of clients.
+
+        Raises:
+            DataError: they cannot be read, or have labels for which the model has no output.
+        """
         cohort = self.dataset.gather(clients)
         labels, outputs = self._loss.labels, self.task.num_classes
         if cohort.labels.size and not labels.fit(cohort.labels, outputs):

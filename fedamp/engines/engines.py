@@ -32,9 +32,15 @@ LONGEST_WAIT = 0.02  # seconds from sending a round's messages to the death of a
 
 
 def choose(asked: Scenario, work: float, rounds: int) -> tuple[Engine, str]:
-    """The engine for ``engine.kind: auto``, ``ray`` or ``serial``, and the reason; results do not depend on it.
+    """Choose the engine for ``engine.kind: auto``; results do not depend on it.
 
-    ``work`` is floating-point operations of all rounds, with one record in every gradient step.
+    Args:
+        asked: the scenario.
+        work: floating-point operations of all rounds, with one record in every gradient step.
+        rounds: number of rounds.
+
+    Returns:
+        The section with kind ``ray`` or ``serial``, and the reason, in words.
     """
     kind, reason = _kind_and_reason(asked, work, work / max(rounds, 1))
     return asked.engine.model_copy(update={"kind": kind}), f"{kind}: {reason}"
@@ -65,13 +71,15 @@ def _kind_and_reason(asked: Scenario, work: float, a_round: float) -> tuple[str,
 
 @contextmanager
 def open_grid(engine: Engine, log: Path, client_app: str = CLIENT_APP) -> Iterator[SimulationGrid]:
-    """The nodes of a simulation, for as long as the context lasts. No process is left running after it. InputError: Ray
-    is not installed, or the device or the cluster is not there.
+    """Open the nodes of a simulation, for as long as the context lasts. No process is left running after it.
 
     Args:
         engine: of kind ``ray`` or ``serial`` (:func:`choose`).
         log: file for the output of Flower, Ray and the nodes.
         client_app: import path of the Flower client app, ``package.module:name``.
+
+    Raises:
+        InputError: Ray is not installed, or the device or the cluster is not there.
     """
     grid: SimulationGrid
     if engine.kind == "serial":
@@ -115,7 +123,7 @@ class FaultyGrid:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """The replies, without clients that fail."""
+        """Send messages without the clients that fail, and kill a worker where one shall die; returns the replies."""
         asked = list(messages)
         if not asked or asked[0].metadata.message_type != "train":
             return list(self._grid.send_and_receive(asked, timeout=timeout))
@@ -130,19 +138,23 @@ class FaultyGrid:
         return list(self._grid.send_and_receive(reached, timeout=timeout))
 
     def _failing(self, round_: int, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the clients do not answer in time."""
+        """Draw which of the clients do not answer in time: bool [clients]."""
         faults = self._faults
         fails, lags = rng.client_words(rng.client_seeds(faults.seed, "faults", round_, clients), "faults", 2).T
         return rng.happens(fails, faults.failing) | rng.happens(lags, faults.late)
 
 
 def with_faults(grid: Grid, faults: Faults | None) -> Grid:
-    """The grid with the faults that the scenario asks for, if any."""
+    """Return the grid with the faults that the scenario asks for, if any."""
     return grid if faults is None else cast(Grid, FaultyGrid(grid, faults))
 
 
 def only(message: Message, kept: NDArray[np.bool_]) -> Message:
-    """The same message (it gets the same id), for the units in some of its rows."""
+    """Copy a message (it gets the same id) for the units in some of its rows.
+
+    Args:
+        kept: bool [rows]. The other rows stay, without a unit, because an answer names units by their rows.
+    """
     order = RoundOrder.of(message.content)
     units = order.rows.copy()  # the others stay empty, because an answer names units by their rows
     units["id"][~kept] = NO_UNIT

@@ -86,7 +86,11 @@ class Node:
         self.context = Context(1, FIRST_NODE + partition, config, RecordDict(), {})
 
     def handle(self, message: Message) -> tuple[Message, str]:
-        """The app's reply and an empty string; or an error reply (code 2) and the traceback of what it raised."""
+        """Have the app answer a message.
+
+        Returns:
+            The app's reply and an empty string; or an error reply (code 2) and the traceback of what it raised.
+        """
         try:
             with devices.one_thread(self.device):
                 return self.app(message, self.context), ""
@@ -96,7 +100,7 @@ class Node:
 
 
 def load_app(path: str) -> Any:
-    """A Flower app by its import path, ``package.module:name``."""
+    """Import a Flower app by its path, ``package.module:name``."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 

@@ -40,7 +40,16 @@ log = logging.getLogger("fedamp.server")
 @app.main()
 @in_words_of(OF_FLOWER)
 def main(grid: Grid, context: Context) -> None:
-    """Play the scenario of the run configuration on the connected nodes."""
+    """Play the scenario of the run configuration on the connected nodes.
+
+    Args:
+        grid: Flower's, of a deployment or a simulation.
+        context: Flower's, with the run configuration.
+
+    Raises:
+        InputError: nothing was run.
+        FederationError: no node is connected, or the run failed; the reason is in the run folder's log.
+    """
     began, config, grid = perf_counter(), context.run_config, guarded(grid)
     scenario = reader.load(str(config["scenario"]))
     out = Path(str(config["out"])) if config.get("out") else None
@@ -70,7 +79,15 @@ def main(grid: Grid, context: Context) -> None:
 
 @contextmanager
 def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
-    """Keep in a file why a run or its units failed: readers of Flower's log see all exceptions and warnings."""
+    """Keep in a file why a run or its units failed: readers of Flower's log see all exceptions and warnings.
+
+    Args:
+        file: the log of the run.
+        secret: whether the seed is secret; a known one protects nothing, and errors go on as they are.
+
+    Raises:
+        FederationError: the run failed; the line names the file.
+    """
     try:
         with warnings.catch_warnings():
             if secret:
@@ -84,7 +101,13 @@ def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
 
 
 def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
-    """Wait for ``federation.nodes`` nodes until the deadline of a round; FederationError if none is connected then."""
+    """Wait for ``federation.nodes`` nodes until the deadline of a round.
+
+    With fewer nodes then, the log says so, and the units of the others count as zero.
+
+    Raises:
+        FederationError: no node is connected.
+    """
     federation = scenario.federation
     deadline = monotonic() + federation.round_deadline
     while (connected := len(list(grid.get_node_ids()))) < federation.nodes and monotonic() < deadline:
@@ -96,6 +119,7 @@ def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
 
 
 def _words(score: Score | None, evaluated: Evaluated | None) -> str:
+    """Say how good a model is: on public records, or else on held-out records of the clients."""
     own = evaluated.leading if evaluated else None
     on_people = f"{own.name} {own.value} ({own.lower} to {own.upper}) on held-out records" if own else "not evaluated"
     return f"{score[0]} {score[1]}" if score else on_people

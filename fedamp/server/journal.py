@@ -76,7 +76,11 @@ class Journal:
             write_secret(folder.seed, str(self.plan.seed))
 
     def wait_for_nodes(self, grid: Grid) -> None:
-        """Wait for the nodes before the first round, and measure how long the start has taken."""
+        """Wait for the nodes before the first round, and measure how long the start has taken.
+
+        Raises:
+            FederationError: the engine did not start, or the SuperLink does not answer.
+        """
         if not self.startup_seconds:
             grid.get_node_ids()
             self.startup_seconds = perf_counter() - self.inputs.began
@@ -123,11 +127,13 @@ class Journal:
 
     @contextmanager
     def concluded_on_failure(self) -> Iterator[None]:
-        """Write a summary if the run fails inside, or is stopped at once."""
+        """Write a summary if the run fails inside, or is stopped at once; the error goes on.
+
+        The file of the model stays the same: the ledger may be a round ahead of the state.
+        """
         try:
             yield
         except (FederationError, UnwritableError, KeyboardInterrupt) as error:
-            # The ledger may be a round ahead of the state, so the file of the model stays the same.
             ending: Ending = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             ending = "diverged" if isinstance(error, DivergedError) else ending
             summary = self.summary(ending, str(error) or None)
@@ -140,7 +146,14 @@ class Journal:
             raise
 
     def finish(self) -> None:
-        """Write the model of the last released round; for an interrupted run also a checkpoint."""
+        """End the run: write the model of the last released round, the end of the ledger, and the summary.
+
+        An interrupted run gets a checkpoint, too. One that has come to its end loses its secrets, which only a
+        resumption needs: the seed that decides the check-ins, and the checkpoints.
+
+        Raises:
+            UnwritableError: a file cannot be written.
+        """
         stopped_because: Ending = "finished"
         if self.state.round < self.plan.last_round:
             stopped_because = "interrupted"
@@ -179,7 +192,16 @@ class Journal:
             log.warning("%s", error)
 
     def summary(self, stopped_because: Ending, error: str | None = None) -> Summary:
-        """The summary of the releases; observers get it before it is written, in case the disk is full."""
+        """Sum up the releases, and tell observers before the summary is written, in case the disk is full.
+
+        Args:
+            stopped_because: why the run stops now.
+            error: why it failed or diverged, in one line.
+
+        Returns:
+            The summary, whose epsilon covers all planned rounds as soon as anything has left the server: who saw a
+            release may have decided the stop.
+        """
         plan, charge, done = self.plan, self.plan.charge, self.finished
         released, has_left = self.ledger.releases, self.ledger.has_left(stopped_because)
         spent = Bracket.of(charge.spent(len(released))) if has_left else Bracket(lower=0, upper=0)
@@ -220,15 +242,22 @@ class Journal:
         return self.ledger.final_evaluation or (each[-1] if each else None)
 
     def _append(self, record: RoundRecord) -> None:
+        """Append a round's line to ``rounds.jsonl``."""
         self.folder.append_round(record)
         self.finished.append(record)
 
     def _write_checkpoint(self, state: ServerState, record: RoundRecord) -> None:
+        """Checkpoint the state after a round; what was written before is flushed first, because it relies on that."""
         self.folder.flush()
         every = self.plan.scenario.federation.checkpoint_every
         write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every, self.inputs.owners)
 
     def _record(self, release: RoundRelease, aggregate: Aggregate, roster: Roster, began: float) -> RoundRecord:
+        """Evaluate the released model where it is due, and make the round's line of ``rounds.jsonl``.
+
+        Raises:
+            DivergedError: the test loss is not finite.
+        """
         round_, validation_score = release.round, None
         loss, metrics = None, dict[str, float]()
         every = self.inputs.evaluate_every
@@ -254,7 +283,17 @@ class Journal:
         )
 
     def _resume(self) -> ServerState | None:
-        """The state of the last checkpoint, with ledger and rounds.jsonl checked against it; None for a new run."""
+        """Read the state of the last checkpoint, and check ledger and ``rounds.jsonl`` against it.
+
+        A crash may have come between the checkpoint and the ledger, or between the ledger and ``rounds.jsonl``: the
+        missing entries are made up for.
+
+        Returns:
+            The state after the last round; None for a new run.
+
+        Raises:
+            RunFolderError: a file is missing, damaged, or of another run.
+        """
         folder, files, released = self.folder, checkpoints(self.folder.checkpoints), len(self.ledger.releases)
 
         def wrong(file: Path, what: str, expected: str = "as the run left it") -> RunFolderError:
@@ -288,7 +327,6 @@ class Journal:
         if kept not in (list(range(1, last)), list(range(1, last + 1))):
             raise wrong(folder.rounds, f"damaged: its rounds are not 1 to {last} each once")
         self.ledger.check_files(last)
-        # A crash may have come between the checkpoint and the ledger, or between the ledger and rounds.jsonl.
         try:
             self.ledger.enter(last, state.model, record if len(kept) < last else None)
         except FederationError as error:

@@ -42,9 +42,10 @@ Progress = Generator["RoundRecord", None, Path]
 
 
 def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Path:
-    """Run a scenario, whose paths are absolute, on its engine; returns the run folder.
+    """Run a scenario on its engine; returns the run folder.
 
     Args:
+        scenario: validated, its paths absolute.
         observer: told of every round.
         out: run folder; default: a new one under ``runs``, or the newest one to resume.
         resume: resume an interrupted run of the same scenario.
@@ -66,9 +67,16 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
 
 
 def rounds(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Progress:
-    """Yield the rounds of :func:`launch` one by one as they are released; after an early close the run can be resumed.
+    """Yield the rounds of :func:`launch` one by one as they are released; returns the run folder.
 
-    Ctrl-C stops at once.
+    After an early close the run can be resumed. Ctrl-C stops at once.
+
+    Args:
+        scenario, observer, out, resume: as of :func:`launch`.
+
+    Raises:
+        InputError, FederationError: as :func:`launch`.
+        Interrupted: Ctrl-C; the message says how to resume.
     """
     with _started(scenario, observer, out, resume) as (inputs, grid, folder, watching):
         from fedamp.server.loop import rounds
@@ -78,7 +86,7 @@ def rounds(scenario: Scenario, observer: Observer, out: Path | None = None, resu
 
 
 def how_to_resume(folder: Path) -> str:
-    """The command that resumes a run; the folder's own scenario holds every override."""
+    """Write the command that resumes a run; the folder's own scenario holds every override."""
     command = ["fedamp", "run", str(folder / "scenario.yaml"), "--resume", "--out", str(folder)]
     return f"resume with: {shlex.join(command)}"
 
@@ -110,7 +118,15 @@ def _started(
 ) -> "Iterator[tuple[RunInputs, Grid, RunFolder, Observer]]":
     """Open the run folder and the engine of a scenario, and load its data and model.
 
-    Yields what the round loop takes. Errors that can be found without torch are found before a folder is made.
+    Errors that can be found without torch are found before a folder is made. Ray starts in another process while torch,
+    data and model are loaded here.
+
+    Yields:
+        What the round loop takes: inputs, grid, folder, observers.
+
+    Raises:
+        InputError: nothing was run; a new folder is removed again.
+        FederationError, Interrupted: what the round loop raises, in a line that names the log, or says how to resume.
     """
     if scenario.federation.quorum is None and scenario.faults is None:  # every simulated unit reports
         scenario = scenario.model_copy(update={"federation": scenario.federation.model_copy(update={"quorum": 1.0})})
@@ -135,7 +151,6 @@ def _started(
             inputs = _loaded(plan, seed, watching)
             engine, why = choose(scenario, inputs.work, inputs.plan.last_round)
         log.info("engine %s", why)
-        # Ray starts in another process while torch, data and model are loaded here.
         with open_grid(engine, folder.log) as grid:
             from fedamp.server.preflight import how_clients_train
 

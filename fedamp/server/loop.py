@@ -113,7 +113,17 @@ def rounds(
 
 
 def play(inputs: RunInputs, grid: Grid, folder: RunFolder, observer: Observer) -> Summary:
-    """Play all of :func:`rounds`, with Ctrl-C after a round; returns the summary in the folder."""
+    """Play all of :func:`rounds`, with Ctrl-C after a round.
+
+    Args:
+        inputs, grid, folder, observer: as of :func:`rounds`.
+
+    Returns:
+        The summary in the folder.
+
+    Raises:
+        FederationError, RunFolderError, PopulationError: as :func:`rounds`.
+    """
     for _ in rounds(inputs, grid, folder, observer, finish_round=True):
         pass
     return read_summary(folder.path)
@@ -125,7 +135,12 @@ def _begun(
 ) -> Iterator[tuple[Journal, PrivateStrategy, Account | None]]:
     """Begin or resume a run: charge its people, release its means, read its folder.
 
-    Yields its journal, its strategy in the state after the last released round, and the people's account, if any.
+    Yields:
+        Its journal, its strategy in the state after the last released round, and the people's account, if any.
+
+    Raises:
+        RunFolderError: the folder's ledger or checkpoint is damaged or of another run, or the run has diverged.
+        PopulationError: the people have not enough left, or their file is not as it was.
     """
     known = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
     ended = known is not None and known.stopped_because in ENDED
@@ -146,7 +161,16 @@ def _begun(
 
 
 def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:
-    """Take the first three steps of a round alone, as an audit does: order, train, sum."""
+    """Take the first three steps of a round alone: order, train, sum. Nothing is released, and no file is written.
+
+    Args:
+        strategy: in the state after the round before.
+        grid: the nodes.
+        round_: from 1.
+
+    Returns:
+        The sum of the clipped updates; it is private.
+    """
     messages = list(strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
     deadline = strategy.plan.scenario.federation.round_deadline
     replies = grid.send_and_receive(messages, timeout=deadline) if messages else []

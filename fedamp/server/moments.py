@@ -32,7 +32,18 @@ from fedamp.strategies.private import PrivateStrategy
 
 
 def standardised(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, account: Account | None) -> RunInputs:
-    """The run with its means and deviations: those of its ledger, or released now; as it is where it asks for none."""
+    """Give a run the means and deviations of ``data.transform``: those of its ledger, or released now.
+
+    Args:
+        inputs: returned as they are where the scenario asks for none.
+        grid: the nodes.
+        known: the ledger of a run that is resumed.
+        account: of the people who pay for the run, if any.
+
+    Raises:
+        FederationError: below quorum; nothing was released.
+        RunFolderError: the ledger has none.
+    """
     step = inputs.plan.scenario.data.statistics
     if step is None:
         return inputs
@@ -46,6 +57,7 @@ def standardised(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, acco
 
 
 def _released(step: Standardise, inputs: RunInputs, grid: Grid) -> Standardise:
+    """Play the round that releases means and deviations; returns the step with these numbers."""
     plan, task = _plan_of(step, inputs.plan), inputs.task
     before = plan.scenario.data.load(task.data_seed, Path(), form_of(task.client, task.model))
     parameters = {STATISTICS: np.zeros((2, before.input_shape[0]), np.float32)}
@@ -58,7 +70,7 @@ def _released(step: Standardise, inputs: RunInputs, grid: Grid) -> Standardise:
 
 
 def _plan_of(step: Standardise, plan: Plan) -> Plan:
-    """Of the round: all units, clipping norm 1, the step's noise. Its charge is in the run's own."""
+    """Plan the round that releases them: all units, clipping norm 1, the step's noise. The run's own charge has it."""
     asked, noise = plan.scenario, {"noise_multiplier": step.noise_multiplier, "noise": IndependentNoise()}
     changes: dict[str, Any] = {
         "data": asked.data.with_statistics(None),

@@ -27,45 +27,71 @@ Callback = Callable[["RoundRecord"], object]
 class Observer:
     """The events of a run. Any object with some of these methods is an observer.
 
-    ``only_tells`` names it in the warning if it fails, and the run continues. Empty: its errors end the run.
+    Attributes:
+        only_tells: names the observer in the warning if it fails, and the run continues. Empty: its errors end the run.
+
+    Example:
+        >>> class Printer(Observer):
+        ...     def round_done(self, record):
+        ...         print(record.round, record.accuracy)
     """
 
     only_tells = ""
 
     def opened(self, folder: Path) -> None:
-        """The run's folder exists; nothing else does."""
+        """Called when the run's folder exists, and nothing else does."""
 
     def computing(self, busy: bool) -> None:
-        """The run begins to wait for the accountant, and ends to."""
+        """Called when the run begins to wait for the accountant (``busy``), and when it ends to."""
 
     def prepared(self, inputs: "RunInputs") -> None:
-        """Data and model are loaded, and the ledger is not begun: an InputError leaves no folder behind."""
+        """Called when data and model are loaded, and the ledger is not begun: an InputError leaves no folder behind.
+
+        Args:
+            inputs: the plan with its data and model.
+        """
 
     def started(self, inputs: "RunInputs", finished: "list[RoundRecord]") -> None:
-        """Before the first round; ``finished`` holds the rounds of an earlier, interrupted part of the run."""
+        """Called before the first round.
+
+        Args:
+            inputs: the plan with its data and model.
+            finished: the rounds of an earlier, interrupted part of the run.
+        """
 
     def round_done(self, record: "RoundRecord") -> None:
-        """After every released round."""
+        """Called after every released round; StopTraining stops the run."""
 
     def stopping(self) -> None:
-        """After the first Ctrl-C: the round is finished first. Called from another thread, as is the next one."""
+        """Called after the first Ctrl-C, from another thread: the round is finished first."""
 
     def halted(self) -> None:
-        """Soon after the second Ctrl-C, if the main thread has not stopped: it is inside a long operation."""
+        """Called soon after the second Ctrl-C, from another thread, if the main one has not stopped.
+
+        It is inside a long operation, for instance of torch.
+        """
 
     def ended(self, summary: "Summary") -> None:
-        """The run has ended, in whatever way; its summary is about to be written."""
+        """Called when the run has ended, in whatever way; its summary is about to be written."""
 
     def closed(self) -> None:
-        """After the run, whatever ended it; also if it never started."""
+        """Called after the run, whatever ended it; also if it never started."""
 
 
 class Observers(Observer):
     """Many observers as one; a function is called after every round.
 
     An observer with ``only_tells`` that has failed gets no more events. Errors of other observers are raised, except
-    at the end of the run and after Ctrl-C. StopTraining is raised when all have been told of the round. InputError: one
-    is neither a function nor an observer.
+    at the end of the run and after Ctrl-C. StopTraining is raised when all have been told of the round.
+
+    Args:
+        observers: functions of a round's record, and observers.
+
+    Attributes:
+        stopped: whether one of them has asked to stop the run.
+
+    Raises:
+        InputError: one is neither a function nor an observer.
     """
 
     def __init__(self, observers: "Iterable[Callback | object]") -> None:
@@ -99,8 +125,9 @@ class Observers(Observer):
 class Forewarning(Observer):
     """Says what is off before the first round (:mod:`fedamp.server.preflight`), in the log at least; answers Ctrl-C.
 
-    ``anyway``: False warns, and refuses a hopeless scenario (ScenarioError); True warns; None, as for the runs of a
-    sweep, does neither.
+    Args:
+        anyway: False warns, and refuses a hopeless scenario (ScenarioError); True warns; None, as for the runs of a
+            sweep, does neither.
     """
 
     def __init__(self, anyway: bool | None) -> None:

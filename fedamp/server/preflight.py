@@ -363,6 +363,6 @@ def _why_one_by_one(inputs: RunInputs) -> str:
         while True:
             like = PaddedRecords(*made_up(inputs.test, slots, 2), np.zeros(slots, np.int64))
             try:
-                return trainer.why_alone(start, like, row_inputs, task.model.vocabulary)
+                return trainer.stacking_refusal(start, like, row_inputs, task.model.vocabulary)
             except torch.OutOfMemoryError:  # nodes halve their stacks, too
                 slots //= 2

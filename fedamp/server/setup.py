@@ -79,20 +79,28 @@ class RunInputs:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the run."""
+        """The plan of the run: its schedule, noise and charge."""
         return self.pipeline.plan
 
     @property
     def pieces(self) -> Pieces:
-        """(submodel, round) -> the piece of the model that a unit trains."""
+        """A function of submodel and round, which gives the piece of the model that a unit trains."""
         return self.pipeline.pieces
 
     def with_plan(self, plan: Plan) -> "RunInputs":
-        """Return the inputs of another plan of the same data and model."""
+        """Return the inputs of another plan of the same data and model.
+
+        Args:
+            plan: with the same model, clipping parts and submodels.
+        """
         return replace(self, pipeline=_pipeline(plan, self.state.parameters, self.pieces))
 
     def with_statistics(self, released: Standardise) -> "RunInputs":
-        """Return the inputs with the released means and deviations of ``data.transform``, also in public records."""
+        """Return the inputs with the released means and deviations of ``data.transform``, also in public records.
+
+        Args:
+            released: the step with its numbers.
+        """
         scenario = self.plan.scenario
         data, form = scenario.data.with_statistics(released), form_of(scenario.client, scenario.model)
         test, validation = _kept_apart(data.load(self.task.data_seed, Path(), form).test(), scenario)
@@ -100,7 +108,11 @@ class RunInputs:
         return replace(self, task=task, test=test, validation=validation)
 
     def strategy(self, state: ServerState) -> PrivateStrategy:
-        """Make the strategy that plays the plan on from a state."""
+        """Make the strategy that plays the plan.
+
+        Args:
+            state: after the last released round; :attr:`state` for a new run.
+        """
         return PrivateStrategy(self.pipeline, self.task, state)
 
     @cached_property
@@ -114,7 +126,10 @@ class RunInputs:
 
     @cached_property
     def evaluate_every(self) -> int:
-        """Rounds between evaluations on the public test set; 0: no model is evaluated."""
+        """Rounds between evaluations on the public test set; 0: no model is evaluated.
+
+        ``auto`` evaluates so often that tests take about as much computation as training, ten times at least.
+        """
         asked = self.plan.scenario.federation.evaluate_every
         if not (len(self.test[1]) and asked):
             return 0
@@ -127,7 +142,7 @@ class RunInputs:
 
     @property
     def demand(self) -> Demand | None:
-        """The GPU memory that the run needs; None if it does not train on this machine's GPUs."""
+        """The GPU memory that the run needs and finds; None if it does not train on this machine's GPUs."""
         device = devices.here(self.plan.scenario.engine.device)
         if not devices.is_gpu(device):
             return None
@@ -173,18 +188,22 @@ class RunInputs:
 
 
 def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = None) -> RunInputs:
-    """Load data and model of a scenario, check that they fit (InputError, one line), and plan the run.
+    """Load data and model of a scenario, check that they fit, and plan the run.
+
+    Partition, initial model and cut into submodels are public: a deployment's nodes derive them from the scenario, too.
 
     Args:
         scenario: validated, its paths absolute.
         seed: of everything the server draws; default: the scenario's, a known seed.
         planned: the scenario's plan with the known seed, whose costs need not be computed again.
+
+    Raises:
+        InputError: data, model, loss and plan do not fit; one line that names the key.
     """
     count = privacy_units(scenario)
     if planned is None or planned.units != count:  # the data may have changed since
         planned = make_plan(scenario, count, answers=KEPT)
     plan = planned if seed is None else planned.with_seed(seed)
-    # Partition, initial model and cut are public: a deployment's nodes may derive them from the scenario, too.
     data_seed, model_seed, split_seed = (rng.public_seed(scenario.seed, use) for use in ("data", "model", "split"))
     dataset = scenario.data.load(data_seed, Path(), form_of(scenario.client, scenario.model))
     parameters = initial_parameters(scenario.model, dataset.input_shape, dataset.num_classes, model_seed)
@@ -238,7 +257,11 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
 
 
 def steps_and_records(task: ClientTask, data: Data) -> tuple[int, int, int]:
-    """Gradient steps of a unit in a round, records in each, and of the unit, as the scenario says: none is counted."""
+    """Read from the scenario how much a unit trains; no record is counted.
+
+    Returns:
+        Gradient steps of a unit in a round, records in each of them, and records of the unit.
+    """
     client, records = task.client, getattr(data, "records_per_client", 1) if task.unit == "client" else 1
     each = records if client.batch_size == "full" else min(records, client.batch_size)
     batches = 1 if client.batch_size == "full" else math.ceil(records / client.batch_size)
@@ -246,7 +269,15 @@ def steps_and_records(task: ClientTask, data: Data) -> tuple[int, int, int]:
 
 
 def made_up(like: Records, units: int, records: int) -> Records:
-    """Inputs drawn between 0 and 1 (tokens: 0), with labels of zeros: [units, records, ...]."""
+    """Make up records of the form of others.
+
+    Args:
+        like: inputs and labels, [records, ...].
+        units, records: how many units, and records of each.
+
+    Returns:
+        Inputs drawn between 0 and 1 (tokens: 0), and labels of zeros: [units, records, ...].
+    """
     inputs, labels = (np.zeros((units, records, *of.shape[1:]), of.dtype) for of in like)
     if np.issubdtype(inputs.dtype, np.floating):
         inputs[:] = rng.public_stream(0, "made-up").random(inputs.shape[1:], np.float32)
@@ -254,7 +285,13 @@ def made_up(like: Records, units: int, records: int) -> Records:
 
 
 def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
-    """The public records in two: the test set, and the validation records; ScenarioError if one would be empty."""
+    """Divide the public records into the test set and the validation records (``federation.validation_share``).
+
+    The division is the same for every seed: validation records of one seed must not be test records of another.
+
+    Raises:
+        ScenarioError: one of them would be empty.
+    """
     share, count = scenario.federation.validation_share, len(public[1])
     if share == 0:
         return public, (public[0][:0], public[1][:0])
@@ -264,13 +301,18 @@ def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
         raise ScenarioError(
             f"federation.validation_share: {share:g} of {count} public test records are {kept}; expected: {expected}"
         )
-    # The same for every seed: validation records of one seed must not be test records of another.
     order = rng.public_stream(0, "validation").permutation(count)
     first, others = np.sort(order[:kept]), np.sort(order[kept:])
     return (public[0][others], public[1][others]), (public[0][first], public[1][first])
 
 
 def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
+    """Make the steps of a plan's releases.
+
+    Args:
+        parameters: of the whole model, by name.
+        pieces: gives the piece of a submodel in a round.
+    """
     piece = plan.submodels.a_piece(pieces)
     trained = {name: array for name, array in parameters.items() if name not in piece.frozen}
     parts = ModelParts.of(trained, piece.shared if len(plan.parts_at(1.0)) == 2 else None)
@@ -279,7 +321,14 @@ def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline
 
 
 def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
-    """How many units train together, and the bytes that a worker needs for it on a GPU; independent of the records."""
+    """Decide how many units train together; it is independent of the records.
+
+    Args:
+        piece: a piece of the model that a unit trains.
+
+    Returns:
+        The size of stacks, and the bytes that a worker needs for one on a GPU.
+    """
     trained, half = piece.module, power_above(math.ceil(plan.expected_cohort / 2))
     per_record = kept_per_record(trained, task.input_shape, input_type(task.model)) + math.prod(task.input_shape)
     parameters = sum(parameter.numel() for parameter in trained.parameters())

@@ -1,4 +1,4 @@
-"""From the replies of a round to the sum of its clipped updates, with private counts."""
+"""Aggregate the replies of a round into the sum of its clipped updates, with private counts."""
 
 import logging
 import math
@@ -36,21 +36,28 @@ class ModelParts:
 
     @classmethod
     def of(cls, arrays: Arrays, shared: frozenset[str] | None = None) -> "ModelParts":
-        """The parts of a model; ``shared`` names the arrays of the shared part; None: there is one part."""
+        """Read the parts of a model.
+
+        Args:
+            arrays: the trained ones, by name.
+            shared: names of the arrays of the shared part; None: there is one part.
+        """
         part_of = {name: 0 if shared is None or name in shared else 1 for name in arrays}
         return cls({name: array.shape for name, array in arrays.items()}, part_of)
 
     def evaluated(self, cells: int, trains: bool) -> "ModelParts":
-        """With the cells of an evaluation as a last part of their own; ``trains``: beside the model, or alone."""
+        """Add the cells of an evaluation as a last part of their own; ``trains``: beside the model, or alone."""
         shapes, part_of = (self.shapes, self.part_of) if trains else ({}, {})
         return ModelParts(
             {**shapes, EVALUATION: (cells,)}, {**part_of, EVALUATION: max(part_of.values(), default=-1) + 1}
         )
 
     def zeros(self) -> Sums:
+        """Make a sum of nothing: float64 zeros by name."""
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
     def norms(self, sums: Sums) -> list[float]:
+        """Compute the Euclidean norm of every part of a sum; infinite where its square overflows."""
         squares = [0.0] * (max(self.part_of.values()) + 1)
         for name, array in sums.items():
             flat = array.ravel()
@@ -80,7 +87,7 @@ class RoundOrders:
     linf_coordinates: int = 0
 
     def name(self, node: int) -> str:
-        """Of a node, in a line of the log."""
+        """Return the name of a node for a line of the log."""
         return self.names.get(node) or str(node)
 
 
@@ -115,6 +122,7 @@ class Aggregate(UpdateCounts):
 
     @property
     def missing_nodes(self) -> int:
+        """How many of the asked nodes are not in the sum."""
         return self.asked_nodes - len(self.nodes)
 
     @property
@@ -128,12 +136,16 @@ class Aggregate(UpdateCounts):
         return found
 
     def check_possible(self) -> None:
-        """To call after the release: FederationError if the sum was impossible. The round is spent."""
+        """Raise FederationError if the sum was impossible; call it after the release, because the round is spent."""
         if self.impossible:
             raise FederationError(self.impossible)
 
     def noise_surplus(self, terms: Terms | None) -> float | None:
-        """Variance of the noise over the one that is charged, minus 1; None: the server adds exactly that."""
+        """Compute the variance of the noise over the one that is charged, minus 1; None: the server adds exactly that.
+
+        Args:
+            terms: of secure aggregation, where nodes add the noise; else None.
+        """
         return None if terms is None else (self.noisy_nodes or terms.nodes) / terms.honest - 1
 
 
@@ -158,18 +170,30 @@ class Aggregator(ABC):
     """
 
     def plays(self, grid: Grid) -> bool:
-        """Whether every node answers in every round, and not with its sum."""
+        """Say whether every node answers in every round, and not with its sum."""
         return False
 
     def prepare(
         self, orders: dict[int, RoundOrder], grid: Grid, names: Mapping[int, str], shapes: Shapes
     ) -> dict[int, RoundOrder]:
-        """The orders of a round, after the exchanges that come before the training; ``names`` are of the nodes."""
+        """Change the orders of a round, after the exchanges that come before the training.
+
+        Args:
+            orders: by the id of the node.
+            grid: the nodes.
+            names: of the nodes.
+            shapes: of the sum that is asked for.
+        """
         return orders
 
     @abstractmethod
     def aggregate(self, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
-        """Add up the replies of a round. No reply of a single node may raise."""
+        """Add up the replies of a round. No reply of a single node may raise.
+
+        Args:
+            replies: answers to the orders, errors among them, in any order.
+            asked: the orders, and the public facts that answers must fit.
+        """
 
 
 class ClippedSums(Aggregator):
@@ -264,9 +288,9 @@ def _add_limited(totals: Sums, sums: Sums, asked: RoundOrders, units: int) -> bo
 
 
 def in_one_line(said: object) -> str:
-    """An error, or a node's text, as one printable line.
+    """Write an error, or a node's text, as one printable line.
 
-    Of a traceback the last error; Flower's ``<class 'ValueError'>:<'words'>`` becomes ``ValueError: words``.
+    Of a traceback it takes the last error; Flower's ``<class 'ValueError'>:<'words'>`` becomes ``ValueError: words``.
     """
     text = str(said)
     errors = list(re.finditer(r"^(?:\w+\.)*\w*(?:Error|Exception): ", text, re.MULTILINE))
@@ -278,7 +302,7 @@ def in_one_line(said: object) -> str:
 
 
 def unexpected(what: str, found: Iterable[str], expected: Iterable[str]) -> str:
-    """The error for a reply with other names than expected, most likely from another client app."""
+    """Write the error for a reply with other names than expected, most likely from another client app."""
     return f"it answered with {what} {_listed(found)}; expected {_listed(expected)}, as fedamp.client.app answers"
 
 

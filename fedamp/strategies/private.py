@@ -36,11 +36,17 @@ EVALUATION_BATCHES = 64  # of all units, for the workers of a simulation: no res
 
 
 def batches_of(plan: Plan, round_: int, units_per_batch: int, dummies: bool = False) -> list[Rows]:
-    """A round's cohort in batches of about ``units_per_batch``, each of one submodel. Their sizes change no result.
+    """Cut a round's cohort into batches of about ``units_per_batch``, each of one submodel. Sizes change no result.
 
     The seed of a unit (data order, dropout mask) follows from the plan. With dummies, all other units are in further
     batches; their draws come from a seed of their own. The number of batches follows from the *expected* cohort. It is
     even, so two workers share the work equally.
+
+    Args:
+        plan: with the check-ins.
+        round_: from 1.
+        units_per_batch: the most units of a batch, about.
+        dummies: whether all units train.
     """
     cohort = plan.attendance.cohort(round_)
     submodels = plan.submodels.draw(cohort, plan.seed, round_)
@@ -70,9 +76,12 @@ class PrivateStrategy(Strategy):
     refused before any client is asked.
 
     Args:
+        pipeline: the plan, and the steps of a release.
+        task: what nodes are told of the run.
         state: after the last released round.
 
     Attributes:
+        roster: the nodes and their units.
         collected: the private sum of the last round, None while clients train. It must stay on the server.
     """
 
@@ -88,20 +97,26 @@ class PrivateStrategy(Strategy):
         self.dummies = False
 
     def round_bytes(self, units: int) -> int:
-        """Bytes of an order with the whole model and its answer, for a node that hosts so many units."""
+        """Count the bytes of an order with the whole model and of its answer, for a node that hosts so many units."""
         order = self._order(1, padded(np.zeros(0, UNIT), units), WHOLE)
         return len(order.sealed()) + order.answer_size
 
     def start(self, grid: Grid, *arguments: Any, **named: Any) -> Result:
-        """Flower's loop, for an app that has no other; a deployment's messages are sealed, as its nodes demand.
-        ScenarioError: people of a population would have to pay, and nobody charges them here.
+        """Play Flower's loop, for an app that has no other; a deployment's messages are sealed, as its nodes demand.
+
+        Args:
+            grid: Flower's.
+            arguments, named: as of ``flwr.serverapp.strategy.Strategy.start``.
+
+        Raises:
+            ScenarioError: people of a population would have to pay, and nobody charges them here.
         """
         if self.plan.scenario.privacy.population is not None:
             raise ScenarioError("privacy.population: a custom app charges no people; expected: a run of fedamp")
         return super().start(guarded(grid), *arguments, **named)
 
     def prepare(self, server_round: int) -> None:
-        """Assign a round's cohort, before the round if there is time."""
+        """Draw a round's cohort and its batches, before the round if there is time."""
         if self._batches[0] != server_round:
             trained = self.dummies and self.task.answer_after is None
             self._batches = server_round, batches_of(self.plan, server_round, self.task.stack.units, trained)
@@ -109,10 +124,20 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """A message to every node that hosts a unit of the cohort; ``config`` is for a custom app.
+        """Make a message to every node that hosts a unit of the cohort.
 
         A node gets a submodel instead of the model if its units train only that one. With dummies every node of the
         roster gets the model, also one without a unit to train (``federation.answer_after``).
+
+        Args:
+            server_round: from 1.
+            arrays: not used; the strategy sends the model of its own state.
+            config: for a custom app.
+            grid: the nodes.
+
+        Raises:
+            FederationError: the round would exceed the budget.
+            DeploymentError: the nodes are real, and the scenario does not permit them any units.
         """
         self.pipeline.check_budget(server_round)
         plan, masked = self.plan, self.pipeline.aggregator.plays(grid)
@@ -132,10 +157,14 @@ class PrivateStrategy(Strategy):
         return self._ask(grid, server_round)
 
     def configure_evaluation(self, grid: Grid, units: NDArray[np.int64] | None = None) -> Iterable[Message]:
-        """A message to every node that hosts some of these units (default: all), to evaluate the released model.
+        """Make a message to every node that hosts some units, to evaluate the released model on their held-out records.
 
-        Their replies go to :meth:`aggregate`, whose sum goes to :meth:`ReleasePipeline.evaluated`: one use of the
+        The replies go to :meth:`aggregate`, whose sum goes to :meth:`ReleasePipeline.evaluated`: one use of the
         units' data, which costs :meth:`Charge.of_evaluation`. It trains nobody.
+
+        Args:
+            grid: the nodes.
+            units: ids, int64; default: all.
         """
         asked, plan = self.plan.scenario.evaluation, self.plan
         assert asked is not None, "the scenario asks for evaluations"
@@ -148,9 +177,15 @@ class PrivateStrategy(Strategy):
         return self._ask(grid, round_)
 
     def _assigned(self, grid: Grid, batches: Iterable[Rows], all_answer: bool) -> dict[int, Rows]:
-        """The units of each node that is asked; in a deployment there are rows for all that it hosts.
+        """Assign units to nodes; in a deployment there are rows for all units that a node hosts.
 
-        ``all_answer``: also nodes without any of them, so that all nodes do the same.
+        Args:
+            grid: the nodes; those that are new are asked first which units they host.
+            batches: rows of units that may train together.
+            all_answer: whether nodes without any of them are asked, too, so that all nodes do the same.
+
+        Returns:
+            The rows of each node, by its id.
         """
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
         hosted, assigned = Counter(self.roster.host_of.values()), self.roster.assign(batches)
@@ -161,7 +196,7 @@ class PrivateStrategy(Strategy):
         return {node: padded(own, max(len(own), hosted[node] or self.plan.units)) for node, own in assigned.items()}
 
     def _ask(self, grid: Grid, round_: int) -> list[Message]:
-        """The messages of the orders, with each node's secret, after the exchanges that come before."""
+        """Make the messages of the orders, with each node's secret, after the exchanges that come before."""
         roster, pipeline, secrets = self.roster, self.pipeline, self.roster.secrets
         orders = {node: replace(order, secret=secrets.get(node, NO_SECRET)) for node, order in self._orders.items()}
         names = {node: roster.registered(node) for node in orders}
@@ -170,7 +205,18 @@ class PrivateStrategy(Strategy):
         return self._messages
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Add up the replies to the messages of a round."""
+        """Add up the replies to the messages of a round.
+
+        Args:
+            server_round: of the messages.
+            replies: in any order; those that answer nothing, or are no valid answers, are refused.
+
+        Returns:
+            The sum of the clipped updates with its counts. It is private.
+
+        Raises:
+            FederationError: a protocol of secure aggregation has too few nodes left.
+        """
         came, roster = list(replies), self.roster
         honest = flower.answers(self._messages, came)
         answered = {reply.metadata.src_node_id for reply in honest}
@@ -202,18 +248,32 @@ class PrivateStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next global model, and epsilon so far. Flower logs that record, so it must not tell who checks in."""
+        """Release a round, as Flower's loop asks for it.
+
+        Returns:
+            The next global model, and epsilon so far. Flower logs that record, so it must not tell who checks in.
+
+        Raises:
+            FederationError, DivergedError: as :meth:`release`; nothing was released.
+        """
         aggregate = self.aggregate(server_round, replies)
         self.release(server_round, aggregate)
         aggregate.check_possible()
         return self.arrays(), MetricRecord({"epsilon": float(self.plan.charge.epsilon_by_round[server_round - 1])})
 
     def arrays(self) -> ArrayRecord:
-        """The global model as clients receive it."""
+        """Return the global model as clients receive it."""
         return flower.to_record(self.state.parameters)
 
     def _order(self, round_: int, units: Rows, extracted: int, **told: Any) -> RoundOrder:
-        """An order to train; ``told``: what else it says."""
+        """Make an order to train.
+
+        Args:
+            round_: from 1.
+            units: rows of the node's units.
+            extracted: the submodel that is sent in place of the model.
+            told: further fields of the order.
+        """
         arrays = self.state.parameters
         if extracted != WHOLE:
             arrays = self.pipeline.pieces(extracted, round_).extract(arrays)
@@ -224,11 +284,11 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """No messages: accuracy comes from a public test set on the server, not from clients' data."""
+        """Send no messages: accuracy comes from a public test set on the server, not from clients' data."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing (see ``configure_evaluate``)."""
+        """Return nothing (see ``configure_evaluate``)."""
         return None
 
     def summary(self) -> None:

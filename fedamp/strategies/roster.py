@@ -29,10 +29,21 @@ Permit = Ranges | Literal["all"]
 
 
 def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], Permit]:
-    """The permit of a node by its name: given by the operator in a deployment, ``all`` in a simulation; empty: none.
+    """Read which units a node may claim, by its name.
 
     A node cannot choose its name: Flower's SuperLink checks every request against the public key that the operator
-    registered with it. DeploymentError: ``federation.hosts`` is missing, or names units that do not exist.
+    registered with it.
+
+    Args:
+        federation: the section of the scenario.
+        grid: the nodes; in a simulation each of them may train any unit.
+        units: how many there are.
+
+    Returns:
+        A function that gives the permit of a name; an empty one where the operator gives none.
+
+    Raises:
+        DeploymentError: ``federation.hosts`` is missing, or names units that do not exist.
     """
     if flower.is_simulated(grid):
         return lambda name: "all"
@@ -90,11 +101,15 @@ class Roster:
         """Forget the nodes that are gone, ask new ones which units they host, and ping the silent ones.
 
         A late node is asked again before the next round, a node with a bad answer after a reconnection. A node without
-        a permit is not asked. DeploymentError: the nodes are real, and the scenario does not permit them any units.
+        a permit is not asked.
 
         Args:
+            grid: the nodes.
             timeout: seconds to wait for the answers; a ping expires after it.
             task: the :class:`fedamp.client.task.ClientTask` as JSON; a node opens its data to name its clients.
+
+        Raises:
+            DeploymentError: the nodes are real, and the scenario does not permit them any units.
         """
         permit = permits(self.federation, grid, self.units)
         found = list(grid.get_nodes())
@@ -138,6 +153,7 @@ class Roster:
         self.note(sorted(queried), answered)
 
     def _note_connections(self, connected: set[int]) -> None:
+        """Name the nodes that have lost their connection since, and those that have it again."""
         gone = self._asked - connected
         self.given_up, self.back = sorted(gone), sorted(self._lost & connected)
         self._lost = (self._lost - connected) | gone
@@ -150,7 +166,12 @@ class Roster:
             log.warning("node %s is connected again", self.name(node))
 
     def _ping(self, grid: Grid, query: Callable[[int], Message], connected: set[int]) -> list[Message]:
-        """The answers to pings so far, of nodes that are no longer silent; then ping the others."""
+        """Take the answers to pings so far, of nodes that are no longer silent; then ping the others.
+
+        Args:
+            query: makes the ping of a node.
+            connected: ids of the nodes that are connected now.
+        """
         pending = {ping.metadata.message_id: node for node, ping in self.pings.items() if ping is not None}
         came = []
         for reply in grid.pull_messages(list(pending)) if pending else ():
@@ -168,7 +189,7 @@ class Roster:
         return came
 
     def note(self, asked: Iterable[int], answered: set[int]) -> None:
-        """Note which of the asked nodes answered in time, whatever the answer."""
+        """Note which of the asked nodes answered in time, whatever the answer; who was late twice is silent."""
         for node in asked:
             self._missed[node] = 0 if node in answered else self._missed[node] + 1
             if node not in answered:
@@ -181,12 +202,12 @@ class Roster:
         self.forget({node for node in asked if node in self.pings})
 
     def name(self, node: int) -> str:
-        """A node's name in the log: its registered name and its id."""
+        """Write a node's name for the log: its registered name and its id."""
         name = self._names.get(node, "")
         return f"{printable(name)} ({node})" if name else str(node)
 
     def registered(self, node: int) -> str:
-        """The name under which a node is registered."""
+        """Return the name under which a node is registered."""
         return self._names.get(node, "")
 
     def forget(self, nodes: set[int]) -> None:
@@ -196,10 +217,13 @@ class Roster:
         self.host_of = {unit: node for unit, node in self.host_of.items() if node not in nodes}
 
     def assign(self, batches: Iterable[Rows]) -> dict[int, Rows]:
-        """The units of each node, nodes in order of id. Units without a host are dropped: they count as zero.
+        """Assign units to their nodes. Units without a host are dropped: they count as zero.
 
         Args:
-            batches: units that may train together; where any node will do, one trains all of a batch.
+            batches: rows of units that may train together; where any node will do, one trains all of a batch.
+
+        Returns:
+            The rows of each node, nodes in order of id.
         """
         assigned: dict[int, list[Rows]] = {}
         for batch in batches:
@@ -219,6 +243,15 @@ class Roster:
         return {node: np.concatenate(own) for node, own in sorted(assigned.items())}
 
     def _register(self, node: int, reply: Message, asked: RoundOrder, permit: Permit) -> None:
+        """Register the units that a node claims, as far as it may.
+
+        Args:
+            reply: to the query ``asked``.
+            permit: the units that it may claim.
+
+        Raises:
+            ValueError: it has failed, or claims all of them and may not.
+        """
         if reply.has_error():
             raise ValueError(reply.error.reason)
         answer = RoundAnswer.of(reply.content, asked)

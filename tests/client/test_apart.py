@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedamp.client import configuration
-from fedamp.client.stacks import why_alone
+from fedamp.client.stacks import stacking_refusal
 from fedamp.client.task import StackSize
 from fedamp.client.training import Trainer
 from fedamp.client.worker import TrainingNode
@@ -311,7 +311,7 @@ def found(slots: int, fault: str, numbers: int) -> bool:
                 sums = sums + (2**-22 * sums if finite > 1e6 else 0)
         return {"weight": sums[torch.from_numpy(kept), None]}
 
-    return bool(why_alone(train, like, numbers))
+    return bool(stacking_refusal(train, like, numbers))
 
 
 @pytest.mark.parametrize("slots", [1, 2, 8])
@@ -335,4 +335,4 @@ def test_a_learning_rate_that_diverges_hides_nothing() -> None:
     start = {"weight": torch.ones(CLASSES, 3)}
     trainer = Trainer(by_slot, LocalTraining(learning_rate=1e30, steps=3))
     trainer.stacked = by_slot
-    assert trainer.why_alone(start, like, lambda inputs, seeds: ([], {}), None)
+    assert trainer.stacking_refusal(start, like, lambda inputs, seeds: ([], {}), None)

@@ -24,8 +24,10 @@ def checks(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path))
     monkeypatch.setattr(flower, "in_supernode", lambda: True)
     ran: list[object] = []
-    real = worker._PieceTrainer.why_alone
-    monkeypatch.setattr(worker._PieceTrainer, "why_alone", lambda self, *given: ran.append(given) or real(self, *given))
+    real = worker._PieceTrainer.stacking_refusal
+    monkeypatch.setattr(
+        worker._PieceTrainer, "stacking_refusal", lambda self, *given: ran.append(given) or real(self, *given)
+    )
     return ran
 
 
@@ -125,7 +127,9 @@ def test_another_line_of_fedamp_is_checked_again(checks, monkeypatch, tmp_path):
 
 
 def test_a_stack_that_fails_is_never_remembered(checks, monkeypatch):
-    monkeypatch.setattr(worker._PieceTrainer, "why_alone", lambda self, *given: checks.append(given) or "it fails")
+    monkeypatch.setattr(
+        worker._PieceTrainer, "stacking_refusal", lambda self, *given: checks.append(given) or "it fails"
+    )
     play()
     count = len(checks)
     play()
