@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.documentation import ROOT
+from tests.tools import but_patience
 
 # Refuse the package, as if it was not installed; then run commands in this one process.
 PROGRAM = """
@@ -52,7 +53,7 @@ def alone(folder, *commands):
         [sys.executable, "-c", PROGRAM, json.dumps(commands)], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split("\n"), done.stderr.splitlines()
+    return done.stdout.split("\n"), but_patience(done.stderr).splitlines()
 
 
 @pytest.fixture(scope="module")
