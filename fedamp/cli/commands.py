@@ -256,8 +256,8 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
+    from fedamp.extensions.audit import Audit, Sensitivity, audit, audit_runs, sensitivity
     from fedamp.report.progress import audit_progress
-    from fedamp.studies.audit import Audit, Sensitivity, audit, audit_runs, sensitivity
 
     found: Audit | Sensitivity
     if all(Path(each).is_dir() for each in scenarios):

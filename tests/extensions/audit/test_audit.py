@@ -8,9 +8,9 @@ import pytest
 from scipy.stats import kstest
 
 from fedamp.errors import DataError, FederationError, InputError
+from fedamp.extensions.audit import attack, audit, sensitivity
+from fedamp.extensions.audit.attack import CanaryFederation, subject_of
 from fedamp.federation.plan import Plan
-from fedamp.studies.audit import attack, audit, sensitivity
-from fedamp.studies.audit.attack import CanaryFederation, subject_of
 from tests.federations import small
 
 MLP = "model={name: mlp, hidden: [12]}"

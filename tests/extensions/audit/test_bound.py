@@ -8,10 +8,10 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
+from fedamp.extensions.audit.attack import attacks
+from fedamp.extensions.audit.bound import CONFIDENCE, Audit, Guesses, exceeds
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.federation.plan import Plan
-from fedamp.studies.audit.attack import attacks
-from fedamp.studies.audit.bound import CONFIDENCE, Audit, Guesses, exceeds
 from tests.federations import small
 
 NOISE = 0.8

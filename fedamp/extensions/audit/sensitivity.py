@@ -20,10 +20,10 @@ from fedamp.data import Dataset
 from fedamp.data.form import Form, Numbers
 from fedamp.engines import flower
 from fedamp.errors import ScenarioError
+from fedamp.extensions.audit.planted import Arrays, PlantedFederation, records_of
 from fedamp.federation.plan import ADJACENCY
 from fedamp.federation.scenario import Scenario
 from fedamp.strategies.aggregation import Aggregate
-from fedamp.studies.audit.planted import Arrays, PlantedFederation, records_of
 
 ITS_OWN = "its own"
 # Ways to change inputs (numbers, or tokens) and labels. The last way makes records that nobody can train on.

@@ -8,15 +8,15 @@ import pytest
 from fedamp import noise
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
+from fedamp.extensions.audit.bound import Audit
+from fedamp.extensions.audit.canaries import attack
 from fedamp.federation.check_in import CANARY
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import ClippedSums
-from fedamp.studies.audit.bound import Audit
-from fedamp.studies.audit.canaries import attack
+from tests.extensions.audit import planted
 from tests.federations import small, write_small
-from tests.studies.audit import planted
 
 CANARIES = 600
 MLP, HIDDEN = "model={name: mlp, hidden: [256]}", "privacy.noise_multiplier=0.7"

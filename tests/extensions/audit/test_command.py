@@ -7,8 +7,8 @@ import shlex
 import pytest
 
 from tests.documentation import commands, write_files
+from tests.extensions.audit import planted
 from tests.federations import write_small
-from tests.studies.audit import planted
 
 PAGE = "docs/audit.md"
 STRONG = ("check_in={scheme: all}", "rounds=1", "privacy.noise_multiplier=1")

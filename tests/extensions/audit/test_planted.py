@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedamp.studies.audit import audit
+from fedamp.extensions.audit import audit
+from tests.extensions.audit import planted
 from tests.federations import small
-from tests.studies.audit import planted
 
 DISJOINT = ["model={name: mlp, hidden: [20]}", "submodels={scheme: disjoint, count: 10, shared_noise_multiplier: 6.0}"]
 DROPOUT = ["model={name: mlp, hidden: [12]}", "submodels={scheme: dropout, keep: 0.25, shared_noise_multiplier: 6.0}"]

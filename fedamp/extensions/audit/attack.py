@@ -21,6 +21,8 @@ from fedamp.base.state import usual_state
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError
+from fedamp.extensions.audit.bound import Audit, Guesses
+from fedamp.extensions.audit.planted import PlantedFederation, records_of
 from fedamp.federation.check_in import log_mean
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.local_training import LocalTraining
@@ -29,8 +31,6 @@ from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
 from fedamp.noise import matched
-from fedamp.studies.audit.bound import Audit, Guesses
-from fedamp.studies.audit.planted import PlantedFederation, records_of
 
 Vector = NDArray[np.float64]
 

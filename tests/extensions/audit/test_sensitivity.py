@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedamp.client.worker import TrainingNode
+from fedamp.extensions.audit import sensitivity
 from fedamp.federation import reader
 from fedamp.strategies.aggregation import ClippedSums
-from fedamp.studies.audit import sensitivity
+from tests.extensions.audit import planted
 from tests.federations import small, write_small
-from tests.studies.audit import planted
 from tests.test_scenarios_run import OFFLINE
 
 MLP = "model={name: mlp, hidden: [12]}"

@@ -19,12 +19,12 @@ from fedamp.base.arrays import Arrays
 from fedamp.base.reading import read_regular
 from fedamp.base.state import usual_state
 from fedamp.errors import RunFolderError
+from fedamp.extensions.audit.bound import Audit, Floats, Guesses
 from fedamp.federation.check_in import CANARY, Attendance
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.reader import load as load_scenario
 from fedamp.population.total import total
 from fedamp.runs.folder import RunFolder
-from fedamp.studies.audit.bound import Audit, Floats, Guesses
 
 _AT_ONCE = 1 << 25  # signs in memory
 _FEW = 4  # coordinates a round, below which a covariance of rounds says too little
