@@ -43,6 +43,7 @@ SCENARIOS = {  # with what makes two rounds of each
     "balanced-submodels": ("check_in.k=1",),
 }
 EXTENSIONS = {  # a command of each, and its name in the line about it
+    "audit digits": "audit",
     "merge a b --method random-selection --epsilon 1 --delta 1e-5": "merge",
 }
 

@@ -18,8 +18,8 @@ import numpy as np
 
 import fedamp
 from benchmarks.record import made, store
-from fedamp.extensions.audit import audit_runs
 from fedamp.extensions.audit.bound import CONFIDENCE
+from fedamp.extensions.audit.canaries import audit_runs
 
 RESULTS = Path(__file__).with_suffix(".json")
 CANARIES, SEEDS = 2000, (1, 2, 3)

@@ -242,40 +242,6 @@ def watch(run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")]) -
 
 
 @app.command()
-def audit(
-    scenarios: Annotated[
-        list[str],
-        Argument(metavar="SCENARIO|RUN...", help="a scenario; or a run with canaries, or a series"),
-    ],
-    overrides: Overrides,
-    repetitions: Annotated[int, Option(help="trials with the canary, and trials without it")] = 500,
-    rounds: Annotated[int, Option(help="longer scenarios are shortened to this number")] = 8,
-    by_sensitivity: Annotated[
-        bool, Option("--sensitivity", help="instead: how far one unit's data move a round's sum")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
-    from fedamp.extensions.audit import Audit, Sensitivity, audit, audit_runs, sensitivity
-    from fedamp.report.progress import audit_progress
-
-    found: Audit | Sensitivity
-    if all(Path(each).is_dir() for each in scenarios):
-        found = audit_runs([Path(each) for each in scenarios])
-    elif len(scenarios) > 1:
-        raise InputError(f"{scenarios[1]}: a second scenario; expected: one scenario, or folders of runs")
-    else:
-        with audit_progress(terminal.err) as progress:
-            attack = sensitivity if by_sensitivity else audit
-            found = attack(load_scenario(scenarios[0], overrides), repetitions, rounds, progress)
-    print_answer(
-        found.to_json(), as_json, tables.sensitivity_table if isinstance(found, Sensitivity) else tables.audit_table
-    )
-    if found.refuted:
-        raise FedampError(found.refutation())
-
-
-@app.command()
 def release(
     run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")],
     out_folder: Annotated[Path | None, Option("--out", help="default: RUN-release")] = None,

@@ -1,10 +1,10 @@
-"""The display at the terminal while a federation, a sweep or an audit runs."""
+"""The display at the terminal while a federation or a sweep runs."""
 
 import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -208,14 +208,6 @@ class SweepProgress(_Display):
         self.round_done(job, job.scenario.rounds)
         if error and not error.startswith("interrupted"):
             self._console.print(f"{job.folder}: {error}", highlight=False, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def audit_progress(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """A bar that disappears at the end, and the function that moves it: finished repetitions, and their number."""
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("repetitions", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def guarantee(plan: "Plan") -> list[str]:

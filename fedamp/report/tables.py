@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most, power
+from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most
 from fedamp.report import words
 from fedamp.report.words import metric, value_of
 from fedamp.server.traffic import in_words
@@ -31,12 +31,6 @@ NO_BEST = (
     "--set federation.validation_share=0.5"
 )
 
-VERDICTS = {
-    ("audit", "refuted"): "REFUTED: the code leaks more than the accountant charges",
-    ("audit", "consistent"): "consistent: no leak above the accountant's bound was found",
-    ("sensitivity", "refuted"): "REFUTED: one unit's data count for more than is charged",
-    ("sensitivity", "consistent"): "consistent: no distance above the charge was found",
-}
 LABELS = {
     "epsilon_bound": "upper end from",
     "poisson_epsilon": "by Poisson sampling",
@@ -295,58 +289,6 @@ def sweep_notes(answer: Answer) -> list[str]:
 def _mean(outcome: Answer, key: str) -> str:
     found = outcome[key].values() if outcome[key] else ()
     return " ± ".join(value_of(outcome["metric"], value) for value in found if value is not None)
-
-
-def audit_table(answer: Answer) -> RenderableType:
-    """The lower bounds of attacks, and the accountant's upper bound."""
-    size, unit, rounds, canaries = (answer.get(key) for key in ("group_size", "unit", "rounds", "canaries"))
-    planned, adaptive = answer.get("scenario_rounds", rounds), answer["adaptive_epsilon"]
-    charged = f"epsilon {at_most(answer['epsilon']['upper'], 3)} at delta {power(float(answer['delta']))}"
-    if canaries:
-        tried = {"canaries": f"{canaries:,}, each in or out; {answer['share_of_cohort']:.1%} of an average cohort"}
-    else:
-        tried = {
-            "present or absent": f"one {unit}" if size == 1 else f"{size} {unit}s together",
-            "repetitions": f"{answer['repetitions']:,} with and as many without",
-            "canary's update": f"{answer['canary_strength']:.0%} of the clipping norm",
-        }
-    rows = {
-        "verdict": VERDICTS["audit", answer["verdict"]],
-        "attacked": answer["mechanism"],
-        "rounds": f"{rounds}, shortened from {planned} at the same rate" if rounds < planned else rounds,
-        **tried,
-        "accountant: at most": charged + (f"; {at_most(adaptive, 3)} if chosen in turn" if adaptive else ""),
-        "p-value of that": f"{answer['p_value']:.3g}",
-    }
-    columns: dict[str, Cell] = {
-        "attack": "attack",
-        "guessed": lambda row: f"{row['guesses']['right']:,} of {row['guesses']['of']:,}",
-        "epsilon, at least": lambda row: at_least(row["epsilon"]["lower"], 3),
-    }
-    if canaries:
-        columns["for dependent guesses"] = lambda row: at_least(row["epsilon_if_dependent"], 3)
-    bounds = listing(answer["findings"], columns, f"at {answer['confidence']:.4g} confidence")
-    note = "What these numbers can show, and what they cannot: docs/audit.md"
-    return Group(facts(f"{answer['scenario']}: audit", rows), bounds, note)
-
-
-def sensitivity_table(answer: Answer) -> RenderableType:
-    """The distances between the sums of a round, before noise, when one unit's data change."""
-    rows = {
-        "verdict": VERDICTS["sensitivity", answer["verdict"]],
-        "largest distance": f"{answer['largest_distance']:.6g} clips",
-        "changed": f"one {answer['unit']}'s records, {answer['repetitions']:,} times",
-    }
-    columns: dict[str, Cell] = {
-        "round": "round",
-        "distance": lambda row: f"{row['distance']:.4g}{' (reports differ)' if row['is_told'] else ''}",
-        "charged": "allowed",
-        answer["unit"]: "unit",
-        "its records": "records",
-        "against": "against",
-    }
-    moves = listing(answer["rounds"], columns, "largest distance of each round, in clips")
-    return Group(facts(f"{answer['scenario']}: sensitivity", rows), moves)
 
 
 def checks_table(title: str, answer: Answer) -> Table:

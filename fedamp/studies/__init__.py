@@ -1,1 +1,1 @@
-"""What is built on many runs: sweeps, audits."""
+"""What is built on many runs: sweeps and tuning."""

@@ -1,8 +1,5 @@
-"""Audits of the real server and client code: what a release leaks, and how far one unit's data move a round."""
+"""Audits attack the real server and client code, and bound from below what a release leaks."""
 
-from fedamp.extensions.audit.attack import audit
-from fedamp.extensions.audit.bound import Audit
-from fedamp.extensions.audit.canaries import audit_runs
-from fedamp.extensions.audit.sensitivity import Sensitivity, sensitivity
+from fedamp.extension import Extension
 
-__all__ = ["Audit", "Sensitivity", "audit", "audit_runs", "sensitivity"]
+extension = Extension("audit", commands={"audit": "fedamp.extensions.audit.commands:audit"}, follows={"audit": "merge"})

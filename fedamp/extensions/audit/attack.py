@@ -21,7 +21,7 @@ from fedamp.base.state import usual_state
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError
-from fedamp.extensions.audit.bound import Audit, Guesses
+from fedamp.extensions.audit.bound import AttackGuesses, AuditResult
 from fedamp.extensions.audit.planted import PlantedFederation, records_of
 from fedamp.federation.check_in import log_mean
 from fedamp.federation.kept_answers import KEPT
@@ -46,7 +46,7 @@ _DRIFT = 1e-3
 _STRETCH = 1e6  # length of the canary's step for a gradient of norm 1, in clipping norms
 
 
-class Subject(NamedTuple):
+class AuditSubject(NamedTuple):
     """A federation to repeat, and the claim to test."""
 
     claim: Plan  # its charge is tested: the scenario, for the audited rounds
@@ -61,7 +61,7 @@ def audit(
     repetitions: int = 500,
     rounds: int = LONGEST,
     progress: Callable[[int, int], None] = lambda done, of: None,
-) -> Audit:
+) -> AuditResult:
     """Attack a scenario through the real server and client code.
 
     Args:
@@ -83,8 +83,8 @@ def audit(
     present = np.arange(2 * repetitions) < repetitions
     scores = attacks(np.concatenate(evidence), subject.claim)
     told = {"repetitions": repetitions, "scenario_rounds": scenario.rounds, "canary_strength": federation.strength}
-    guesses = tuple(Guesses(name, each, present) for name, each in scores.items())
-    return Audit((subject.claim,), guesses, subject.canaries, told, dependent=False)
+    guesses = tuple(AttackGuesses(name, each, present) for name, each in scores.items())
+    return AuditResult((subject.claim,), guesses, subject.canaries, told, dependent=False)
 
 
 def attacks(ratios: NDArray[np.float64], plan: Plan) -> dict[str, Vector]:
@@ -114,7 +114,7 @@ def attacks(ratios: NDArray[np.float64], plan: Plan) -> dict[str, Vector]:
     return found
 
 
-def subject_of(scenario: Scenario, rounds: int) -> Subject:
+def subject_of(scenario: Scenario, rounds: int) -> AuditSubject:
     """The subject of an audit; a longer scenario is shortened to these rounds, at the same rate of check-ins.
 
     Raises:
@@ -129,7 +129,7 @@ def subject_of(scenario: Scenario, rounds: int) -> Subject:
     canaries = scenario.privacy.group_size
     units = canaries + BYSTANDERS if claim.check_in.units_are_independent else claim.units
     played = Plan(claim.scenario, units, full.seed)
-    return Subject(claim, _worst_case(claim, played), canaries, played.units)
+    return AuditSubject(claim, _worst_case(claim, played), canaries, played.units)
 
 
 def _shortened(full: Plan, rounds: int) -> Scenario:
@@ -183,7 +183,7 @@ class CanaryFederation:
         DataError: no client has records, or the canary's update is too short for an audit to see a leak.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: AuditSubject) -> None:
         self._rounds, self._canaries = subject.played.rounds, np.arange(subject.canaries)
         self._federation = PlantedFederation(subject.played, subject.units, subject.canaries)
         self._plan, dataset = self._federation.prepared.plan, self._federation.dataset

@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from scipy.stats import beta, binom
 
 from fedamp.accounting import Bounds, Compose, Mechanism
-from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.arithmetic import Array, delta_left
 from fedamp.accounting.bounds import finite
 from fedamp.federation.plan import Plan
-
-Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95  # that none of the lower bounds of an audit is too high
 ALARM = 0.01  # the p-value of the charge below which it is refuted
@@ -32,7 +30,7 @@ _RATES = np.concatenate([[0.0], np.logspace(-9, 0, 2000)])
 
 
 @dataclass(frozen=True)
-class Guesses:
+class AttackGuesses:
     """An attack's result.
 
     Attributes:
@@ -41,7 +39,7 @@ class Guesses:
     """
 
     attack: str
-    scores: Floats
+    scores: Array
     coins: NDArray[np.bool_]
 
     def surest(self, share: float) -> tuple[int, int]:
@@ -55,7 +53,7 @@ class Guesses:
 
 
 @dataclass(frozen=True, eq=False)
-class Audit:
+class AuditResult:
     """What attacks found.
 
     Attributes:
@@ -68,7 +66,7 @@ class Audit:
     """
 
     plans: tuple[Plan, ...]
-    guesses: tuple[Guesses, ...]
+    guesses: tuple[AttackGuesses, ...]
     size: int = 1
     told: Mapping[str, Any] = field(default_factory=dict)
     dependent: bool = True
@@ -96,7 +94,7 @@ class Audit:
         """Whether more leaks than is charged."""
         return self.p_value < ALARM
 
-    def lower(self, guesses: Guesses) -> float:
+    def lower(self, guesses: AttackGuesses) -> float:
         """Epsilon at the scenario's delta, at least, if the scores of two canaries are independent.
 
         A test that guesses wrongly with probability y, and rightly with x, has x <= B(y), B the largest true positive
@@ -107,7 +105,7 @@ class Audit:
         least = float(beta.ppf(self._error, right, made - right + 1))
         return self._cost(lambda curve: _accuracy(curve) < least)
 
-    def lower_if_dependent(self, guesses: Guesses) -> float:
+    def lower_if_dependent(self, guesses: AttackGuesses) -> float:
         """The same whatever the guesses have to do with each other (Mahloujifar, Melis, Chaudhuri 2024)."""
         asked = len(guesses.coins), *guesses.surest(SUREST), self._error
         return self._cost(lambda curve: exceeds(lambda rate: float(np.interp(rate, curve, _RATES)), *asked))
@@ -161,7 +159,7 @@ class Audit:
         return each[0] if len(each) == 1 else Compose(each)
 
     @cache  # noqa: B019  (an audit lives as long as its command)
-    def _curve(self, factor: float) -> Floats:
+    def _curve(self, factor: float) -> Array:
         """The largest true positive rates at :data:`_RATES`."""
         return np.asarray(1.0 - self._mechanism(factor).trade_off().false_negative_rate(_RATES)[0])
 
@@ -170,7 +168,7 @@ class Audit:
         precision = self.plans[0].scenario.privacy.precision if factor == 1 else 0.05
         return self._mechanism(factor).epsilon(delta_left(self.delta, len(self.plans)), precision=precision)
 
-    def _cost(self, refuted: Callable[[Floats], bool]) -> float:
+    def _cost(self, refuted: Callable[[Array], bool]) -> float:
         """Epsilon of the plan with the least noise whose curve is refuted; with more noise it is refuted, too."""
         place = bisect_left(_FACTORS, True, key=lambda factor: not refuted(self._curve(factor)))
         return self._epsilon(_FACTORS[place - 1]).lower if place else 0.0
@@ -200,6 +198,6 @@ def exceeds(most_right: Callable[[float], float], canaries: int, made: int, righ
     return rightly + wrongly > made / canaries
 
 
-def _accuracy(curve: Floats) -> float:
+def _accuracy(curve: Array) -> float:
     """Of the guesses, at most, if a share of ``SHARE`` is guessed."""
     return 1 - float(np.interp(SHARE, curve + _RATES, _RATES)) / SHARE

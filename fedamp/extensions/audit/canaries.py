@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from fedamp import rng
+from fedamp.accounting.arithmetic import Array
 from fedamp.base.arrays import Arrays
 from fedamp.base.reading import read_regular
 from fedamp.base.state import usual_state
 from fedamp.errors import RunFolderError
-from fedamp.extensions.audit.bound import Audit, Floats, Guesses
+from fedamp.extensions.audit.bound import AttackGuesses, AuditResult
 from fedamp.federation.check_in import CANARY, Attendance
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.reader import load as load_scenario
@@ -31,7 +32,7 @@ _FEW = 4  # coordinates a round, below which a covariance of rounds says too lit
 
 
 @usual_state()
-def audit_runs(folders: Sequence[Path]) -> Audit:
+def audit_runs(folders: Sequence[Path]) -> AuditResult:
     """Guess the coins of the canaries of a run that has ended, from its released models; or of a series of runs.
 
     A unit of a series is a canary of each run, and was in all of them or in none: canaries whose coins were alike are
@@ -46,7 +47,7 @@ def audit_runs(folders: Sequence[Path]) -> Audit:
     share = max(canaries / (canaries + people) for canaries, people in present)
     told = {"canaries": len(found[0][0].coins), "share_of_cohort": share}
     if len(folders) == 1:
-        return Audit(plans, found[0], told=told)
+        return AuditResult(plans, found[0], told=told)
     pairs = min(int(min(each[0].coins.sum(), (~each[0].coins).sum())) for each in found)
     coins, names = np.arange(2 * pairs) < pairs, [guesses.attack for guesses in found[0]]
     if not pairs:
@@ -59,12 +60,12 @@ def audit_runs(folders: Sequence[Path]) -> Audit:
             if guesses.attack in scores:
                 both = [guesses.scores[guesses.coins == coin][:pairs] for coin in (True, False)]
                 scores[guesses.attack] += np.concatenate(both)
-    together = tuple(Guesses(name, values, coins) for name, values in scores.items())
+    together = tuple(AttackGuesses(name, values, coins) for name, values in scores.items())
     told["canaries"] = 2 * pairs
-    return Audit(plans, together, told=told, adaptive=adaptive)
+    return AuditResult(plans, together, told=told, adaptive=adaptive)
 
 
-def _of_run(folder: Path) -> tuple[Plan, tuple[Guesses, ...]]:
+def _of_run(folder: Path) -> tuple[Plan, tuple[AttackGuesses, ...]]:
     files = RunFolder(folder)
     if not (files.canaries / "coins.json").exists():
         raise RunFolderError(f"{folder}: no canaries to guess; expected: an ended run with privacy.canaries")
@@ -76,7 +77,7 @@ def _of_run(folder: Path) -> tuple[Plan, tuple[Guesses, ...]]:
     return plan, attack(plan, models, coins)
 
 
-def attack(plan: Plan, models: Sequence[Arrays], coins: NDArray[np.bool_]) -> tuple[Guesses, ...]:
+def attack(plan: Plan, models: Sequence[Arrays], coins: NDArray[np.bool_]) -> tuple[AttackGuesses, ...]:
     """The guesses of each attack.
 
     The steps of the server are undone: the noisy sum of each round follows from the models. What is left of other
@@ -114,10 +115,10 @@ def attack(plan: Plan, models: Sequence[Arrays], coins: NDArray[np.bool_]) -> tu
             there[cohort[cohort >= CANARY] - CANARY, number] = True
         scores["all models, rounds by the public seed"] = (ratios * there).sum(1)
     scores["the last model"] = last / last.std()
-    return tuple(Guesses(name, each, coins) for name, each in scores.items())
+    return tuple(AttackGuesses(name, each, coins) for name, each in scores.items())
 
 
-def _quiet(sums: Floats, shapes: Sequence[tuple[int, ...]]) -> tuple[Floats, Floats]:
+def _quiet(sums: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, Array]:
     """Sums of rounds without what stands out of noise, and what is kept of a canary: [rounds, size], [rounds, rounds].
 
     Data move many rounds alike, and each array by a matrix of low rank; a canary's signs have full rank. So in the

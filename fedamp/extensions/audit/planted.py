@@ -25,11 +25,11 @@ from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import RoundRelease
 
-Arrays = tuple[NDArray[Any], NDArray[Any]]
+UnitRecords = tuple[NDArray[Any], NDArray[Any]]
 """Inputs [records, ...] and labels [records, ...]."""
 
 
-def records_of(dataset: Dataset, unit: int) -> Arrays:
+def records_of(dataset: Dataset, unit: int) -> UnitRecords:
     """One unit's inputs and labels; a record of zeros where it has none."""
     cohort = dataset.gather(np.array([unit]))
     if cohort.sizes[0]:
@@ -38,10 +38,10 @@ def records_of(dataset: Dataset, unit: int) -> Arrays:
     return inputs, labels
 
 
-class Neighbour:
+class NeighbourDataset:
     """A data set in which some units have the same other records, which are read and checked like stored ones."""
 
-    def __init__(self, dataset: Dataset, units: NDArray[np.int64], records: Arrays) -> None:
+    def __init__(self, dataset: Dataset, units: NDArray[np.int64], records: UnitRecords) -> None:
         self._dataset, self._units = dataset, units
         table = Table(f"records of unit {', '.join(map(str, units))}", *records)
         own = Records.all_of(table, dataset.form, dataset.num_classes)
@@ -114,13 +114,13 @@ class PlantedFederation:
         self._grid = with_faults(self._local, prepared.plan.scenario.faults)
 
     @contextmanager
-    def planted(self, units: NDArray[np.int64], records: Arrays | None) -> Iterator[None]:
+    def planted(self, units: NDArray[np.int64], records: UnitRecords | None) -> Iterator[None]:
         """Give units the same other records; None: remove the units."""
         before = self._local.absent, self.node.dataset
         if records is None:
             self._local.absent = units
         else:
-            self.node.dataset = cast(Dataset, Neighbour(self.dataset, units, records))
+            self.node.dataset = cast(Dataset, NeighbourDataset(self.dataset, units, records))
         try:
             yield
         finally:

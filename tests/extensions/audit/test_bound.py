@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from fedamp.extensions.audit.attack import attacks
-from fedamp.extensions.audit.bound import CONFIDENCE, Audit, Guesses, exceeds
+from fedamp.extensions.audit.bound import CONFIDENCE, AttackGuesses, AuditResult, exceeds
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.federation.plan import Plan
 from tests.federations import small
@@ -17,15 +17,15 @@ from tests.federations import small
 NOISE = 0.8
 
 
-def audit_of(right: int, of: int = 500, attacks: int = 1) -> Audit:
+def audit_of(right: int, of: int = 500, attacks: int = 1) -> AuditResult:
     """An audit of one release of Gaussian noise, whose first attack has so many right guesses; others are as good."""
     plan = Plan(small("check_in={scheme: all}", "rounds=1", f"privacy.noise_multiplier={NOISE}"), 60, 0)
     coins = np.arange(2 * of) >= of
     coins[: of // 2][: (of - right) // 2] = True  # wrong at both ends, where it is guessed
     coins[len(coins) - (of - right - (of - right) // 2) :] = False
-    guesses = Guesses("some", np.arange(2.0 * of), coins)
+    guesses = AttackGuesses("some", np.arange(2.0 * of), coins)
     assert guesses.surest(0.5) == (of, right)
-    return Audit((plan,), (guesses,) * attacks, dependent=False)
+    return AuditResult((plan,), (guesses,) * attacks, dependent=False)
 
 
 def accuracy(noise: float) -> float:
@@ -55,7 +55,7 @@ def test_right_code_is_refuted_no_more_often_than_stated():
     assert 0.01 < binom.sf(above - 1, of, truth) <= 1 - CONFIDENCE
 
 
-def _exceeds_charge(audit: Audit) -> bool:
+def _exceeds_charge(audit: AuditResult) -> bool:
     return audit.lower(audit.guesses[0]) > audit.charged.upper
 
 

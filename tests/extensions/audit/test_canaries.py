@@ -8,7 +8,7 @@ import pytest
 from fedamp import noise
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
-from fedamp.extensions.audit.bound import Audit
+from fedamp.extensions.audit.bound import AuditResult
 from fedamp.extensions.audit.canaries import attack
 from fedamp.federation.check_in import CANARY
 from fedamp.federation.plan import Plan, make_plan
@@ -31,7 +31,7 @@ def audited(*overrides, seed=None):
             strategy.release(round_, ask(strategy, grid, round_))
             models.append(strategy.state.parameters)
     plan = prepared.plan
-    return Audit((plan,), attack(plan, models, plan.coins))
+    return AuditResult((plan,), attack(plan, models, plan.coins))
 
 
 def too_little_noise(monkeypatch):

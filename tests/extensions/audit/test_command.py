@@ -14,18 +14,10 @@ PAGE = "docs/audit.md"
 STRONG = ("check_in={scheme: all}", "rounds=1", "privacy.noise_multiplier=1")
 
 
-TABLES = [
-    (STRONG, ["--repetitions", 40],
-     ["consistent", "at 0.95 confidence", "accountant: at most", "likelihood ratio", "40 with and as many"]),
-    ([], ["--sensitivity", "--repetitions", 3, "--rounds", 1],
-     ["largest distance", "one client's records, 3 times", "not there"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("overrides", "options", "words"), TABLES)
-def test_the_table_says_the_bounds_and_what_was_attacked_or_moved(fedamp, tmp_path, overrides, options, words):
-    answer = fedamp("audit", write_small(tmp_path, *overrides), *options)
+def test_the_table_says_the_bounds_and_what_was_attacked(fedamp, tmp_path):
+    answer = fedamp("audit", write_small(tmp_path, *STRONG), "--repetitions", 40)
     assert (answer.status, answer.err) == (0, "")
+    words = ["consistent", "at 0.95 confidence", "accountant: at most", "likelihood ratio", "40 with and as many"]
     assert [each for each in words if each not in " ".join(answer.out.split())] == []
 
 
@@ -46,13 +38,10 @@ def test_a_mistake_ends_with_status_1_and_one_line(fedamp, tmp_path, monkeypatch
 def test_the_page_s_commands_run(fedamp, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert write_files(PAGE, tmp_path) == ["audited.yaml"]
-    run, attack, first, second, third = (shlex.split(command)[1:] for command in commands(PAGE))
+    run, attack, first, second = (shlex.split(command)[1:] for command in commands(PAGE))
     assert fedamp(*run).status == 0
     assert "200, each in or out" in " ".join(fedamp(*attack).out.split())
     assert "shortened from 100" in " ".join(fedamp(*first).out.split())
     answer = fedamp(*second)
     assert answer.status == 0
     assert json.loads(answer.out)["mechanism"].startswith("2 times")
-    answer = fedamp(*third)
-    assert (answer.status, answer.err) == (0, "")
-    assert "consistent" in answer.out

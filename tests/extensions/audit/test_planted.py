@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedamp.extensions.audit import audit
+from fedamp.extensions.audit.attack import audit
 from tests.extensions.audit import planted
 from tests.federations import small
 

@@ -1,18 +1,16 @@
 """One unit's data move the sum of a round by one clip at most, whatever they are; and what moves it more is found."""
 
-import json
 import math
-import re
 
 import numpy as np
 import pytest
 
 from fedamp.client.worker import TrainingNode
-from fedamp.extensions.audit import sensitivity
 from fedamp.federation import reader
 from fedamp.strategies.aggregation import ClippedSums
 from tests.extensions.audit import planted
-from tests.federations import small, write_small
+from tests.extensions.audit.sensitivity import search
+from tests.federations import small
 from tests.test_scenarios_run import OFFLINE
 
 MLP = "model={name: mlp, hidden: [12]}"
@@ -58,17 +56,16 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 def test_one_unit_counts_for_one_clip_at_most_and_records_do_not_change_reports(name):
     overrides, repetitions, rounds = SMALL[name]
-    found = sensitivity(small(*overrides), repetitions, rounds)
-    assert not [str(move) for move in found.moves if move.is_too_far]
-    assert max(move.distance for move in found.moves) > 0.5  # the search comes near what it must not exceed
+    moves = search(small(*overrides), repetitions, rounds)
+    assert not [str(move) for move in moves if move.is_too_far]
+    assert max(move.distance for move in moves) > 0.5  # the search comes near what it must not exceed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OFFLINE)
 def test_in_the_shipped_scenarios(name):
     shorter = ["privacy.noise_multiplier=1", "privacy.epsilon=null", "engine.device=cpu"]
-    found = sensitivity(reader.load(name, shorter), repetitions=24, rounds=2)
-    assert not [str(move) for move in found.moves if move.is_too_far]
+    assert not [str(move) for move in search(reader.load(name, shorter), 24, 2) if move.is_too_far]
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
@@ -113,16 +110,13 @@ PLANTED = {
 def test_what_is_planted_is_found(name, monkeypatch):
     plant, overrides, repetitions, rounds, (least, most) = PLANTED[name]
     plant(monkeypatch)
-    too_far = [move for move in sensitivity(small(*overrides), repetitions, rounds).moves if move.rank[0]]
+    too_far = [move for move in search(small(*overrides), repetitions, rounds) if move.rank[0]]
     assert least < max(move.distance for move in too_far) < most
     assert name != "other units" or any(move.allowed == 0 for move in too_far)
 
 
-def test_a_violation_ends_with_one_line_and_the_command_finds_it_again(fedamp, tmp_path, monkeypatch):
+def test_the_same_search_finds_the_same_moves(monkeypatch):
     planted.no_clipping_on_the_client(monkeypatch)
-    command = ("audit", write_small(tmp_path, ALL), "--sensitivity", "--repetitions", 10, "--rounds", 1, "--json")
-    first, again = fedamp(*command), fedamp(*command)
-    assert (first.status, json.loads(first.out)["verdict"]) == (1, "refuted")
-    assert re.fullmatch(r"failed: audit: the sum moves by .*; the same command finds it again\n", first.err)
+    first, again = (search(small(ALL), 10, 1) for _ in range(2))
     assert first == again
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]  # no record is written down
+    assert "the sum moves by" in str(max(first, key=lambda move: move.rank))

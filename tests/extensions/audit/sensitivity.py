@@ -7,10 +7,9 @@ and without the unit. A unit that is not in a round must not move the sum at all
 
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +18,7 @@ from fedamp.base.state import usual_state
 from fedamp.data import Dataset
 from fedamp.data.form import Form, Numbers
 from fedamp.engines import flower
-from fedamp.errors import ScenarioError
-from fedamp.extensions.audit.planted import Arrays, PlantedFederation, records_of
-from fedamp.federation.plan import ADJACENCY
+from fedamp.extensions.audit.planted import PlantedFederation, UnitRecords, records_of
 from fedamp.federation.scenario import Scenario
 from fedamp.strategies.aggregation import Aggregate
 
@@ -66,7 +63,7 @@ class Change:
         key = str(draw.choice([each.name for each in fields(self)]))
         return replace(self, **{key: getattr(other, key)})
 
-    def of(self, own: Arrays, other: Arrays, dataset: Dataset) -> Arrays:
+    def of(self, own: UnitRecords, other: UnitRecords, dataset: Dataset) -> UnitRecords:
         """The changed records of a unit; ``own`` and ``other``: its records and another unit's, at least one each."""
         draw = rng.public_stream(self.seed, "changed records")
         source = other if self.inputs == "another unit's" else own
@@ -133,66 +130,22 @@ class Move:
         return f"{found}, in round {self.round} (unit {self.unit}: {self.records}, against {self.against})"
 
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """The result of a search over a number of changes: for each round its worst moves."""
-
-    scenario: Scenario
-    moves: tuple[Move, ...]
-    repetitions: int
-
-    @property
-    def refuted(self) -> bool:
-        """Whether one unit's data exceed the charge."""
-        return any(move.is_too_far for move in self.moves)
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer of ``fedamp audit --sensitivity --json``."""
-        return {
-            "scenario": self.scenario.name,
-            "verdict": "refuted" if self.refuted else "consistent",
-            "largest_distance": max(move.distance for move in self.moves),
-            "unit": self.scenario.privacy.unit,
-            "adjacency": ADJACENCY[self.scenario.check_in.relation],
-            "repetitions": self.repetitions,
-            "rounds": [asdict(move) for move in self.moves],
-        }
-
-    def refutation(self) -> str:
-        """One line with the largest distance."""
-        worst = max(self.moves, key=lambda move: move.rank)
-        return f"audit: {worst}; the same command finds it again"
-
-
 @usual_state()
-def sensitivity(
-    scenario: Scenario,
-    repetitions: int = 500,
-    rounds: int = 8,
-    progress: Callable[[int, int], None] = lambda done, of: None,
-) -> Sensitivity:
-    """Search for data of one unit that move the sum of a round by more than is charged.
+def search(scenario: Scenario, repetitions: int, rounds: int) -> list[Move]:
+    """Search for data of one unit that move the sum of a round by more than is charged; returns its worst moves.
 
     Args:
         scenario: validated, its paths absolute. Its seed decides everything.
         repetitions: changes of a unit's records to try, in all rounds together.
         rounds: number of rounds to play, from the first.
-        progress: called with the number of finished repetitions, and of all.
-
-    Raises:
-        InputError: a scenario that cannot be prepared, or an argument out of range.
-        FederationError: the run could not go on.
     """
-    if repetitions < 1 or rounds < 1:
-        raise ScenarioError(f"--repetitions {repetitions}, --rounds {rounds}: expected: at least 1 each")
-    search, rounds = _Search(scenario), min(rounds, scenario.rounds, repetitions)
+    found, rounds = _Search(scenario), min(rounds, scenario.rounds, repetitions)
     moves: list[Move] = []
     ends = [repetitions * round_ // rounds for round_ in range(rounds + 1)]
     with flower.chatter_to(Path(os.devnull), "fedamp"):  # each record that cannot be trained on makes a line of log
         for round_ in range(1, rounds + 1):
-            moves += search.round(round_, ends[round_] - ends[round_ - 1])
-            progress(ends[round_], repetitions)
-    return Sensitivity(scenario, tuple(moves), repetitions)
+            moves += found.round(round_, ends[round_] - ends[round_ - 1])
+    return moves
 
 
 _World = tuple[str, Aggregate]  # one of two data sets: a unit's records, described, and the sum of a round
@@ -262,7 +215,7 @@ class _Search:
         records = change.of(records_of(self._dataset, unit), records_of(self._dataset, another), self._dataset)
         return self._world(round_, unit, str(change), records)
 
-    def _world(self, round_: int, unit: int, description: str, records: Arrays | None) -> _World:
+    def _world(self, round_: int, unit: int, description: str, records: UnitRecords | None) -> _World:
         with self._federation.planted(np.array([unit]), records):
             return description, self._federation.collect(round_)
 
