@@ -39,10 +39,10 @@ from fedamp.models.networks import build
 
 NODE_FAILED = "this node cannot do what it was asked; its own log says why"  # whatever its data are
 
-Model = nn.Module | Mapping[str, Any]
+TrainedModel = nn.Module | Mapping[str, Any]
 
 
-class Records(NamedTuple):
+class UnitRecords(NamedTuple):
     """The records of one unit: inputs [records, *input_shape] (tokens: int64), labels as ``client.loss`` takes them."""
 
     inputs: NDArray[Any]
@@ -70,7 +70,7 @@ class TrainingContext:
     flower: Context
 
 
-Train = Callable[[Any, Records | None, TrainingContext], Model]
+TrainingLoop = Callable[[Any, UnitRecords | None, TrainingContext], TrainedModel]
 NodeTraining = Callable[[RoundOrder], TrainReport]
 """Trains the units of an order, clips each update, and adds them up."""
 
@@ -87,8 +87,8 @@ class PrivateClientApp(ClientApp):
         train: a custom training loop ``train(model, records, context)`` for one unit. It returns the trained model, a
             module or a mapping of arrays or tensors, with the names and shapes of the given one.
             *model* is this unit's own copy of the global model, a ``torch.nn.Module`` on the CPU; *records* are the
-            unit's (:class:`Records`); *context* is a :class:`TrainingContext`. With ``data: {name: external}``, *model*
-            is a dict of writable float32 arrays by name, and *records* None: the loop reads them itself.
+            unit's (:class:`UnitRecords`); *context* is a :class:`TrainingContext`. With ``data: {name: external}``,
+            *model* is a dict of writable float32 arrays by name, and *records* None: the loop reads them itself.
             Default: the handler ``@app.train()`` trains, unchanged from Flower's ``ClientApp``. It is called once a
             client, with ``arrays`` and ``config`` (``train_config``, and ``server-round``) as FedAvg would send them,
             and the client's id as ``partition-id``; it answers with one ArrayRecord. No metric leaves the node, nor
@@ -103,7 +103,7 @@ class PrivateClientApp(ClientApp):
             evaluation: its figures would come from records without noise.
     """
 
-    def __init__(self, train: Train | None = None, mods: Sequence[Mod] = ()) -> None:
+    def __init__(self, train: TrainingLoop | None = None, mods: Sequence[Mod] = ()) -> None:
         super().__init__(mods=list(mods))
         self._loop = train
 
@@ -348,7 +348,9 @@ def sum_of_units(order: RoundOrder, train_one: Callable[[int], Mapping[str, Any]
     return report
 
 
-def _looped(loop: Train, order: RoundOrder, context: Context, external: bool) -> Callable[[int], Mapping[str, Any]]:
+def _looped(
+    loop: TrainingLoop, order: RoundOrder, context: Context, external: bool
+) -> Callable[[int], Mapping[str, Any]]:
     """Return a function that gives the trained arrays of a unit, by a custom loop.
 
     Args:
@@ -361,7 +363,7 @@ def _looped(loop: Train, order: RoundOrder, context: Context, external: bool) ->
 
     def train_one(client: int) -> Mapping[str, Any]:
         copies: dict[str, Any] = {name: np.array(array) for name, array in order.arrays.items()}
-        model: Model = copies
+        model: TrainedModel = copies
         if module is not None:
             model = copy.deepcopy(module)
             model.load_state_dict({name: torch.from_numpy(array) for name, array in copies.items()}, strict=False)
@@ -371,7 +373,7 @@ def _looped(loop: Train, order: RoundOrder, context: Context, external: bool) ->
             if dataset.lost(alone, cohort.sizes).any():
                 raise DataError(dataset.why(client))
             size = int(cohort.sizes[0])
-            records = Records(cohort.inputs[0, :size].copy(), cohort.labels[0, :size].copy())
+            records = UnitRecords(cohort.inputs[0, :size].copy(), cohort.labels[0, :size].copy())
         about = TrainingContext(client, order.round, task.client, dict(order.config), device, context)
         trained = loop(model, records, about)
         if isinstance(trained, nn.Module):

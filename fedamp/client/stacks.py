@@ -30,7 +30,7 @@ _LAST = np.uint64(2**64 - 1)
 MILD_RATE = 0.1  # learning rate of these tests: with any scenario's, random units' updates might not be finite
 
 _Filled = tuple[PaddedRecords, NDArray[np.void]]
-Train = Callable[[PaddedRecords, NDArray[np.void], NDArray[np.int64]], dict[str, Tensor]]
+StackTraining = Callable[[PaddedRecords, NDArray[np.void], NDArray[np.int64]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def aligned(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array) if fits else torch.tensor(array)
 
 
-def stacking_refusal(train: Train, like: PaddedRecords, numbers: int, vocabulary: int | None = None) -> str:
+def stacking_refusal(train: StackTraining, like: PaddedRecords, numbers: int, vocabulary: int | None = None) -> str:
     """Why units cannot share a stack; empty where each gets the same update, to the bit, in any slot, beside any mates.
 
     Random units train, and once more in other slots, where one half of them is gone, and then the other half: their

@@ -28,12 +28,12 @@ STOP_DEADLINE = 10.0  # seconds, until Ray has ended its processes
 
 
 def environment() -> dict[str, str]:
-    """Of a child process that can import all that this process can."""
+    """Return the environment variables of a child process that can import all that this process can."""
     return QUIET | os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)}
 
 
 def private_ray() -> dict[str, str]:
-    """Variables that make the Ray of a process unreachable from other machines, and for others on this one.
+    """Return variables that make the Ray of a process unreachable from other machines, and for others on this one.
 
     Ray answers only those who have the token. The system shows a process's environment to its owner alone.
     """
@@ -47,7 +47,7 @@ def private_ray() -> dict[str, str]:
 
 
 def ray_folder() -> "TemporaryDirectory[str]":
-    """A folder for its owner alone, with a short path: Ray's sockets are in it."""
+    """Make a folder for its owner alone, with a short path: Ray's sockets are in it."""
     return temporary_folder("fedamp-ray-", os.environ.get("RAY_TMPDIR", "/tmp"))
 
 
@@ -99,8 +99,11 @@ class RayGrid(SimulationGrid):
 
     @property
     def workers(self) -> int:  # type: ignore[override]
-        """Number of nodes; waits until the actors are ready. InputError: the device or the cluster is not there, or the
-        cluster asks for no token. FederationError: workers did not start, or could not import the client app.
+        """Number of nodes; waits until the actors are ready.
+
+        Raises:
+            InputError: the device or the cluster is not there, or the cluster asks for no token.
+            FederationError: workers did not start, or could not import the client app.
         """
         if self._resources is None:
             answer = self._answer(START_DEADLINE)
@@ -126,7 +129,7 @@ class RayGrid(SimulationGrid):
         return [message.metadata.message_id for message in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies to these messages that are there now, each once."""
+        """Take the replies to these messages that are there now, each once."""
         return [pickle.loads(reply) for reply in self._ask("pull", list(message_ids)).values()]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -144,7 +147,16 @@ class RayGrid(SimulationGrid):
             self._pipe.send(content)
 
     def _ask(self, name: str, *arguments: Any, patience: float | None = 0.0) -> Any:
-        """The result of a method of the driver, which may take so many seconds (None: no limit)."""
+        """Call a method of the driver.
+
+        Args:
+            name: of the method.
+            arguments: of the method.
+            patience: seconds that it may take; None: no limit.
+
+        Raises:
+            FederationError: Ray has ended, or the driver did not answer in time.
+        """
         self.get_node_ids()  # waits until they are ready
         self._tell(name, arguments)
         return self._answer(patience)

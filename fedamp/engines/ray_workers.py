@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message
 from ray.exceptions import RayActorError, RayError
 
 from fedamp.engines import flower
-from fedamp.engines.simulation import FIRST_NODE, Demand, Node, log, worker_resources
+from fedamp.engines.simulation import FIRST_NODE, Demand, SimulatedNode, log, worker_resources
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
 
@@ -33,12 +33,12 @@ class RayWorker:
     def __init__(self, path: list[str], client_app: str, partition: int, partitions: int, device: str) -> None:
         sys.path += [entry for entry in path if entry not in sys.path]  # a runtime_env is ten times slower
         self._arguments = (client_app, partition, partitions, device)
-        self._node: Node | None = None
+        self._node: SimulatedNode | None = None
 
     def ready(self) -> None:
         """Import the client app."""
         if self._node is None:
-            self._node = Node(*self._arguments)
+            self._node = SimulatedNode(*self._arguments)
 
     def handle(self, content: bytes, names: list[str], *arrays: ArrayRecord) -> tuple[bytes, str]:
         """The pickled reply, and the traceback if the client app failed."""

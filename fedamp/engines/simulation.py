@@ -70,8 +70,13 @@ class SimulationGrid(flower.OwnGrid):
             log.warning(words, data.dst_node_id, data.message_type, data.group_id, timeout)
 
 
-class Node:
-    """Node number ``partition``, from 0, of so many; it hosts all clients that it is asked to train.
+class SimulatedNode:
+    """A node of a simulation; it hosts all clients that it is asked to train.
+
+    Args:
+        client_app: import path of the Flower client app, ``package.module:name``.
+        partition, partitions: number of the node, from 0, and how many there are.
+        device: see :mod:`fedamp.base.devices`.
 
     Raises:
         InputError: the device is not there.
@@ -135,7 +140,7 @@ class SerialGrid(SimulationGrid):
 
     def __init__(self, client_app: str, device: str = "auto") -> None:
         super().__init__()
-        self._node = Node(client_app, partition=0, partitions=1, device=device)
+        self._node = SimulatedNode(client_app, partition=0, partitions=1, device=device)
         self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> list[int]:

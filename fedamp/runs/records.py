@@ -61,7 +61,7 @@ Epsilon = Annotated[
     BeforeValidator(lambda value: math.inf if value is None else value),
     PlainSerializer(lambda value: value if math.isfinite(value) else None),
 ]
-Finite = Annotated[float | None, AfterValidator(_finite)]
+FiniteOrNone = Annotated[float | None, AfterValidator(_finite)]
 Expression = Annotated[Mechanism, PlainValidator(_mechanism), PlainSerializer(lambda mechanism: mechanism.to_json())]
 """An accounting expression; in a file it is what ``fedamp.accounting.from_json`` reads."""
 
@@ -97,10 +97,10 @@ class Quality(Record):
         validation_score: the leading metric on the validation records; None without such records.
     """
 
-    accuracy: Finite
-    loss: Finite
+    accuracy: FiniteOrNone
+    loss: FiniteOrNone
     metrics: dict[str, float] = Field(default_factory=dict)
-    validation_score: Finite = None
+    validation_score: FiniteOrNone = None
 
     @property
     def score(self) -> Score | None:
@@ -153,7 +153,7 @@ Ending = Literal["finished", "budget", "interrupted", "failed", "diverged"]
 """Why a run stopped; the first two were decided before it began."""
 
 
-class Cost(Record):
+class ModelCost(Record):
     """Size and work of a unit's model in a round: mean over the submodels, and shares of the whole model."""
 
     parameters_per_client: float
@@ -203,7 +203,7 @@ class Summary(FileRecord):
     stopped_because: Ending
     error: str | None
     parameters: NonNegativeInt
-    cost: Cost
+    cost: ModelCost
     evaluated: Evaluated | None = Field(None, exclude_if=lambda found: found is None)
 
 

@@ -33,7 +33,7 @@ class Evaluation(NamedTuple):
         return next(iter(self.metrics.values()))
 
 
-Records = tuple[NDArray[Any], NDArray[Any]]
+PublicRecords = tuple[NDArray[Any], NDArray[Any]]
 """Inputs and labels."""
 
 
@@ -53,10 +53,10 @@ class PublicTest:
     loss: Loss
     device: str
     batch: int
-    test: Records
-    validation: Records
+    test: PublicRecords
+    validation: PublicRecords
 
-    def __call__(self, parameters: Arrays, records: Records | None = None) -> Evaluation:
+    def __call__(self, parameters: Arrays, records: PublicRecords | None = None) -> Evaluation:
         """Compute loss and metrics of a model on public records; default: the test set."""
         inputs, labels = records or self.test
         return evaluate(self.module, parameters, inputs, labels, self.device, self.batch, self.loss)

@@ -33,8 +33,8 @@ from fedamp.models.layers import LSTM
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
 from fedamp.population.account import mechanism_of
-from fedamp.runs.records import Cost
-from fedamp.server.evaluate import PublicTest, Records
+from fedamp.runs.records import ModelCost
+from fedamp.server.evaluate import PublicRecords, PublicTest
 from fedamp.strategies.aggregation import ClippedSums, ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy
@@ -70,8 +70,8 @@ class RunInputs:
     task: ClientTask
     state: ServerState
     worker_bytes: int
-    test: Records
-    validation: Records
+    test: PublicRecords
+    validation: PublicRecords
     untrainable: str = ""
     owners: str = ""
     engine: str = ""
@@ -159,7 +159,7 @@ class RunInputs:
         return build(self.plan.scenario.model, self.task.input_shape, self.task.num_classes)
 
     @cached_property
-    def cost(self) -> Cost:
+    def cost(self) -> ModelCost:
         """Size and work of a unit's model in a round: mean over the submodels, and shares of the whole model."""
         shape, dtype = self.task.input_shape, input_type(self.task.model)
         trained = self.plan.submodels.trained(self.plan.units)
@@ -173,7 +173,7 @@ class RunInputs:
             name: float(np.average(parts, weights=often))
             for name, (_, *parts) in (("parameters", sizes), ("flops", flops))
         }
-        return Cost(
+        return ModelCost(
             parameters_per_client=mean["parameters"],
             parameters_share=mean["parameters"] / sizes[0] if sizes[0] else 1.0,
             flops_per_record=mean["flops"],
@@ -268,7 +268,7 @@ def steps_and_records(task: ClientTask, data: Data) -> tuple[int, int, int]:
     return client.steps or (client.epochs or 1) * batches, each, records
 
 
-def made_up(like: Records, units: int, records: int) -> Records:
+def made_up(like: PublicRecords, units: int, records: int) -> PublicRecords:
     """Make up records of the form of others.
 
     Args:
@@ -284,7 +284,7 @@ def made_up(like: Records, units: int, records: int) -> Records:
     return inputs, labels
 
 
-def _kept_apart(public: Records, scenario: Scenario) -> tuple[Records, Records]:
+def _kept_apart(public: PublicRecords, scenario: Scenario) -> tuple[PublicRecords, PublicRecords]:
     """Divide the public records into the test set and the validation records (``federation.validation_share``).
 
     The division is the same for every seed: validation records of one seed must not be test records of another.

@@ -79,7 +79,7 @@ import resource, sys
 sys.modules["ray"] = None
 sys.path.insert(0, sys.argv[1])
 import torch
-from fedamp.engines.simulation import Node
+from fedamp.engines.simulation import SimulatedNode
 
 def faults(times):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -89,7 +89,7 @@ def faults(times):
 
 faults(5)
 nobody = faults(20)
-Node("fedamp.client.app:app", 0, 1, "cpu")
+SimulatedNode("fedamp.client.app:app", 0, 1, "cpu")
 faults(5)
 print(nobody, faults(20))
 """

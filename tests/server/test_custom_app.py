@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, Re
 from flwr.common.logger import log as flower_log
 from flwr.supercore.logger import FLOWER_LOGGER
 
-from fedamp.engines.simulation import FIRST_NODE, Node, SimulationGrid
+from fedamp.engines.simulation import FIRST_NODE, SimulatedNode, SimulationGrid
 from fedamp.errors import FederationError, ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.runs.verification import verify_ledger
@@ -38,7 +38,7 @@ class Nodes(SimulationGrid):
 
     def __init__(self, client_app, number=10, run_config=None):
         super().__init__()
-        self.nodes = {FIRST_NODE + i: Node(client_app, i, number, "cpu") for i in range(number)}
+        self.nodes = {FIRST_NODE + i: SimulatedNode(client_app, i, number, "cpu") for i in range(number)}
         for node in self.nodes.values():
             node.context.run_config = run_config or {}
         self.seen = []

@@ -22,7 +22,7 @@ api.py                 run                            reads the scenario, and op
 server/launch.py       launch                         opens run folder and engine, and loads data and model
 server/loop.py         rounds                         orders, trains, sums, releases, writes down
 engines/simulation.py  SerialGrid.send_and_receive    hands each message to the node of this process
-engines/simulation.py  Node.handle                    catches what the app raises
+engines/simulation.py  SimulatedNode.handle           catches what the app raises
 client/app.py          PrivateClientApp.__call__      opens the message, and seals the answer in a deployment
 client/app.py          PrivateClientApp._answer       asks the node's policy, and which units live here
 client/app.py          PrivateClientApp._train        chooses what trains
