@@ -65,7 +65,8 @@ def rounds(
         PopulationError: the people of ``privacy.population`` have not enough left, or its file is not as it was.
     """
     with _begun(inputs, grid, folder, observer) as (journal, strategy, account):
-        plan, deadline = inputs.plan, inputs.plan.scenario.federation.round_deadline
+        inputs, plan = journal.inputs, journal.plan  # with the released means and deviations
+        deadline = plan.scenario.federation.round_deadline
         interrupts = _interrupts(observer) if finish_round else nullcontext(())
         with interrupts as pressed, ThreadPoolExecutor(1) as meanwhile:
             for round_ in range(strategy.state.round + 1, plan.last_round + 1):

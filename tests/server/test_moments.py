@@ -21,6 +21,7 @@ from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.federation.plan import make_plan
 from fedamp.population.store import Population
 from fedamp.runs.folder import RunFolder
+from fedamp.server import preflight
 from fedamp.server.loop import play
 from fedamp.server.setup import prepare
 from tests.deployed import Deployment
@@ -97,6 +98,13 @@ def test_the_released_numbers_are_those_of_the_records_within_the_noise(folder):
     place = (expected.mean_ - [50, 0, 2000]) / half
     room = 5 * noise * (0.5 + 2 * np.abs(place)) * half / (2 * expected.scale_ / half)
     assert np.all(np.abs(released.deviation - expected.scale_) < room)
+
+
+def test_training_is_tried_before_the_first_round_with_the_released_numbers(folder, monkeypatch):
+    seen, real = [], preflight.check_training
+    monkeypatch.setattr(preflight, "check_training", lambda inputs: seen.append(inputs.task.statistics) or real(inputs))
+    run = fedamp.run(scenario(folder), out=folder / "run")
+    assert seen == [run.ledger.statistics]
 
 
 def test_who_reads_a_run_later_has_the_released_numbers(folder):
