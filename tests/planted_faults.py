@@ -312,32 +312,32 @@ FAULTS = (
     ),
     Fault(
         "charge: nodes with agreed terms do not pay for the evaluation",
-        "client/budget.py",
+        "extensions/population/node.py",
         "return Compose((*evaluated, rounds)) if terms.evaluated_at_end else rounds",
         "return rounds",
-        ("client/test_budget.py",),
+        ("extensions/population/test_node.py",),
     ),
     # Budgets of people.
     Fault(
         "filter: a person whose price was not computed pays nothing",
-        "population/store.py",
+        "extensions/population/store.py",
         "needed = np.where(counts > 0, math.inf, 0.0)",
         "needed = np.where(counts > 0, 0.0, 0.0)",
-        ("population",),
+        ("extensions/population",),
     ),
     Fault(
         "filter: a use that is void is charged, and one that is charged is not",
-        "population/store.py",
+        "extensions/population/store.py",
         'return self.state != "void"',
         'return self.state in ("running", "settled")',
-        ("population",),
+        ("extensions/population",),
     ),
     Fault(
         "digest: the use of a task does not depend on the task",
         "client/policy.py",
         "if task.terms != agreed.terms or task.digest != agreed.task:",
         "if task.terms != agreed.terms:",
-        ("client/test_policy.py", "client/test_budget.py"),
+        ("client/test_policy.py", "extensions/population/test_node.py"),
     ),
     # Ledgers and files.
     Fault(

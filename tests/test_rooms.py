@@ -22,7 +22,6 @@ ORDER = (
     ("noise",),
     ("data", "models", "secure"),
     ("federation",),
-    ("population",),
     ("engines",),
     ("client",),
     ("strategies",),

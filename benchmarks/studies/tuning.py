@@ -16,7 +16,7 @@ from typing import Any
 import fedamp
 from benchmarks.record import made, store
 from benchmarks.studies.federation_tasks import DELTA, FEDERATION, SERVER, features
-from fedamp.population.total import total
+from fedamp.runs.total import total
 from fedamp.studies.sweep import everything_in
 
 RESULTS = Path(__file__).with_suffix(".json")

@@ -15,7 +15,7 @@ from typer import Argument, Context, Exit, Option, Typer
 from fedamp.base.start import Later
 from fedamp.base.text import printable
 from fedamp.base.version import version
-from fedamp.cli import first, membership, population, terminal
+from fedamp.cli import first, membership, terminal
 from fedamp.cli.terminal import (
     AsJson,
     Format,

@@ -156,7 +156,7 @@ def examine_site(name: str) -> list[Check]:
 
 def _population(file: Path) -> Check:
     """Whether the budget of a node's people can be charged, and what is left to whom the most is spent of."""
-    from fedamp.population.store import Population, percent
+    from fedamp.extensions.population.store import Population, percent
 
     try:
         spent = Population(file).read().spent()

@@ -90,7 +90,7 @@ class Policy(Record):
             return
         if hosted is None:
             raise DeploymentError("this node's policy has a population, and nothing says who lives here")
-        from fedamp.client.budget import reserve
+        from fedamp.extensions.population.node import reserve
 
         file, units = folder / self.population, [str(unit) for unit in sorted(hosted)]
         reserve(file, known, use, units, str(self.name_of(known.digest)), self.least_people)

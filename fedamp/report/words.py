@@ -13,8 +13,8 @@ from fedamp.federation.plan import PROTECTIONS
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from fedamp.extensions.population.account import PopulationRecord
     from fedamp.federation.evaluation import Estimate, Evaluated
-    from fedamp.population.account import PopulationRecord
 
 GUARANTEES = "docs/threat-model.md"
 ENDINGS = {

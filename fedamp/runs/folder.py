@@ -20,7 +20,6 @@ from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
 from fedamp.extension import keys, offered
 from fedamp.federation.scenario import Scenario
-from fedamp.population.account import CLAIM
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 
 RUNS = Path("runs")

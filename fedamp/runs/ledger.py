@@ -22,12 +22,12 @@ from fedamp.base.reading import read_regular, regular
 from fedamp.base.version import version
 from fedamp.data.transforms import Standardise
 from fedamp.errors import FederationError, InputError, RunFolderError
+from fedamp.extensions.population.account import PopulationRecord
 from fedamp.federation import reader
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.evaluation import ClientEvaluation, Evaluated
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
-from fedamp.population.account import PopulationRecord
 from fedamp.runs import chain
 from fedamp.runs.folder import RunFolder, salted
 from fedamp.runs.records import (

@@ -25,10 +25,10 @@ from fedamp.accounting.verify import FROM_SYSTEM, ahead_of_rounds, before_rounds
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
 from fedamp.data.transforms import Standardise
+from fedamp.extensions.population.account import PopulationRecord
 from fedamp.federation.evaluation import ClientEvaluation, Evaluated
 from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.federation.submodels import Part
-from fedamp.population.account import PopulationRecord
 
 KNOWN_SEED = "known: the scenario's, so everybody who knows it can subtract the noise"
 EVALUATED = "Accuracy and loss are computed on a test set that is declared public."

@@ -32,13 +32,13 @@ from fedamp.accounting.verify import (
 from fedamp.base.numbers import power
 from fedamp.base.reading import regular
 from fedamp.errors import RunFolderError, ScenarioError
+from fedamp.extensions.population.account import known_to
+from fedamp.extensions.population.store import Population
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan, weakness
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.submodels import Part
 from fedamp.models.custom import is_import_path
-from fedamp.population.account import known_to
-from fedamp.population.store import Population
 from fedamp.runs.chain import altered
 from fedamp.runs.folder import RunFolder, reader_of
 from fedamp.runs.ledger import WRITTEN_BY, assumptions, differences, digest, of_auto, plan_of

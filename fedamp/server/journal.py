@@ -18,8 +18,8 @@ from safetensors.numpy import save
 from fedamp.base.files import write_secret
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import DivergedError, FederationError, NobodyTrainedError, RunFolderError, UnwritableError
+from fedamp.extensions.population.account import Account
 from fedamp.federation.evaluation import Evaluated
-from fedamp.population.account import Account
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger, fingerprint

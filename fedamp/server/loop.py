@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from fedamp.accounting.verify import ENDED
 from fedamp.errors import Interrupted, RunFolderError, StopTraining
+from fedamp.extensions.population.account import Account, charged
 from fedamp.federation.evaluation import Evaluated
-from fedamp.population.account import Account, charged
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary

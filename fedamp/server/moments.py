@@ -17,13 +17,13 @@ from fedamp import rng
 from fedamp.client.evaluator import STATISTICS
 from fedamp.data.transforms import Standardise
 from fedamp.errors import RunFolderError
+from fedamp.extensions.population.account import Account
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.losses import form_of
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import Plan
 from fedamp.federation.submodels import NoSubmodels
-from fedamp.population.account import Account
 from fedamp.runs.records import LedgerRecord
 from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import ModelParts

@@ -22,6 +22,7 @@ from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
 from fedamp.engines.simulation import Demand
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
+from fedamp.extensions.population.account import mechanism_of
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of
@@ -32,7 +33,7 @@ from fedamp.models.inspection import check_apart, cost, kept_per_record
 from fedamp.models.layers import LSTM
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
-from fedamp.population.account import mechanism_of
+from fedamp.extensions.population.account import mechanism_of
 from fedamp.runs.records import ModelCost
 from fedamp.server.evaluate import PublicRecords, PublicTest
 from fedamp.strategies.aggregation import ClippedSums, ModelParts

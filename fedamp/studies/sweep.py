@@ -36,11 +36,11 @@ from fedamp.data.dataset import TO_TEST
 from fedamp.errors import FedampError, InputError, Interrupted, RunFolderError, ScenarioError
 from fedamp.federation.reader import key_and_value
 from fedamp.federation.scenario import Scenario
-from fedamp.population.total import check_independent
 from fedamp.runs.folder import read_summary
 from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord
 from fedamp.runs.run import Run, read_run
+from fedamp.runs.total import check_independent
 from fedamp.server.launch import how_to_resume, launch
 from fedamp.server.observers import Forewarning, Observers
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedamp.population.store import Population
+from fedamp.extensions.population.store import Population
 from tests.deployment.machines import wait
 from tests.deployment.test_lasting import part
 from tests.deployment.test_processes import wait_for_end, wait_for_round, write_scenario

@@ -18,7 +18,7 @@ import pytest
 
 from fedamp.cli import doctor, membership
 from fedamp.errors import DeploymentError
-from fedamp.population.store import Population
+from fedamp.extensions.population.store import Population
 from tests.deployment.machines import free_port
 
 

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import norm
 
 import fedamp
+from fedamp.extensions.population.store import Population
 from fedamp.federation.evaluation import ClientEvaluation
-from fedamp.population.store import Population
 from fedamp.report import page, words
 from fedamp.report.board import About, write_papers
 from fedamp.report.tables import printed, run_table

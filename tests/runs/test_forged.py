@@ -11,7 +11,7 @@ import pytest
 
 from fedamp.accounting.verify import COMPUTED_BY, LABEL, VERDICTS, keys_of
 from fedamp.errors import RunFolderError
-from fedamp.population.store import Population
+from fedamp.extensions.population.store import Population
 from fedamp.runs.records import LedgerEntry, LedgerRecord, RoundRecord, Summary
 from fedamp.runs.verification import verify_ledger
 from fedamp.server.launch import launch

@@ -18,8 +18,8 @@ from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.extensions.merging.candidates import MergeError
 from fedamp.extensions.merging.merge import merge_runs
 from fedamp.extensions.merging.weights import MergeRequest
+from fedamp.extensions.population.store import Population
 from fedamp.federation.plan import make_plan
-from fedamp.population.store import Population
 from fedamp.runs.folder import RunFolder
 from fedamp.server import preflight
 from fedamp.server.loop import play

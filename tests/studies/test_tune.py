@@ -11,9 +11,9 @@ from scipy.optimize import brentq
 import fedamp
 from fedamp import rng
 from fedamp.errors import FedampError, InputError, ScenarioError
-from fedamp.population.store import Population, PopulationError
-from fedamp.population.total import total
+from fedamp.extensions.population.store import Population, PopulationError
 from fedamp.runs.folder import RunFolder, read_summary
+from fedamp.runs.total import total
 from fedamp.studies import tune as module
 from fedamp.studies.sweep import everything_in
 from fedamp.studies.tune import CHOSEN, FILE, TuneRecord

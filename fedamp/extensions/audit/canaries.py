@@ -24,7 +24,6 @@ from fedamp.extensions.audit.bound import AttackGuesses, AuditResult
 from fedamp.federation.check_in import CANARY, Attendance
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.reader import load as load_scenario
-from fedamp.population.total import total
 from fedamp.runs.folder import RunFolder
 
 _AT_ONCE = 1 << 25  # signs in memory

@@ -27,7 +27,7 @@ from fedamp.accounting.arithmetic import Array
 from fedamp.accounting.bounds import Method, log_deltas, search_orders
 from fedamp.errors import RunFolderError
 from fedamp.extensions.merging.candidates import MergeCandidates, MergeError
-from fedamp.population.total import check_independent
+from fedamp.runs.total import check_independent
 
 Weights = tuple[float, ...]
 WeightRank = Callable[[Weights], Any]  # to maximise: linear or lexicographic, so that a vertex attains the maximum

@@ -12,13 +12,14 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from fedamp.accounting import Gaussian, Group, Poisson, Repeat
 from fedamp.accounting.search import Budget
-from fedamp.client import budget, policy
+from fedamp.client import policy
 from fedamp.client.policy import check, use_of
 from fedamp.client.task import ClientTask
 from fedamp.errors import DeploymentError
+from fedamp.extensions.population import node as budget
+from fedamp.extensions.population import store
+from fedamp.extensions.population.store import Population
 from fedamp.federation.terms import Terms
-from fedamp.population import store
-from fedamp.population.store import Population
 from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
 from tests.client.federation import task_of

@@ -13,8 +13,8 @@ from fedamp.errors import FedampError, Interrupted, RunFolderError
 from fedamp.extensions.merging.candidates import MergeError
 from fedamp.extensions.merging.merge import merge_runs
 from fedamp.extensions.merging.weights import MergeRequest
-from fedamp.population.total import check_independent, total
 from fedamp.report.release import release
+from fedamp.runs.total import check_independent, total
 from fedamp.studies.sweep import read_sweep
 from tests.federations import small
 
@@ -131,7 +131,7 @@ def test_the_runs_of_a_sweep_are_added_up_if_none_is_a_copy_of_another(tmp_path)
 
 
 def test_a_population_is_verified_with_each_run_once(copies, fedamp, tmp_path, monkeypatch):
-    from fedamp.population.store import Population
+    from fedamp.extensions.population.store import Population
 
     monkeypatch.setenv("FEDAMP_HOME", str(tmp_path / "home"))
     Population.new(tmp_path / "people.db", [("a", "a")], 1.0, 1e-5)

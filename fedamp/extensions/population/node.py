@@ -13,9 +13,9 @@ import numpy as np
 from fedamp.accounting import Compose, Gaussian, Mechanism, NotPrivate, Repeat, from_json, group
 from fedamp.client.task import ClientTask, log
 from fedamp.errors import DeploymentError, FedampError, one_line
+from fedamp.extensions.population.account import prices
+from fedamp.extensions.population.store import Overspent, Population, PopulationError, Use, counted
 from fedamp.federation.terms import Terms
-from fedamp.population.account import prices
-from fedamp.population.store import Overspent, Population, PopulationError, Use, counted
 
 
 def cost(task: ClientTask) -> Mechanism:

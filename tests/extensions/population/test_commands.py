@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
-from fedamp.population.store import Population
-from tests.population.test_account import SCENARIO, Opened
+from fedamp.extensions.population.store import Population
+from tests.extensions.population.test_account import SCENARIO, Opened
 
 
 @pytest.fixture

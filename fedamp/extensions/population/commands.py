@@ -49,7 +49,7 @@ def new(
     people: People = None,
 ) -> None:
     """Make a population: people, and what all uses of their data may cost each of them."""
-    from fedamp.population.store import Population
+    from fedamp.extensions.population.store import Population
 
     made = Population.new(file, _people(data, people), epsilon, delta).read()
     terminal.out.print(f"{len(made.epsilons):,} people; head {made.head}", soft_wrap=True)
@@ -63,7 +63,7 @@ def add(
     people: People = None,
 ) -> None:
     """Add units and people."""
-    from fedamp.population.store import Population
+    from fedamp.extensions.population.store import Population
 
     (population := Population(file)).add(_people(data, people), epsilon)
     contents = population.read()
@@ -73,8 +73,8 @@ def add(
 @app.command()
 def show(file: File, as_json: AsJson = False) -> None:
     """What is spent, of whom the most is spent, and what is left."""
-    from fedamp.population.account import standing
-    from fedamp.population.store import Population
+    from fedamp.extensions.population.account import standing
+    from fedamp.extensions.population.store import Population
 
     contents = Population(file).read()
     answer = terminal.patiently(standing, contents)
@@ -89,7 +89,7 @@ def show(file: File, as_json: AsJson = False) -> None:
 @app.command()
 def history(file: File, person: Annotated[str, Argument(help="the person's id")], as_json: AsJson = False) -> None:
     """The uses that a person was charged."""
-    from fedamp.population.store import Population, percent
+    from fedamp.extensions.population.store import Population, percent
 
     population = Population(file)
     number, contents = population.person(person), population.read()
@@ -116,9 +116,9 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Whether the file is as fedamp left it, and knows these runs."""
-    from fedamp.population.account import known_to
-    from fedamp.population.store import Population
-    from fedamp.population.total import check_independent, ledger_of
+    from fedamp.extensions.population.account import known_to
+    from fedamp.extensions.population.store import Population
+    from fedamp.runs.total import check_independent, ledger_of
     from fedamp.runs.verification import checks_json
 
     population = Population(file)
@@ -140,7 +140,7 @@ def total(
     as_json: AsJson = False,
 ) -> None:
     """What several runs cost together, for somebody who is in all of them."""
-    from fedamp.population.total import total
+    from fedamp.runs.total import total
     from fedamp.studies.sweep import everything_in
 
     each = [run for given in runs for run in everything_in(given)]

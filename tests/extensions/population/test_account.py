@@ -14,11 +14,11 @@ import pytest
 import fedamp
 from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import InputError, RunFolderError, ScenarioError
+from fedamp.extensions.population.account import CLAIM, charged, known_to
+from fedamp.extensions.population.store import Population, PopulationError
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
-from fedamp.population.account import CLAIM, charged, known_to
-from fedamp.population.store import Population, PopulationError
-from fedamp.population.total import total
+from fedamp.runs.total import total
 from fedamp.runs.verification import verify_ledger
 from fedamp.server.setup import prepare
 from tests.chains import change_ledger

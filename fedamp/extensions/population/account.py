@@ -24,9 +24,7 @@ from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.numbers import at_least, at_most
 from fedamp.base.record import Record
 from fedamp.errors import InputError, RunFolderError, ScenarioError
-from fedamp.federation.plan import Plan
-from fedamp.federation.scenario import Scenario
-from fedamp.population.store import (
+from fedamp.extensions.population.store import (
     SLACK,
     STATES,
     Contents,
@@ -41,6 +39,8 @@ from fedamp.population.store import (
     held,
     percent,
 )
+from fedamp.federation.plan import Plan
+from fedamp.federation.scenario import Scenario
 
 CLAIM = "population.json"
 MOST_EXACT = 8  # uses up to which the cost of the fixed series is computed

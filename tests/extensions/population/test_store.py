@@ -14,12 +14,12 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-import fedamp.population.store as store
+import fedamp.extensions.population.store as store
 from fedamp.accounting import Gaussian
 from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import chained
 from fedamp.errors import RunFolderError, UnwritableError
-from fedamp.population.store import Population, PopulationError, Price, Use
+from fedamp.extensions.population.store import Population, PopulationError, Price, Use
 
 EPSILON, DELTA = 4.0, 1e-5
 NOISE = 1.7
