@@ -32,6 +32,11 @@ class Extension:
         sections: keys of a scenario by their path (``mixing``, ``privacy.population``): a class of sections that may be
             left out, or an annotated type with its field (:func:`fedamp.federation.choices.extend`).
         choices: further schemes of a key of the scenario, by its path (``check_in``, ``privacy.noise``): classes.
+        around_run: what is done around each run, by any name: each a :data:`fedamp.runs.around.AroundRun`.
+        before_runs: what may refuse several runs before the first one, by any name: each a
+            :data:`fedamp.runs.around.BeforeRuns`.
+        ledger_keys: keys of a ledger; each a :class:`fedamp.accounting.verify.LedgerKey`.
+        policy_keys: keys of a node's ``policy.yaml``; each a :class:`fedamp.client.policy.PolicyKey`.
 
     Example:
         >>> Extension("blocks", commands={"draw": "mylab.blocks.commands:draw"}).commands
@@ -44,6 +49,10 @@ class Extension:
     readers: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    around_run: Mapping[str, str] = field(default_factory=dict)
+    before_runs: Mapping[str, str] = field(default_factory=dict)
+    ledger_keys: Mapping[str, str] = field(default_factory=dict)
+    policy_keys: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache
@@ -76,6 +85,11 @@ def offered(seam: str, key: str) -> Iterator[Any]:
     for extension in extensions():
         paths = getattr(extension, seam).get(key, ())
         yield from map(named, (paths,) if isinstance(paths, str) else paths)
+
+
+def all_offered(seam: str) -> Iterator[tuple[str, Any]]:
+    """Import, one by one, all that the extensions offer for a seam: pairs of a key and an object."""
+    return ((key, each) for key in keys(seam) for each in offered(seam, key))
 
 
 def keys(seam: str) -> list[str]:

@@ -334,7 +334,7 @@ FAULTS = (
     ),
     Fault(
         "digest: the use of a task does not depend on the task",
-        "client/policy.py",
+        "extensions/population/policy.py",
         "if task.terms != agreed.terms or task.digest != agreed.task:",
         "if task.terms != agreed.terms:",
         ("client/test_policy.py", "extensions/population/test_node.py"),

@@ -92,9 +92,10 @@ def test_imports_go_down():
 def test_the_accountant_imports_nothing_else_but_files_texts_and_the_version():
     """These modules need the standard library alone: the accountant works without the packages of training."""
     outside = {other for name, other in arrows() if room(name) == "accounting" != room(other)}
-    assert outside <= {"fedamp.base.reading", "fedamp.base.text", "fedamp.base.version"}
+    assert outside <= {"fedamp.base.reading", "fedamp.base.text", "fedamp.base.version", "fedamp.extension"}
     assert imports()["fedamp.base.reading"] == {"fedamp.base.numbers"}
-    assert not any(imports()[f"fedamp.base.{name}"] for name in ("numbers", "text", "version"))
+    assert not any(imports()[name] for name in ("fedamp.base.numbers", "fedamp.base.text", "fedamp.base.version"))
+    assert not imports()["fedamp.extension"]
 
 
 def test_the_core_does_not_import_what_is_plugged_in():
@@ -106,6 +107,11 @@ def test_the_core_does_not_import_what_is_plugged_in():
 def test_the_core_imports_no_extension():
     """Extensions import the core, and may import each other downwards: no circle, as for all modules."""
     assert [f"{name} -> {other}" for name, other in arrows() if room(other) == "extensions" != room(name)] == []
+
+
+def test_to_list_extensions_imports_nothing_of_them():
+    for file in (ROOT / "fedamp" / "extensions").glob("*/__init__.py"):
+        assert set(targets(file)) <= {"fedamp.extension"}, file
 
 
 def test_no_imports_form_a_circle():

@@ -12,12 +12,13 @@ import re
 import shutil
 import tempfile
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -25,9 +26,10 @@ from fedamp.accounting import checks, events
 from fedamp.accounting.arithmetic import Array, delta_left
 from fedamp.accounting.bounds import Bounds
 from fedamp.accounting.sampling import PRECISION
-from fedamp.accounting.search import Budget, epsilon_over_rounds
+from fedamp.accounting.search import epsilon_over_rounds
 from fedamp.base.reading import open_regular
 from fedamp.base.version import version
+from fedamp.extension import all_offered
 
 Json = Mapping[str, Any]
 Verdict = Literal["pass", "caution", "unknown", "fail"]
@@ -52,7 +54,6 @@ COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
         "server": "server_mechanism epsilon_server",
         "nodes": "nodes_mechanism epsilon_nodes",
         "guarantee": "guaranteed_epsilon stopped_because",
-        "population": "population",
         "evaluation": "final_evaluation",
         "scenario": "scenario scenario_sha256 unit units group_size delta budget_epsilon amplification_charged "
         "precision parts rounds_planned evaluation statistics assumptions noise_seed rehearsal run",
@@ -88,7 +89,8 @@ it, and the chain alone shows a change: what a run measured, and the numbers tha
 
 def keys_of(file: str) -> set[str]:
     """The keys that are computed again, or are labels. Others are refused: who reads them would believe them."""
-    return {key for keys in COMPUTED_BY[file].values() for key in keys.split()}
+    known = {key for keys in COMPUTED_BY[file].values() for key in keys.split()}
+    return known | set(ledger_keys()) if file == "ledger.json" else known
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,53 @@ def altered_ledger(ledger: Json) -> Iterator[str]:
     if ledger["head"] != head(last, ledger):
         what = "stopped_because, files or the number of releases" if ledger["releases"] else "a key"
         yield f"ledger.json: head: {what} is not as it was written down"
+
+
+# The keys of extensions.
+
+
+class LedgerKey(ABC):
+    """A key that an extension adds to ledgers, and how its value is checked.
+
+    Its module needs the standard library and the accountant alone, because bundles are verified without the packages of
+    training; what needs more is imported in its methods.
+
+    Attributes:
+        record: the class of its value, a :class:`fedamp.base.record.Record`, as ``package.module:Class``.
+        shared: what no two independent runs have in common of it, in words.
+        other: what is wrong with a resumed run that has another value, in words.
+    """
+
+    record: ClassVar[str]
+    shared: ClassVar[str]
+    other: ClassVar[str] = "with other keys of an extension"
+
+    @abstractmethod
+    def check(self, told: Json) -> Check:
+        """Compute the value again from itself: a bundle has no more."""
+
+    def check_run(self, told: Json, run: Path, scenario: Any) -> Check:
+        """The same for a run on the machine of its owner, by what its scenario (None: unknown) names."""
+        return self.check(told)
+
+    @abstractmethod
+    def is_asked(self, scenario: Any) -> bool:
+        """Whether the ledger of a scenario's run has the key."""
+
+    def identity(self, told: Json) -> Any:
+        """What no two independent runs have in common, as JSON; None: nothing."""
+        return None
+
+    def for_people(self, value: Any) -> str:
+        """What all uses of the people's data cost together, in words, by a value of the class ``record``; empty: the
+        key says nothing about it.
+        """
+        return ""
+
+
+def ledger_keys() -> dict[str, LedgerKey]:
+    """The keys that extensions add to ledgers."""
+    return dict(all_offered("ledger_keys"))
 
 
 # The numbers.
@@ -549,18 +598,11 @@ def _of_ledger(ledger: Json, manifest: Json) -> Iterator[Check]:
     yield mechanism_check(ledger)
     yield rounds_check(ledger)
     yield from ledger_checks(ledger)
-    if told := ledger.get("population"):
-        yield population_check(told)
+    for key, added in ledger_keys().items():
+        if told := ledger.get(key):
+            yield added.check(told)
     said = str(ledger.get("rehearsal") or ledger["noise_seed"])
     yield Check("noise", "pass" if said == FROM_SYSTEM else "caution", said)
-
-
-def population_check(told: Json) -> Check:
-    """Whether what a ledger says of a population goes together, where the population's file is not here."""
-    spent = Budget(told["budget_epsilon"], told["delta"]).spent(told["share"])
-    again = compared("population", "adaptive_epsilon", told["adaptive_epsilon"], spent)
-    unknown = f"use {told['use']} of population {told['id']}, whose file is not here: its numbers were not checked"
-    return Check("population", "caution", unknown) if again.passed else again
 
 
 def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

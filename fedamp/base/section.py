@@ -1,5 +1,6 @@
 """The base of all sections of a scenario, and the numbers that stand in them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -13,7 +14,10 @@ from pydantic import (
     PlainSerializer,
     ValidationInfo,
 )
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class Section(BaseModel):
@@ -27,6 +31,39 @@ class Before:
     """The place of a key that an extension adds to a section: in front of another ``key``."""
 
     key: str
+
+
+@dataclass(frozen=True)
+class OwnersFile:
+    """The mark of a key that names a file of the owner, which changes no result: its path is made absolute when it is
+    read, it is not published, and no fingerprint hashes it.
+    """
+
+
+@dataclass(frozen=True)
+class NeedsHooks:
+    """The mark of a key that is nothing without what its extension does around a run; ``words``: why not in an app."""
+
+    words: str
+
+
+def with_keys(model: type[M], added: Mapping[str, Any]) -> type[M]:
+    """Add keys to a section, or to another model of pydantic; returns the same class.
+
+    Args:
+        model: the class.
+        added: an annotated type with its field, by key; with its place (:class:`Before`), else it is the last one.
+    """
+    fields, annotations = model.__pydantic_fields__, model.__annotations__  # subclasses read the annotations
+    for name, kind in added.items():
+        found = FieldInfo.from_annotation(kind)
+        place = next((each.key for each in found.metadata if isinstance(each, Before)), None)
+        for table, value in ((fields, found), (annotations, kind)):
+            table[name] = value
+            for later in list(table)[list(table).index(place) : -1] if place else ():
+                table[later] = table.pop(later)
+    model.model_rebuild(force=True)
+    return model
 
 
 def no_truth(value: Any) -> Any:

@@ -29,7 +29,7 @@ from fedamp.cli.terminal import (
     print_published,
 )
 from fedamp.errors import FedampError, InputError, Interrupted, ModelError, UnwritableError, fails_alone
-from fedamp.extension import extensions, keys, offered
+from fedamp.extension import all_offered, extensions
 
 if TYPE_CHECKING:
     from fedamp.report import tables
@@ -43,8 +43,6 @@ app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_se
 app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
 shipped = Typer(help="The shipped scenarios, and the JSON schema for editors.", no_args_is_help=True)
 app.add_typer(shipped, name="scenarios")
-app.add_typer(population.app, name="population")
-app.command()(population.total)
 for command in (first.new, first.explain, first.check, *membership.COMMANDS):
     app.command()(command)
 
@@ -242,6 +240,23 @@ def watch(run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")]) -
 
 
 @app.command()
+def total(
+    runs: Annotated[
+        list[Path],
+        Argument(help="run folders, released folders or zips of the same people; and those of sweeps and of tuning"),
+    ],
+    delta: Annotated[float | None, Option(help="default: the largest of the runs")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What several runs cost together, for somebody who is in all of them."""
+    from fedamp.runs.total import total
+    from fedamp.studies.sweep import everything_in
+
+    each = [run for given in runs for run in everything_in(given)]
+    print_answer(terminal.patiently(total, each, delta), as_json, tables.total_table)
+
+
+@app.command()
 def release(
     run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")],
     out_folder: Annotated[Path | None, Option("--out", help="default: RUN-release")] = None,
@@ -349,7 +364,7 @@ def plug_in() -> None:
         ValueError: two commands have one name.
     """
     follows = {name: before for each in extensions() for name, before in each.follows.items()}
-    waiting = [(name, command) for name in keys("commands") for command in offered("commands", name)]
+    waiting = list(all_offered("commands"))
     while waiting:
         known = [info.name or info.callback.__name__ for info in app.registered_commands if info.callback]
         name, command = added = next((each for each in waiting if follows.get(each[0]) in known), waiting[0])

@@ -22,7 +22,7 @@ from cryptography import x509
 from fedamp.accounting.verify import Check
 from fedamp.base import devices
 from fedamp.base.reading import TYPED, read_regular, regular
-from fedamp.errors import DeploymentError, FedampError
+from fedamp.errors import DeploymentError
 
 FLOWER = (1, 41), (1, 43)  # the first version that is supported, and the first that is not: as in pyproject.toml
 PACKAGES = "fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba", "datasets", "dp-accounting"
@@ -124,7 +124,7 @@ def examine_node(agreement: Path, key: Path, state: Path) -> list[Check]:
 
 def examine_site(name: str) -> list[Check]:
     """Check the folder of a node, where this process runs, and its way to the server; each failure names its cure."""
-    from fedamp.client.policy import Policy
+    from fedamp.client.policy import Policy, policy_key
 
     follow, records = f"fedamp enroll {name} --admission {name}.admission", Path("data")
     checks = [_private(Path(name), f"fedamp enroll {name}"), _authority(Path("ca.crt"), follow)]
@@ -143,8 +143,7 @@ def examine_site(name: str) -> list[Check]:
                     "policy", f"{tasks}, with at least {policy.least_people} people here, where --node-config has it"
                 )
             )
-            if policy.population:
-                checks.append(_population(Path(policy.population)))
+            checks += [_check(name, *policy_key(name).examine(value)) for name, value in policy.added.items()]
         except DeploymentError as error:
             checks.append(_check("policy", False, str(error), "correct policy.yaml"))
     else:
@@ -152,17 +151,6 @@ def examine_site(name: str) -> list[Check]:
     if known and checks[1].passed:  # it has one authority
         checks += examine_superlink(known[1], Path("ca.crt"))
     return checks
-
-
-def _population(file: Path) -> Check:
-    """Whether the budget of a node's people can be charged, and what is left to whom the most is spent of."""
-    from fedamp.extensions.population.store import Population, percent
-
-    try:
-        spent = Population(file).read().spent()
-    except FedampError as error:
-        return _check("population", False, str(error))
-    return Check.of("population", f"{len(spent)} people; each has at least {percent(1 - float(spent.max()))} left")
 
 
 def examine_server(folder: Path) -> list[Check]:

@@ -1,24 +1,60 @@
 """What the owner of a node lets it do: a file of the node, which no server can change."""
 
-import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Self
 
 import yaml
-from flwr.app import ConfigRecord, Context
+from flwr.app import Context
 from pydantic import Field, ValidationError
 
 from fedamp.base.reading import read_typed
 from fedamp.base.record import Label, Record, one_line
+from fedamp.base.section import with_keys
 from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.client import configuration
-from fedamp.client.task import ClientTask
 from fedamp.errors import DeploymentError
+from fedamp.extension import keys, offered
 
 KEY = "policy"  # of a node's configuration
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+@dataclass(frozen=True)
+class NodeMessage:
+    """A message to a node, before anything of it is answered.
+
+    Attributes:
+        context: of the node, as Flower gives it.
+        task: as the order has it; empty: the message has none.
+        hosted: ids of the units that live on the node; None: it does not say whose records it has.
+        folder: of its ``policy.yaml``.
+    """
+
+    context: Context
+    task: str
+    hosted: set[int] | None
+    folder: Path
+
+
+class PolicyKey(ABC):
+    """A key that an extension adds to ``policy.yaml``; its value is a text.
+
+    Its module imports nothing heavy: a node imports it for each message.
+    """
+
+    @abstractmethod
+    def before_answer(self, value: str, policy: "Policy", message: NodeMessage) -> None:
+        """Refuse (DeploymentError) a message that the node may not answer, or write down that it is answered."""
+
+    @abstractmethod
+    def examine(self, value: str) -> tuple[bool, str]:
+        """Whether the node can keep to the key, and the finding in words, for ``fedamp doctor``."""
+
+
+@partial(with_keys, added=dict.fromkeys(keys("policy_keys"), Annotated[str | None, Field(None)]))
 class Policy(Record):
     """``policy.yaml``; a node without one takes every task.
 
@@ -27,13 +63,13 @@ class Policy(Record):
             ``fedamp check`` says it); None: every task.
         least_people: that live on the node. With fewer it takes no part: the server would see the sum of few.
         metrics: that its people's records are evaluated by; None: all.
-        population: the file of their budget, which each task is charged to; relative to this file's folder.
+
+    Extensions add keys of their own (:class:`PolicyKey`).
     """
 
     tasks: dict[Label, Digest] | None = None
     least_people: Annotated[int, Field(ge=1)] = 1
     metrics: list[str] | None = None
-    population: str | None = None
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -46,8 +82,15 @@ class Policy(Record):
             reason = error.strerror
         except UNREADABLE as error:
             reason = " ".join(str(error).split())
-        expected = "tasks, by name, least_people, metrics and population"
+        *others, last = "tasks, by name", "least_people", "metrics", *keys("policy_keys")
+        expected = f"{', '.join(others)} and {last}"
         raise DeploymentError(f"{file.name}: {reason}; expected: {expected}") from None
+
+    @property
+    def added(self) -> dict[str, str]:
+        """The values of keys of extensions, by the keys; without those left out."""
+        told = {name: getattr(self, name) for name in keys("policy_keys")}
+        return {name: value for name, value in told.items() if value}
 
     def name_of(self, task: str) -> str | None:
         """The owner's name of a task with this digest; None: it is not allowed."""
@@ -76,47 +119,11 @@ class Policy(Record):
                 f"this node's policy does not allow the metrics {', '.join(sorted(others))}; expected: {allowed}"
             )
 
-    def charge(self, context: Context, task: str, hosted: set[int] | None, folder: Path) -> None:
-        """Charge a task to the node's people before anything of it is answered (DeploymentError: it does not fit).
 
-        What is charged is remembered as long as this node is not started again: no later message brings the accountant.
-        """
-        if not self.population or not task:
-            return
-        known = configuration.task_of(task)
-        use = use_of(known, configuration.text(context, "agreement"))
-        paid = context.state.config_records.get("population")
-        if paid is not None and paid["use"] == use:
-            return
-        if hosted is None:
-            raise DeploymentError("this node's policy has a population, and nothing says who lives here")
-        from fedamp.extensions.population.node import reserve
-
-        file, units = folder / self.population, [str(unit) for unit in sorted(hosted)]
-        reserve(file, known, use, units, str(self.name_of(known.digest)), self.least_people)
-        context.state["population"] = ConfigRecord({"use": use})
-
-
-def use_of(task: ClientTask, agreement: str) -> str:
-    """The id of the use of people's data that a task is: the same in all messages of a run, and in no other run.
-
-    Args:
-        agreement: the file of the node's agreement; empty: it has none.
-
-    Raises:
-        DeploymentError: a run with a known seed looks like the next one; or the agreement is for another task.
-    """
-    told = f"{task.run} {task.charge}"
-    if agreement:
-        from fedamp.client.secure import Agreement  # it imports torch
-
-        agreed = Agreement.read(Path(agreement))
-        if task.terms != agreed.terms or task.digest != agreed.task:
-            raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
-        told = agreed.digest
-    elif not task.run:
-        raise DeploymentError("this node's people pay for no run with a known seed; expected: a secret one")
-    return hashlib.sha256(told.encode()).hexdigest()[:32]
+def policy_key(name: str) -> PolicyKey:
+    """The key of an extension by its name."""
+    found: PolicyKey = next(offered("policy_keys", name))
+    return found
 
 
 def check(context: Context, task: str, by_partition: bool) -> None:
@@ -125,4 +132,6 @@ def check(context: Context, task: str, by_partition: bool) -> None:
         hosted, file = configuration.hosts(context, task, by_partition), Path(text)
         policy = Policy.read(file)
         policy.check(task, None if hosted is None else len(hosted))
-        policy.charge(context, task, hosted, file.parent)
+        message = NodeMessage(context, task, hosted, file.parent)
+        for name, value in policy.added.items():
+            policy_key(name).before_answer(value, policy, message)

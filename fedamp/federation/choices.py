@@ -4,12 +4,13 @@ A family's module has its base class and the core's own schemes. Each union is b
 not before: a scheme of an extension may hold a union of another family.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import Field
-from pydantic.fields import FieldInfo
 
-from fedamp.base.section import Before, Section
+from fedamp.base.section import NeedsHooks, Section, with_keys
+from fedamp.errors import ScenarioError
 from fedamp.extension import keys, offered
 from fedamp.federation.aggregation import AGGREGATIONS, AggregationScheme
 from fedamp.federation.check_in import CHECK_INS, CheckIn
@@ -18,6 +19,7 @@ from fedamp.federation.noise import NOISES, NoiseScheme
 from fedamp.federation.submodels import SUBMODELS, SubmodelScheme
 
 S = TypeVar("S", bound=Section)
+Mark = TypeVar("Mark")
 
 FAMILIES: dict[str, tuple[type[Declared], ...]] = {
     "check_in": CHECK_INS,
@@ -64,25 +66,33 @@ def one_of(key: str) -> Any:
     return Annotated[Union[schemes], Field(discriminator="scheme")] if len(schemes) > 1 else schemes[0]  # noqa: UP007
 
 
+def marked(mark: type[Mark]) -> Iterator[tuple[str, str, Mark]]:
+    """The keys of extensions that have a mark: the section, the key in it, and the mark."""
+    for path in keys("sections"):
+        section, _, key = path.rpartition(".")
+        for each in get_args(next(offered("sections", path))):
+            if isinstance(each, mark):
+                yield section, key, each
+
+
+def refuse_hooks(scenario: Section) -> None:
+    """Refuse (ScenarioError) what needs hooks around a run, for a custom app: it calls none."""
+    for section, key, needs in marked(NeedsHooks):
+        if getattr(getattr(scenario, section), key):
+            raise ScenarioError(f"{section}.{key}: {needs.words}; expected: a run of fedamp")
+
+
 def extend(section: type[S], path: str = "") -> type[S]:
     """Add the keys that extensions offer to a section, which is at this path of a scenario; returns the section.
 
     An extension offers a class of sections, which may be left out, or an annotated type with its field and its place
     (:class:`fedamp.base.section.Before`).
     """
-    fields, annotations = section.__pydantic_fields__, section.__annotations__  # subclasses read the annotations
+    added = {}
     for key in keys("sections"):
         above, _, name = key.rpartition(".")
-        if above != path:
-            continue
-        (kind,) = offered("sections", key)
-        if isinstance(kind, type):
-            kind = Annotated[kind | None, Field(None, exclude_if=lambda found: found is None)]
-        found = FieldInfo.from_annotation(kind)
-        place = next((each.key for each in found.metadata if isinstance(each, Before)), None)
-        for table, value in ((fields, found), (annotations, kind)):
-            table[name] = value
-            for later in list(table)[list(table).index(place) : -1] if place else ():
-                table[later] = table.pop(later)
-    section.model_rebuild(force=True)
-    return section
+        if above == path:
+            added[name] = kind = next(offered("sections", key))
+            if isinstance(kind, type):
+                added[name] = Annotated[kind | None, Field(None, exclude_if=lambda found: found is None)]
+    return with_keys(section, added)

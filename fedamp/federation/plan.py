@@ -448,6 +448,14 @@ class Charge:
         ahead = ahead_of_rounds(whole, len(self._beside))
         return whole.after(rounds + ahead) if whole.span == self._rounds + ahead else whole
 
+    def for_person(self, units: int, noise_multiplier: float | None = None) -> Mechanism:
+        """The cost for a person with so many units, of all rounds that the run may come to; with another noise
+        multiplier, of all rounds of the scenario.
+        """
+        if noise_multiplier is not None:
+            return self.beginning(self.at(noise_multiplier, units), self._rounds)
+        return self.beginning(self.at(self.plan.noise_multiplier, units), self.plan.last_round)
+
     @property
     def server_mechanism(self) -> Mechanism | None:
         """The cost for who runs the server, together with the colluding nodes; None: the server sees everything.

@@ -15,11 +15,12 @@ from pydantic import BaseModel, ValidationError
 
 from fedamp.base.given import PREFIX
 from fedamp.base.reading import read_own
-from fedamp.base.section import MOST_COUNTED
+from fedamp.base.section import MOST_COUNTED, OwnersFile
 from fedamp.base.text import printable
 from fedamp.base.yaml_files import UNREADABLE, Loader, value_of
 from fedamp.data.table import folder_of
 from fedamp.errors import ModelError, ScenarioError
+from fedamp.federation.choices import marked
 from fedamp.federation.losses import check_name
 from fedamp.federation.messages import explanation
 from fedamp.federation.scenario import Scenario
@@ -241,15 +242,16 @@ def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
     if initial is not None and not (folder / initial).exists():  # one that is known by name, from ``make data``
         initial = str(folder_of(initial) or initial)
     imports = any(is_import_path(name) and not name.startswith(PREFIX) for name in (model.name, scenario.client.loss))
-    paths = {
+    paths: dict[str, dict[str, str | None]] = {
         "data": {
             "path": getattr(data, "path", None),
             "dataset": dataset if dataset and (folder / dataset).is_dir() else None,
         },
         # A custom model or loss: the scenario of a run folder must find it in the same place.
         "model": {"initial": initial, "folder": (model.folder or "") if imports else None},
-        "privacy": {"population": scenario.privacy.population},
     }
+    for section, key, _ in marked(OwnersFile):
+        paths.setdefault(section, {})[key] = getattr(getattr(scenario, section), key)
     changes = {}
     for section, found in paths.items():
         absolute = {key: str((folder / path).resolve()) for key, path in found.items() if path is not None}

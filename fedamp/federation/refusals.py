@@ -139,7 +139,6 @@ BREAKS: tuple[Claim, ...] = (
         lambda scenario: scenario.privacy.noise_multiplier != "auto",
     ),
     Claim(facts.OWN_NOISE, "privacy.noise_cohort", _LEFT_OUT, _rehearses),
-    Claim(facts.NOBODY_PAYS, "privacy.population", _LEFT_OUT, lambda scenario: scenario.privacy.population is not None),
     Claim(facts.ROUNDS_ALONE, "data.transform", _NUMBERS, _has_statistics),
     Claim(facts.SHOWN_ONCE, "server.momentum", "0", lambda scenario: scenario.server.momentum > 0),
     *(

@@ -65,12 +65,6 @@ class Privacy(Section):
     )
     group_size: Count = Field(1, le=1000, description="number of units protected together")
     noise: AnyNoise = IndependentNoise()
-    population: str | None = Field(
-        None,
-        min_length=1,
-        exclude_if=lambda file: file is None,
-        description="file of fedamp population, whose people pay for the run; none: this run stands alone",
-    )
     noise_cohort: Annotated[NoiseCohort, BeforeValidator(_named)] | None = Field(
         None,
         exclude_if=lambda cohort: cohort is None,

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedamp.base.section import OwnersFile
 from fedamp.errors import needs_extras
 from fedamp.federation import scenario
+from fedamp.federation.choices import marked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +52,8 @@ def public(asked: scenario.Scenario, plan: "Plan") -> dict[str, Any]:
     says whether they see who checks in.
     """
     content: dict[str, Any] = _without_paths(asked.model_dump(mode="json", exclude=LEFT_OUT))
-    content["privacy"].pop("population", None)
+    for section, key, _ in marked(OwnersFile):
+        content[section].pop(key, None)
     content["engine"] = asked.engine.model_dump(mode="json", include={"clients_per_batch", "precision"})
     if plan.terms is not None:
         content["aggregation"]["nodes"] = plan.terms.nodes

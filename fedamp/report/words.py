@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedamp.accounting.verify import ledger_keys
 from fedamp.base import numbers
 from fedamp.base.numbers import at_most
 from fedamp.base.version import version
@@ -13,8 +14,8 @@ from fedamp.federation.plan import PROTECTIONS
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from fedamp.extensions.population.account import PopulationRecord
     from fedamp.federation.evaluation import Estimate, Evaluated
+    from fedamp.runs.records import LedgerRecord
 
 GUARANTEES = "docs/threat-model.md"
 ENDINGS = {
@@ -128,15 +129,10 @@ def for_nodes(epsilon: float, unamplified: float, protection: str = "") -> str:
 THIS_RUN_ALONE = "this run alone; other uses of these people's data add to this"
 
 
-def for_people(population: "PopulationRecord | None") -> str:
-    """What all uses of the people's data cost together, of those that are charged to one population."""
-    if population is None:
-        return THIS_RUN_ALONE
-    fixed = population.fixed_epsilon
-    known = "" if fixed is None else f" ({at_most(fixed, 3)} had they been fixed in advance)"
-    promised = f"epsilon <= {population.budget_epsilon:g} at delta = {numbers.power(population.delta)}"
-    needed = f"{population.uses} so far need {at_most(population.adaptive_epsilon, 3)}{known}"
-    return f"{promised} for all uses charged to this population, however they are chosen; {needed}"
+def for_people(ledger: "LedgerRecord") -> str:
+    """What all uses of the people's data cost together, where a key of an extension says it; else an empty text."""
+    told = ((key, getattr(ledger, name)) for name, key in ledger_keys().items())
+    return "; ".join(filter(None, (key.for_people(value) for key, value in told if value is not None)))
 
 
 def setting(key: str, keys: Iterable[str] = ()) -> str:

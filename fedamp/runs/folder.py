@@ -36,7 +36,6 @@ class RunFolder:
         self.log, self.checkpoints = path / "log.txt", path / "checkpoint"
         self.canaries = path / "canaries"  # all released models, and in the end the coins (``privacy.canaries``)
         self.personal = path / "personal.bin"  # parameters that stay with their client
-        self.claim = path / CLAIM
         self.seed, self.salt = path / "seed.secret", path / "salt.secret"
 
     def append_round(self, record: RoundRecord) -> None:
@@ -78,12 +77,6 @@ class RunFolder:
     def write_model(self, parameters: Arrays) -> None:
         """Write the model of the last released round."""
         write_atomically(self.model, save(parameters))
-
-    def write_for_audit(self, name: str, content: bytes) -> None:
-        """Keep what ``fedamp audit RUN`` attacks: a released model, or the coins when the run has ended."""
-        with writing(self.canaries):
-            self.canaries.mkdir(exist_ok=True)
-        write_atomically(self.canaries / name, content, durable=False)
 
     def delete_secrets(self) -> None:
         """Delete what only a resumption needs: the seed that decides the check-ins, and the checkpoints."""
@@ -191,7 +184,7 @@ def opened(scenario: Scenario, out: Path | None, resume: bool) -> Iterator[tuple
                     yield folder, seed
             except InputError:
                 if not resume and not folder.ledger.exists():  # bad input leaves no files behind
-                    for file in (folder.scenario, folder.rounds, folder.log, folder.claim, folder.path / LOCK):
+                    for file in (folder.scenario, folder.rounds, folder.log, folder.path / LOCK):
                         with suppress(OSError):  # the folder is read-only
                             file.unlink(missing_ok=True)
                     if made:

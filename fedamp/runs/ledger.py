@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,12 +19,14 @@ from fedamp.accounting import verify
 from fedamp.base.arrays import Arrays
 from fedamp.base.files import write_atomically, write_secret, writing
 from fedamp.base.reading import read_regular, regular
+from fedamp.base.record import Record
+from fedamp.base.section import OwnersFile
 from fedamp.base.version import version
 from fedamp.data.transforms import Standardise
 from fedamp.errors import FederationError, InputError, RunFolderError
-from fedamp.extensions.population.account import PopulationRecord
 from fedamp.federation import reader
 from fedamp.federation.aggregation import PlainAggregation
+from fedamp.federation.choices import marked
 from fedamp.federation.evaluation import ClientEvaluation, Evaluated
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
@@ -65,8 +67,8 @@ class Ledger:
     A round is in it before its model is released. A round that is computed again after a crash must give the model
     that the ledger names: releasing another one would spend the round's budget twice.
     ``frozen_sha256`` is the digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`), and
-    ``evaluation`` says what models are evaluated on, ``population`` who pays for the run, and ``statistics`` what was
-    released before the first round.
+    ``evaluation`` says what models are evaluated on, and ``statistics`` what was released before the first round.
+    ``added`` has the values of extensions' keys.
     """
 
     def __init__(
@@ -75,8 +77,8 @@ class Ledger:
         plan: Plan,
         frozen_sha256: str | None = None,
         evaluation: str = NOT_EVALUATED,
-        population: PopulationRecord | None = None,
         statistics: Standardise | None = None,
+        added: Mapping[str, Record] | None = None,
     ) -> None:
         self.file, self.folder, self.plan, charge = file, RunFolder(file.parent), plan, plan.charge
         self.releases: list[LedgerEntry] = []
@@ -92,7 +94,7 @@ class Ledger:
             epsilon_server=charge.server_epsilon and Bracket.of(charge.server_epsilon),
             epsilon_nodes=charge.nodes_epsilon and Bracket.of(charge.nodes_epsilon),
             assumptions=assumptions(plan, evaluation),
-            population=population,
+            **(added or {}),
             statistics=statistics,
             run=plan.run,
             stopped_because=None,
@@ -109,8 +111,9 @@ class Ledger:
         if found:
             if found.run not in (None, planned.run) and self.folder.seed.exists():  # else it was killed before any use
                 raise RunFolderError(f"{self.folder.seed}: not the seed of this run; expected: as the run left it")
-            if found.population != population:
-                raise RunFolderError(f"{file}: charged to another use of a population; expected: as the run began")
+            for name, key in verify.ledger_keys().items():
+                if getattr(found, name) != getattr(planned, name):
+                    raise RunFolderError(f"{file}: {key.other}; expected: as the run began")
             if found.is_evaluated != planned.is_evaluated:
                 asked = "evaluates its models on public test records" if found.is_evaluated else "evaluates no model"
                 raise RunFolderError(
@@ -398,7 +401,9 @@ def fingerprint(scenario: Scenario) -> str:
     """
     excluded: dict[str, Any] = {"description": True, "known_seed": True, "federation": True, "trackers": True}
     excluded |= {"engine": {"kind", "workers", "device", "address"}, "model": {"frozen_sha256"}}
-    excluded |= {"privacy": {"precision", "population"}}  # which the ledger holds
+    excluded["privacy"] = {"precision"}  # which the ledger holds
+    for section, key, _ in marked(OwnersFile):
+        excluded[section] = {*excluded.get(section, ()), key}
     if isinstance(scenario.aggregation, PlainAggregation):  # as before there was another
         excluded["aggregation"] = True
     content = scenario.model_dump(mode="json", by_alias=True, exclude=excluded)

@@ -5,6 +5,7 @@ An infinite epsilon is ``math.inf`` here and null in a file, because JSON has no
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -21,11 +22,12 @@ from pydantic import (
 from fedamp.accounting import Bounds, Mechanism, from_json
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.sampling import PRECISION
-from fedamp.accounting.verify import FROM_SYSTEM, ahead_of_rounds, before_rounds, has_left
+from fedamp.accounting.verify import FROM_SYSTEM, ahead_of_rounds, before_rounds, has_left, ledger_keys
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
+from fedamp.base.section import Before, with_keys
 from fedamp.data.transforms import Standardise
-from fedamp.extensions.population.account import PopulationRecord
+from fedamp.extension import named
 from fedamp.federation.evaluation import ClientEvaluation, Evaluated
 from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.federation.submodels import Part
@@ -244,13 +246,25 @@ class LedgerEntry(Record):
     link: str
 
 
+def _added() -> dict[str, Any]:
+    """The keys of extensions, in front of the evaluation."""
+    return {
+        name: Annotated[
+            named(key.record) | None, Field(None, exclude_if=lambda found: found is None), Before("evaluation")
+        ]
+        for name, key in ledger_keys().items()
+    }
+
+
+@partial(with_keys, added=_added())
 class LedgerRecord(Charged):
     """``ledger.json``: the plan, its cost, and the releases; docs/ledger.md explains the keys.
+
+    Extensions add keys of their own (:class:`fedamp.accounting.verify.LedgerKey`).
 
     ``frozen_sha256`` is of a custom model's frozen weights, ``noise_coefficients`` are c_1, c_2, .. of banded noise.
     ``server_mechanism`` and ``epsilon_server`` are for who runs the server; without them the server sees everything.
     ``nodes_mechanism`` and ``epsilon_nodes`` are for a registered node of a deployment, of units of other nodes.
-    ``population`` says what the people have paid with this run; without it other uses of their data add to this one.
     ``run`` is :attr:`fedamp.federation.plan.Plan.run`; None: of an earlier version.
     ``rehearsal`` is the sentence of :attr:`fedamp.federation.plan.Plan.rehearsal`.
     ``evaluation`` is the scenario's, with its noise, and ``final_evaluation`` what was released after the last round.
@@ -274,7 +288,6 @@ class LedgerRecord(Charged):
     nodes_mechanism: Expression | None = Field(None, exclude_if=lambda found: found is None)
     epsilon_nodes: Bracket | None = Field(None, exclude_if=lambda found: found is None)
     guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
-    population: PopulationRecord | None = Field(None, exclude_if=lambda found: found is None)
     evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda found: found is None)
     statistics: Standardise | None = Field(None, exclude_if=lambda found: found is None)
     noise_seed: str

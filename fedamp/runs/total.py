@@ -9,7 +9,7 @@ from typing import Any
 from fedamp.accounting import Bounds, Compose, Mechanism, from_json
 from fedamp.accounting.arithmetic import crossing, delta_left
 from fedamp.accounting.search import LARGEST_EPSILON, Budget
-from fedamp.accounting.verify import Bundle, altered_ledger
+from fedamp.accounting.verify import Bundle, altered_ledger, ledger_keys
 from fedamp.errors import RunFolderError
 
 
@@ -70,7 +70,7 @@ def _told(ledger: Mapping[str, Any]) -> dict[str, str]:
     found = {
         "a ledger": [ledger["head"]],
         "a seed": [ledger.get("run")],
-        "a use of a population": [(ledger.get("population") or {}).get("use")],
+        **{key.shared: [key.identity(ledger[name])] for name, key in ledger_keys().items() if ledger.get(name)},
         "a released model": [entry["digest"] for entry in ledger["releases"]],
         "private means": [ledger.get("statistics")],
         "an evaluation": [each["sums"] for each in evaluated if each],

@@ -24,16 +24,14 @@ from fedamp.accounting.verify import (
     Verdict,
     bracket,
     ledger_checks,
+    ledger_keys,
     mechanism_check,
-    population_check,
     rounds_check,
     worst,
 )
 from fedamp.base.numbers import power
 from fedamp.base.reading import regular
 from fedamp.errors import RunFolderError, ScenarioError
-from fedamp.extensions.population.account import known_to
-from fedamp.extensions.population.store import Population
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan, weakness
 from fedamp.federation.scenario import Scenario
@@ -115,10 +113,9 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
     yield Check.of("delta", f"{power(ledger.delta)} for {ledger.units} units", caution=weak)
     if ledger.evaluation is not None:
         yield evaluation_check(ledger, plan)
-    if (told := ledger.population) is not None:
-        file = Path((plan and plan.scenario.privacy.population) or "")
-        is_here = file.is_file()
-        yield known_to(Population(file), files.path, told.content()) if is_here else population_check(told.content())
+    for name, key in ledger_keys().items():
+        if (told := getattr(ledger, name)) is not None:
+            yield key.check_run(told.content(), files.path, plan and plan.scenario)
     yield Check("noise", "caution" if ledger.has_known_seed else "pass", ledger.rehearsal or ledger.noise_seed)
     if files.rounds.is_file() or files.summary.is_file():
         summary = Summary.read(files.summary) if files.summary.is_file() else None
@@ -246,8 +243,8 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
     ):
         different += ["assumptions"] * (ledger.written_by == WRITTEN_BY)
         caution = caution or f"assumptions of {ledger.written_by}: {' '.join(ledger.assumptions)}"
-    if not is_public and (scenario.privacy.population is None) != (ledger.population is None):
-        different.append("population")
+    keys = {} if is_public else ledger_keys()
+    different += [name for name, key in keys.items() if key.is_asked(scenario) == (getattr(ledger, name) is None)]
     if ledger.has_known_seed and ledger.run not in (None, plan.run):  # a secret seed is not here
         different.append("run")
     if (ledger.frozen_sha256 is None) == is_import_path(scenario.model.name):

@@ -23,6 +23,7 @@ from fedamp.engines import flower
 from fedamp.engines.deployment import guarded
 from fedamp.errors import ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
+from fedamp.federation.choices import refuse_hooks
 from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import new_folder
@@ -57,8 +58,7 @@ class AppStrategy(PrivateStrategy):
         scenario = scenario if isinstance(scenario, Scenario) else reader.load(scenario)
         if not isinstance(scenario.data, ExternalData):
             raise ScenarioError(f"data.name is {scenario.data.name}; expected in a custom app: external")
-        if scenario.privacy.population is not None:
-            raise ScenarioError("privacy.population: a custom app charges no people; expected: a run of fedamp")
+        refuse_hooks(scenario)
         parameters = _parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
         plan.charge.check_budget()

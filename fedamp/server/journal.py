@@ -4,7 +4,6 @@ The state after a round is checkpointed first, where it is due; then the ledger 
 ``rounds.jsonl`` says how good it is. A run that is resumed finds which of these steps its last round had taken.
 """
 
-import json
 import logging
 import math
 from collections.abc import Iterator
@@ -13,13 +12,12 @@ from pathlib import Path
 from time import perf_counter
 
 from flwr.serverapp import Grid
-from safetensors.numpy import save
 
 from fedamp.base.files import write_secret
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import DivergedError, FederationError, NobodyTrainedError, RunFolderError, UnwritableError
-from fedamp.extensions.population.account import Account
 from fedamp.federation.evaluation import Evaluated
+from fedamp.runs.around import RunHooks
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger, fingerprint
@@ -50,7 +48,7 @@ class Journal:
         inputs: the plan with its data and model.
         folder: of the run, locked.
         observer: told of the summary before it is written.
-        account: of the people who pay for the run, if any.
+        hooks: of extensions.
 
     Attributes:
         state: of the server after the last round that is written down.
@@ -61,14 +59,14 @@ class Journal:
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
     """
 
-    def __init__(self, inputs: RunInputs, folder: RunFolder, observer: Observer, account: Account | None) -> None:
+    def __init__(self, inputs: RunInputs, folder: RunFolder, observer: Observer, hooks: RunHooks) -> None:
         self.inputs, self.plan, self.folder = inputs, inputs.plan, folder
-        self.observer, self.account = observer, account
+        self.observer, self.hooks = observer, hooks
         self.fingerprint = fingerprint(self.plan.scenario)
         self.startup_seconds = 0.0
         evaluation = EVALUATED if inputs.evaluate_every else NOT_EVALUATED
-        frozen, population = inputs.task.model.frozen_sha256, account.record if account else None
-        self.ledger = Ledger(folder.ledger, self.plan, frozen, evaluation, population, inputs.task.statistics)
+        known = inputs.task.model.frozen_sha256, evaluation, inputs.task.statistics, hooks.ledger()
+        self.ledger = Ledger(folder.ledger, self.plan, *known)
         self.finished: list[RoundRecord] = []
         self.state = self._resume() or inputs.state
         self.ledger.begin()
@@ -102,8 +100,7 @@ class Journal:
             FederationError: the round was released before with another model, or is out of turn.
             UnwritableError: a file cannot be written.
         """
-        if self.plan.scenario.privacy.canaries:
-            self.folder.write_for_audit(f"{release.round}.safetensors", save(state.parameters))
+        self.hooks.before_release(release.round, state.parameters)
         release.noisy_sums.clear()  # twice the model in memory, beside evaluation and checkpoint
         record = self._record(release, aggregate, roster, began)
         due = release.round % self.plan.scenario.federation.checkpoint_every == 0
@@ -164,12 +161,11 @@ class Journal:
         if stopped_because == "interrupted":
             self._write_checkpoint(self.state, self.finished[-1])
         self.folder.write_model(self.state.model)
-        if self.plan.scenario.privacy.canaries and stopped_because != "interrupted":
-            self.folder.write_for_audit("0.safetensors", save(self.inputs.state.parameters))
-            self.folder.write_for_audit("coins.json", json.dumps(self.plan.coins.astype(int).tolist()).encode())
+        if stopped_because != "interrupted":
+            self.hooks.before_end(self.inputs.state.parameters)
         self.ledger.conclude(summary)
-        if self.account:
-            self.account.ended = self.ledger.has_ended
+        if self.ledger.has_ended:
+            self.hooks.has_ended()
         if self.ledger.has_ended and not (self.plan.known_seed or self.plan.scenario.federation.keep_secrets):
             log.info("the run has ended: its secret seed and its checkpoints are deleted")
             self.folder.delete_secrets()

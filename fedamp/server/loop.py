@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from fedamp.accounting.verify import ENDED
 from fedamp.errors import Interrupted, RunFolderError, StopTraining
-from fedamp.extensions.population.account import Account, charged
 from fedamp.federation.evaluation import Evaluated
+from fedamp.runs.around import RunHooks, RunStart, around
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
@@ -62,9 +62,9 @@ def rounds(
         NobodyTrainedError: the run has ended, and each unit failed in each round.
         DivergedError: the model is no longer finite; the round was not released.
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
-        PopulationError: the people of ``privacy.population`` have not enough left, or its file is not as it was.
+        InputError: an extension refuses the run (:class:`fedamp.runs.around.RunHooks`).
     """
-    with _begun(inputs, grid, folder, observer) as (journal, strategy, account):
+    with _begun(inputs, grid, folder, observer) as (journal, strategy, hooks):
         inputs, plan = journal.inputs, journal.plan  # with the released means and deviations
         deadline = plan.scenario.federation.round_deadline
         interrupts = _interrupts(observer) if finish_round else nullcontext(())
@@ -74,8 +74,7 @@ def rounds(
                     if round_ == 1:
                         preflight.check_training(inputs)
                     journal.wait_for_nodes(grid)
-                    if account:
-                        account.asks()
+                    hooks.before_question()
                     began = perf_counter()
                     # 1. Order: the hidden cohort of the round is assigned to nodes, each with its submodel.
                     messages = list(strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
@@ -106,8 +105,7 @@ def rounds(
                     break
             with journal.concluded_on_failure():
                 if journal.lacks_final_evaluation:
-                    if account:
-                        account.asks()
+                    hooks.before_question()
                     journal.ledger.enter_evaluation(evaluate(strategy, grid))
         journal.finish()
         journal.check_trained(grid)
@@ -133,11 +131,11 @@ def play(inputs: RunInputs, grid: Grid, folder: RunFolder, observer: Observer) -
 @contextmanager
 def _begun(
     inputs: RunInputs, grid: Grid, folder: RunFolder, observer: Observer
-) -> Iterator[tuple[Journal, PrivateStrategy, Account | None]]:
-    """Begin or resume a run: charge its people, release its means, read its folder.
+) -> Iterator[tuple[Journal, PrivateStrategy, RunHooks]]:
+    """Begin or resume a run: enter the hooks of extensions, release its means, read its folder.
 
     Yields:
-        Its journal, its strategy in the state after the last released round, and the people's account, if any.
+        Its journal, its strategy in the state after the last released round, and the hooks.
 
     Raises:
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run, or the run has diverged.
@@ -150,15 +148,15 @@ def _begun(
         found = "the run diverged, and its round cannot be played twice"
         raise RunFolderError(f"{folder.ledger}: {found}; expected: a new run")
     digest = fingerprint(inputs.plan.scenario)
-    with charged(inputs.plan, digest, folder.path, known is not None, ended) as account:
-        inputs = standardised(inputs, grid, known, account)
+    with around(RunStart(inputs.plan, digest, folder, known is not None, ended)) as hooks:
+        inputs = standardised(inputs, grid, known, hooks)
         if inputs.plan.scenario.model.local:
             every = inputs.plan.scenario.federation.checkpoint_every
             places = {"personal": str(folder.personal.resolve()), "checkpoint_every": every}
             inputs = replace(inputs, task=inputs.task.model_copy(update=places))
-        journal = Journal(inputs, folder, observer, account)
+        journal = Journal(inputs, folder, observer, hooks)
         observer.started(inputs, journal.finished)
-        yield journal, inputs.strategy(journal.state), account
+        yield journal, inputs.strategy(journal.state), hooks
 
 
 def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:

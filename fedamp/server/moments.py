@@ -17,13 +17,13 @@ from fedamp import rng
 from fedamp.client.evaluator import STATISTICS
 from fedamp.data.transforms import Standardise
 from fedamp.errors import RunFolderError
-from fedamp.extensions.population.account import Account
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.losses import form_of
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import Plan
 from fedamp.federation.submodels import NoSubmodels
+from fedamp.runs.around import RunHooks
 from fedamp.runs.records import LedgerRecord
 from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import ModelParts
@@ -31,14 +31,14 @@ from fedamp.strategies.pipeline import ReleasePipeline, undivided
 from fedamp.strategies.private import PrivateStrategy
 
 
-def standardised(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, account: Account | None) -> RunInputs:
+def standardised(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, hooks: RunHooks) -> RunInputs:
     """Give a run the means and deviations of ``data.transform``: those of its ledger, or released now.
 
     Args:
         inputs: returned as they are where the scenario asks for none.
         grid: the nodes.
         known: the ledger of a run that is resumed.
-        account: of the people who pay for the run, if any.
+        hooks: of extensions.
 
     Raises:
         FederationError: below quorum; nothing was released.
@@ -48,8 +48,7 @@ def standardised(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, acco
     if step is None:
         return inputs
     if known is None:
-        if account:
-            account.asks()
+        hooks.before_question()
         return inputs.with_statistics(_released(step, inputs, grid))
     if known.statistics is None:
         raise RunFolderError(f"ledger.json of {known.scenario}: no statistics; expected: as the run began")

@@ -22,7 +22,6 @@ from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
 from fedamp.engines.simulation import Demand
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
-from fedamp.extensions.population.account import mechanism_of
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of
@@ -33,7 +32,6 @@ from fedamp.models.inspection import check_apart, cost, kept_per_record
 from fedamp.models.layers import LSTM
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
 from fedamp.models.pieces import Piece, Pieces
-from fedamp.extensions.population.account import mechanism_of
 from fedamp.runs.records import ModelCost
 from fedamp.server.evaluate import PublicRecords, PublicTest
 from fedamp.strategies.aggregation import ClippedSums, ModelParts
@@ -223,7 +221,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         evaluation=scenario.evaluation,
         answer_after=scenario.federation.answer_after,
         run="" if scenario.known_seed else plan.run,
-        charge=mechanism_of(plan, 1).to_json() if scenario.federation.hosts and plan.is_private else None,
+        charge=plan.charge.for_person(1).to_json() if scenario.federation.hosts and plan.is_private else None,
         data=scenario.data.model_copy(update=classes),  # a node's own folder need not say it
         data_seed=data_seed,
     )

@@ -22,7 +22,7 @@ from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.engines.deployment import guarded
 from fedamp.engines.wire import NO_SECRET, NO_UNIT, UNIT, RoundOrder, Rows, padded, rows
-from fedamp.errors import ScenarioError
+from fedamp.federation.choices import refuse_hooks
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
 from fedamp.models.model import WHOLE
@@ -109,10 +109,9 @@ class PrivateStrategy(Strategy):
             arguments, named: as of ``flwr.serverapp.strategy.Strategy.start``.
 
         Raises:
-            ScenarioError: people of a population would have to pay, and nobody charges them here.
+            ScenarioError: an extension would have to do something around the run, and nothing calls it here.
         """
-        if self.plan.scenario.privacy.population is not None:
-            raise ScenarioError("privacy.population: a custom app charges no people; expected: a run of fedamp")
+        refuse_hooks(self.plan.scenario)
         return super().start(guarded(grid), *arguments, **named)
 
     def prepare(self, server_round: int) -> None:

@@ -19,9 +19,9 @@ from fedamp.accounting.arithmetic import delta_left
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.version import version
 from fedamp.errors import FedampError, RunFolderError, ScenarioError
-from fedamp.extensions.population.account import check_room
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
+from fedamp.runs.around import check_several
 from fedamp.runs.folder import read_summary
 from fedamp.runs.records import Bracket
 from fedamp.studies.sweep import RUNS, Settings, Sweep, Watcher, checked, folder_name, points, sweep
@@ -134,8 +134,8 @@ def tune(
             raise ScenarioError(
                 "tune: a round's cost follows from its rate or noise; expected: no mixing, no auto bands"
             )
-    if base.privacy.population is not None and not folder.exists():
-        check_room([(tried, len(settings)), (run, 1)])
+    if not folder.exists():
+        check_several([(tried, len(settings)), (run, 1)])
     swept = sweep(lambda each: _trial(load(each), noise), lists, folder, jobs, watcher)
     trials = _trials(swept)
     best = max((each for each in trials if each.score is not None), key=lambda each: each.score or 0.0, default=None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedamp.accounting.verify import COMPUTED_BY, LABEL, VERDICTS, keys_of
+from fedamp.accounting.verify import COMPUTED_BY, LABEL, VERDICTS, keys_of, ledger_keys
 from fedamp.errors import RunFolderError
 from fedamp.extensions.population.store import Population
 from fedamp.runs.records import LedgerEntry, LedgerRecord, RoundRecord, Summary
@@ -198,6 +198,8 @@ def check_of(forgery: Forgery) -> str:
     if forgery.file == "ledger.json" and key[0] == "releases" and len(key) > 1:
         table, names = "releases", [".".join(key[1:3]), key[1]]
     for name in names:
+        if name in ledger_keys():
+            return name
         for check, keys in COMPUTED_BY[table].items():
             if name in keys.split():
                 return check

@@ -11,7 +11,6 @@ import pytest
 from fedamp.engines.engines import CLIENT_APP, with_faults
 from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import FederationError
-from fedamp.extensions.population.account import mechanism_of
 from fedamp.report.release import release, verify_release
 from fedamp.runs.records import LedgerRecord
 from fedamp.runs.run import read_run
@@ -167,7 +166,7 @@ def test_with_little_noise_it_is_the_mean_share_right(way, every, tmp_path):
 
 def test_people_pay_for_it_in_their_population():
     prepared = prepare(federation())
-    assert mechanism_of(prepared.plan, 1) == prepared.plan.charge.mechanism
+    assert prepared.plan.charge.for_person(1) == prepared.plan.charge.mechanism
     assert 5.0 in [part.noise_multiplier for part in prepared.plan.charge.mechanism.mechanisms[:1]]
 
 

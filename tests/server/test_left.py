@@ -10,6 +10,7 @@ from scipy.stats import norm
 
 import fedamp
 from fedamp.errors import DivergedError, FederationError, RunFolderError
+from fedamp.extensions.audit.kept_models import KeptModels
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger
 from fedamp.runs.records import LedgerRecord, Summary
@@ -52,7 +53,7 @@ STOPS = [
     ("evaluation at the end", (Journal, "finish"), 1, ROUNDS, True),
     ("clip counts", ENTER, 1, 0, False),
     ("clip counts", APPEND, 1, 1, True),
-    ("canaries", (RunFolder, "write_for_audit"), 1, 0, False),
+    ("canaries", (KeptModels, "_write"), 1, 0, False),
     ("canaries", APPEND, 1, 1, True),
     ("canaries", (Ledger, "conclude"), 1, ROUNDS, True),
 ]

@@ -2,4 +2,9 @@
 
 from fedamp.extension import Extension
 
-extension = Extension("audit", commands={"audit": "fedamp.extensions.audit.commands:audit"}, follows={"audit": "merge"})
+extension = Extension(
+    name="audit",
+    commands={"audit": "fedamp.extensions.audit.commands:audit"},
+    follows={"audit": "merge"},
+    around_run={"audit": "fedamp.extensions.audit.kept_models:kept"},
+)

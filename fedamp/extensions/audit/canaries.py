@@ -25,6 +25,7 @@ from fedamp.federation.check_in import CANARY, Attendance
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.reader import load as load_scenario
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.total import total
 
 _AT_ONCE = 1 << 25  # signs in memory
 _FEW = 4  # coordinates a round, below which a covariance of rounds says too little

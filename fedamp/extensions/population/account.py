@@ -24,6 +24,8 @@ from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.numbers import at_least, at_most
 from fedamp.base.record import Record
 from fedamp.errors import InputError, RunFolderError, ScenarioError
+from fedamp.extensions.population.record import PopulationRecord
+from fedamp.extensions.population.section import population_file
 from fedamp.extensions.population.store import (
     SLACK,
     STATES,
@@ -41,35 +43,10 @@ from fedamp.extensions.population.store import (
 )
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
+from fedamp.runs.around import RunHooks, RunStart
 
 CLAIM = "population.json"
 MOST_EXACT = 8  # uses up to which the cost of the fixed series is computed
-
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class PopulationRecord(Record):
-    """What a ledger says of the population: of who has spent the most, with this run.
-
-    Attributes:
-        id, head: of the population, and of its chain after this use was reserved.
-        use: the id of this use.
-        budget_epsilon, delta: what all uses together keep, however they are chosen.
-        share: of the budget, spent with this run.
-        adaptive_epsilon: the budget that would have been enough so far, for uses that are chosen one after the other.
-        fixed_epsilon: upper end for the same uses, had they been fixed in advance; None: too many to compute.
-        uses: their number, with this run.
-    """
-
-    id: str
-    head: str
-    use: str
-    budget_epsilon: Annotated[float, Field(gt=0)]
-    delta: Annotated[float, Field(gt=0, lt=1)]
-    share: Annotated[float, Field(ge=0, le=1)]
-    adaptive_epsilon: NotNegative
-    fixed_epsilon: NotNegative | None
-    uses: Annotated[int, Field(ge=1)]
 
 
 class Claim(FileRecord):
@@ -82,28 +59,38 @@ class Claim(FileRecord):
     record: PopulationRecord | None
 
 
-class Account:
-    """A run's use. ``record`` is for its ledger."""
+class RunAccount(RunHooks):
+    """A run's use of a population; ``place`` is the file of its claim."""
 
     def __init__(self, population: Population, place: Path, claim: Claim) -> None:
+        super().__init__()
         self.population, self._place, self._claim = population, place, claim
-        self._asked = self.ended = False
+        self._asked = self._ended = False
 
     @property
     def record(self) -> PopulationRecord:
+        """What the ledger of the run says."""
         assert self._claim.record is not None, "reserved"
         return self._claim.record
 
-    def asks(self) -> None:
-        """Say that a message leaves now: from here on nothing is given back."""
+    def ledger(self) -> dict[str, Record]:
+        """The record by its key."""
+        return {"population": self.record}
+
+    def before_question(self) -> None:
+        """Write down that a message leaves now: from here on nothing is given back."""
         if not self._asked:
             self._move("running")
             self._asked = True
 
+    def has_ended(self) -> None:
+        """Remember that the run has ended, so that its use can be settled."""
+        self._ended = True
+
     def close(self) -> None:
         """Settle a run that has ended; give back what was never asked for; leave the rest to whoever resumes it."""
         state = self.population.read().uses[self._claim.use].state
-        if self.ended and state == "running":
+        if self._ended and state == "running":
             self._move("settled")
         elif state == "reserved":
             self._move("void")
@@ -117,69 +104,70 @@ class Account:
 
 
 @contextmanager
-def charged(plan: Plan, digest: str, folder: Path, begun: bool, ended: bool) -> Iterator[Account | None]:
+def charged(start: RunStart) -> Iterator[RunAccount | None]:
     """The account of a run while it is played; None: its scenario names no population.
-
-    Args:
-        plan: of the run.
-        digest: of its scenario.
-        folder: of the run, locked.
-        begun: whether it has a ledger.
-        ended: whether no round is left to play.
 
     Raises:
         PopulationError: somebody has not enough left, the file is not as it was, or the run is a copy.
         ScenarioError: the run cannot be charged to people.
     """
-    named, place = plan.scenario.privacy.population, folder / CLAIM
-    if named is None:
+    plan, folder = start.plan, start.folder.path
+    place, file = folder / CLAIM, population_file(plan.scenario)
+    if file is None:
         yield None
         return
     if plan.scenario.privacy.unit != "client":
         raise ScenarioError("privacy.population charges people by client; expected: privacy.unit: client")
-    population, units = Population(Path(named)), plan.scenario.data.unit_names(Path())
+    population, units = Population(file), plan.scenario.data.unit_names(Path())
     if len(units) != plan.units:
         raise ScenarioError(f"privacy.population: {len(units)} names for {plan.units} units; expected: one for each")
-    busy = PopulationError(f"{folder}: another process plays this run, perhaps a copy of it; expected: one at a time")
-    with held(_claimed(population, place, begun).use, busy):
-        account = _opened(plan, digest, population, units, place, begun, ended)
-        try:
-            yield account
-        except BaseException:
-            with suppress(InputError):  # the person must see the first error
-                account.close()
-            raise
-        account.close()
-
-
-def _claimed(population: Population, place: Path, begun: bool) -> Claim:
-    """The claim of a run, a new one where it has none."""
-    if begun and not place.exists():
+    if start.has_begun and not place.exists():
         raise RunFolderError(f"{place}: gone; expected: as the run left it, or a run that began without a population")
-    if not place.exists():
-        claim = Claim(population=population.id, use=_random(), tokens=(_random(),), record=None)
-        write_atomically(place, claim.to_text().encode(), mode=0o600)
-    return Claim.read(place)
+    with _removed_if_refused(start, place):
+        if not place.exists():
+            claim = Claim(population=population.id, use=_random(), tokens=(_random(),), record=None)
+            write_atomically(place, claim.to_text().encode(), mode=0o600)
+        copy = "another process plays this run, perhaps a copy of it; expected: one at a time"
+        with held(Claim.read(place).use, PopulationError(f"{folder}: {copy}")):
+            account = _opened(start, population, units, place)
+            try:
+                yield account
+            except BaseException:
+                with suppress(InputError):  # the person must see the first error
+                    account.close()
+                raise
+            account.close()
 
 
-def _opened(
-    plan: Plan, digest: str, population: Population, units: Sequence[str], place: Path, begun: bool, ended: bool
-) -> Account:
-    contents = population.read()
-    account = Account(population, place, claim := Claim.read(place))
+@contextmanager
+def _removed_if_refused(start: RunStart, place: Path) -> Iterator[None]:
+    """Bad input leaves no claim behind where there was none, and no ledger."""
+    is_new = not place.exists()
+    try:
+        yield
+    except InputError:
+        if is_new and not start.folder.ledger.exists():
+            with suppress(OSError):  # the folder is read-only
+                place.unlink(missing_ok=True)
+        raise
+
+
+def _opened(start: RunStart, population: Population, units: Sequence[str], place: Path) -> RunAccount:
+    plan, contents = start.plan, population.read()
+    account = RunAccount(population, place, claim := Claim.read(place))
     if claim.population != contents.id:
         raise PopulationError(f"{population.file}: another population than the one with which the run began")
     known = contents.uses.get(claim.use)
-    if known is None and begun:
+    if known is None and start.has_begun:
         raise PopulationError(f"{population.file}: it knows nothing of this run; expected: the file with all its uses")
-    wanted = chained(digest, {"units": plan.units, "mechanism": plan.charge.mechanism.to_json()})
+    wanted = chained(start.fingerprint, {"units": plan.units, "mechanism": plan.charge.mechanism.to_json()})
     if known is not None and known.plan != wanted:
         raise PopulationError(f"{place}: the claim of another run; expected: as the run left it")
     if known is None or known.state == "void":
         _reserve(account, plan, wanted, units)
-    elif known.state == "settled" and not ended:
+    elif known.state == "settled" and not start.has_ended:
         raise PopulationError(f"{population.file}: this run is settled; expected: a new run")
-    elif not ended:
+    elif not start.has_ended:
         account._keep(tokens=(*claim.tokens[-2:], _random()))
         tokens = account._claim.tokens
         population.move(claim.use, "running" if known.state == "running" else "reserved", tokens[:-1], tokens[-1])
@@ -190,7 +178,7 @@ def _opened(
     return account
 
 
-def _reserve(account: Account, plan: Plan, wanted: str, units: Sequence[str]) -> None:
+def _reserve(account: RunAccount, plan: Plan, wanted: str, units: Sequence[str]) -> None:
     population, claim = account.population, account._claim
     contents, counts = population.read(), counted(population.owners(units))
     cost = charges(plan, contents, counts)
@@ -231,19 +219,11 @@ def fixed(contents: Contents, person: int) -> float | None:
     return upper if math.isfinite(upper) else None
 
 
-def mechanism_of(plan: Plan, units: int, noise_multiplier: float | None = None) -> Mechanism:
-    """What a run releases about a person with so many units in it, of all rounds that it may come to."""
-    noise = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
-    whole = plan.charge.at(noise, units)
-    last = plan.last_round if noise_multiplier is None else plan.scenario.rounds
-    return plan.charge.beginning(whole, last)
-
-
 def charges(plan: Plan, contents: Contents, counts: Counts) -> tuple[Price, ...]:
     """The cost of a run for a person with each number of units in it, and each budget."""
     if not plan.is_private:
         raise ScenarioError("privacy.noise_multiplier: 0 costs more than any budget; expected with a population: noise")
-    return prices(lambda units: mechanism_of(plan, units), contents, counts)
+    return prices(plan.charge.for_person, contents, counts)
 
 
 def prices(of: Callable[[int], Mechanism], contents: Contents, counts: Counts) -> tuple[Price, ...]:
@@ -261,7 +241,10 @@ def check_room(runs: Sequence[tuple[Plan, int]]) -> None:
 
     Raises PopulationError before the first of them; each reserves its own cost when it starts.
     """
-    population = Population(Path(runs[0][0].scenario.privacy.population or ""))
+    file = population_file(runs[0][0].scenario)
+    if file is None:
+        return
+    population = Population(file)
     contents, names = population.read(), runs[0][0].scenario.data.unit_names(Path())
     counts = counted(population.owners(names))
     uses = [(Use("", "", "", charges(plan, contents, counts), counts), times) for plan, times in runs]
@@ -280,7 +263,7 @@ def what_fits(plan: Plan, budget: Budget, units: int, left: float) -> str:
     """Which noise, epsilon or k a run of this scenario could have with what is left, in words."""
 
     def fits(changed: Plan, noise: float) -> bool:
-        return budget.share(mechanism_of(changed, units, noise), sampled=False) <= left
+        return budget.share(changed.charge.for_person(units, noise), sampled=False) <= left
 
     asked, noise = plan.scenario, plan.noise_multiplier
     if left <= 0:

@@ -1,4 +1,4 @@
-"""``fedamp population``: what people have paid over all uses of their data; and ``fedamp total``."""
+"""``fedamp population``: what people have paid over all uses of their data."""
 
 import csv
 from io import TextIOWrapper
@@ -129,19 +129,3 @@ def verify(
     answer = checks_json(checks) | {"head": contents.head, "people": len(contents.epsilons)}
     print_answer(answer, as_json, lambda found: tables.checks_table(f"population, head {found['head']}", found))
     terminal.judge(checks, f"{file}: ")
-
-
-def total(
-    runs: Annotated[
-        list[Path],
-        Argument(help="run folders, released folders or zips of the same people; and those of sweeps and of tuning"),
-    ],
-    delta: Annotated[float | None, Option(help="default: the largest of the runs")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """What several runs cost together, for somebody who is in all of them."""
-    from fedamp.runs.total import total
-    from fedamp.studies.sweep import everything_in
-
-    each = [run for given in runs for run in everything_in(given)]
-    print_answer(terminal.patiently(total, each, delta), as_json, tables.total_table)

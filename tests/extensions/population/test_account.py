@@ -18,6 +18,8 @@ from fedamp.extensions.population.account import CLAIM, charged, known_to
 from fedamp.extensions.population.store import Population, PopulationError
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
+from fedamp.runs.around import RunStart
+from fedamp.runs.folder import RunFolder
 from fedamp.runs.total import total
 from fedamp.runs.verification import verify_ledger
 from fedamp.server.setup import prepare
@@ -65,10 +67,11 @@ class Opened:
         self.plan, self.folder, self.digest = make_plan(asked, 30, seed=next(SEEDS)), folder, digest
 
     def play(self, until="end", begun=False, ended=False):
-        with charged(self.plan, self.digest, self.folder, begun, ended) as account:
+        with charged(RunStart(self.plan, self.digest, RunFolder(self.folder), begun, ended)) as account:
             if until in ("asked", "end") and not ended:
-                account.asks()
-            account.ended = until == "end"
+                account.before_question()
+            if until == "end":
+                account.has_ended()
         return account
 
 
@@ -187,9 +190,9 @@ def test_killed_before_or_after_the_first_message_it_goes_on_with_its_one_use(fi
     run = Opened(file, tmp_path / "run")
     for asked in (False, True):
         if not (child := os.fork()):
-            with charged(run.plan, run.digest, run.folder, asked, False) as account:
+            with charged(RunStart(run.plan, run.digest, RunFolder(run.folder), asked, False)) as account:
                 if asked:
-                    account.asks()
+                    account.before_question()
                 os.kill(os.getpid(), signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     once = spent(file)[0]
@@ -295,8 +298,8 @@ def test_a_run_that_people_cannot_be_charged_for_is_refused(file, tmp_path, chan
 
 def test_fewer_clients_than_people_charge_those_who_are_asked(file, tmp_path):
     asked = reader.load(scenario(file, **{"data.clients": 20}).model_dump(mode="json"))
-    with charged(make_plan(asked, 20), "digest", tmp_path, False, False) as account:
-        account.asks()
+    with charged(RunStart(make_plan(asked, 20), "digest", RunFolder(tmp_path), False, False)) as account:
+        account.before_question()
     assert (spent(file)[:20] > 0).all()
     assert (spent(file)[20:] == 0).all()
 

@@ -13,11 +13,12 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from fedamp.accounting import Gaussian, Group, Poisson, Repeat
 from fedamp.accounting.search import Budget
 from fedamp.client import policy
-from fedamp.client.policy import check, use_of
+from fedamp.client.policy import check
 from fedamp.client.task import ClientTask
 from fedamp.errors import DeploymentError
 from fedamp.extensions.population import node as budget
 from fedamp.extensions.population import store
+from fedamp.extensions.population.policy import use_of
 from fedamp.extensions.population.store import Population
 from fedamp.federation.terms import Terms
 from fedamp.server.loop import ask

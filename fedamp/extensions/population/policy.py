@@ -1,0 +1,73 @@
+"""The key ``population`` of a node's policy: each task is charged to the node's people before the node answers.
+
+Nothing here imports the accountant: a node imports this module for each message.
+"""
+
+import hashlib
+from pathlib import Path
+
+from flwr.app import ConfigRecord
+
+from fedamp.client import configuration
+from fedamp.client.policy import NodeMessage, Policy, PolicyKey
+from fedamp.client.task import ClientTask
+from fedamp.errors import DeploymentError, FedampError
+
+
+class PopulationPolicy(PolicyKey):
+    """The file of the people's budget, relative to the folder of ``policy.yaml``."""
+
+    def before_answer(self, value: str, policy: Policy, message: NodeMessage) -> None:
+        """Charge a task to the node's people (DeploymentError: it does not fit).
+
+        What is charged is remembered as long as this node is not started again: no later message brings the accountant.
+        """
+        if not message.task:
+            return
+        context, known = message.context, configuration.task_of(message.task)
+        use = use_of(known, configuration.text(context, "agreement"))
+        paid = context.state.config_records.get("population")
+        if paid is not None and paid["use"] == use:
+            return
+        if message.hosted is None:
+            raise DeploymentError("this node's policy has a population, and nothing says who lives here")
+        from fedamp.extensions.population.node import reserve
+
+        file, units = message.folder / value, [str(unit) for unit in sorted(message.hosted)]
+        reserve(file, known, use, units, str(policy.name_of(known.digest)), policy.least_people)
+        context.state["population"] = ConfigRecord({"use": use})
+
+    def examine(self, value: str) -> tuple[bool, str]:
+        """Whether the budget of the node's people can be charged, and what is left to whom the most is spent of."""
+        from fedamp.extensions.population.store import Population, percent
+
+        try:
+            spent = Population(Path(value)).read().spent()
+        except FedampError as error:
+            return False, str(error)
+        return True, f"{len(spent)} people; each has at least {percent(1 - float(spent.max()))} left"
+
+
+POPULATION = PopulationPolicy()
+
+
+def use_of(task: ClientTask, agreement: str) -> str:
+    """The id of the use of people's data that a task is: the same in all messages of a run, and in no other run.
+
+    Args:
+        agreement: the file of the node's agreement; empty: it has none.
+
+    Raises:
+        DeploymentError: a run with a known seed looks like the next one; or the agreement is for another task.
+    """
+    told = f"{task.run} {task.charge}"
+    if agreement:
+        from fedamp.client.secure import Agreement  # it imports torch
+
+        agreed = Agreement.read(Path(agreement))
+        if task.terms != agreed.terms or task.digest != agreed.task:
+            raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
+        told = agreed.digest
+    elif not task.run:
+        raise DeploymentError("this node's people pay for no run with a known seed; expected: a secret one")
+    return hashlib.sha256(told.encode()).hexdigest()[:32]
