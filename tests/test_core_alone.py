@@ -80,4 +80,7 @@ def test_the_scenarios_of_the_core_run_and_are_verified(played):
 
 def test_a_command_of_a_hidden_extension_is_one_line(tmp_path):
     _, errors = alone(tmp_path, *(command.split() for command in EXTENSIONS))
-    assert errors == [f"error: No such command '{name}'; see fedamp --help" for name in EXTENSIONS.values()]
+    assert len(errors) == len(EXTENSIONS)
+    for line, name in zip(errors, EXTENSIONS.values(), strict=True):
+        assert line.startswith(f"error: No such command '{name}'")
+        assert line.endswith("; see fedamp --help")
