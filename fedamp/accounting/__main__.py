@@ -7,9 +7,9 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from fedamp.accounting.interop import check_file
 from fedamp.accounting.verify import UNCHECKED, Check, Claims, verify_bundle, worst
 from fedamp.base.text import printable
+from fedamp.extensions.foreign.interop import check_file
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -35,9 +35,9 @@ from fedamp.accounting import (
     group,
 )
 from fedamp.accounting.events import Release
-from fedamp.accounting.interop import from_dp_accounting, to_dp_accounting
 from fedamp.accounting.renyi import worst_is_concentrated
 from fedamp.accounting.theorems import attained, charged_as
+from fedamp.extensions.foreign.interop import from_dp_accounting, to_dp_accounting
 from tests.accounting.oracles import gaussian_delta
 
 DELTA = 1e-5

@@ -14,7 +14,12 @@ from dp_accounting.pld import pld_privacy_accountant, pld_privacy_accountant_tes
 from scipy.stats import norm
 
 from fedamp.accounting import Gaussian, Poisson, Repeat, SubstitutedPoissonGaussian, WithoutReplacement
-from fedamp.accounting.interop import FlowerAccountant, from_dp_accounting, google_accountant, register_with_opacus
+from fedamp.extensions.foreign.interop import (
+    FlowerAccountant,
+    from_dp_accounting,
+    google_accountant,
+    register_with_opacus,
+)
 from tests.accounting.oracles import delta_of
 
 DELTA = 1e-5
