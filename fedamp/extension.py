@@ -27,6 +27,8 @@ class Extension:
         name: name of the idea, a lower-case word; for extensions of fedamp the name of the folder.
         commands: functions, or Typer applications, that become commands of ``fedamp``, by the command's name.
         follows: the command after which a command stands in the help; the others stand at the end.
+        accountant_commands: functions that become commands of ``fedamp-accounting``, by the command's name. They take
+            the words after it, and return checks (:class:`fedamp.accounting.verify.Check`).
         readers: what reads folders of models that are not runs, each a :class:`fedamp.runs.folder.FolderReader`, by
             the file that tells such a folder.
         sections: keys of a scenario by their path (``mixing``, ``privacy.population``): a class of sections that may be
@@ -46,6 +48,7 @@ class Extension:
     name: str
     commands: Mapping[str, str] = field(default_factory=dict)
     follows: Mapping[str, str] = field(default_factory=dict)
+    accountant_commands: Mapping[str, str] = field(default_factory=dict)
     readers: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
