@@ -1,7 +1,7 @@
 """Lists of ids as text: ``0-9,12``."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,22 @@ def how_many(among: Ranges, below: int) -> int:
         if first <= last:
             count, end = count + last - first + 1, last + 1
     return count
+
+
+def check_known(key: str, groups: Mapping[str, str], units: int) -> None:
+    """Refuse ids of clients that are not there.
+
+    Args:
+        key: the path of the key that names them.
+        groups: lists of ids by name; ``all``: each of them.
+        units: the number of clients.
+
+    Raises:
+        ValueError: one line with the key and the name.
+    """
+    for name, text in groups.items():
+        if text != "all" and (last := max(last for _, last in ranges(text))) >= units:
+            raise ValueError(f"{key}.{name}: there is no client {last}; expected: 0-{units - 1}")
 
 
 def in_words(ids: Sequence[int], most: int = 5) -> str:

@@ -109,13 +109,14 @@ def calibration(scenario: Scenario, epsilon: float) -> dict[str, Any]:
 
 def _evaluation(plan: Plan) -> dict[str, Any] | None:
     """What an evaluation costs alone, and the largest deviation of its noise on a score; None: no unit is evaluated."""
-    if not plan.evaluation_noise:
+    section = plan.sections.get("evaluation")
+    if section is None:
         return None
-    alone = plan.charge.of_evaluation(plan.evaluation_noise).epsilon(delta_left(plan.scenario.privacy.delta))
+    alone = section.cost(plan).epsilon(delta_left(plan.scenario.privacy.delta))
     return {
-        "noise_multiplier": plan.evaluation_noise,
+        "noise_multiplier": section.noise_multiplier,
         "epsilon": alone.to_json(),
-        "score_deviation_upper": plan.evaluation_deviation,
+        "score_deviation_upper": section.deviation(plan),
     }
 
 

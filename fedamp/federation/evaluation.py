@@ -8,6 +8,7 @@ the slot of the unit's group, so groups cost nothing. docs/budget.md has the int
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,11 +16,15 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from fedamp.accounting import Gaussian, Mechanism, calibrate, group
+from fedamp.accounting.arithmetic import delta_left
 from fedamp.base import ids
 from fedamp.base.record import Record
 from fedamp.base.section import Before, Count, NoiseMultiplier, Positive, Share
+from fedamp.errors import ScenarioError
 from fedamp.federation import facts
-from fedamp.federation.facts import AnyScenario, Claim, Declared
+from fedamp.federation.facts import AnyScenario, Claim
+from fedamp.federation.optional import AnyPlan, Kind, OptionalSection
 from fedamp.federation.running import Hosted
 
 Floats = NDArray[np.float64]
@@ -77,7 +82,7 @@ class Evaluated(Record):
         return next((each for each in self.estimates if (each.name, each.group) == (name, group)), None)
 
 
-class ClientEvaluation(Declared):
+class ClientEvaluation(OptionalSection):
     """Evaluation on people's own held-out records, with noise and charge; no public test set is needed."""
 
     on: Literal["clients"] = Field(description="whose records models are scored on: a part of each client's own")
@@ -120,6 +125,57 @@ class ClientEvaluation(Declared):
     def check_within(self, scenario: AnyScenario) -> None:
         if self.every != "end" and self.every > scenario.rounds:
             raise ValueError(f"evaluation.every must be at most rounds ({scenario.rounds}) or end, got {self.every}")
+
+    def fitted(self, plan: AnyPlan) -> "ClientEvaluation":
+        if self.epsilon is None:
+            return self
+        try:
+            noise = calibrate(partial(self.cost, plan), self.epsilon, delta_left(plan.scenario.privacy.delta))
+        except ValueError as error:
+            raise ScenarioError(f"evaluation.epsilon finds no noise: {error}") from None
+        return self.model_copy(update={"noise_multiplier": noise, "epsilon": None})
+
+    def check_units(self, units: int) -> None:
+        if isinstance(self.by, dict):
+            ids.check_known("evaluation.by", self.by, units)
+
+    def cost(self, plan: AnyPlan, noise_multiplier: float | None = None) -> Mechanism:
+        """The cost of the evaluation alone; default: with its own noise."""
+        check_in, release = plan.check_in, Gaussian(noise_multiplier or self._noise)
+        rounds, size = plan.scenario.rounds, plan.scenario.privacy.group_size
+        return group(check_in.shown(release) if self.at_end else check_in.charge(release, rounds), size)
+
+    def beside(self, plan: AnyPlan) -> tuple[Mechanism, ...]:
+        return (plan.check_in.shown(Gaussian(self._noise)),) if self.at_end else ()
+
+    def kinds(self, plan: AnyPlan) -> tuple[tuple[Kind, int], ...]:
+        rounds = plan.scenario.rounds
+        if self.every != "end" and plan.check_in.rounds_are_independent:
+            some = rounds // self.every  # in which order they come changes no cost; those that cost more lead
+            if some < rounds > 2:
+                return ((True, some), (False, rounds - some))
+        return ((True, rounds),)
+
+    def dearest(self, plan: AnyPlan) -> Kind:
+        return True
+
+    def beside_model(self, plan: AnyPlan, kind: Kind) -> tuple[Mechanism, ...]:
+        return (Gaussian(self._noise),) if kind and not self.at_end else ()
+
+    def costs_without(self, scenario: AnyScenario) -> dict[str, dict[str, Any]]:
+        asked = scenario.evaluation
+        key = "evaluation.epsilon" if asked.noise_multiplier is None else "evaluation.noise_multiplier"
+        return {key: {"evaluation": None}}
+
+    def deviation(self, plan: AnyPlan) -> float:
+        """The largest standard deviation of the noise on a score of all groups together."""
+        units = plan.units if self.at_end else plan.expected_cohort
+        return float(self._noise * math.sqrt(len(self.slots)) / self.weight / units)
+
+    @property
+    def _noise(self) -> float:
+        assert self.noise_multiplier is not None, "a plan's section has its noise"
+        return self.noise_multiplier
 
     @model_validator(mode="after")
     def _goes_together(self) -> "ClientEvaluation":

@@ -4,6 +4,8 @@ A uniform point between two models is their midpoint, which is public, plus a un
 added together with the noise, so that the release is their exact sum, rounded once (:mod:`fedamp.noise`).
 """
 
+from collections.abc import Mapping
+from fractions import Fraction
 from typing import Annotated
 
 import numpy as np
@@ -14,10 +16,13 @@ from fedamp.base.arrays import Arrays, Sums
 from fedamp.base.section import Before, Count, Positive, Steps, at, check_steps, lengths
 from fedamp.federation import facts
 from fedamp.federation.check_in import CheckIn
-from fedamp.federation.facts import AnyScenario, Declared
+from fedamp.federation.facts import AnyScenario
+from fedamp.federation.optional import AnyPlan, Kind, OptionalSection
+from fedamp.federation.submodels import Part
+from fedamp.noise import Uniform
 
 
-class Mixing(Declared):
+class Mixing(OptionalSection):
     """ModelMix: the server takes its step from a random mixture of the last two models; clients train the last one.
 
     The mixture is a uniform point between the two, coordinate by coordinate; its hidden weights never leave the server.
@@ -36,6 +41,7 @@ class Mixing(Declared):
         facts.NOISE_INDEPENDENT, facts.SERVER_ADDS_NOISE, facts.SHOWN_ONCE, facts.CLIP_FIXED, facts.MODEL_ALONE
     )
     keeps = facts.FACTS - {facts.NOISE_ALONE}
+    keeps_last_model = True
     linf_coordinates: Count = Field(1, description="p: every coordinate of an update is truncated at clip / sqrt(p)")
 
     @model_validator(mode="after")
@@ -63,21 +69,40 @@ class Mixing(Declared):
             return ((1, min(widths)),)
         return self.steps
 
-    def charge(self, noise_multiplier: float, width: float, step: float) -> Mechanism:
-        """The cost for a unit of a round's release of a part, charged at a width.
+    def kinds(self, plan: AnyPlan) -> tuple[tuple[Kind, int], ...]:
+        rounds = plan.scenario.rounds
+        charged = self.charged(plan.check_in, rounds)
+        return tuple((width, number) for (_, width), number in zip(charged, lengths(charged, rounds), strict=True))
 
-        Args:
-            noise_multiplier: of the part.
-            step: the largest distance by which one unit moves the model. Only the ratio to it matters (Xiao, Wan,
-                Devadas 2022, Corollary 4.1).
+    def dearest(self, plan: AnyPlan) -> Kind:
+        return min(width for width, _ in self.kinds(plan))
+
+    def wrap(self, plan: AnyPlan, part: Part, release: Mechanism, kind: Kind) -> Mechanism:
+        """Charge a part's release at the width ``kind``. Only its ratio to the largest step of a unit matters (Xiao,
+        Wan, Devadas 2022, Corollary 4.1).
         """
-        return ModelMix(noise_multiplier, width / step, self.linf_coordinates)
+        return ModelMix(part.noise_multiplier, kind / _largest_step(plan, part), self.linf_coordinates)
 
-    def start(self, current: Arrays, previous: Arrays | None, round_: int, charged: float) -> tuple[Arrays, Sums]:
+    @property
+    def truncated_coordinates(self) -> int:
+        return self.linf_coordinates
+
+    def start(
+        self, plan: AnyPlan, part_of: Mapping[str, int], current: Arrays, previous: Arrays | None, round_: int
+    ) -> tuple[Arrays, dict[str, Uniform]]:
+        width = at(self.charged(plan.check_in, plan.scenario.rounds), round_)
+        middle, multiples = self.midpoint(current, previous, round_, width)
+        # Exactly the charged width, in the units of the sum: the expression holds the same quotient.
+        widths = [Fraction(width / _largest_step(plan, part)) * Fraction(part.clip) for part in plan.parts]
+        return middle, {name: Uniform(widths[part], multiples[name]) for name, part in part_of.items()}
+
+    def midpoint(self, current: Arrays, previous: Arrays | None, round_: int, charged: float) -> tuple[Arrays, Sums]:
         """The midpoint from which a round's step is taken, and the uniform numbers' widths, in charged widths.
 
         Args:
+            current: the last model.
             previous: the model before ``current``, None in round 1.
+            round_: number of the round, from 1.
             charged: the charged width of the round.
         """
         middle, multiples, least = {}, {}, np.ceil(at(self.steps, round_) / charged)
@@ -86,6 +111,20 @@ class Mixing(Declared):
             middle[name] = ((one + other) / 2).astype(np.float32)
             multiples[name] = np.maximum(np.floor(np.abs(one - other) / charged), least)
         return middle, multiples
+
+    def shortened(self, rounds: int) -> "Mixing":
+        return self.model_copy(update={"width": tuple(step for step in self.steps if step[0] <= rounds)})
+
+    def with_steps(self, before: float, after: float) -> "Mixing":
+        return self.model_copy(update={"width": tuple((first, width * after / before) for first, width in self.steps)})
+
+    def hidden_variance(self, round_: int) -> float:
+        return at(self.steps, round_) ** 2 / 12
+
+
+def _largest_step(plan: AnyPlan, part: Part) -> float:
+    """The largest distance by which one unit moves a part of the model in a round."""
+    return float(plan.optimizer.learning_rate * part.clip / part.denominator)
 
 
 MIXING = Annotated[Mixing | None, Field(None), Before("privacy")]

@@ -31,14 +31,14 @@ from fedamp.accounting.bounds import Method
 from fedamp.accounting.verify import ahead_of_rounds, before_rounds
 from fedamp.base import ids
 from fedamp.base.numbers import at_most
-from fedamp.base.section import MOST_UNITS, Steps, lengths
+from fedamp.base.section import MOST_UNITS
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.kept_answers import ANEW, Answers
-from fedamp.federation.mixing import Mixing
-from fedamp.federation.noise import BufferedNoise
 from fedamp.federation.norms import ClippingRule, clipping_of
 from fedamp.federation.optimizers import ServerOptimizer
+from fedamp.federation.optional import Kind
+from fedamp.federation.private_means import PrivateMeans
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.submodels import Part, SubmodelScheme
 from fedamp.federation.terms import SecureAggregation, Terms
@@ -61,7 +61,7 @@ PROTECTIONS: Mapping[str, str] = {
 }
 """What hides the check-ins of others from a registered node, in words."""
 
-_WITHOUT_SEED = ("coefficients", "noise_multiplier", "evaluation_noise", "charge")
+_WITHOUT_SEED = ("coefficients", "noise_multiplier", "sections", "charge")
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,7 @@ class Plan:
         asked = self.scenario
         if not isinstance(asked.aggregation, SecureAggregation):
             return None
+        evaluation = self.sections.get("evaluation")
         try:
             return asked.aggregation.terms(
                 self.check_in,
@@ -163,8 +164,8 @@ class Plan:
                 nodes=len(asked.federation.hosted) or self.units,
                 noise_multipliers=tuple(part.noise_multiplier for part in self.parts),
                 count_noise=self.clipping.count_noise,
-                evaluation_noise=self.evaluation_noise,
-                evaluated_at_end=asked.evaluation is not None and asked.evaluation.at_end,
+                evaluation_noise=0.0 if evaluation is None else evaluation.noise_multiplier,
+                evaluated_at_end=evaluation is not None and evaluation.at_end,
             )
         except ValueError as error:
             raise ScenarioError(str(error)) from None
@@ -229,21 +230,17 @@ class Plan:
         given = (asked.server, asked.rounds, self.expected_cohort, share, asked.client.drift)
         return clipping_of(asked.privacy.clip, *given)
 
-    @property
-    def mixing(self) -> Mixing | None:
-        """ModelMix; None: the server takes each step from the last model."""
-        mixing: Mixing | None = self.scenario.mixing
-        return mixing
-
     @cached_property
-    def charged_widths(self) -> Steps:
-        """The width at which ModelMix is charged, by round; empty without it."""
-        return self.mixing.charged(self.check_in, self.scenario.rounds) if self.mixing else ()
+    def sections(self) -> dict[str, Any]:
+        """The optional sections of the scenario by key, each with the numbers that follow from this plan."""
+        means = PrivateMeans.of(self.scenario)
+        asked = {**({} if means is None else {"data.transform": means}), **self.scenario.sections}
+        return {key: section.fitted(self) for key, section in asked.items()}
 
     @property
     def linf_coordinates(self) -> int:
-        """p, where a unit's coordinates are truncated at clip / sqrt(p) (ModelMix); 0: they are not."""
-        return self.mixing.linf_coordinates if self.mixing else 0
+        """p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not."""
+        return max((section.truncated_coordinates for section in self.sections.values()), default=0)
 
     @cached_property
     def optimizer(self) -> ServerOptimizer:
@@ -278,27 +275,6 @@ class Plan:
             raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {why}") from None
 
     @cached_property
-    def evaluation_noise(self) -> float:
-        """Deviation of the noise on an evaluation, over a unit's largest contribution; 0: no unit is evaluated."""
-        asked, privacy = self.scenario.evaluation, self.scenario.privacy
-        if asked is None or asked.noise_multiplier is not None:
-            return 0.0 if asked is None else float(asked.noise_multiplier or 0)
-        assert asked.epsilon is not None, "validated with the section"
-        try:
-            return calibrate(self.charge.of_evaluation, asked.epsilon, delta_left(privacy.delta))
-        except ValueError as error:
-            raise ScenarioError(f"evaluation.epsilon finds no noise: {error}") from None
-
-    @property
-    def evaluation_deviation(self) -> float:
-        """The largest standard deviation of the noise on a score of all groups together; 0: no unit is evaluated."""
-        asked = self.scenario.evaluation
-        if asked is None:
-            return 0.0
-        units = self.units if asked.at_end else self.expected_cohort
-        return float(self.evaluation_noise * math.sqrt(len(asked.slots)) / asked.weight / units)
-
-    @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The parts of the model with their clipping, noise and denominators."""
         return self.parts_at(self.noise_multiplier)
@@ -307,10 +283,6 @@ class Plan:
         """The parts for a noise multiplier of the whole update (or of its split part)."""
         clip = self.clipping.norm(noise_multiplier)
         return self.submodels.parts(clip, noise_multiplier, self.expected_cohort, self.units)
-
-    def largest_step(self, part: Part) -> float:
-        """The largest distance by which one unit moves a part of the model in a round."""
-        return self.optimizer.learning_rate * part.clip / part.denominator
 
     @cached_property
     def dummies(self) -> bool:
@@ -360,6 +332,10 @@ class Plan:
         return min(self.scenario.rounds, self.charge.affordable_rounds)
 
 
+Kinds = Mapping[str, Kind]
+"""A kind of rounds, by the key of the section that tells it apart."""
+
+
 @dataclass(frozen=True)
 class Charge:
     """The cost of a plan for a unit, or for a group of units, as the scenario asks to charge it; no seed changes it."""
@@ -377,63 +353,50 @@ class Charge:
 
     def at(self, noise_multiplier: float, group_size: int, capacity: str | None = None) -> Mechanism:
         """The same for another noise multiplier; for a unit of a class of devices, default: that pays the most."""
-        plan, rounds = self.plan, self._rounds
-        evaluated, widths = plan.scenario.evaluation, plan.charged_widths or ((1, None),)
-        spans: list[tuple[float | None, int, bool]] = [
-            (width, length, True) for (_, width), length in zip(widths, lengths(widths, rounds), strict=True)
-        ]
-        if evaluated is not None and evaluated.every != "end" and plan.check_in.rounds_are_independent:
-            some = rounds // evaluated.every  # in which order they come changes no cost; those that cost more lead
-            if some < rounds > 2:
-                spans = [(None, some, True), (None, rounds - some, False)]
+        plan = self.plan
         charged = [
-            plan.check_in.charge(self.of_a_round(noise_multiplier, width, capacity, evaluates), length)
-            for width, length, evaluates in spans
+            plan.check_in.charge(self.of_a_round(noise_multiplier, kinds, capacity), rounds)
+            for kinds, rounds in self._rounds_by_kind
         ]
         amplified = group(_together([*self._beside, *charged]), group_size)
         assert amplified.relation == plan.check_in.relation, "the ledger names the relation that is charged"
         return amplified if plan.scenario.privacy.amplification else amplified.unamplified()
 
-    def of_evaluation(self, noise_multiplier: float) -> Mechanism:
-        """The cost of the evaluation alone."""
-        plan, release = self.plan, Gaussian(noise_multiplier)
-        asked, check_in = plan.scenario.evaluation, plan.check_in
-        at_end = asked is None or asked.at_end
-        return group(check_in.shown(release) if at_end else check_in.charge(release, self._rounds), self._group_size)
+    @property
+    def _rounds_by_kind(self) -> list[tuple[Kinds, int]]:
+        """The kinds of rounds by section, and how many rounds each has, in the order in which they are charged."""
+        sections, rounds = self.plan.sections, self._rounds
+        found = {key: section.kinds(self.plan) for key, section in sections.items()}
+        several = [key for key, kinds in found.items() if len(kinds) > 1]
+        if len(several) > 1:
+            raise ScenarioError(f"{several[0]} and {several[1]}: both tell rounds apart; expected: one of them")
+        alike = {key: kinds[0][0] for key, kinds in found.items()}
+        return [(alike | {key: kind}, number) for key in several for kind, number in found[key]] or [(alike, rounds)]
 
     @property
     def _beside(self) -> list[Mechanism]:
-        """Statistics and the evaluation at the end, of all units: each cost includes them from the first round on."""
-        asked, step = self.plan.scenario.evaluation, self.plan.scenario.data.statistics
-        noise = [] if step is None or step.noise_multiplier is None else [step.noise_multiplier]
-        noise += [self.plan.evaluation_noise] if asked is not None and asked.at_end else []
-        return [self.plan.check_in.shown(Gaussian(each)) for each in noise]
+        """Releases of all units: each cost includes them from the first round on."""
+        return [release for section in self.plan.sections.values() for release in section.beside(self.plan)]
 
-    def of_a_round(
-        self, noise_multiplier: float, width: float | None, capacity: str | None = None, evaluates: bool = True
-    ) -> Mechanism:
-        """The cost of taking part in a round, in which ModelMix is charged at this width; None: without it.
-
-        ``evaluates``: with the evaluation of its cohort, if the scenario asks for one in rounds.
-        """
+    def of_a_round(self, noise_multiplier: float, kinds: Kinds, capacity: str | None = None) -> Mechanism:
+        """The cost of taking part in a round of these kinds."""
         plan, released = self.plan, []
         for part in plan.parts_at(noise_multiplier):
             release: Mechanism = Gaussian(part.noise_multiplier)
-            if width is not None and plan.mixing is not None:
-                release = plan.mixing.charge(part.noise_multiplier, width, plan.largest_step(part))
+            for key, section in plan.sections.items():
+                release = section.wrap(plan, part, release, kinds[key])
             released.append(plan.submodels.charge(part, release, capacity))
         released += plan.clipping.charges()
-        asked = plan.scenario.evaluation
-        if evaluates and asked is not None and not asked.at_end:
-            released.append(Gaussian(plan.evaluation_noise))
+        for key, section in plan.sections.items():
+            released += section.beside_model(plan, kinds[key])
         return _together(released)
 
     def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
         """The first rounds without amplification: a unit pays for every round that it can have taken part in."""
-        smallest = min((width for _, width in self.plan.charged_widths), default=None)
-        check_in, round_ = self.plan.check_in, self.of_a_round(noise_multiplier, smallest)
+        dearest = {key: section.dearest(self.plan) for key, section in self.plan.sections.items()}
+        check_in, round_ = self.plan.check_in, self.of_a_round(noise_multiplier, dearest)
         known: Mechanism = Repeat(check_in.shown(round_), check_in.most_check_ins(rounds, self._rounds))
-        if isinstance(self.plan.scenario.privacy.noise, BufferedNoise):  # rounds of a unit meet in rows of the noise
+        if not self.plan.scenario.privacy.noise.costs_add_up:
             known = check_in.charge(round_, self._rounds).after(rounds).unamplified()
         return group(_together([*self._beside, known]), self._group_size)
 
@@ -523,7 +486,7 @@ class Charge:
         if not self.plan.is_private:
             return np.full(self._rounds, np.inf)
         noise = self.plan.noise_multiplier
-        if isinstance(self.plan.scenario.privacy.noise, BufferedNoise):  # what rounds cost is no product
+        if not self.plan.scenario.privacy.noise.costs_add_up:
             known_at = (self._unamplified(round_, noise) for round_ in range(1, self._rounds + 1))
             return np.array([each.epsilon(self._delta).upper for each in known_at])
         known = self._unamplified(self._rounds, noise)
@@ -565,17 +528,19 @@ class Charge:
         """
         asked = self.plan.scenario
 
-        def cost(*left_out: dict[str, Any]) -> float:
+        def cost(*left_out: Mapping[str, Any]) -> float:
             scenario = asked.model_copy(update={key: value for each in left_out for key, value in each.items()})
             charge = replace(self.plan, scenario=scenario).charge
             return charge._first(rounds, 1e18).epsilon(self._delta, points=300).upper
 
         if (together := cost()) <= budget:
             return None
-        own = asked.evaluation is not None and asked.evaluation.noise_multiplier is None
-        without: dict[str, dict[str, Any]] = {
-            "evaluation.epsilon" if own else "evaluation.noise_multiplier": {"evaluation": None},
-            "noise_multiplier of private means in data.transform": {"data": asked.data.with_statistics(None)},
+        without: dict[str, Mapping[str, Any]] = {
+            key: changes
+            for section in reversed(self.plan.sections.values())
+            for key, changes in section.costs_without(asked).items()
+        }
+        without |= {
             "privacy.clip.noise_multiplier": {"privacy": asked.privacy.model_copy(update={"clip": 1.0})},
             "submodels.shared_noise_multiplier": {
                 "submodels": asked.submodels.model_copy(update={"shared_noise_multiplier": "same"})
@@ -701,9 +666,11 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None, answers: 
             f"check_in: the expected cohort is {plan.expected_cohort:.3g} of {units} {scenario.privacy.unit}s, "
             "so rounds would be empty; expected: at least 1 (raise the rate or k, or use fewer rounds)"
         )
-    named = {"federation.hosts": scenario.federation.hosts, "evaluation.by": getattr(scenario.evaluation, "by", None)}
-    for key, groups in named.items():
-        for name, text in groups.items() if isinstance(groups, dict) else ():
-            if text != "all" and (last := max(last for _, last in ids.ranges(text))) >= units:
-                raise ScenarioError(f"{key}.{name}: there is no client {last}; expected: 0-{units - 1}")
+    try:
+        if isinstance(scenario.federation.hosts, dict):
+            ids.check_known("federation.hosts", scenario.federation.hosts, units)
+        for section in plan.sections.values():
+            section.check_units(units)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
     return plan

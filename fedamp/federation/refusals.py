@@ -15,6 +15,7 @@ from fedamp.federation.choices import FAMILIES, members, scheme_of
 from fedamp.federation.facts import FACTS, AnyScenario, Claim, Declared, Fact, Stance
 from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.optimizers import OPTIMIZERS
+from fedamp.federation.optional import check_charged
 
 Claimed = tuple[str, Claim]
 """The path of a key, and a claim about it."""
@@ -170,6 +171,10 @@ def refuse(scenario: AnyScenario) -> None:
         ValueError: one line with both keys, what was found, the fact, and what is accepted.
     """
     stances = dict(_stances(scenario))
+    for key in keys("sections"):
+        if key in stances:
+            is_asked = "." not in key  # a plan asks the sections at the top
+            check_charged(key, stances[key] if is_asked else Stance(keeps=stances[key].keeps))
     for needing, need in _needs(scenario, stances):
         for breaking, accepted in _breaks(scenario, stances, need.fact):
             if breaking != needing:

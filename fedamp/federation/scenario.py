@@ -7,7 +7,7 @@ How a section behaves is said by its family (:mod:`fedamp.federation.check_in`, 
 import json
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
@@ -15,14 +15,15 @@ from pydantic import BeforeValidator, Field, model_validator
 from fedamp.accounting.sampling import PRECISION
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, Units, no_truth
 from fedamp.data.sections import Data
+from fedamp.extension import keys
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.choices import AnyAggregation, AnyCheckIn, AnyNoise, AnySubmodels, extend
-from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.optimizers import ServerUpdate
+from fedamp.federation.optional import OptionalSection
 from fedamp.federation.refusals import refuse
 from fedamp.federation.running import Engine, Faults, Federation, Trackers
 from fedamp.federation.submodels import NoSubmodels
@@ -109,12 +110,15 @@ class Scenario(Section):
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
-    if TYPE_CHECKING:
-        mixing: Any
-        evaluation: ClientEvaluation | None
     trackers: Trackers = Field(
         (), description="who receives the public numbers: tensorboard, mlflow, wandb, prometheus"
     )
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """The optional sections that it has, by key."""
+        found = {key: getattr(self, key) for key in keys("sections") if "." not in key}
+        return {key: each for key, each in found.items() if isinstance(each, OptionalSection)}
 
     @property
     def evaluates(self) -> bool:

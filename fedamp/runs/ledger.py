@@ -27,7 +27,7 @@ from fedamp.errors import FederationError, InputError, RunFolderError
 from fedamp.federation import reader
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.choices import marked
-from fedamp.federation.evaluation import ClientEvaluation, Evaluated
+from fedamp.federation.evaluation import Evaluated
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs import chain
@@ -311,17 +311,13 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "nodes_mechanism": plan.charge.nodes_mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else verify.FROM_SYSTEM,
         "rehearsal": plan.rehearsal,
-        "evaluation": _with_noise(plan.scenario.evaluation, plan.evaluation_noise),
+        "evaluation": plan.sections.get("evaluation"),
     }
-
-
-def _with_noise(asked: ClientEvaluation | None, noise: float) -> ClientEvaluation | None:
-    return asked and asked.model_copy(update={"noise_multiplier": noise, "epsilon": None})
 
 
 def assumptions(plan: Plan, evaluation: str) -> tuple[str, ...]:
     """On what the guarantee of a plan rests; ``evaluation`` says what models are evaluated on."""
-    step, on_clients = plan.scenario.data.statistics, plan.scenario.evaluation is not None
+    step, on_clients = plan.scenario.data.statistics, "evaluation" in plan.scenario.sections
     return (
         SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED,
         *ASSUMPTIONS,
@@ -337,9 +333,10 @@ def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
     if scenario.privacy.noise_multiplier == "auto":
         noise = {"noise_multiplier": ledger.noise_multiplier}
         scenario = scenario.model_copy(update={"privacy": scenario.privacy.model_copy(update=noise)})
-    if scenario.evaluation is not None and ledger.evaluation is not None and scenario.evaluation.epsilon is not None:
-        evaluation = _with_noise(scenario.evaluation, ledger.evaluation.noise_multiplier or 0)
-        scenario = scenario.model_copy(update={"evaluation": evaluation})
+    asked = scenario.sections.get("evaluation")
+    if asked is not None and ledger.evaluation is not None and asked.epsilon is not None:
+        fixed = {"noise_multiplier": ledger.evaluation.noise_multiplier or 0, "epsilon": None}
+        scenario = scenario.model_copy(update={"evaluation": asked.model_copy(update=fixed)})
     return replace(make_plan(scenario, ledger.units), known_seed=scenario.known_seed)
 
 

@@ -119,7 +119,7 @@ class Journal:
     @property
     def lacks_final_evaluation(self) -> bool:
         """Whether the last round is released, and an evaluation after it is asked for and not yet written down."""
-        asked, is_last = self.plan.scenario.evaluation, 0 < self.state.round == self.plan.last_round
+        asked, is_last = self.plan.sections.get("evaluation"), 0 < self.state.round == self.plan.last_round
         return asked is not None and asked.at_end and is_last and self.ledger.final_evaluation is None
 
     @contextmanager

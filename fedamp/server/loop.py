@@ -179,8 +179,8 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:
 def evaluate(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | None = None) -> Evaluated:
     """The noisy score of the strategy's model on the held-out records of some units; default: of all.
 
-    It costs :meth:`fedamp.federation.plan.Charge.of_evaluation`, which the caller has reserved. FederationError: too
-    few of them answered; nothing is known of their records.
+    It costs :meth:`fedamp.federation.evaluation.ClientEvaluation.cost`, which the caller has reserved. FederationError:
+    too few of them answered; nothing is known of their records.
     """
     messages, plan = list(strategy.configure_evaluation(grid, units)), strategy.plan
     replies = grid.send_and_receive(messages, timeout=plan.scenario.federation.round_deadline) if messages else []

@@ -77,8 +77,7 @@ def _plan_of(step: Standardise, plan: Plan) -> Plan:
         "check_in": AllCheckIn(),
         "submodels": NoSubmodels(),
         "server": ServerUpdate(),
-        "mixing": None,
-        "evaluation": None,
+        **dict.fromkeys(asked.sections),
         "rounds": 1,
     }
     scenario = asked.model_copy(update=changes)

@@ -198,9 +198,10 @@ def _gradients(inputs: RunInputs) -> Check:
 def _evaluation(inputs: RunInputs) -> Check:
     """What models are evaluated on; a caution where nothing says that they are not to be."""
     asked, public = inputs.plan.scenario.federation.evaluate_every, len(inputs.test[1])
-    if (plan := inputs.plan).scenario.evaluation is not None and not (public and asked):
-        people = plan.units if plan.scenario.evaluation.at_end else plan.expected_cohort
-        off, who = plan.evaluation_deviation, f"{people:,.4g} {plan.scenario.privacy.unit}s"
+    plan = inputs.plan
+    if (section := plan.sections.get("evaluation")) is not None and not (public and asked):
+        people = plan.units if section.at_end else plan.expected_cohort
+        off, who = section.deviation(plan), f"{people:,.4g} {plan.scenario.privacy.unit}s"
         found = f"on held-out records of {who}, with noise of at most {100 * off:.2g} points on a score"
         more = f"{found}; expected: more of them, or less noise (evaluation.noise_multiplier)" if off > COARSE else None
         return Check.of("evaluation", found, caution=more)

@@ -218,7 +218,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         linf_coordinates=plan.linf_coordinates,
         normalised=plan.clipping.normalises,
         terms=plan.terms,
-        evaluation=scenario.evaluation,
+        evaluation=scenario.sections.get("evaluation"),
         answer_after=scenario.federation.answer_after,
         run="" if scenario.known_seed else plan.run,
         charge=plan.charge.for_person(1).to_json() if scenario.federation.hosts and plan.is_private else None,

@@ -8,7 +8,6 @@ No step changes its state. The caller adopts the next state after the release is
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import NoReturn
 
 import numpy as np
@@ -16,7 +15,6 @@ from flwr.app import Message
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums, is_finite
-from fedamp.base.section import at
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DivergedError, FederationError, ModelError, tell
@@ -37,7 +35,7 @@ class ServerState:
         parameters: the global model.
         round: number of the last released round; 0 before the first.
         moments, noise: of the server optimiser; the memory of the noise mechanism.
-        previous: the global model before ``parameters`` (ModelMix), else None.
+        previous: the global model before ``parameters``, where a section keeps it; else None.
         clip_scale: clipping norms over the plan's; 1 if they are fixed.
     """
 
@@ -60,8 +58,8 @@ class RoundRelease:
 
     Attributes:
         parameters: :attr:`ServerState.model` after the round.
-        noisy_sums: the sum of the clipped updates with its noise and, with ModelMix, its uniform noise; float64 by
-            name, whole multiples of a power of two.
+        noisy_sums: the sum of the clipped updates with all that hides it; float64 by name, whole multiples of a power
+            of two.
         clip_scale: clipping norms of this round over the plan's.
         evaluated: how good the model was that the round's cohort was sent; None: it was not evaluated.
     """
@@ -97,7 +95,7 @@ class ReleasePipeline:
 
     def asked(self, round_: int) -> ModelParts:
         """The parts of a round's sum, whoever is asked; with an evaluation, or that alone after the last round."""
-        evaluation, rounds = self.plan.scenario.evaluation, self.plan.scenario.rounds
+        evaluation, rounds = self.plan.sections.get("evaluation"), self.plan.scenario.rounds
         if evaluation is None or not (round_ > rounds or evaluation.is_in(round_)):
             return self.model
         return self.model.evaluated(evaluation.cells, round_ <= rounds)
@@ -125,14 +123,15 @@ class ReleasePipeline:
         ``units`` were asked, in expectation; default: a round's cohort. As with :meth:`release`, every attempt has
         noise of its own.
         """
-        plan, asked, sums = self.plan, self.plan.scenario.evaluation, aggregate.evaluation
+        plan, asked, sums = self.plan, self.plan.sections.get("evaluation"), aggregate.evaluation
         if asked is None or sums is None:
             return None
-        deviation = plan.evaluation_noise * math.sqrt(1 + (aggregate.noise_surplus(plan.terms) or 0))
+        deviation = asked.noise_multiplier * math.sqrt(1 + (aggregate.noise_surplus(plan.terms) or 0))
         if aggregate.noisy_nodes is None:
             seed = plan.seed if plan.known_seed else rng.seed_from_system()
             add_gaussian(sums, deviation, Address(seed, "evaluation", (state.round,)))
-        return asked.evaluated(state.round, sums, deviation, units or plan.expected_cohort)
+        found: Evaluated = asked.evaluated(state.round, sums, deviation, units or plan.expected_cohort)
+        return found
 
     def release(
         self, state: ServerState, round_: int, aggregate: Aggregate, needs_quorum: bool = True
@@ -181,7 +180,7 @@ class ReleasePipeline:
             aggregate.below_clip, aggregate.reported, plan.expected_cohort, aggregate.noisy_count, surplus
         )
         scale = plan.clipping.next_scale(state.clip_scale, counts, seed, round_, plan.is_private)
-        previous = state.parameters if plan.mixing else None
+        previous = state.parameters if any(each.keeps_last_model for each in plan.sections.values()) else None
         following = ServerState(parameters, round_, moments, previous, scale, noise)
         evaluated = self.evaluated(state, aggregate)
         return following, RoundRelease(round_, following.model, sums, state.clip_scale, evaluated)
@@ -210,12 +209,9 @@ class ReleasePipeline:
             raise FederationError(f"round {round_} would exceed the budget of epsilon")
 
     def _start(self, state: ServerState, round_: int) -> tuple[Arrays, dict[str, Uniform]]:
-        """The model from which the step is taken, and the uniform noise of every array of the sum (ModelMix)."""
-        plan = self.plan
-        if plan.mixing is None:
-            return state.parameters, {}
-        charged = at(plan.charged_widths, round_)
-        start, multiples = plan.mixing.start(state.parameters, state.previous, round_, charged)
-        # Exactly the charged width, in the units of the sum: the expression holds the same quotient.
-        widths = [Fraction(charged / plan.largest_step(part)) * Fraction(part.clip) for part in plan.parts]
-        return start, {name: Uniform(widths[part], multiples[name]) for name, part in self.model.part_of.items()}
+        """The model from which the step is taken, and uniform numbers that hide the sum beside its noise, by array."""
+        start, hidden = state.parameters, dict[str, Uniform]()
+        for section in self.plan.sections.values():
+            start, more = section.start(self.plan, self.model.part_of, start, state.previous, round_)
+            hidden |= more
+        return start, hidden

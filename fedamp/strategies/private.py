@@ -159,13 +159,13 @@ class PrivateStrategy(Strategy):
         """Make a message to every node that hosts some units, to evaluate the released model on their held-out records.
 
         The replies go to :meth:`aggregate`, whose sum goes to :meth:`ReleasePipeline.evaluated`: one use of the
-        units' data, which costs :meth:`Charge.of_evaluation`. It trains nobody.
+        units' data, which costs :meth:`ClientEvaluation.cost`. It trains nobody.
 
         Args:
             grid: the nodes.
             units: ids, int64; default: all.
         """
-        asked, plan = self.plan.scenario.evaluation, self.plan
+        asked, plan = self.plan.sections.get("evaluation"), self.plan
         assert asked is not None, "the scenario asks for evaluations"
         units, round_ = np.arange(plan.units) if units is None else units, plan.scenario.rounds + 1
         each = rows(units, rng.client_seeds(plan.seed, "evaluation", self.state.round, units))

@@ -166,7 +166,7 @@ def _checked(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[
         raise ScenarioError("tune: with one known seed all runs have the same noise; expected: known_seed: false")
     if base.privacy.noise_multiplier != "auto":
         raise ScenarioError("tune: expected: privacy.noise_multiplier auto, and privacy.epsilon for all of it")
-    judged = base.evaluation
+    judged = base.sections.get("evaluation")
     if judged is None or not judged.at_end or SCORE not in judged.metrics:
         raise ScenarioError("tune: nothing judges a trial; expected: evaluation with every: end and the metric score")
     if wrong := [key for key in grid if key.partition(".")[0] in _NOT_TUNED]:

@@ -110,7 +110,8 @@ def test_short_runs_cost_what_they_release(rounds, every):
 
 def test_batches_pay_for_a_substitution():
     """Another person's contribution is up to two away: half the noise multiplier."""
-    found = plan("check_in={scheme: batches, size: 30}", noise_multiplier=2.0).charge.of_evaluation(2.0)
+    plans = plan("check_in={scheme: batches, size: 30}", noise_multiplier=2.0)
+    found = plans.sections["evaluation"].cost(plans)
     assert found.epsilon(1e-5).upper == pytest.approx(Gaussian(1.0).epsilon(1e-5).upper, rel=1e-9)
 
 
@@ -124,7 +125,7 @@ def test_auto_noise_leaves_room_for_the_evaluation():
 
 def test_a_budget_of_its_own_gives_its_noise():
     found = plan(noise_multiplier=None, epsilon=0.5)
-    assert Gaussian(found.evaluation_noise).epsilon(1e-5).upper == pytest.approx(0.5, rel=1e-3)
+    assert Gaussian(found.sections["evaluation"].noise_multiplier).epsilon(1e-5).upper == pytest.approx(0.5, rel=1e-3)
 
 
 def test_groups_and_metrics_share_the_norm_and_not_the_cost():

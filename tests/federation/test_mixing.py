@@ -32,14 +32,14 @@ def mixing(request) -> Mixing:
 def test_a_start_is_hidden_at_least_as_much_as_is_said(mixing):
     now, before = np.full(3, 0.07, np.float32), np.zeros(3, np.float32)
     for round_, enforced in ((1, 0.2), (2, 0.2), (3, mixing.steps[-1][1]), (5, mixing.steps[-1][1])):
-        start, multiples = mixing.start({"w": now}, {"w": before}, round_, charged=0.1)
+        start, multiples = mixing.midpoint({"w": now}, {"w": before}, round_, charged=0.1)
         assert (0.1 * multiples["w"] >= enforced * (1 - 1e-12)).all()  # a few roundings of float64
         np.testing.assert_allclose(start["w"], 0.035, atol=1e-8)  # float32 of size 0.1
 
 
 def test_the_first_round_starts_at_the_first_model(mixing):
     first = {"w": np.ones(3, np.float32)}
-    assert mixing.start(first, None, round_=1, charged=0.1)[0]["w"].tolist() == [1, 1, 1]
+    assert mixing.midpoint(first, None, round_=1, charged=0.1)[0]["w"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("check_in", ["{scheme: balanced, k: 2}", "{scheme: all}"])
@@ -111,7 +111,7 @@ def test_neither_model_is_changed():
 )
 def test_the_width_is_a_multiple_of_the_charged_one_and_at_least_enforced(distance, charged, factor):
     now, before = {"w": np.full(1, distance, np.float32)}, {"w": np.zeros(1, np.float32)}
-    _, multiples = Mixing(width=charged * factor).start(now, before, round_=1, charged=charged)
+    _, multiples = Mixing(width=charged * factor).midpoint(now, before, round_=1, charged=charged)
     (multiple,) = multiples["w"]
     assert multiple == int(multiple)
     apart = abs(float(np.float32(distance)))
@@ -126,7 +126,8 @@ def plan(*overrides):
 
 def test_a_schedule_is_charged_round_by_round_where_rounds_are_drawn_apart():
     plans = plan("mixing.width=[[1, 0.2], [4, 0.05]]", "check_in={scheme: poisson, rate: 0.5}")
-    assert plans.charged_widths == plans.mixing.steps == ((1, 0.2), (4, 0.05))
+    mixing = plans.sections["mixing"]
+    assert mixing.charged(plans.check_in, 8) == mixing.steps == ((1, 0.2), (4, 0.05))
     tree = plans.charge.mechanism.to_json()
     assert [part["times"] for part in tree["mechanisms"]] == [3, 5]
     widths = [part["mechanism"]["mechanism"]["width"] for part in tree["mechanisms"]]
@@ -139,13 +140,13 @@ def test_a_schedule_is_charged_at_its_smallest_width_where_rounds_are_drawn_toge
     plans = plan("mixing.width=[[1, 0.2], [4, 0.05]]", f"check_in={{scheme: {scheme}, k: 2}}")
     constant = plan("mixing.width=0.05", f"check_in={{scheme: {scheme}, k: 2}}")
     assert plans.charge.mechanism == constant.charge.mechanism
-    assert plans.charged_widths == ((1, 0.05),)
+    assert plans.sections["mixing"].charged(plans.check_in, 8) == ((1, 0.05),)
 
 
 def test_a_width_for_each_round_is_charged_over_all_rounds():
     plans = plan("rounds=2", "mixing.width=[[1, 0.2], [2, 0.05]]", "check_in={scheme: all}")
     assert plans.charge.mechanism.span == 2
-    assert plans.charged_widths == ((1, 0.05),)
+    assert plans.sections["mixing"].charged(plans.check_in, 2) == ((1, 0.05),)
 
 
 NO_SENSE = [

@@ -4,9 +4,11 @@ import re
 
 import pytest
 
+from fedamp.accounting import Gaussian
 from fedamp.errors import ScenarioError
 from fedamp.federation import facts, refusals
 from fedamp.federation.facts import Fact
+from fedamp.federation.optional import OptionalSection, check_charged
 from tests.documentation import ROOT
 from tests.federations import small
 
@@ -193,6 +195,30 @@ def test_what_a_plug_in_does_not_declare_it_breaks():
     for fact in facts.FACTS:
         broken = [key for key, _ in refusals._breaks(scenario, {"unknown": Unknown()}, fact)]
         assert broken[0] == "unknown"
+
+
+def test_a_section_that_may_release_something_and_charges_nothing_is_refused():
+    class Silent(OptionalSection):
+        """It declares nothing."""
+
+    class Harmless(OptionalSection):
+        """It releases nothing, and hides nothing."""
+
+        keeps = facts.FACTS
+
+    class Paying(OptionalSection):
+        """It releases something beside the rounds, and pays."""
+
+        keeps = facts.FACTS - {facts.ROUNDS_ALONE}
+
+        def beside(self, plan):
+            return (Gaussian(1.0),)
+
+    for kept in (Harmless(), Paying(), facts.Stance(keeps=facts.FACTS)):
+        check_charged("key", kept)
+    for refused in (Silent(), facts.Stance(), facts.Stance(keeps=Paying.keeps)):
+        with pytest.raises(ValueError, match=r"^key may release something, .* and charges nothing; expected: "):
+            check_charged("key", refused)
 
 
 def table() -> str:

@@ -178,7 +178,8 @@ def test_units_of_the_callers_choice_can_be_evaluated(tmp_path):
         found = evaluate(prepared.strategy(prepared.state), grid, some)
     assert found.units == 20
     assert found.of("score").value == pytest.approx(truth(prepared, prepared.state.parameters, some), abs=1e-3)
-    assert str(prepared.plan.charge.of_evaluation(1e-3)) == "Gaussian noise of multiplier 0.001, zero-out"
+    cost = prepared.plan.sections["evaluation"].cost(prepared.plan, 1e-3)
+    assert str(cost) == "Gaussian noise of multiplier 0.001, zero-out"
 
 
 def test_a_cohort_that_does_not_answer_is_not_released():

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.base.section import at
 from fedamp.base.state import usual_state
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
@@ -143,9 +142,7 @@ def _shortened(full: Plan, rounds: int) -> Scenario:
         "check_in": full.check_in.shortened(whole.rounds, rounds),
         "privacy": whole.privacy.model_copy(update=noise),
     }
-    if whole.mixing is not None:
-        width = tuple(step for step in whole.mixing.steps if step[0] <= rounds)
-        update["mixing"] = whole.mixing.model_copy(update={"width": width})
+    update |= {key: section.shortened(rounds) for key, section in whole.sections.items()}
     return whole.model_copy(update=update)
 
 
@@ -158,11 +155,8 @@ def _worst_case(claim: Plan, played: Plan) -> Scenario:
         "server": ServerUpdate(learning_rate=rate),
         "engine": Engine(kind="serial", device="cpu"),
     }
-    if before.mixing is not None:
-        # The protection by mixing depends only on the width over the largest step of one unit.
-        steps = before.server.learning_rate / claim.expected_cohort, rate / played.expected_cohort
-        widths = tuple((first, width * steps[1] / steps[0]) for first, width in before.mixing.steps)
-        update["mixing"] = before.mixing.model_copy(update={"width": widths})
+    steps = before.server.learning_rate / claim.expected_cohort, rate / played.expected_cohort  # of one unit
+    update |= {key: section.with_steps(*steps) for key, section in before.sections.items()}
     return before.model_copy(update=update)
 
 
@@ -242,8 +236,8 @@ class CanaryFederation:
 
     def _updates_in(self, round_: int) -> _Updates:
         """The possible updates in a round at the initial model, by the client's own code."""
-        plan, asked = self._plan, self._plan.mixing
-        mixing = at(asked.steps, round_) ** 2 / 12 if asked else 0.0  # least variance of a coordinate's offset
+        plan = self._plan
+        mixing = sum(section.hidden_variance(round_) for section in plan.sections.values())
         choices = plan.submodels.choices(_MASKS, round_)
         key = plan.submodels.cut_index(round_), mixing, tuple(submodel for _, submodel in choices)
         if key in self._updates:
@@ -257,7 +251,7 @@ class CanaryFederation:
         for index, length in enumerate(lengths):  # the adversary assumes correct clipping
             sent[:, part_of == index] /= np.maximum(length, 1.0)[:, None]
         rate = plan.optimizer.learning_rate
-        # Each coordinate of the sum is hidden by noise, and by the least that mixing adds.
+        # Each coordinate of the sum is hidden by noise, and by the least that sections add.
         variances = [part.noise_deviation**2 + mixing / (rate / part.denominator) ** 2 for part in plan.parts]
         whitened = sent / np.array(variances)[part_of]
         strength = float(min(np.mean(length) for length in lengths))

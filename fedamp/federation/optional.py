@@ -1,0 +1,129 @@
+"""Optional sections of a scenario: what each adds to the charge of a plan, and to its rounds.
+
+Plan, charge and rounds ask every section that a scenario has, and know none by name. A section that releases something,
+or that changes what hides a release, and charges nothing for it, is refused.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from fedamp.base.arrays import Arrays
+from fedamp.federation import facts
+from fedamp.federation.facts import AnyScenario, Declared, Stance
+from fedamp.federation.submodels import Part
+from fedamp.noise import Uniform
+
+if TYPE_CHECKING:
+    from fedamp.accounting import Mechanism
+
+AnyPlan = Any
+"""A plan, in :mod:`fedamp.federation.plan`, which imports this module."""
+
+Kind = Any
+"""A kind of rounds, as a section tells them apart; rounds of a kind cost the same."""
+
+
+class OptionalSection(Declared):
+    """A section that a scenario may have. Every method has a default, for a section that does nothing there.
+
+    Attributes:
+        keeps_last_model: whether a round needs the model before the last one.
+    """
+
+    keeps_last_model: ClassVar[bool] = False
+
+    def fitted(self, plan: AnyPlan) -> Self:
+        """The section of a plan, with all numbers that follow from the plan.
+
+        Raises:
+            ScenarioError: there are none.
+        """
+        return self
+
+    def check_units(self, units: int) -> None:
+        """Refuse keys that do not fit the number of units (ValueError, one line)."""
+
+    # --- the charge ---------------------------------------------------------------------------------------------------
+
+    def beside(self, plan: AnyPlan) -> tuple["Mechanism", ...]:
+        """The costs of releases of all units that are made once, beside the rounds."""
+        return ()
+
+    def kinds(self, plan: AnyPlan) -> tuple[tuple[Kind, int], ...]:
+        """The kinds of the plan's rounds in the order in which they are charged, and how many rounds each has."""
+        return ((self.dearest(plan), plan.scenario.rounds),)
+
+    def dearest(self, plan: AnyPlan) -> Kind:
+        """The kind of rounds that costs the most."""
+        return None
+
+    def wrap(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: Kind) -> "Mechanism":
+        """The cost of a part's release in a round of a kind, given the cost of its noise alone."""
+        return release
+
+    def beside_model(self, plan: AnyPlan, kind: Kind) -> tuple["Mechanism", ...]:
+        """The costs of releases of the cohort in a round of a kind, beside the sum of the model's updates."""
+        return ()
+
+    def costs_without(self, scenario: AnyScenario) -> Mapping[str, Mapping[str, Any]]:
+        """Keys whose cost does not depend on the noise multiplier, and the changes of a scenario without them."""
+        return {}
+
+    # --- a round ------------------------------------------------------------------------------------------------------
+
+    @property
+    def truncated_coordinates(self) -> int:
+        """p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not."""
+        return 0
+
+    def start(
+        self, plan: AnyPlan, part_of: Mapping[str, int], current: Arrays, previous: Arrays | None, round_: int
+    ) -> tuple[Arrays, dict[str, Uniform]]:
+        """The model from which a round's step is taken, and uniform numbers that hide arrays of the sum, by name.
+
+        Args:
+            part_of: index of the part of each array.
+            current: the last model.
+            previous: the model before it; None in the first round, or if it is not kept.
+            round_: number of the round, from 1.
+        """
+        return current, {}
+
+    # --- an audit -----------------------------------------------------------------------------------------------------
+
+    def shortened(self, rounds: int) -> Self:
+        """The section for the first rounds alone."""
+        return self
+
+    def with_steps(self, before: float, after: float) -> Self:
+        """The section that protects steps of a unit of length ``after`` as this one those of length ``before``."""
+        return self
+
+    def hidden_variance(self, round_: int) -> float:
+        """The least variance by which the section hides a coordinate of the model in a round."""
+        return 0.0
+
+
+def check_charged(key: str, section: Declared | Stance) -> None:
+    """Refuse a key that may release something, or change what hides a release, and charges nothing for it.
+
+    Args:
+        key: the path of the key.
+        section: its value, or its stance.
+
+    Raises:
+        ValueError: one line with the key.
+    """
+
+    def charges(*names: str) -> bool:
+        kind = type(section)
+        return isinstance(section, OptionalSection) and any(
+            getattr(kind, name) is not getattr(OptionalSection, name) for name in names
+        )
+
+    releases = {facts.MODEL_ALONE, facts.ROUNDS_ALONE} - section.keeps and not charges("beside", "beside_model")
+    if releases or (facts.NOISE_ALONE not in section.keeps and not charges("wrap")):
+        raise ValueError(
+            f"{key} may release something, or change what hides a release, and charges nothing; expected: a section "
+            "that says what it costs, or that keeps these facts (fedamp.federation.facts)"
+        )

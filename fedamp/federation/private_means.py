@@ -1,0 +1,30 @@
+"""Private means and deviations of the inputs, which data.transform standardise releases before training."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from fedamp.accounting import Gaussian, Mechanism
+from fedamp.federation import facts
+from fedamp.federation.facts import AnyScenario
+from fedamp.federation.optional import AnyPlan, OptionalSection
+
+
+class PrivateMeans(OptionalSection):
+    """A release of all units before the first round: the sums of their inputs, with noise."""
+
+    noise_multiplier: float
+    keeps = facts.FACTS - {facts.ROUNDS_ALONE}
+
+    @classmethod
+    def of(cls, scenario: AnyScenario) -> Self | None:
+        """The release that a scenario's data ask for; None: they ask for none, or it was made before."""
+        step = scenario.data.statistics
+        noise = None if step is None else step.noise_multiplier
+        return None if noise is None else cls(noise_multiplier=noise)
+
+    def beside(self, plan: AnyPlan) -> tuple[Mechanism, ...]:
+        return (plan.check_in.shown(Gaussian(self.noise_multiplier)),)
+
+    def costs_without(self, scenario: AnyScenario) -> Mapping[str, Mapping[str, Any]]:
+        data = scenario.data.with_statistics(None)
+        return {"noise_multiplier of private means in data.transform": {"data": data}}
