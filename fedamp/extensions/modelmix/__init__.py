@@ -2,4 +2,4 @@
 
 from fedamp.extension import Extension
 
-extension = Extension("modelmix", sections={"mixing": "fedamp.federation.mixing:MIXING"})
+extension = Extension("modelmix", sections={"mixing": "fedamp.extensions.modelmix.section:MIXING"})

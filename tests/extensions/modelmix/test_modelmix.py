@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedamp.errors import ScenarioError
-from fedamp.federation.mixing import Mixing
+from fedamp.extensions.modelmix.section import Mixing
 from fedamp.federation.plan import make_plan
 from fedamp.server.setup import prepare
 from fedamp.strategies.aggregation import Aggregate, ModelParts
