@@ -31,9 +31,16 @@ _COMPILED = ("cpu",)  # devices with compiled kernels; the others take array ope
 
 
 def quantum(clip: float) -> float:
-    """The power of two of which every coordinate of a clipped update is a whole multiple, at most clip / 2**30.
+    """Compute the power of two of which every coordinate of a clipped update is a whole multiple.
 
-    ValueError: a clip outside [2**-90, 2**90], where float32 could not hold the scaled coordinates.
+    Args:
+        clip: clipping norm of the part.
+
+    Returns:
+        A power of two of at most clip / 2**30.
+
+    Raises:
+        ValueError: a clip outside [2**-90, 2**90], where float32 could not hold the scaled coordinates.
     """
     if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
         raise ValueError(f"clip must be in [2**-90, 2**90], got {clip}")
@@ -50,11 +57,17 @@ class TableRows:
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """The sum of the clipped updates of some units."""
+    """The sum of the clipped updates of some units.
 
-    sums: dict[str, Tensor]  # float64 by parameter name, in the parameter's shape
-    failed: Tensor  # bool [units]: the update was not finite, and counts as zero in every part
-    clipped: Tensor  # bool [parts, units]: norm above the clip
+    Attributes:
+        sums: float64 by parameter name, in the parameter's shape.
+        failed: bool [units]: the update was not finite, and counts as zero in every part.
+        clipped: bool [parts, units]: the norm was above the clip.
+    """
+
+    sums: dict[str, Tensor]
+    failed: Tensor
+    clipped: Tensor
 
 
 def clip_and_sum(
@@ -112,10 +125,15 @@ def clip_and_sum(
 
 
 def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
-    """What updates of these norms are multiplied by, so that none is longer than its clip.
+    """Compute the factors of updates, so that none is longer than its clip.
 
-    min(1, clip / norm); or, ``normalised``, clip / (norm + gamma), about as long as the clip (AUTO-S: Bu et al. 2023,
-    section 4). Either way a unit adds at most the clip.
+    They are min(1, clip / norm); or, ``normalised``, clip / (norm + gamma): about as long as the clip (AUTO-S: Bu et
+    al. 2023, section 4). Either way a unit adds at most the clip.
+
+    Args:
+        norms: Euclidean norms, float64.
+        clips: of each, or of all.
+        normalised: whether short updates are scaled up.
     """
     limits = np.asarray(clips) * (1 - MARGIN)
     with np.errstate(divide="ignore", invalid="ignore"):  # what is zero or not finite is the caller's
@@ -123,7 +141,10 @@ def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
 
 
 def _is_compiled(stack: Tensor) -> bool:
-    """Not in a SuperNode's process for one message: to load the kernels would take longer than they save."""
+    """Say whether compiled kernels clip a stack.
+
+    They do not in a SuperNode's process for one message: to load them would take longer than they save.
+    """
     return stack.device.type in _COMPILED and not flower.in_supernode()
 
 
@@ -136,9 +157,16 @@ def _square_norms(stack: Tensor) -> Floats:
 
 
 def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float) -> Tensor:
-    """The sum of units [units, numbers], scaled, in whole quanta of size ``unit``: float64 [numbers].
+    """Add up units, scaled, in whole quanta.
 
-    Scaled numbers are at most ``limit`` < 2**31. A unit whose scale is zero adds nothing.
+    Args:
+        stack: float32 [units, numbers].
+        scales: of the units; one whose scale is zero adds nothing.
+        limit: the most that a scaled number may be, below 2**31.
+        unit: size of a quantum.
+
+    Returns:
+        float64 [numbers].
     """
     if _is_compiled(stack):
         total = np.zeros(stack.shape[1], np.int64)
@@ -148,7 +176,7 @@ def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, uni
 
 
 def _sum_of_rows(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float, rows: TableRows) -> Tensor:
-    """As :func:`_sum_of_quanta`, of units [units, places, numbers], into a table: float64 [rows, numbers]."""
+    """Add up units as :func:`_sum_of_quanta`, [units, places, numbers], into a table: float64 [rows, numbers]."""
     quanta = _quanta(stack, scales, limit).long()
     total = torch.zeros(rows.table, stack.shape[2], dtype=torch.int64, device=stack.device)
     total.index_add_(0, rows.numbers.to(stack.device).flatten(), quanta.flatten(0, 1))
@@ -156,19 +184,19 @@ def _sum_of_rows(stack: Tensor, scales: NDArray[np.float32], limit: float, unit:
 
 
 def _quanta(stack: Tensor, scales: NDArray[np.float32], limit: float) -> Tensor:
-    """The whole quanta of units [units, ...], int32; zeros for a scale of zero."""
+    """Compute the whole quanta of units [units, ...], int32; zeros for a scale of zero."""
     scale = torch.from_numpy(scales).to(stack.device).view(-1, *[1] * (stack.dim() - 1))
     scaled = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit)
     return scaled.to(torch.int32)  # conversion to integers truncates towards zero
 
 
 def _as_in_memory(stack: Tensor) -> Tensor:
-    """The stack in the order in which it lies in memory (weights of linear layers are trained transposed)."""
+    """View a stack in the order in which it lies in memory (weights of linear layers are trained transposed)."""
     return stack.mT if stack.dim() == 3 and not stack.is_contiguous() and stack.mT.is_contiguous() else stack
 
 
 def _as_float32(number: int) -> float:
-    """The largest float32 that is not above a positive number."""
+    """Round a positive number down to a float32."""
     rounded = np.float32(number)
     return float(rounded if float(rounded) <= number else np.nextafter(rounded, np.float32(0)))
 

@@ -1,9 +1,9 @@
-"""What the server asks of a node in a round, and what the node answers, each with the layout of its bytes.
+"""The order of the server to a node in a round, and the node's answer, each with the layout of its bytes.
 
 A simulated message holds the head as bytes, and the arrays as they are. A deployment sends one sealed array of bytes.
 Flower keeps each part of a message under the hash of its content, and tells every registered node whether it has it. So
 sealed bytes are a nonce that nobody can guess, and the content under a keystream that follows from it. No two parts are
-equal. Whoever has the whole message can open it: on its way, TLS protects it.
+equal. Anyone with the whole message can decrypt it; on its way, TLS protects it.
 
 The size of an order follows from its model and from the number of its rows. The order decides each byte of the answer:
 numbers of fixed size, a bit for each row, a short text, the sums. An answer has no names and no lengths, so it cannot
@@ -52,7 +52,14 @@ Rows = NDArray[np.void]
 
 
 def rows(ids: Iterable[int] | NDArray[Any], seeds: Any, submodels: Any = WHOLE, counted: Any = True) -> Rows:
-    """Rows of these units; ``seeds`` has 32 bytes for each of them."""
+    """Make rows of units.
+
+    Args:
+        ids: of the units, int64 [units].
+        seeds: 32 bytes for each of them.
+        submodels: of each, or of all; :data:`fedamp.models.model.WHOLE`: the whole model.
+        counted: whether each counts; False for dummies.
+    """
     ids = np.asarray(ids, np.int64)
     made = np.zeros(len(ids), UNIT)
     made["id"], made["submodel"], made["counted"] = ids, submodels, counted
@@ -61,7 +68,7 @@ def rows(ids: Iterable[int] | NDArray[Any], seeds: Any, submodels: Any = WHOLE, 
 
 
 def padded(units: Rows, room: int) -> Rows:
-    """The rows with others that have no unit, ``room`` in all."""
+    """Fill up rows with others that have no unit, to ``room`` in all."""
     return np.concatenate([units, rows(np.full(room - len(units), NO_UNIT), bytes(rng.SEED_BYTES))])
 
 
@@ -107,24 +114,32 @@ _ANSWER = struct.Struct(  # status, counts and seconds, text
 
 
 class _Form(NamedTuple):
-    """What an order asks for."""
+    """The form of an answer, which its order decides.
 
-    ids: NDArray[np.int64]  # of the units that the answer may name, each at its bit; -1: no unit
-    shapes: dict[str, tuple[int, ...]]  # of the sums
-    length: int  # bytes of an answer of another protocol
+    Attributes:
+        ids: of the units that the answer may name, each at its bit, int64; -1: no unit.
+        shapes: of the sums, by name.
+        length: bytes of an answer of another protocol.
+    """
+
+    ids: NDArray[np.int64]
+    shapes: dict[str, tuple[int, ...]]
+    length: int
 
     @property
     def head(self) -> int:
+        """Bytes before the sums."""
         return _ANSWER.size + len(self.ids) // 8 + self.length
 
     @property
     def sums(self) -> int:
+        """Bytes of the sums."""
         return 8 * sum(map(math.prod, self.shapes.values()))
 
 
 @dataclass(frozen=True, eq=False)
 class RoundOrder:
-    """What a node does in a round; without ``arrays`` and ``exchange``: a query for the units that live there.
+    """An order to a node for a round; without ``arrays`` and ``exchange`` it is a query for the units that live there.
 
     Attributes:
         task: the :class:`fedamp.client.task.ClientTask` as JSON.
@@ -177,26 +192,26 @@ class RoundOrder:
 
     @property
     def ids(self) -> list[int]:
-        """Of the units."""
+        """Ids of the units."""
         ids: list[int] = self.units["id"].tolist()
         return ids
 
     @property
     def counted(self) -> list[int]:
-        """The ids of the units that are no dummies."""
+        """Ids of the units that are no dummies."""
         units = self.units
         ids: list[int] = units["id"][units["counted"]].tolist()
         return ids
 
     @property
     def dummies(self) -> frozenset[int]:
-        """The ids of the units that do not count."""
+        """Ids of the units that do not count."""
         units = self.units
         return frozenset(units["id"][~units["counted"]].tolist())
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of all that decides the sum."""
+        """SHA-256 of everything that decides the sum."""
         told = repr([self.task, self.round, self.clips, self.extracted, self.frozen, sorted(self.config.items())])
         told += f" {self.cells} {self.trains}"
         found = sha256(told.encode() + self.rows.tobytes())
@@ -211,16 +226,23 @@ class RoundOrder:
         return _NONCE + len(_MAGIC) + self._form.head + self._form.sums
 
     def content(self) -> RecordDict:
-        """For a simulated node; the arrays are shared, so do not write to them."""
+        """Write the order as the content of a message to a simulated node.
+
+        The arrays are shared, so never write to them.
+        """
         return RecordDict({"order": ConfigRecord({"head": self._head()}), "arrays": flower.to_record(self.arrays)})
 
     def sealed(self) -> bytes:
-        """For the node of a deployment."""
+        """Write the order as sealed bytes, for the node of a deployment."""
         return _sealed([self._head(), *(np.ascontiguousarray(array).data for array in self.arrays.values())])
 
     @classmethod
     def of(cls, content: RecordDict) -> Self:
-        """From the content of a message, simulated or sealed; DeploymentError: it has no order."""
+        """Read an order from the content of a message, simulated or sealed.
+
+        Raises:
+            DeploymentError: it has no order, or one of another version of fedamp.
+        """
         order, arrays, data = content.get("order"), content.get("arrays"), sealed_bytes(content)
         try:
             if data is not None:
@@ -283,7 +305,7 @@ class RoundOrder:
 
 
 class Status(IntEnum):
-    """Of an answer."""
+    """The status of an answer."""
 
     DONE = 0
     ANY_UNIT = 1  # to a query: this node can train any unit
@@ -292,7 +314,11 @@ class Status(IntEnum):
 
 
 class NodeFailedError(ValueError):
-    """A node says why it has no answer."""
+    """The node has no answer, and says why.
+
+    Attributes:
+        status: of the answer.
+    """
 
     def __init__(self, why: str, status: Status) -> None:
         super().__init__(why or "no reason is given")
@@ -322,12 +348,26 @@ class RoundAnswer(UpdateCounts):
     status: Status = Status.DONE
 
     def content(self, order: RoundOrder) -> RecordDict:
-        """Of a simulated node; ValueError: not what the order asks for."""
+        """Write the answer of a simulated node as the content of a message.
+
+        Args:
+            order: that is answered.
+
+        Raises:
+            ValueError: the answer names other units than the order, or has other bytes.
+        """
         head = ConfigRecord({"head": self._head(order._form)})
         return RecordDict({"answer": head, "arrays": flower.to_record(self.sums)})
 
     def sealed(self, order: RoundOrder) -> bytes:
-        """Of the node of a deployment; ValueError: not what the order asks for."""
+        """Write the answer of a deployment's node as sealed bytes, as many as the order asks for.
+
+        Args:
+            order: that is answered.
+
+        Raises:
+            ValueError: the answer names other units than the order, or its sums have other names or shapes.
+        """
         form = order._form
         head, has_sums = self._head(form), self.status in (Status.DONE, Status.ANY_UNIT)
         if has_sums and {name: array.shape for name, array in self.sums.items()} != form.shapes:
@@ -337,7 +377,16 @@ class RoundAnswer(UpdateCounts):
 
     @classmethod
     def of(cls, content: RecordDict, order: RoundOrder) -> Self:
-        """From the content of a simulated reply. ValueError: not of the form; its sums are not looked at."""
+        """Read the answer of a simulated node; its sums are not looked at.
+
+        Args:
+            content: of the reply.
+            order: that it answers.
+
+        Raises:
+            ValueError: it is not of the form that the order asks for.
+            NodeFailedError: the node says why there is no answer.
+        """
         head, arrays = content.get("answer"), content.get("arrays")
         if not isinstance(head, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             found = ", ".join(sorted(content)) or "nothing"
@@ -349,9 +398,17 @@ class RoundAnswer(UpdateCounts):
 
     @classmethod
     def opened(cls, data: bytes, order: RoundOrder) -> Self:
-        """From sealed bytes. ValueError: not of the form. NodeFailedError: the node says why there is no answer.
+        """Read the answer of a deployment's node.
 
         It takes the memory of ``data`` once more, and nothing for bytes that are no answer.
+
+        Args:
+            data: the sealed bytes.
+            order: that they answer.
+
+        Raises:
+            ValueError: they are not of the form that the order asks for.
+            NodeFailedError: the node says why there is no answer.
         """
         form = order._form
         if len(data) != order.answer_size:
@@ -393,12 +450,12 @@ class RoundAnswer(UpdateCounts):
 
 
 def message_content(data: bytes) -> RecordDict:
-    """The content of a message with these sealed bytes."""
+    """Make the content of a message with sealed bytes."""
     return RecordDict({"sealed": ArrayRecord({"bytes": Array("uint8", (len(data),), "bytes", data)})})
 
 
 def sealed_bytes(content: RecordDict) -> bytes | None:
-    """The sealed bytes of a message; None: it has none."""
+    """Return the sealed bytes of a message; None: it has none."""
     found = content.get("sealed")
     return found["bytes"].data if isinstance(found, ArrayRecord) and set(found) == {"bytes"} else None
 
@@ -409,7 +466,7 @@ def _sealed(parts: Iterable[Any]) -> bytes:
 
 
 def _opened(data: bytes) -> memoryview:
-    """The content of sealed bytes; ValueError: they are none."""
+    """Decrypt sealed bytes; ValueError: they are none."""
     stream, start = _keystream(data[:_NONCE]), _NONCE + len(_MAGIC)
     if stream.masked(data[_NONCE:start]) != _MAGIC:
         raise ValueError("its bytes are no message of this version of fedamp")

@@ -75,14 +75,16 @@ def evaluate(
     batch: int = 1024,
     loss: Loss | None = None,
 ) -> Evaluation:
-    """Compute the mean loss (default: cross-entropy) and the metrics of a model on records.
+    """Compute the mean loss and the metrics of a model on records.
 
     Args:
         module: the architecture; its own parameter values are neither used nor changed.
         parameters: the values to evaluate, by name.
         inputs: shape [records, *input_shape].
         labels: shape [records, ...], as the loss takes them.
+        device: torch's name of the device.
         batch: records in one forward pass; fixed, so that the result depends on nothing else.
+        loss: default: cross-entropy.
     """
     loss = loss or CrossEntropy()
     # Code of other people gets copies: what it changes in place must not change the test set or the released model.
