@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fedamp.base.state import usual_state
+from fedamp.base.devices import usual_state
 from fedamp.errors import OF_PYTHON, Interrupted, RunFolderError, in_words_of, needs_extras
 from fedamp.errors import StopTraining as StopTraining
 from fedamp.federation import reader

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedamp import rng
-from fedamp.base.devices import is_gpu
-from fedamp.base.state import usual_state
+from fedamp.base.devices import is_gpu, usual_state
 from fedamp.client.stacked_networks import FullyConnected, for_all_clients, stacked
 from fedamp.client.stacks import MILD_RATE, Batches, stacking_refusal
 from fedamp.data import PaddedRecords

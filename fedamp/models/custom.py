@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from fedamp.base import given
-from fedamp.base.state import usual_state
+from fedamp.base.devices import usual_state
 
 _PREFIX = "_fedamp_own_"
 

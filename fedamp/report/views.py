@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console, RenderableType
 
-from fedamp.base.devices import one_thread
+from fedamp.base.devices import one_thread, usual_state
 from fedamp.base.files import modes_of
 from fedamp.base.numbers import at_most
-from fedamp.base.state import usual_state
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, fails_alone, needs_extras
 from fedamp.federation.losses import loss_of, records_of

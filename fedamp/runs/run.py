@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedamp.accounting.verify import ENDED, Check
+from fedamp.base.devices import usual_state
 from fedamp.base.numbers import at_most
-from fedamp.base.state import usual_state
 from fedamp.base.text import printable
 from fedamp.errors import InputError, RunFolderError, ScenarioError, needs_extras, one_line
 from fedamp.federation import reader

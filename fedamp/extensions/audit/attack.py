@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.base.state import usual_state
+from fedamp.base.devices import usual_state
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError

@@ -17,8 +17,8 @@ from safetensors.numpy import load
 from fedamp import rng
 from fedamp.accounting.arithmetic import Array
 from fedamp.base.arrays import Arrays
+from fedamp.base.devices import usual_state
 from fedamp.base.reading import read_regular
-from fedamp.base.state import usual_state
 from fedamp.errors import RunFolderError
 from fedamp.extensions.audit.bound import AttackGuesses, AuditResult
 from fedamp.federation.check_in import CANARY, Attendance

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fedamp import rng
-from fedamp.base.state import usual_state
+from fedamp.base.devices import usual_state
 from fedamp.data import Dataset
 from fedamp.data.form import Form, Numbers
 from fedamp.engines import flower
