@@ -18,9 +18,3 @@ BLOCK = 1 << 16  # coordinates handled at a time: they stay in the cache from on
 def zeros_like(arrays: Mapping[str, NDArray[np.float32]]) -> Arrays:
     """Zeros of the same shapes."""
     return {name: np.zeros_like(array) for name, array in arrays.items()}
-
-
-def is_finite(arrays: Arrays) -> bool:
-    """Whether no number is infinite or NaN."""
-    flats = [array.reshape(-1) for array in arrays.values()]
-    return all(np.isfinite(flat[i : i + BLOCK]).all() for flat in flats for i in range(0, flat.size, BLOCK))

@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import Message
 
 from fedamp import rng
-from fedamp.base.arrays import Arrays, State, Sums, is_finite
+from fedamp.base.arrays import BLOCK, Arrays, State, Sums
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DivergedError, FederationError, ModelError, tell
@@ -174,12 +174,14 @@ class ReleasePipeline:
             parameters, moments = plan.optimizer.apply(start, sums, denominators, state.moments, round_)
         # Arrays without axes become numbers in NumPy's arithmetic. Frozen ones stay the same to the bit.
         parameters = {name: np.asarray(array) for name, array in parameters.items()} | frozen
-        if not is_finite(parameters):
+        if not _is_finite(parameters):
             raise DivergedError(round_, "a parameter")
-        counts = NormCounts(
-            aggregate.below_clip, aggregate.reported, plan.expected_cohort, aggregate.noisy_count, surplus
-        )
-        scale = plan.clipping.next_scale(state.clip_scale, counts, seed, round_, plan.is_private)
+        scale = state.clip_scale
+        if not plan.clipping.is_fixed:
+            counts = NormCounts(
+                aggregate.below_clip, aggregate.reported, plan.expected_cohort, aggregate.noisy_count, surplus
+            )
+            scale = plan.clipping.next_scale(scale, counts, seed, round_, plan.is_private)
         previous = state.parameters if any(each.keeps_last_model for each in plan.sections.values()) else None
         following = ServerState(parameters, round_, moments, previous, scale, noise)
         evaluated = self.evaluated(state, aggregate)
@@ -215,3 +217,9 @@ class ReleasePipeline:
             start, more = section.start(self.plan, self.model.part_of, start, state.previous, round_)
             hidden |= more
         return start, hidden
+
+
+def _is_finite(arrays: Arrays) -> bool:
+    """Say whether no number of a model is infinite or NaN."""
+    flats = [array.reshape(-1) for array in arrays.values()]
+    return all(np.isfinite(flat[i : i + BLOCK]).all() for flat in flats for i in range(0, flat.size, BLOCK))

@@ -54,7 +54,7 @@ def scenario(folder, **changes):
 def node_of(asked, file):
     prepared = prepare(asked)
     task = prepared.task.model_copy(update={"personal": str(file)})
-    return TrainingNode(task, asked.data.load(0, file.parent), own=Personal), prepared.state.parameters
+    return TrainingNode(task, asked.data.load(0, file.parent), local=Personal), prepared.state.parameters
 
 
 def order(round_, clients):

@@ -15,7 +15,7 @@ import fedamp
 from tests.federations import SMALL
 
 ROOT = Path(fedamp.__file__).parent
-MOST_FRAMES, MOST_FILES = 11, 46
+MOST_FRAMES, MOST_FILES = 11, 44
 
 PATH = """
 api.py                 run                            reads the scenario, and opens the folder of the finished run
