@@ -21,8 +21,13 @@ PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 
 
 def available(asked: str) -> str:
-    """The device that was asked for, with torch's name. InputError: this process does not see it, or there is no such
-    device.
+    """Return the device that was asked for, with torch's name.
+
+    Args:
+        asked: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        InputError: this process does not see it, or there is no such device.
     """
     if asked == "cpu":
         return asked
@@ -37,7 +42,7 @@ def available(asked: str) -> str:
 
 
 def here(asked: str) -> str:
-    """The device that was asked for where this process sees it, else the CPU."""
+    """Return the device that was asked for where this process sees it, else the CPU."""
     try:
         return available(asked)
     except InputError:
@@ -45,13 +50,16 @@ def here(asked: str) -> str:
 
 
 def is_gpu(device: str) -> bool:
-    """Whether it is any device but the CPU."""
+    """Say whether a device is any but the CPU."""
     return not device.startswith("cpu")
 
 
 @contextmanager
 def one_thread(device: str = "cpu") -> Iterator[None]:
-    """On a CPU a node trains with one thread: sums are the same in every engine, and cores not oversubscribed."""
+    """Inside, torch computes with one thread on a CPU; afterwards with as many as before.
+
+    So sums are the same in every engine, and cores are not oversubscribed.
+    """
     import torch
 
     before = torch.get_num_threads()
@@ -92,7 +100,7 @@ def usual_state() -> Iterator[None]:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of this machine's memory, and how many a new process can have; equal where the system does not say."""
+    """Read the bytes of this machine's memory, and how many a new process can have; equal where no system says it."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError):
         if found := re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE):
@@ -101,21 +109,28 @@ def memory() -> tuple[int, int]:
 
 
 def free_memory(device: str) -> int:
-    """Free bytes on a GPU."""
+    """Read the free bytes on a GPU."""
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
 
 
 def names() -> list[str]:
-    """Names of the GPUs that this process sees."""
+    """List the names of the GPUs that this process sees."""
     import torch
 
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def environment_of(device: str) -> dict[str, str]:
-    """Variables that show a process only the GPU that is named by its number, as its ``cuda``."""
+    """Return the variables that show a process only the GPU that is named by its number, as its ``cuda``.
+
+    Args:
+        device: ``cuda:N``; for others there are none.
+
+    Raises:
+        InputError: this process does not see it.
+    """
     index = device.partition(":")[2]
     if not index:
         return {}

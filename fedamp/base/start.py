@@ -31,14 +31,21 @@ def seldom_collected() -> Iterator[None]:
 
 
 def collect_again() -> None:
-    """Collect as usual again, but not the objects of the start; outside :func:`seldom_collected` nothing changes."""
+    """Collect garbage as usual again, but not the objects of the start, which stay.
+
+    Outside :func:`seldom_collected` nothing changes.
+    """
     if gc.get_threshold()[0] == _WHILE_STARTING:
         gc.freeze()
         gc.set_threshold(*_AFTERWARDS)
 
 
 class Later:
-    """Stands for a module under its name."""
+    """Stands for a module, which is imported when an attribute is first asked for.
+
+    Args:
+        name: of the module.
+    """
 
     def __init__(self, name: str) -> None:
         self.__name__ = name

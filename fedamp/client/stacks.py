@@ -60,13 +60,13 @@ def _in_slots(array: NDArray[Any], slots: int, places: int) -> NDArray[Any]:
 
 
 def aligned(array: NDArray[Any]) -> Tensor:
-    """The array as a tensor on the CPU whose memory begins at a multiple of 64 bytes; a copy where it did not."""
+    """Make a tensor on the CPU whose memory begins at a multiple of 64 bytes; a copy where the array's does not."""
     fits = array.flags.writeable and array.ctypes.data % 64 == 0
     return torch.from_numpy(array) if fits else torch.tensor(array)
 
 
 def stacking_refusal(train: StackTraining, like: PaddedRecords, numbers: int, vocabulary: int | None = None) -> str:
-    """Why units cannot share a stack; empty where each gets the same update, to the bit, in any slot, beside any mates.
+    """Say why units cannot share a stack; empty where each gets the same update, to the bit, beside any mates.
 
     Random units train, and once more in other slots, where one half of them is gone, and then the other half: their
     slots are empty, or hold numbers that are not finite, huge or tiny. So every slot is compared. Small updates show a
@@ -132,7 +132,7 @@ def _twice(
 def batch_order(
     config: LocalTraining, sizes: NDArray[np.int64], seeds: NDArray[np.void], places: int
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32], int]:
-    """The gradient steps of clients with these numbers of records, at most ``places``, side by side.
+    """Draw the gradient steps of clients with these numbers of records, at most ``places``, side by side.
 
     An epoch is a random order of the client's records, cut into batches, of which the last may be smaller; ``steps``
     counts batches over as many epochs as needed. Default: one epoch. A client's order depends on its own size and seed
@@ -171,18 +171,32 @@ def batch_order(
 
 @dataclass(frozen=True)
 class Batch:
-    """The records of one gradient step."""
+    """The records of one gradient step.
 
-    records: Tensor | None  # int64 [clients, batch], places in the clients' records; None: all of them
-    labels: Tensor  # [clients, batch, ...]
-    weights: Tensor  # float32 [clients, batch], of each record in its client's loss
+    Attributes:
+        records: int64 [clients, batch], places in the clients' records; None: all of them.
+        labels: [clients, batch, ...].
+        weights: float32 [clients, batch], of each record in its client's loss.
+    """
+
+    records: Tensor | None
+    labels: Tensor
+    weights: Tensor
 
 
 class Batches:
     """The batches of a stack of clients, on a device.
 
-    ``inputs`` are of all records, [clients, places, ...]; ``counts`` [clients] of those in each client's first batch;
-    ``steps`` is how many batches there are.
+    Args:
+        config: the scenario's ``client`` section.
+        cohort: the clients' records.
+        seeds: of the order of each client's records, 32 bytes [clients].
+        device: torch's name of the device.
+
+    Attributes:
+        inputs: of all records, [clients, places, ...].
+        counts: [clients], records in each client's first batch.
+        steps: how many batches there are.
     """
 
     def __init__(self, config: LocalTraining, cohort: PaddedRecords, seeds: NDArray[np.void], device: str) -> None:
@@ -201,5 +215,5 @@ class Batches:
                 yield Batch(records, self._labels[self._clients, records], self._weights[step])
 
     def inputs_of(self, batch: Batch) -> Tensor:
-        """The inputs of a batch, [clients, batch, ...]."""
+        """Take the inputs of a batch, [clients, batch, ...]."""
         return self.inputs if batch.records is None else self.inputs[self._clients, batch.records]

@@ -1,4 +1,7 @@
-"""The one place that turns a scenario into a Flower grid: its engine and its faults."""
+"""The one place that turns a scenario into a Flower grid: its engine and its faults.
+
+Results do not depend on the engine: sums of updates are exact, and randomness is addressed.
+"""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -113,6 +116,10 @@ class FaultyGrid:
 
     Every fault is drawn from its address (faults' seed, round, client), so a run with faults is reproducible and can be
     resumed. A fault depends neither on data nor on the workers. Deadlines are not waited for.
+
+    Args:
+        grid: the real one, whose other methods and attributes this one has, too.
+        faults: the section of the scenario.
     """
 
     def __init__(self, grid: Grid, faults: Faults) -> None:

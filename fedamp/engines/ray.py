@@ -52,12 +52,17 @@ def ray_folder() -> "TemporaryDirectory[str]":
 
 
 class RayGrid(SimulationGrid):
-    """A Flower grid over Ray actors. The output of Ray and its driver goes to the file ``output``.
+    """A Flower grid over Ray actors.
 
     A child process drives Ray (:mod:`fedamp.engines.ray_driver`). It starts while data and model are loaded here; the
     first use of the nodes waits for it. A failure there is an exception here. Nothing of Ray lives in this process: Ray
     forks, and a fork hangs where another thread is inside a linear algebra library. Ray also writes to the terminal,
     and ends its driver where one of its own processes dies.
+
+    Args:
+        client_app: import path of the Flower client app, ``package.module:name``.
+        engine: the section of the scenario.
+        output: file to which the output of Ray and its driver is appended.
     """
 
     def __init__(self, client_app: str, engine: Engine, output: Path) -> None:
@@ -143,6 +148,7 @@ class RayGrid(SimulationGrid):
         return came
 
     def _tell(self, *content: Any) -> None:
+        """Send something to the driver."""
         with suppress(OSError):  # the next answer says what is wrong
             self._pipe.send(content)
 
@@ -162,6 +168,7 @@ class RayGrid(SimulationGrid):
         return self._answer(patience)
 
     def _answer(self, patience: float | None) -> Any:
+        """Wait for the driver's answer; FederationError: it has ended, or did not answer in time."""
         try:
             if not self._pipe.poll(None if patience is None else patience + GRACE):
                 self._driver.kill()  # its next answer would be the one to this request

@@ -28,7 +28,13 @@ USED = 0.9  # share of a GPU's free memory that the plan uses
 
 @dataclass(frozen=True)
 class Demand:
-    """Memory of a worker and free memory on a GPU like this machine's, in bytes, and the batches of a round."""
+    """The demand of a run on a GPU.
+
+    Attributes:
+        worker_bytes: memory of a worker.
+        free_bytes: free memory on a GPU like this machine's.
+        batches: of a round.
+    """
 
     worker_bytes: int
     free_bytes: int
@@ -168,7 +174,7 @@ class SerialGrid(SimulationGrid):
         return [message.metadata.message_id for message in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The kept replies to these messages, each once."""
+        """Take the kept replies to these messages, each once."""
         return [self._replies.pop(id_) for id_ in message_ids if id_ in self._replies]
 
 
@@ -183,14 +189,18 @@ class WorkerResources:
 
 
 def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand | None = None) -> WorkerResources:
-    """Workers for the cores and GPUs that there are; more workers than cores (or GPUs) share them evenly. InputError:
-    CUDA is asked for and there is no GPU.
+    """Decide how many workers a machine or cluster gets; more workers than cores (or GPUs) share them evenly.
 
     On a GPU there are as many as fit into its memory, at most ``MOST``, with a core and a batch each; ``FEW`` where the
     run's demand is unknown.
 
     Args:
+        engine: the section of the scenario.
         cores, gpus: as Ray counts them; a GPU that is named by its number is the only one that it sees.
+        demand: of the run, on a GPU.
+
+    Raises:
+        InputError: CUDA is asked for and there is no GPU.
     """
     device = engine.device
     if device == "auto":

@@ -79,14 +79,19 @@ class AppStrategy(PrivateStrategy):
         super().__init__(pipeline, task, pipeline.start(parameters))
 
     def release(self, server_round: int, aggregate: Aggregate) -> RoundRelease:
-        """Enter the release of a round in the ledger, and only then adopt the state after it."""
+        """Enter the release of a round in the ledger, and only then adopt the state after it.
+
+        Raises:
+            FederationError, DivergedError: as :meth:`ReleasePipeline.release`; nothing was released.
+            UnwritableError: the ledger cannot be written; nothing was released.
+        """
         state, release = self.pipeline.release(self.state, server_round, aggregate)
         self.ledger.enter(release.round, release.parameters)
         self.state = state
         return release
 
     def arrays(self) -> ArrayRecord:
-        """A copy of the global model: an app's code may write to it."""
+        """Copy the global model: an app's code may write to it."""
         return ArrayRecord({name: Array(array) for name, array in self.state.parameters.items()})
 
     def start(
@@ -99,7 +104,7 @@ class AppStrategy(PrivateStrategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Flower's loop, after ``federation.nodes`` nodes have connected.
+        """Play Flower's loop, after ``federation.nodes`` nodes have connected.
 
         Args:
             initial_arrays: those that the strategy was made with; else ModelError.
@@ -127,7 +132,7 @@ class AppStrategy(PrivateStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next global model, entered in the ledger."""
+        """Release a round, entered in the ledger, and write its model; returns the next global model, and epsilon."""
         arrays, told = super().aggregate_train(server_round, replies)
         self.folder.write_model(self.state.model)
         print(f"round {server_round}: epsilon {self.ledger.releases[-1].epsilon_upper:.3f}", flush=True)
@@ -137,13 +142,14 @@ class AppStrategy(PrivateStrategy):
 def _evaluate_and_print(
     evaluate: Callable[[int, ArrayRecord], MetricRecord | None], round_: int, arrays: ArrayRecord
 ) -> MetricRecord | None:
-    """What an app computes from a released model stands in Flower's log, as with every other strategy."""
+    """Print what an app computes from a released model in Flower's log, as every other strategy does."""
     if found := evaluate(round_, arrays):
         print(f"round {round_}: evaluated, {dict(found)}", flush=True)
     return found
 
 
 def _parameters(arrays: ArrayRecord) -> Arrays:
+    """Read a model's arrays by name; ModelError: they are not float32, not finite, or none."""
     parameters = flower.from_record(arrays)
     for name, array in parameters.items():
         if array.dtype != np.float32:

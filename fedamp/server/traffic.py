@@ -1,4 +1,4 @@
-"""What a node of a deployment sends and receives, and what hides the check-ins from it costs. No torch at import."""
+"""The traffic of a node of a deployment, and the cost of hiding check-ins from it. No torch at import."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def traffic(scenario: Scenario) -> dict[str, Any] | None:
-    """:func:`traffic_of` a scenario; None without ``federation.hosts``.
+    """Compute :func:`traffic_of` a scenario; None without ``federation.hosts``.
 
-    None also for a custom app or model, whose code is not run here, and for secure aggregation, which adds exchanges.
-    The data folder must hold what the server needs.
+    It is None also for a custom app or model, whose code is not run here, and for secure aggregation, which adds
+    exchanges. The data folder must hold the server's part of the data.
     """
     if not scenario.federation.hosted or scenario.data.name == "external" or scenario.aggregation.scheme == "secure":
         return None
@@ -27,13 +27,17 @@ def traffic(scenario: Scenario) -> dict[str, Any] | None:
 
 
 def in_words(each_round: Mapping[str, Mapping[str, float]]) -> str:
-    """What a round costs a node with each choice."""
+    """Say in one line what a round costs a node with each choice.
+
+    Args:
+        each_round: of :func:`traffic_of`.
+    """
     told = (f"{name} {amount_of_bytes(each['bytes'])}, work x {each['work']:.3g}" for name, each in each_round.items())
     return "; ".join(told)
 
 
 def traffic_of(inputs: "RunInputs") -> dict[str, Any]:
-    """Bytes that a node sends and receives in a run, and what a round costs with and without dummies.
+    """Count the bytes that a node sends and receives in a run, and what a round costs with and without dummies.
 
     ``each_round`` gives for each :data:`fedamp.federation.plan.Protection` the most bytes of a node (expected, where it
     is not asked in every round), and the units that train over the expected cohort. Beside the bytes are Flower's own

@@ -1,6 +1,7 @@
 """A round is flat: few frames from ``fedamp.run`` to the clip of an update, and few files that a round enters.
 
-Read ``PATH`` first: it is the way of a round, from the call of a user to the sum of clipped updates.
+Read ``PATH`` first: it is the way of a round, from the call of a user to the sum of clipped updates. ``FILES`` names
+the files that a round enters beside it.
 """
 
 import sys
@@ -30,6 +31,24 @@ client/worker.py       TrainingNode.train             cuts the units into stacks
 client/worker.py       _PieceTrainer.train            trains a stack
 client/clipping.py     clip_and_sum                   clips each unit's update, and adds them up
 """
+
+FILES = {
+    "the loop, and its events": "server/loop.py server/observers.py runs/around.py",
+    "order: the cohort, its nodes and submodels": "strategies/private.py strategies/pipeline.py strategies/roster.py "
+    "federation/check_in.py federation/plan.py federation/submodels.py rng.py",
+    "messages": "engines/wire.py engines/flower.py engines/simulation.py base/devices.py",
+    "train: a node's clients in stacks": "client/app.py client/policy.py client/configuration.py client/worker.py "
+    "client/stacks.py client/training.py client/stacked_networks.py models/pieces.py federation/local_training.py "
+    "base/section.py",
+    "the records of clients": "data/dataset.py data/stored.py data/table.py data/form.py",
+    "clip, and add up": "client/clipping.py strategies/aggregation.py",
+    "release: noise, and the server's step": "noise.py federation/optimizers.py",
+    "test on public records, where it is due": "server/evaluate.py models/networks.py models/architectures.py "
+    "federation/losses.py",
+    "write down: checkpoint, ledger, line": "server/journal.py runs/checkpoint.py runs/ledger.py runs/records.py "
+    "runs/folder.py accounting/verify.py base/record.py base/files.py",
+}
+"""The files that a steady round enters, by what it does there."""
 
 
 class Round:
@@ -91,3 +110,4 @@ def test_a_steady_round_is_flat(tmp_path):
     assert found.frames == expected
     assert len(found.frames) <= MOST_FRAMES
     assert len(found.files) <= MOST_FILES, sorted(found.files)
+    assert found.files <= set(" ".join(FILES.values()).split()), "FILES says what a round does in each file"
