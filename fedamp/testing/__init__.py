@@ -1,0 +1,21 @@
+"""Contracts that ship with fedamp: pytest suites for schemes, optimizers, losses and mechanisms of your own package.
+
+A contract is a class. A test class of yours extends it and names what is tested; pytest then runs all tests of it::
+
+    from fedamp.testing import CheckInContract
+    from mylab.blocks import Blocks
+
+    class TestBlocks(CheckInContract):
+        scheme = Blocks(k=2)
+
+The oracle of a contract is a simulation of what the scheme draws. It shares no code with the charge, and it takes any
+law: no form of the charged expression is expected. A check-in or submodel scheme from another package is charged with
+amplification only after it has met its contract on this machine, with this version of fedamp and of the scheme.
+"""
+
+from fedamp.testing.check_in import CheckInContract
+from fedamp.testing.mechanisms import MechanismContract
+from fedamp.testing.parts import LossContract, OptimizerContract
+from fedamp.testing.submodels import SubmodelContract
+
+__all__ = ["CheckInContract", "LossContract", "MechanismContract", "OptimizerContract", "SubmodelContract"]

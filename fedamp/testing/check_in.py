@@ -1,0 +1,194 @@
+"""The contract of check-in schemes: what is drawn, what is charged, what an audit attacks, are one law."""
+
+import itertools
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from fedamp.accounting import Gaussian, RandomisedResponse, Repeat, epsilon_over_rounds, from_json
+from fedamp.federation.check_in import CheckIn
+from fedamp.testing.contract import UNLIKELY, Contract
+from fedamp.testing.privacy import ERRORS, HiddenSets
+
+DELTAS = (0.1, 1e-3)
+PRECISION = 0.05  # of what the accountant samples; the simulation is no finer
+
+
+class CheckInContract(Contract):
+    """The tests of a check-in scheme.
+
+    Attributes:
+        scheme: the scheme, with its keys.
+        rounds: of the federations that are simulated, at most 12: the sets of rounds are listed.
+        units: number of units that are simulated; their sets of rounds estimate the law.
+        classes: units i, i + classes, .. are drawn alike; 1: all are. Their public class may decide their rounds.
+
+    Example:
+        >>> from fedamp.federation.check_in import BalancedCheckIn
+        >>> class TestBalanced(CheckInContract):
+        ...     scheme = BalancedCheckIn(scheme="balanced", k=2)
+        >>> TestBalanced().test_the_draw_follows_from_the_seed_alone()
+    """
+
+    scheme: ClassVar[CheckIn]
+    rounds: ClassVar[int] = 6
+    units: ClassVar[int] = 40_000
+    classes: ClassVar[int] = 1
+
+    @classmethod
+    def subject(cls) -> type | None:
+        return type(cls.scheme)
+
+    @classmethod
+    def fitted(cls, units: int) -> CheckIn:
+        """Return the scheme for a number of units; for other numbers a suite may change a key here."""
+        return cls.scheme.fitted((), units)
+
+    @classmethod
+    def taken(cls, units: int, seed: int, rounds: int | None = None) -> NDArray[np.bool_]:
+        """Draw who takes part when, [units, rounds]. Each cohort must hold sorted ids, each once."""
+        rounds = rounds or cls.rounds
+        matrix = np.zeros((units, rounds), dtype=bool)
+        cohorts = list(itertools.islice(cls.fitted(units).cohorts(rounds, units, seed), rounds + 1))
+        assert len(cohorts) == rounds, "there is a cohort for each round"
+        for index, cohort in enumerate(cohorts):
+            assert (np.diff(cohort) > 0).all(), "ids of a cohort are sorted, each once"
+            assert len(cohort) == 0 or (cohort[0] >= 0 and cohort[-1] < units), "ids are below the number of units"
+            matrix[cohort, index] = True
+        return matrix
+
+    @classmethod
+    def hidden_sets(cls, seed: int) -> list[HiddenSets]:
+        """Draw the sets of rounds of the units of each class."""
+        drawn, opposite = cls.taken(cls.units, seed), cls.fitted(cls.units).relation == "substitution"
+        return [HiddenSets.of(drawn[first :: cls.classes], opposite) for first in range(cls.classes)]
+
+    # --- the charge covers what is drawn ------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("noise_multiplier", [0.7, 1.5])
+    def test_the_charge_covers_an_attack_on_gaussian_noise(self, noise_multiplier: float) -> None:
+        """The attacker sees a number with noise in each round, and knows the law of the hidden rounds."""
+        charged = self.fitted(self.units).charge(Gaussian(noise_multiplier), self.rounds)
+        epsilons = np.array([charged.epsilon(delta, precision=PRECISION).upper for delta in DELTAS])
+        for sets in self.hidden_sets(seed=1):
+            for delta, epsilon, found in zip(DELTAS, epsilons, sets.gaussian(noise_multiplier, epsilons), strict=True):
+                assert found.at_least <= delta, (
+                    f"an attack has delta {found.value:.3g} at epsilon {epsilon:.4g}, which is charged for {delta:g}"
+                )
+
+    def test_the_charge_covers_an_attack_on_flipped_bits_and_claims_no_more_than_the_truth(self) -> None:
+        """All outputs are listed, so that both ends of the bracket are compared with the law that was drawn."""
+        fitted = self.fitted(self.units)
+        if fitted.relation == "substitution":
+            return  # a bit has no opposite contribution
+        charged, epsilons = fitted.charge(RandomisedResponse(0.75), self.rounds), np.array([0.1, 0.5, 1.0, 2.0])
+        worst = [sets.bits(0.75, epsilons) for sets in self.hidden_sets(seed=2)]
+        for number, epsilon in enumerate(epsilons):
+            bracket = charged.delta(float(epsilon))
+            assert max(each[number].at_least for each in worst) <= bracket.upper, f"at epsilon {epsilon:g}"
+            if not self.fitted(self.units).rounds_are_independent:
+                continue
+            assert bracket.lower <= max(each[number].at_most for each in worst), f"the lower end at {epsilon:g}"
+
+    def test_the_charge_of_the_first_rounds_covers_them(self) -> None:
+        """A run may stop early. A charge that spans other rounds is charged as a whole from the first one on."""
+        fitted, noise = self.fitted(self.units), 1.0
+        charged = fitted.charge(Gaussian(noise), self.rounds)
+        if charged.span != self.rounds:
+            return
+        for first in sorted({1, self.rounds // 2, self.rounds - 1} - {0}):
+            epsilons = np.array([charged.after(first).epsilon(delta, precision=PRECISION).upper for delta in DELTAS])
+            for sets in self.hidden_sets(seed=3):
+                found = sets.first(first).gaussian(noise, epsilons)
+                assert all(each.at_least <= delta for each, delta in zip(found, DELTAS, strict=True)), first
+
+    def test_the_charge_grows_with_the_rounds_and_survives_a_ledger(self) -> None:
+        fitted = self.fitted(self.units)
+        charged = fitted.charge(Gaussian(1.5), self.rounds)
+        assert charged.relation == fitted.relation
+        assert from_json(charged.to_json()) == charged
+        if charged.span == self.rounds:
+            spent = epsilon_over_rounds(charged, 1e-5, precision=PRECISION)
+            assert (np.diff(spent) >= 0).all()
+            assert spent[-1] <= charged.epsilon(1e-5, precision=PRECISION).upper * (
+                1 + 1e-9
+            )  # the sums come in another order
+        noisier = fitted.charge(Gaussian(2.0), self.rounds)
+        assert noisier.epsilon(1e-5, precision=PRECISION).lower <= charged.epsilon(1e-5, precision=PRECISION).upper
+
+    def test_nobody_takes_part_more_often_than_is_charged_without_amplification(self) -> None:
+        fitted = self.fitted(self.units)
+        taken = self.taken(self.units, seed=4).cumsum(axis=1).max(axis=0)
+        most = [fitted.most_check_ins(rounds, self.rounds) for rounds in range(1, self.rounds + 1)]
+        assert (taken <= most).all(), f"units took part {taken} times, {most} are charged"
+        plain = Repeat(fitted.shown(Gaussian(1.5)), most[-1]).epsilon(1e-5)
+        charged = fitted.charge(Gaussian(1.5), self.rounds)
+        assert charged.unamplified().epsilon(1e-5).upper >= plain.lower * (1 - 1e-6)
+        assert charged.epsilon(1e-5, precision=PRECISION).lower <= plain.upper, "hiding rounds costs nothing"
+
+    # --- the draw -----------------------------------------------------------------------------------------------------
+
+    def test_the_draw_follows_from_the_seed_alone(self) -> None:
+        one, same, other = (self.taken(200, seed) for seed in (1, 1, 2))
+        assert (one == same).all()
+        assert (one != other).any() == self.scheme.is_hidden
+
+    def test_every_unit_is_drawn_by_the_law_of_its_class(self) -> None:
+        """A unit that takes part more often than others of its class would pay more than is charged."""
+        units, seeds = 24 * self.classes, 400
+        often = sum(self.taken(units, seed).astype(int) for seed in range(seeds))
+        for first in range(self.classes):
+            own = often[first :: self.classes]
+            shares = own.mean(axis=0) / seeds
+            spread = seeds * shares * (1 - shares)
+            varied = spread > 0
+            assert (own[:, ~varied] == own[:1, ~varied]).all()
+            statistic = ((own - own.mean(axis=0))[:, varied] ** 2 / spread[varied]).sum(axis=0)
+            assert (stats.chi2(len(own) - 1).sf(statistic) > UNLIKELY).all()
+
+    def test_units_are_independent_of_each_other(self) -> None:
+        """Sizes of cohorts vary as the sum of independent coins does; dependence would change their spread."""
+        if not self.scheme.units_are_independent:
+            return
+        units, seeds = 120 * self.classes, 300
+        sizes = np.zeros((seeds, self.rounds))
+        for seed in range(seeds):
+            sizes[seed] = self.taken(units, seed)[:: self.classes].sum(axis=0)
+        shares = self.taken(self.units, seed=5)[:: self.classes].mean(axis=0)
+        for size, share in zip(sizes.T, shares, strict=True):
+            spread = stats.binom(120, share).std()
+            assert abs(size.mean() - 120 * share) <= ERRORS * (
+                spread / np.sqrt(seeds) + 120 * 0.5 / np.sqrt(self.units)
+            )
+            low, high = stats.chi2(seeds - 1).ppf([UNLIKELY / 2, 1 - UNLIKELY / 2]) / (seeds - 1)
+            # The share is drawn, too: where it is near 0 or 1 its own error matters.
+            assert spread < 0.1 or 0.9 * low < size.var(ddof=1) / spread**2 < 1.1 * high
+
+    def test_independent_rounds_are_independent(self) -> None:
+        if not self.scheme.rounds_are_independent:
+            return
+        taken = self.taken(self.units, seed=6)[:: self.classes].astype(float)
+        for one, other in itertools.combinations(range(min(self.rounds, 5)), 2):
+            covariance = abs(np.cov(taken[:, one], taken[:, other])[0, 1])
+            assert covariance <= ERRORS * 0.25 / np.sqrt(len(taken)), f"rounds {one + 1} and {other + 1}"
+
+    def test_the_expected_cohort_is_the_average_cohort(self) -> None:
+        """It is the denominator of the mean update, a public number."""
+        expected = self.fitted(self.units).expected_cohort(self.rounds, self.units)
+        taken = self.taken(self.units, seed=7)
+        error = taken.sum(axis=1).std() / self.rounds * np.sqrt(self.units)
+        assert abs(taken.sum() / self.rounds - expected) <= ERRORS * error + 1e-6 * expected
+
+    # --- the audit ----------------------------------------------------------------------------------------------------
+
+    def test_the_likelihood_ratio_of_an_audit_is_the_mean_over_the_draws(self) -> None:
+        """The mean of exp(sum of the ratios of the rounds taken part in), over units of the first class."""
+        ratios = np.random.default_rng(1).normal(scale=0.4, size=(6, self.rounds))
+        drawn = np.exp(self.taken(self.units, seed=8)[:: self.classes] @ ratios.T)
+        error = drawn.std(axis=0) / np.sqrt(len(drawn)) + 1e-12
+        found = np.exp(self.fitted(self.units).log_likelihood_ratio(ratios))
+        assert found.shape == (len(ratios),)
+        assert (np.abs(drawn.mean(axis=0) - found) < ERRORS * error).all()

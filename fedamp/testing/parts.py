@@ -1,0 +1,130 @@
+"""The contracts of server optimizers and of losses."""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from fedamp.data.form import BINARY, CLASSES, NUMBERS
+from fedamp.federation.losses import Loss
+from fedamp.federation.optimizers import ServerOptimizer
+from fedamp.testing.contract import Contract
+
+
+class OptimizerContract(Contract):
+    """The tests of a server optimizer: it post-processes noisy sums, and leaves what it was given as it was.
+
+    Attributes:
+        optimizer: the optimizer, with its keys.
+
+    Example:
+        >>> from fedamp.federation.optimizers import Sgd
+        >>> class TestSgd(OptimizerContract):
+        ...     optimizer = Sgd(learning_rate=0.5, momentum=0.9)
+        >>> TestSgd().test_coordinates_do_not_depend_on_each_other()
+    """
+
+    optimizer: ClassVar[ServerOptimizer]
+
+    def played(self, places: slice, rounds: int = 4) -> np.ndarray:
+        """Take some steps on some coordinates of a model of eight, with the same mean updates each time."""
+        draw = np.random.default_rng(3)
+        parameters = {"w": draw.normal(size=8).astype(np.float32)[places]}
+        state = self.optimizer.init(parameters)
+        for round_ in range(1, rounds + 1):
+            sums = {"w": 7 * draw.normal(size=8)[places]}
+            parameters, state = self.optimizer.apply(parameters, sums, {"w": 7.0}, state, round_)
+        return parameters["w"]
+
+    def test_coordinates_do_not_depend_on_each_other(self) -> None:
+        """A model is stepped in blocks: a block alone is as with the others."""
+        whole = self.played(slice(None))
+        assert whole.dtype == np.float32
+        assert np.array_equal(whole[2:5], self.played(slice(2, 5)))
+
+    def test_the_same_sums_give_the_same_model(self) -> None:
+        assert np.array_equal(self.played(slice(None)), self.played(slice(None)))
+
+    def test_what_it_was_given_stays_as_it_was(self) -> None:
+        given = {"w": np.ones(3, np.float32)}
+        state = self.optimizer.init(given)
+        kept = {kind: arrays["w"].copy() for kind, arrays in state.items()}
+        moved, following = self.optimizer.apply(given, {"w": np.ones(3)}, {"w": 1.0}, state, 1)
+        assert np.array_equal(given["w"], np.ones(3))
+        assert moved["w"].shape == (3,)
+        assert set(following) == set(kept), "a step returns each array of its state"
+        assert all(np.array_equal(state[kind]["w"], array) for kind, array in kept.items())
+
+    def test_the_response_of_a_linear_step_is_what_one_update_adds(self) -> None:
+        """Correlated noise is chosen by the response. A step that is not linear counts as its learning rate."""
+        rounds, answers = 5, []
+        for first in (0.0, 1.0):
+            parameters = {"w": np.zeros(1, np.float32)}
+            state, path = self.optimizer.init(parameters), []
+            for round_ in range(1, rounds + 1):
+                sums = {"w": np.array([first if round_ == 1 else 0.0])}
+                parameters, state = self.optimizer.apply(parameters, sums, {"w": 1.0}, state, round_)
+                path.append(float(parameters["w"][0]))
+            answers.append(np.array(path))
+        response = self.optimizer.responses(rounds)[0]  # of the model that clients start from
+        assert response.shape == (rounds,)
+        is_linear = np.allclose(answers[1] - answers[0], response, rtol=1e-5, atol=1e-6)
+        assert is_linear or np.allclose(response, self.optimizer.learning_rate)
+
+
+class LossContract(Contract):
+    """The tests of a loss: a record counts by itself, gradients are right, and metrics follow from sums.
+
+    Attributes:
+        loss: the loss; its labels are classes, numbers, or truth values.
+
+    Example:
+        >>> from fedamp.federation.losses import MeanSquaredError
+        >>> class TestSquares(LossContract):
+        ...     loss = MeanSquaredError()
+        >>> TestSquares().test_a_record_depends_on_itself_alone()
+    """
+
+    loss: ClassVar[Loss]
+    clients: ClassVar[int] = 3
+    records: ClassVar[int] = 4
+    outputs: ClassVar[int] = 5
+
+    def task(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw outputs [clients, records, outputs], and labels; a suite for labels of another form overrides it."""
+        draw = torch.Generator().manual_seed(1)
+        shape = (self.clients, self.records)
+        labels = {
+            CLASSES: lambda: torch.randint(self.outputs, shape, generator=draw),
+            NUMBERS: lambda: torch.randn(*shape, self.outputs, generator=draw),
+            BINARY: lambda: torch.randint(2, (*shape, self.outputs), generator=draw).float(),
+        }[self.loss.labels]()
+        return torch.randn(*shape, self.outputs, generator=draw), labels
+
+    def test_a_record_depends_on_itself_alone(self) -> None:
+        outputs, labels = (each[0] for each in self.task())
+        before = self.loss.each(outputs, labels)
+        assert before.shape == (self.records,)
+        outputs[1:] = torch.nan
+        assert self.loss.each(outputs, labels)[0] == before[0]
+
+    def test_clients_together_are_clients_alone(self) -> None:
+        outputs, labels = self.task()
+        alone = torch.stack([self.loss.each(*client) for client in zip(outputs, labels, strict=True)])
+        torch.testing.assert_close(self.loss.of_clients(outputs, labels), alone)
+
+    def test_gradients_are_those_of_the_weighted_sum(self) -> None:
+        outputs, labels = self.task()
+        weights = torch.rand(self.clients, self.records, generator=torch.Generator().manual_seed(2))
+        leaf = outputs.clone().requires_grad_()
+        (self.loss.of_clients(leaf, labels) * weights).sum().backward()
+        torch.testing.assert_close(self.loss.gradients(outputs, labels, weights), leaf.grad)
+
+    def test_metrics_follow_from_sums_over_batches(self) -> None:
+        outputs, labels = (each.flatten(0, 1) for each in self.task())
+        parts = [self.loss.tally(outputs[part], labels[part]) for part in (slice(0, 5), slice(5, None))]
+        whole = self.loss.metrics(self.loss.tally(outputs, labels))
+        added = self.loss.metrics({key: parts[0][key] + parts[1][key] for key in parts[0]})
+        assert list(added) == list(whole)
+        assert np.allclose(list(added.values()), list(whole.values()), rtol=1e-6)
+        assert next(iter(whole.values())) <= 1, "the first metric leads: it is at most 1"
