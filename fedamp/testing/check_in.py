@@ -35,7 +35,7 @@ class CheckInContract(Contract):
 
     scheme: ClassVar[CheckIn]
     rounds: ClassVar[int] = 6
-    units: ClassVar[int] = 40_000
+    units: ClassVar[int] = 20_000
     classes: ClassVar[int] = 1
 
     @classmethod
@@ -113,9 +113,7 @@ class CheckInContract(Contract):
         if charged.span == self.rounds:
             spent = epsilon_over_rounds(charged, 1e-5, precision=PRECISION)
             assert (np.diff(spent) >= 0).all()
-            assert spent[-1] <= charged.epsilon(1e-5, precision=PRECISION).upper * (
-                1 + 1e-9
-            )  # the sums come in another order
+            assert spent[-1] <= charged.epsilon(1e-5, precision=PRECISION).upper * (1 + 1e-9)
         noisier = fitted.charge(Gaussian(2.0), self.rounds)
         assert noisier.epsilon(1e-5, precision=PRECISION).lower <= charged.epsilon(1e-5, precision=PRECISION).upper
 

@@ -1,7 +1,7 @@
 """Every check-in scheme draws what it charges for, and attacks by what it draws.
 
-A new scheme meets these tests by its name in ``CHECK_INS``; its keys have examples. The oracle is
-the charged expression, read from its JSON, beside the cohorts that are drawn.
+A new scheme meets these tests by its name in ``CHECK_INS``; its keys have examples. Each scheme meets the contract
+that ships with fedamp, whose oracle is a simulation. Beside it, the charged expression is read from its JSON.
 """
 
 import itertools
@@ -39,6 +39,7 @@ from fedamp.federation.check_in import (
 )
 from fedamp.federation.choices import AnyCheckIn
 from fedamp.federation.plan import make_plan
+from fedamp.testing import CheckInContract
 from tests.federations import small
 
 # A right scheme fails a check with this chance; seeds are fixed.
@@ -53,7 +54,10 @@ def example(section: type[CheckIn]) -> CheckIn:
     return section(scheme=get_args(section.model_fields["scheme"].annotation)[0], **keys)
 
 
-@pytest.fixture(params=map(example, get_args(get_args(AnyCheckIn)[0])), ids=str)
+SCHEMES = get_args(get_args(AnyCheckIn)[0])
+
+
+@pytest.fixture(params=map(example, SCHEMES), ids=str)
 def scheme(request) -> CheckIn:
     return request.param
 
@@ -90,6 +94,23 @@ def attendance_matrix(scheme: CheckIn, units: int, seed: int, rounds: int = ROUN
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
+
+
+class _Batches(CheckInContract):
+    @classmethod
+    def fitted(cls, units: int) -> CheckIn:
+        return sized(cls.scheme, units)
+
+
+def _suite(scheme: CheckIn) -> type[CheckInContract]:
+    """The contract that ships with fedamp, for a scheme of the core."""
+    base = _Batches if scheme.scheme == "batches" else CheckInContract
+    classes, rounds = getattr(scheme, "classes", 1), 9 if hasattr(scheme, "separation") else 6  # four rounds apart
+    members = {"scheme": scheme, "classes": classes, "rounds": rounds}
+    return type(f"Test{type(scheme).__name__}", (base,), members)
+
+
+globals().update({f"Test{section.__name__}": _suite(example(section)) for section in SCHEMES})
 
 
 def test_what_is_drawn_is_what_is_charged(scheme):
@@ -153,36 +174,6 @@ def charged_blocks(tree: dict) -> list[np.ndarray]:
     return [stats.binom(tree["times"], rates.get(inner["kind"], lambda: 1)()).pmf(number)]
 
 
-def test_units_are_independent_of_each_other(scheme):
-    # Cohort sizes of independent units are Binomial(units, share); dependence would change their spread.
-    units = 200 * (scheme.count if scheme.scheme == "classes" else 1)  # a round is of one class
-    scheme = sized(scheme, units)
-    sizes = np.array([len(next(scheme.cohorts(ROUNDS, units, seed))) for seed in range(400)])
-    if not scheme.units_are_independent:
-        assert set(sizes) == {scheme.size}
-        pairs = sum({0, 1} <= set(next(scheme.cohorts(ROUNDS, units, seed)).tolist()) for seed in range(400))
-        together = scheme.size * (scheme.size - 1) / (units * (units - 1))
-        assert stats.binomtest(pairs, 400, together).pvalue > UNLIKELY
-        return
-    share = attendance_matrix(scheme, 20_000, seed=1)[:, 0].mean() * units / 200
-    expected = stats.binom(200, share)
-    assert abs(sizes.mean() - expected.mean()) <= 4.5 * expected.std() / np.sqrt(400)
-    low, high = stats.chi2(399).ppf([UNLIKELY / 2, 1 - UNLIKELY / 2]) / 399
-    assert expected.std() == 0 or low < sizes.var(ddof=1) / expected.var() < high
-
-
-def test_the_expected_cohort_is_what_the_average_cohort_comes_to(scheme):
-    scheme, matrix = sized(scheme, 5000), attendance_matrix(scheme, 5000, seed=8)
-    assert matrix.sum() / ROUNDS == pytest.approx(scheme.expected_cohort(ROUNDS, 5000), rel=0.03)  # 4 standard errors
-
-
-def test_nobody_takes_part_more_often_than_is_charged_without_amplification(scheme):
-    taken = attendance_matrix(scheme, 20_000, seed=2).cumsum(axis=1).max(axis=0)
-    most = [scheme.most_check_ins(rounds, ROUNDS) for rounds in range(1, ROUNDS + 1)]
-    assert (taken <= most).all()
-    assert taken[-1] == most[-1]  # with so many units somebody does
-
-
 def test_the_charge_spans_all_rounds_grows_with_them_and_survives_json(scheme):
     charged = sized(scheme, 100).charge(Gaussian(1.5), ROUNDS)
     assert (charged.span, charged.relation) == (ROUNDS, scheme.relation)
@@ -193,23 +184,6 @@ def test_the_charge_spans_all_rounds_grows_with_them_and_survives_json(scheme):
     assert from_json(charged.to_json()) == charged
     plain = Repeat(Gaussian(1.5, relation=scheme.relation), scheme.most_check_ins(ROUNDS, ROUNDS))
     assert charged.unamplified().epsilon(1e-5).upper == pytest.approx(plain.epsilon(1e-5).upper, rel=1e-6)
-
-
-def test_cohorts_depend_on_the_seed_and_on_nothing_else(scheme):
-    one, same, other = (attendance_matrix(scheme, 100, seed) for seed in (1, 1, 2))
-    assert (one == same).all()
-    assert (one != other).any() == scheme.is_hidden
-
-
-def test_the_likelihood_ratio_is_the_mean_over_what_can_be_drawn(scheme):
-    """Of one repetition after the other: the mean of exp(sum of the rounds taken part in), by drawing 40,000 units."""
-    ratios = np.random.default_rng(1).normal(scale=0.4, size=(6, ROUNDS))
-    took_part = attendance_matrix(scheme, 40_000, seed=3)[:: getattr(scheme, "count", 1)]  # of the class of unit 0
-    drawn = np.exp(took_part @ ratios.T)
-    deviation = drawn.std(axis=0) / np.sqrt(len(drawn)) + 1e-12
-    assert (
-        np.abs(drawn.mean(axis=0) - np.exp(sized(scheme, 40_000).log_likelihood_ratio(ratios))) < 5 * deviation
-    ).all()
 
 
 def test_a_shortened_scheme_keeps_the_rate(scheme):
