@@ -1,5 +1,6 @@
 """The example of a package with schemes of its own: it is built, installed, meets its contracts, and is charged."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedamp.accounting import Allocation, Gaussian, Repeat
 from tests.documentation import ROOT
 
 
@@ -32,3 +34,57 @@ def test_its_schemes_meet_their_contracts_and_are_charged_for_them(package):
     done = called(package, "-m", "pytest", "-q", "-p", "no:cacheprovider", package / "blocks" / "tests")
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
+
+
+PRICE = """
+import json, sys
+import fedamp
+from tests.test_example import SCENARIO
+
+raw = SCENARIO | {"privacy": SCENARIO["privacy"] | json.loads(sys.argv[1])}
+answer = fedamp.privacy(raw)
+run = fedamp.run(raw, out=sys.argv[2])
+print(json.dumps({
+    "upper": answer["epsilon"]["upper"],
+    "unamplified": answer["unamplified_epsilon"]["upper"],
+    "said": answer.get("unchecked", ""),
+    "ledger": run.ledger.unchecked,
+    "assumptions": run.ledger.assumptions,
+    "card": str(run),
+    "by_round": [record.epsilon_upper for record in run.rounds],
+}))
+"""
+SCENARIO = {
+    "name": "foreign",
+    "data": {"name": "synthetic", "clients": 60, "records_per_client": 5},
+    "model": {"name": "logistic"},
+    "rounds": 5,
+    "check_in": {"scheme": "alternating"},
+    "privacy": {"clip": 0.5, "noise_multiplier": 1.0},
+    "engine": {"kind": "serial"},
+}
+
+
+@pytest.mark.parametrize("unchecked", [False, True])
+def test_a_scheme_that_has_met_no_contract_is_charged_openly_or_says_so(package, unchecked):
+    """Five rounds in the open cost five; as the scheme says, three of five that one hidden coin picks."""
+    settings, out = json.dumps({"unchecked": unchecked}), package / f"run-{unchecked}"
+    done = called(package, "-c", PRICE, settings, out, cache="nothing-passed")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    open_, hidden = (Repeat(Gaussian(1.0), rounds).epsilon(1e-5).upper for rounds in (5, 3))
+    if not unchecked:
+        assert told["upper"] == pytest.approx(open_, rel=1e-6)
+        assert told["by_round"] == pytest.approx([Repeat(Gaussian(1.0), n).epsilon(1e-5).upper for n in range(1, 6)])
+        assert "is charged without amplification" in " ".join(told["assumptions"])
+        assert told["said"] == told["ledger"] == ""
+    else:
+        assert told["upper"] == pytest.approx(Allocation(Repeat(Gaussian(1.0), 3), 1, 2).epsilon(1e-5).upper, rel=1e-6)
+        assert told["upper"] < hidden
+        assert max(told["by_round"]) <= told["upper"] * (1 + 1e-9), "a prefix costs no more than the whole"
+        assert "fedamp_blocks.check_in:AlternatingCheckIn of fedamp-blocks 0.1" in told["said"]
+        assert told["ledger"] == told["said"]
+        assert told["said"] in told["card"]
+    checked = called(package, "-m", "fedamp", "verify", out, cache="nothing-passed")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert ("no contract has tested" in checked.stdout) == unchecked

@@ -56,7 +56,7 @@ COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
         "guarantee": "guaranteed_epsilon stopped_because",
         "evaluation": "final_evaluation",
         "scenario": "scenario scenario_sha256 unit units group_size delta budget_epsilon amplification_charged "
-        "precision parts rounds_planned evaluation statistics assumptions noise_seed rehearsal run",
+        "precision parts rounds_planned evaluation statistics assumptions noise_seed rehearsal unchecked run",
         LABEL: "written_by frozen_sha256 statistics.mean statistics.deviation",
     },
     "releases": {
@@ -70,7 +70,7 @@ COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
         READ: "format",
         "model": "parameters",
         "claim": "name final epsilon released_rounds_epsilon unamplified_epsilon epsilon_server epsilon_nodes delta "
-        "has_known_seed rehearsal noise_multiplier rounds_completed clients_scheduled clients_trained clients_failed "
+        "has_known_seed rehearsal unchecked noise_multiplier rounds_completed clients_scheduled clients_trained clients_failed "
         "wall_seconds stopped_because evaluated",
         LABEL: "startup_seconds error cost",
     },
@@ -601,6 +601,8 @@ def _of_ledger(ledger: Json, manifest: Json) -> Iterator[Check]:
     for key, added in ledger_keys().items():
         if told := ledger.get(key):
             yield added.check(told)
+    if ledger.get("unchecked"):
+        yield Check("schemes", "caution", str(ledger["unchecked"]))
     said = str(ledger.get("rehearsal") or ledger["noise_seed"])
     yield Check("noise", "pass" if said == FROM_SYSTEM else "caution", said)
 

@@ -1,7 +1,9 @@
-"""Which classes of other packages have met their contract: notes in a folder of the cache.
+"""Schemes of other packages: which have met their contract, and how a scheme is charged that has not.
 
-A note names the code of the class and of its bases outside of fedamp, the version of its package, and the version of
-fedamp. So other code, or another version, has not met the contract yet. :mod:`fedamp.testing` has the contracts.
+A note in a folder of the cache says that a class has passed all tests of its contract (:mod:`fedamp.testing`). It names
+the code of the class and of its bases outside of fedamp, the version of its package, and the version of fedamp. So
+other code, or another version, has not met the contract yet. Such a scheme is charged as if nothing that it draws were
+hidden, unless ``privacy.unchecked`` says that its own word counts; then every epsilon of the run says so.
 """
 
 import hashlib
@@ -9,11 +11,21 @@ import inspect
 import json
 import os
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from types import new_class
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from fedamp.accounting import Mechanism, Repeat
 from fedamp.base.files import cache_folder, write_atomically
+from fedamp.base.section import Section
 from fedamp.base.version import version
+
+if TYPE_CHECKING:
+    from fedamp.federation.scenario import Scenario
+
+S = TypeVar("S", bound=Section)
 
 
 def is_foreign(kind: type) -> bool:
@@ -38,6 +50,88 @@ def note_pass(kind: type) -> None:
     """Note that a class has met its contract. Nothing is noted where nothing is cached, or code has no file."""
     if (file := _note(kind)) is not None:
         write_atomically(file, json.dumps(_identity(kind)).encode())
+
+
+class _OpenCheckIn:
+    """A check-in scheme that is charged as if each unit were known to take part in every round."""
+
+    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
+        return Repeat(one_round.unamplified(), rounds)
+
+    def shown(self, one_round: Mechanism) -> Mechanism:
+        return one_round.unamplified()
+
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        return first
+
+
+class _OpenSubmodels:
+    """A submodel scheme that is charged as if each unit's submodel were known."""
+
+    def charge(self, part: Any, release: Mechanism, capacity: str | None = None) -> Mechanism:
+        return release
+
+
+_OPEN: Mapping[str, type] = {"check_in": _OpenCheckIn, "submodels": _OpenSubmodels}
+
+
+def foreign_schemes(scenario: "Scenario") -> dict[str, Section]:
+    """Return the schemes of other packages that a scenario names, by their key."""
+    named = {
+        "check_in": scenario.check_in,
+        "submodels": scenario.submodels,
+        "privacy.noise": scenario.privacy.noise,
+        "aggregation": scenario.aggregation,
+    }
+    return {key: scheme for key, scheme in named.items() if is_foreign(type(scheme))}
+
+
+def charged_as(scheme: S, key: str, unchecked: bool) -> S:
+    """Return the scheme with the charge that counts: its own one, or that without amplification.
+
+    Args:
+        scheme: of the key ``check_in`` or ``submodels``.
+        unchecked: whether the scheme's own charge counts though its contract has not passed.
+    """
+    kind = type(scheme)
+    if not is_foreign(kind) or unchecked or has_passed(kind):
+        return scheme
+    openly = new_class(f"Open{kind.__name__}", (_OPEN[key], kind))
+    return openly.model_construct(scheme.model_fields_set, **dict(scheme))  # type: ignore[attr-defined, no-any-return]
+
+
+def refuse_unproved(scenario: "Scenario") -> None:
+    """Refuse (ValueError) schemes of other packages that have no contract, unless ``privacy.unchecked`` is set."""
+    for key, scheme in foreign_schemes(scenario).items():
+        if key not in _OPEN and not scenario.privacy.unchecked:
+            raise ValueError(
+                f"{key}: {_name(type(scheme))} is of another package, and no contract of fedamp covers it; "
+                "expected: a scheme of fedamp, or privacy.unchecked: true"
+            )
+
+
+def unchecked_words(scenario: "Scenario") -> str:
+    """Say which schemes are charged though nobody has checked them; empty: none is."""
+    schemes = foreign_schemes(scenario) if scenario.privacy.unchecked else {}
+    names = [f"{key} {_name(type(scheme))}" for key, scheme in schemes.items() if not has_passed(type(scheme))]
+    return f"unchecked: no contract has tested the charge of {' and of '.join(names)}" if names else ""
+
+
+def assumptions_of(scenario: "Scenario") -> list[str]:
+    """Say on which packages the guarantee rests beside fedamp, and whether their schemes have met their contract."""
+    said = []
+    for key, scheme in foreign_schemes(scenario).items():
+        kind = type(scheme)
+        met = "has met its contract" if has_passed(kind) else "is charged without amplification"
+        met = "is charged as it says, unchecked" if scenario.privacy.unchecked and not has_passed(kind) else met
+        said.append(f"the scheme of {key} is {_name(kind)}, which {met}")
+    return said
+
+
+def _name(kind: type) -> str:
+    """A class with its package, for people."""
+    package = package_of(kind)
+    return f"{kind.__module__}:{kind.__qualname__}" + (f" of {package}" if package else "")
 
 
 def _note(kind: type) -> Path | None:

@@ -37,6 +37,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "scenario": scenario.name,
         "known_seed": scenario.known_seed,
         **({"rehearsal": plan.rehearsal} if plan.rehearsal else {}),
+        **({"unchecked": plan.unchecked} if plan.unchecked else {}),
         "delta": scenario.privacy.delta,
         "adjacency": plan.adjacency,
         "unit": scenario.privacy.unit,

@@ -34,6 +34,7 @@ from fedamp.base.numbers import at_most
 from fedamp.base.section import MOST_UNITS
 from fedamp.errors import ScenarioError
 from fedamp.federation.check_in import Attendance, CheckIn
+from fedamp.federation.contracts import charged_as, unchecked_words
 from fedamp.federation.kept_answers import ANEW, Answers
 from fedamp.federation.norms import ClippingRule, clipping_of
 from fedamp.federation.optimizers import ServerOptimizer
@@ -112,6 +113,11 @@ class Plan:
         return f"a rehearsal: not private with {self.units:,} {unit}s; epsilon is for {full.units:,} {unit}s"
 
     @property
+    def unchecked(self) -> str:
+        """What must be said, wherever an epsilon is shown, of schemes whose charge nobody has checked; empty: none."""
+        return unchecked_words(self.scenario)
+
+    @property
     def noise_deviations(self) -> tuple[float, ...]:
         """Standard deviation of the noise that is added to every coordinate of a sum, by part."""
         smaller = self.expected_cohort / self.full_size.expected_cohort
@@ -120,7 +126,8 @@ class Plan:
     @cached_property
     def check_in(self) -> CheckIn:
         """Who checks in when."""
-        return self.scenario.check_in.fitted(self.coefficients, self.units)
+        asked = charged_as(self.scenario.check_in, "check_in", self.scenario.privacy.unchecked)
+        return asked.fitted(self.coefficients, self.units)
 
     @property
     def adjacency(self) -> str:
@@ -215,10 +222,10 @@ class Plan:
         """Expected number of units a round; public."""
         return self.check_in.expected_cohort(self.scenario.rounds, self.units)
 
-    @property
+    @cached_property
     def submodels(self) -> SubmodelScheme:
         """Which part of the model a unit trains."""
-        return self.scenario.submodels
+        return charged_as(self.scenario.submodels, "submodels", self.scenario.privacy.unchecked)
 
     @cached_property
     def clipping(self) -> ClippingRule:
@@ -477,6 +484,8 @@ class Charge:
         if not self.plan.is_private or not self.plan.scenario.privacy.amplification:
             return self.unamplified_epsilon_by_round
         ahead = ahead_of_rounds(self.mechanism, len(self._beside))
+        if self.mechanism.span != self._rounds + ahead:  # its steps are no rounds: all of it is paid from the first on
+            return np.minimum(self.planned_epsilon.upper, self.unamplified_epsilon_by_round)
         rounds, precision = range(1 + ahead, self._rounds + ahead + 1), self.plan.scenario.privacy.precision
         return self.plan.answers.over_rounds(self.mechanism, self._delta, rounds, precision)
 
@@ -598,7 +607,12 @@ class Charge:
             return self._epsilon(before_rounds(self.mechanism, len(self._beside)))
         bounds = self._epsilon(self._first(rounds, self.plan.noise_multiplier))
         upper = float(self.epsilon_by_round[rounds - 1])
-        return Bounds(min(bounds.lower, upper), upper, bounds.origin if upper == bounds.upper else Method.CURVE.of())
+        of_all = self.mechanism.span < self._rounds and rounds < self._rounds  # then no lower end of a part is known
+        return Bounds(
+            0.0 if of_all else min(bounds.lower, upper),
+            upper,
+            bounds.origin if upper == bounds.upper else Method.CURVE.of(),
+        )
 
     def _epsilon(self, mechanism: Mechanism) -> Bounds:
         return self.plan.answers.epsilon(mechanism, self._delta, self.plan.scenario.privacy.precision)

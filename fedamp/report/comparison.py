@@ -201,5 +201,6 @@ def cautions(models: Sequence[ReleasedModel]) -> list[str]:
         found.append(f"not finished: {', '.join(unfinished)}; epsilon is the cost of all their rounds")
     if known := [model.name for model in models if model.is_private and model.has_known_seed]:
         found.append(f"the seed of {', '.join(known)} is known: {KNOWN_SEED}")
-    found += [f"{run.name}: {run.ledger.rehearsal}" for run in runs if run.ledger.rehearsal]
+    for run in runs:
+        found += [f"{run.name}: {said}" for said in (run.ledger.rehearsal, run.ledger.unchecked) if said]
     return found + [caution for model in models for caution in model.cautions(runs)]

@@ -75,7 +75,8 @@ def named(answer: Answer, *keys: str) -> dict[str, Any]:
     """Some values of an answer by the words for their keys. A known seed is a warning, a secret one nothing."""
     found = {LABELS.get(key, key.replace("_", " ")): answer[key] for key in keys}
     known = answer.get("known_seed", answer.get("has_known_seed", False))
-    return found | ({"known seed": words.known_seed(answer.get("rehearsal", ""))} if known else {})
+    said = {"known seed": words.known_seed(answer.get("rehearsal", ""))} if known else {}
+    return found | said | ({"schemes": answer["unchecked"]} if answer.get("unchecked") else {})
 
 
 def listing(rows: Iterable[Answer], columns: Mapping[str, Cell], title: str | None = None) -> Table:
@@ -175,6 +176,8 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
             rows["of these rounds"] = f"{at_most(released, 3)}, if the stop was independent of the data"
         if summary.has_known_seed:
             rows["known seed"] = words.known_seed(summary.rehearsal)
+        if summary.unchecked:
+            rows["schemes"] = summary.unchecked
         rows["unamplified"] = f"{at_most(summary.unamplified_epsilon.upper, 3)} for the whole run"
         rows["for the server"] = words.for_server(
             None if summary.epsilon_server is None else summary.epsilon_server.upper

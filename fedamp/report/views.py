@@ -161,6 +161,7 @@ class OpenedRun(run.Run):
     def __str__(self) -> str:
         delta = f"at delta = {self.ledger.delta:g}"
         known = f", {self.ledger.rehearsal or 'known seed'}" * self.has_known_seed
+        known += f", {self.ledger.unchecked}" * bool(self.ledger.unchecked)
         spent = f"epsilon <= {at_most(self.epsilon)} {delta}{known}"
         spent = spent if self.is_private else "no privacy: no noise was added"
         said = self.summary

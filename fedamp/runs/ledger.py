@@ -27,6 +27,7 @@ from fedamp.errors import FederationError, InputError, RunFolderError
 from fedamp.federation import reader
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.choices import marked
+from fedamp.federation.contracts import assumptions_of
 from fedamp.federation.evaluation import Evaluated
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
@@ -311,6 +312,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "nodes_mechanism": plan.charge.nodes_mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else verify.FROM_SYSTEM,
         "rehearsal": plan.rehearsal,
+        "unchecked": plan.unchecked,
         "evaluation": plan.sections.get("evaluation"),
     }
 
@@ -321,6 +323,7 @@ def assumptions(plan: Plan, evaluation: str) -> tuple[str, ...]:
     return (
         SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED,
         *ASSUMPTIONS,
+        *assumptions_of(plan.scenario),
         *([] if on_clients and evaluation == NOT_EVALUATED else [evaluation]),
         *([ON_CLIENTS] if on_clients else []),
         *([BEFORE.format(step.noise_multiplier)] if step else []),

@@ -194,6 +194,7 @@ class Summary(FileRecord):
     epsilon_nodes: Bracket | None = None
     has_known_seed: bool
     rehearsal: str = Field("", exclude_if=lambda said: not said)
+    unchecked: str = Field("", exclude_if=lambda said: not said)
     delta: float
     noise_multiplier: float
     rounds_completed: NonNegativeInt
@@ -266,7 +267,8 @@ class LedgerRecord(Charged):
     ``server_mechanism`` and ``epsilon_server`` are for who runs the server; without them the server sees everything.
     ``nodes_mechanism`` and ``epsilon_nodes`` are for a registered node of a deployment, of units of other nodes.
     ``run`` is :attr:`fedamp.federation.plan.Plan.run`; None: of an earlier version.
-    ``rehearsal`` is the sentence of :attr:`fedamp.federation.plan.Plan.rehearsal`.
+    ``rehearsal`` is the sentence of :attr:`fedamp.federation.plan.Plan.rehearsal`, ``unchecked`` that of
+    :attr:`fedamp.federation.plan.Plan.unchecked`.
     ``evaluation`` is the scenario's, with its noise, and ``final_evaluation`` what was released after the last round.
     ``statistics`` are the released numbers of ``data.transform`` with ``mean: private``, as a scenario takes them.
     Without noise ``guaranteed_epsilon`` is None, and while the run is played ``files`` is.
@@ -293,6 +295,7 @@ class LedgerRecord(Charged):
     noise_seed: str
     run: str | None = Field(None, exclude_if=lambda digest: digest is None)
     rehearsal: str = Field("", exclude_if=lambda said: not said)
+    unchecked: str = Field("", exclude_if=lambda said: not said)
     guarantees_explained_in: Literal["docs/threat-model.md"] = "docs/threat-model.md"
     stopped_because: Ending | None
     files: dict[str, str] | None

@@ -56,7 +56,7 @@ ENDS = ("value", "lower", "upper", "people_lower", "people_upper")  # of an esti
 SHOWN = 5  # of the complaints of a check
 CLAIMED = (
     *("epsilon", "released_rounds_epsilon", "epsilon_server", "epsilon_nodes", "delta", "noise_multiplier"),
-    *("has_known_seed", "rehearsal", "stopped_because", "evaluated"),
+    *("has_known_seed", "rehearsal", "unchecked", "stopped_because", "evaluated"),
 )
 
 
@@ -116,6 +116,8 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
     for name, key in ledger_keys().items():
         if (told := getattr(ledger, name)) is not None:
             yield key.check_run(told.content(), files.path, plan and plan.scenario)
+    if ledger.unchecked:
+        yield Check("schemes", "caution", ledger.unchecked)
     yield Check("noise", "caution" if ledger.has_known_seed else "pass", ledger.rehearsal or ledger.noise_seed)
     if files.rounds.is_file() or files.summary.is_file():
         summary = Summary.read(files.summary) if files.summary.is_file() else None

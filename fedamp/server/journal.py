@@ -215,6 +215,7 @@ class Journal:
             epsilon_nodes=charge.nodes_epsilon and Bracket.of(charge.nodes_epsilon),
             has_known_seed=plan.known_seed,
             rehearsal=plan.rehearsal,
+            unchecked=plan.unchecked,
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),

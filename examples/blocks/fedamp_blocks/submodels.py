@@ -47,7 +47,7 @@ class LayerPiece(Piece):
 class LayerSubmodels(SubmodelScheme):
     """Each unit trains one of ``count`` groups of layers a round, a random one, which stays hidden.
 
-    The groups are disjoint, so the release is one of ``count`` disjoint submodels (Dong, Chen, Özgür 2025, Theorem 3.4).
+    The groups are disjoint submodels of which one is hidden (Dong, Chen, Özgür 2025, Theorem 3.4).
     """
 
     scheme: Literal["layers"] = "layers"
