@@ -22,6 +22,7 @@ ORDER = (
     ("noise",),
     ("data", "models", "secure"),
     ("federation",),
+    ("testing",),
     ("engines",),
     ("client",),
     ("strategies",),

@@ -70,8 +70,8 @@ COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
         READ: "format",
         "model": "parameters",
         "claim": "name final epsilon released_rounds_epsilon unamplified_epsilon epsilon_server epsilon_nodes delta "
-        "has_known_seed rehearsal unchecked noise_multiplier rounds_completed clients_scheduled clients_trained clients_failed "
-        "wall_seconds stopped_because evaluated",
+        "has_known_seed rehearsal unchecked noise_multiplier rounds_completed clients_scheduled clients_trained "
+        "clients_failed wall_seconds stopped_because evaluated",
         LABEL: "startup_seconds error cost",
     },
     "rounds.jsonl": {

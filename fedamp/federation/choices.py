@@ -5,13 +5,22 @@ not before: a scheme of an extension may hold a union of another family.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
+from functools import cache
+from types import new_class
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args
 
-from pydantic import Field
+from pydantic import (
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidatorFunctionWrapHandler,
+    WrapSerializer,
+    WrapValidator,
+)
 
 from fedamp.base.section import NeedsHooks, Section, with_keys
 from fedamp.errors import ScenarioError
-from fedamp.extension import keys, offered
+from fedamp.extension import OWN, is_installed, keys, named, offered
 from fedamp.federation.aggregation import AGGREGATIONS, AggregationScheme
 from fedamp.federation.check_in import CHECK_INS, CheckIn
 from fedamp.federation.facts import Declared
@@ -28,6 +37,12 @@ FAMILIES: dict[str, tuple[type[Declared], ...]] = {
     "aggregation": AGGREGATIONS,
 }
 """The core's schemes, by the key of a scenario that names one of them."""
+BASES: dict[str, type[Declared]] = {
+    "check_in": CheckIn,
+    "submodels": SubmodelScheme,
+    "privacy.noise": NoiseScheme,
+    "aggregation": AggregationScheme,
+}
 
 if TYPE_CHECKING:
     AnyAggregation = AggregationScheme
@@ -63,7 +78,40 @@ def scheme_of(member: type[Declared]) -> str:
 def one_of(key: str) -> Any:
     """The union of the schemes of a key, told apart by ``scheme``."""
     schemes = members(key)
-    return Annotated[Union[schemes], Field(discriminator="scheme")] if len(schemes) > 1 else schemes[0]  # noqa: UP007
+    union = Annotated[Union[schemes], Field(discriminator="scheme")] if len(schemes) > 1 else schemes[0]  # noqa: UP007
+
+    def by_path(raw: Any, usual: ValidatorFunctionWrapHandler) -> Any:
+        path = raw.get("scheme") if isinstance(raw, dict) else None
+        if isinstance(raw, Section) and type(raw) not in schemes and isinstance(raw, BASES[key]):
+            return raw
+        return _at(path, key).model_validate(raw) if isinstance(path, str) and ":" in path else usual(raw)
+
+    def dumped(value: Any, usual: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
+        known = type(value) in schemes
+        return usual(value) if known else value.model_dump(mode=info.mode, by_alias=bool(info.by_alias))
+
+    return Annotated[union, WrapValidator(by_path), WrapSerializer(dumped)]
+
+
+@cache
+def _at(path: str, key: str) -> type[Declared]:
+    """The scheme ``package.module:Class`` of an installed extension, which a scenario names by this path."""
+    if not is_installed(path):
+        raise ValueError(
+            f"scheme {path} is of no installed package with an entry point of {OWN}; expected: one of these"
+        )
+    try:
+        kind = named(path)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"scheme {path} cannot be imported ({error})") from None
+    if not (isinstance(kind, type) and issubclass(kind, BASES[key])):
+        raise ValueError(f"scheme {path} is no {BASES[key].__name__}; expected: a subclass")
+    members = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "scheme": path}
+    return new_class(kind.__name__, (kind,), {}, lambda space: space.update(members | _annotated(path)))
+
+
+def _annotated(path: str) -> dict[str, Any]:
+    return {"__annotations__": {"scheme": Literal[path]}}
 
 
 def marked(mark: type[Mark]) -> Iterator[tuple[str, str, Mark]]:

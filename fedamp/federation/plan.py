@@ -607,7 +607,8 @@ class Charge:
             return self._epsilon(before_rounds(self.mechanism, len(self._beside)))
         bounds = self._epsilon(self._first(rounds, self.plan.noise_multiplier))
         upper = float(self.epsilon_by_round[rounds - 1])
-        of_all = self.mechanism.span < self._rounds and rounds < self._rounds  # then no lower end of a part is known
+        # Where a step of the charge is no round, no lower end of the first rounds is known.
+        of_all = self.mechanism.span < self._rounds and rounds < self._rounds
         return Bounds(
             0.0 if of_all else min(bounds.lower, upper),
             upper,

@@ -137,7 +137,7 @@ class CheckInContract(Contract):
     def test_every_unit_is_drawn_by_the_law_of_its_class(self) -> None:
         """A unit that takes part more often than others of its class would pay more than is charged."""
         units, seeds = 24 * self.classes, 400
-        often = sum(self.taken(units, seed).astype(int) for seed in range(seeds))
+        often = np.sum([self.taken(units, seed) for seed in range(seeds)], axis=0)
         for first in range(self.classes):
             own = often[first :: self.classes]
             shares = own.mean(axis=0) / seeds

@@ -91,9 +91,9 @@ class MechanismContract(Contract):
         present, absent = _pair(self.outputs())
         if len(present) > 1000:
             return  # all pairs of so many outputs would take the memory
-        both = [np.outer(law, law).ravel() for law in (present, absent)]
+        both, neither = (np.outer(law, law).ravel() for law in (present, absent))
         for epsilon in (0.2, 0.9):
-            assert Repeat(self.mechanism, 2).delta(epsilon).upper >= _delta(*both, epsilon) * (1 - KINK) - 1e-9
+            assert Repeat(self.mechanism, 2).delta(epsilon).upper >= _delta(both, neither, epsilon) * (1 - KINK) - 1e-9
 
 
 def _pair(outputs: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -123,7 +123,7 @@ class SubmodelContract(Contract):
     def test_the_draw_follows_from_the_seed_alone(self) -> None:
         cohort = np.arange(100)
         draws = [self.scheme.draw(cohort, seed, round_) for seed, round_ in ((1, 1), (1, 1))]
-        assert np.array_equal(*draws)
+        assert np.array_equal(draws[0], draws[1])
         assert draws[0].shape == cohort.shape
 
 
