@@ -17,13 +17,17 @@ from pathlib import Path
 from types import new_class
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedamp.accounting import Mechanism, Repeat
 from fedamp.base.files import cache_folder, write_atomically
 from fedamp.base.section import Section
+from fedamp.base.start import Later
 from fedamp.base.version import version
+from fedamp.federation.facts import AnyScenario
 
 if TYPE_CHECKING:
-    from fedamp.federation.scenario import Scenario
+    from fedamp import accounting
+    from fedamp.accounting import Mechanism
+else:
+    accounting = Later("fedamp.accounting")  # as in fedamp.federation.check_in
 
 S = TypeVar("S", bound=Section)
 
@@ -55,10 +59,10 @@ def note_pass(kind: type) -> None:
 class _OpenCheckIn:
     """A check-in scheme that is charged as if each unit were known to take part in every round."""
 
-    def charge(self, one_round: Mechanism, rounds: int) -> Mechanism:
-        return Repeat(one_round.unamplified(), rounds)
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        return accounting.Repeat(one_round.unamplified(), rounds)
 
-    def shown(self, one_round: Mechanism) -> Mechanism:
+    def shown(self, one_round: "Mechanism") -> "Mechanism":
         return one_round.unamplified()
 
     def most_check_ins(self, first: int, rounds: int) -> int:
@@ -68,14 +72,14 @@ class _OpenCheckIn:
 class _OpenSubmodels:
     """A submodel scheme that is charged as if each unit's submodel were known."""
 
-    def charge(self, part: Any, release: Mechanism, capacity: str | None = None) -> Mechanism:
+    def charge(self, part: Any, release: "Mechanism", capacity: str | None = None) -> "Mechanism":
         return release
 
 
 _OPEN: Mapping[str, type] = {"check_in": _OpenCheckIn, "submodels": _OpenSubmodels}
 
 
-def foreign_schemes(scenario: "Scenario") -> dict[str, Section]:
+def foreign_schemes(scenario: AnyScenario) -> dict[str, Section]:
     """Return the schemes of other packages that a scenario names, by their key."""
     named = {
         "check_in": scenario.check_in,
@@ -100,7 +104,7 @@ def charged_as(scheme: S, key: str, unchecked: bool) -> S:
     return openly.model_construct(scheme.model_fields_set, **dict(scheme))  # type: ignore[attr-defined, no-any-return]
 
 
-def refuse_unproved(scenario: "Scenario") -> None:
+def refuse_unproved(scenario: AnyScenario) -> None:
     """Refuse (ValueError) schemes of other packages that have no contract, unless ``privacy.unchecked`` is set."""
     for key, scheme in foreign_schemes(scenario).items():
         if key not in _OPEN and not scenario.privacy.unchecked:
@@ -110,14 +114,14 @@ def refuse_unproved(scenario: "Scenario") -> None:
             )
 
 
-def unchecked_words(scenario: "Scenario") -> str:
+def unchecked_words(scenario: AnyScenario) -> str:
     """Say which schemes are charged though nobody has checked them; empty: none is."""
     schemes = foreign_schemes(scenario) if scenario.privacy.unchecked else {}
     names = [f"{key} {_name(type(scheme))}" for key, scheme in schemes.items() if not has_passed(type(scheme))]
     return f"unchecked: no contract has tested the charge of {' and of '.join(names)}" if names else ""
 
 
-def assumptions_of(scenario: "Scenario") -> list[str]:
+def assumptions_of(scenario: AnyScenario) -> list[str]:
     """Say on which packages the guarantee rests beside fedamp, and whether their schemes have met their contract."""
     said = []
     for key, scheme in foreign_schemes(scenario).items():
