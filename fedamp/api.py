@@ -19,11 +19,11 @@ from fedamp.report.scenarios import LoadedScenario
 from fedamp.server.observers import Callback, Forewarning, Observer, Observers
 
 if TYPE_CHECKING:
+    from fedamp.extensions.tune.sweep import Watcher
+    from fedamp.extensions.tune.tune import Tuned
     from fedamp.report.comparison import Comparison, SweepResults
     from fedamp.report.views import OpenedRun, PrintedAnswer
     from fedamp.runs.records import RoundRecord
-    from fedamp.studies.sweep import Watcher
-    from fedamp.studies.tune import Tuned
 
 Source = str | Path | Mapping[str, Any] | Scenario | None
 """A YAML file, the name of a shipped scenario (``"digits"``), the content of such a file, or a scenario; None: all of
@@ -157,7 +157,7 @@ def sweep(
     """
     with needs_extras():
         from fedamp.report.comparison import SweepResults
-    from fedamp.studies.sweep import sweep
+    from fedamp.extensions.tune.sweep import sweep
 
     base = load(scenario, **settings) if settings else scenario
     return SweepResults.of(sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))
@@ -189,7 +189,7 @@ def tune(
         FedampError: trials have not come to their end; the same call resumes them.
         Interrupted: Ctrl-C; the same call resumes the trials.
     """
-    from fedamp.studies.tune import tune
+    from fedamp.extensions.tune.tune import tune
 
     base = load(scenario, **settings)
     return tune(lambda values: load(base, **values), grid, _folder(out), share, jobs, watcher)

@@ -106,7 +106,7 @@ def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedamp.client.stacks._TRIES", 1)
 
 
-QUICK = {"tests", "server", "runs", "studies", "audit", "merging", "population"}  # rooms
+QUICK = {"tests", "server", "runs", "tune", "audit", "merging", "population"}  # rooms
 
 
 @pytest.fixture(autouse=True)

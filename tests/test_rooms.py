@@ -28,7 +28,6 @@ ORDER = (
     ("strategies",),
     ("runs",),
     ("server",),
-    ("studies",),
     ("report",),
     ("api",),
     ("cli",),

@@ -16,8 +16,8 @@ from typing import Any
 import fedamp
 from benchmarks.record import made, store
 from benchmarks.studies.federation_tasks import DELTA, FEDERATION, SERVER, features
+from fedamp.extensions.tune.sweep import everything_in
 from fedamp.runs.total import total
-from fedamp.studies.sweep import everything_in
 
 RESULTS = Path(__file__).with_suffix(".json")
 SEEDS = (11, 12, 13)  # the settings were chosen on other ones

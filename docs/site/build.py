@@ -27,7 +27,7 @@ REFERENCE = {
     "accounting": ["fedamp.accounting"],
     "strategies": ["fedamp.strategies.private.PrivateStrategy", "fedamp.server.custom_app.AppStrategy"],
     "client": ["fedamp.client.app"],
-    "sweeps": ["fedamp.studies.sweep"],
+    "sweeps": ["fedamp.extensions.tune.sweep"],
     "trackers": ["fedamp.server.trackers.TensorBoard", "fedamp.server.trackers.Mlflow", "fedamp.server.trackers.Wandb"],
     "runs": ["fedamp.runs.run", "fedamp.runs.records"],
     "errors": ["fedamp.errors"],

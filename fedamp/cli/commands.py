@@ -123,10 +123,10 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario with every combination of some values, several runs at once."""
+    from fedamp.extensions.tune.sweep import grid_of, sweep
     from fedamp.federation.reader import load
     from fedamp.report.comparison import SweepResults
     from fedamp.report.progress import SweepProgress
-    from fedamp.studies.sweep import grid_of, sweep
 
     with SweepProgress(terminal.err).shown() as progress:
         read = partial(load, scenario, ())
@@ -153,10 +153,10 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Choose among settings with charge: one budget pays for the trials and for the run that follows."""
+    from fedamp.extensions.tune.sweep import grid_of
+    from fedamp.extensions.tune.tune import CHOSEN, tune
     from fedamp.federation.reader import load
     from fedamp.report.progress import SweepProgress
-    from fedamp.studies.sweep import grid_of
-    from fedamp.studies.tune import CHOSEN, tune
 
     with SweepProgress(terminal.err).shown() as progress:
         read = partial(load, scenario, overrides)
@@ -249,8 +249,8 @@ def total(
     as_json: AsJson = False,
 ) -> None:
     """What several runs cost together, for somebody who is in all of them."""
+    from fedamp.extensions.tune.sweep import everything_in
     from fedamp.runs.total import total
-    from fedamp.studies.sweep import everything_in
 
     each = [run for given in runs for run in everything_in(given)]
     print_answer(terminal.patiently(total, each, delta), as_json, tables.total_table)

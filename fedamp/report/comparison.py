@@ -12,12 +12,12 @@ from rich.console import Group, RenderableType
 
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, RunFolderError
+from fedamp.extensions.tune import sweep
 from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures, sweep_pictures
 from fedamp.report.tables import Cells, as_html, comparison_cells, printed, sweep_cells, sweep_notes
 from fedamp.report.words import KNOWN_SEED, given
 from fedamp.runs.run import ReleasedModel, Run, frame_of, read_models
-from fedamp.studies import sweep
 
 if TYPE_CHECKING:
     import pandas

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from fedamp.base.files import write_atomically
 from fedamp.base.reading import read_regular
 from fedamp.errors import RunFolderError
+from fedamp.extensions.tune.sweep import run_folders
 from fedamp.federation.cost import risk
 from fedamp.report import style
 from fedamp.report.comparison import Comparison
@@ -23,7 +24,6 @@ from fedamp.report.tables import spread
 from fedamp.report.words import environment
 from fedamp.runs.run import ReleasedModel, Run, read_models
 from fedamp.runs.verification import complaint
-from fedamp.studies.sweep import run_folders
 
 CAPTIONS = {
     "rounds": "Quality on the public test set, if there is one, and the privacy cost so far, round by round.",

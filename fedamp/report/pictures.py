@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from fedamp.base.numbers import at_most, power
 from fedamp.base.text import printable
 from fedamp.data import LabelCounts
+from fedamp.extensions.tune.sweep import REPEATED, Outcome, Sweep
 from fedamp.report import style, words
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import RoundRecord, Score
 from fedamp.runs.run import ReleasedModel, Run, read_run
-from fedamp.studies.sweep import REPEATED, Outcome, Sweep
 
 COST = "privacy cost ε, at most (less is better)"
 WITHOUT = "without amplification"

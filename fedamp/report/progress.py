@@ -24,10 +24,10 @@ from fedamp.server.launch import how_to_resume
 from fedamp.server.observers import Observer
 
 if TYPE_CHECKING:
+    from fedamp.extensions.tune.sweep import Job
     from fedamp.federation.plan import Plan
     from fedamp.runs.records import RoundRecord, Summary
     from fedamp.server.setup import RunInputs
-    from fedamp.studies.sweep import Job
 
 
 HEARTBEAT, PATIENCE = 10.0, 2.0  # seconds between lines without a terminal; of silence before accounting is mentioned

@@ -13,9 +13,9 @@ from fedamp.errors import FedampError, Interrupted, RunFolderError
 from fedamp.extensions.merging.candidates import MergeError
 from fedamp.extensions.merging.merge import merge_runs
 from fedamp.extensions.merging.weights import MergeRequest
+from fedamp.extensions.tune.sweep import read_sweep
 from fedamp.report.release import release
 from fedamp.runs.total import check_independent, total
-from fedamp.studies.sweep import read_sweep
 from tests.federations import small
 
 ASKED = ("rounds=4", "check_in.k=1", "federation.checkpoint_every=1", "known_seed=false")

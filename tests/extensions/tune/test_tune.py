@@ -12,11 +12,11 @@ import fedamp
 from fedamp import rng
 from fedamp.errors import FedampError, InputError, ScenarioError
 from fedamp.extensions.population.store import Population, PopulationError
+from fedamp.extensions.tune import tune as module
+from fedamp.extensions.tune.sweep import everything_in
+from fedamp.extensions.tune.tune import CHOSEN, FILE, TuneRecord
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.total import total
-from fedamp.studies import tune as module
-from fedamp.studies.sweep import everything_in
-from fedamp.studies.tune import CHOSEN, FILE, TuneRecord
 from tests.accounting.oracles import gaussian_delta
 
 GRID = {"server.learning_rate": [0.01, 1.0]}

@@ -14,8 +14,8 @@ import yaml
 
 import fedamp
 from fedamp.errors import InputError, Interrupted, RunFolderError, ScenarioError
+from fedamp.extensions.tune.sweep import read_sweep
 from fedamp.server.setup import prepare
-from fedamp.studies.sweep import read_sweep
 from tests.federations import SMALL, small, write_small
 
 TINY = yaml.safe_load(SMALL) | {"rounds": 3, "check_in": {"scheme": "all"}, "federation": {"validation_share": 0.4}}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedamp.errors import ScenarioError
-from fedamp.studies.sweep import checked, folder_name, grid_of, points
+from fedamp.extensions.tune.sweep import checked, folder_name, grid_of, points
 
 
 def test_values_are_yaml_with_commas_between_and_ranges():

@@ -3,7 +3,7 @@
 import pytest
 
 import fedamp
-from fedamp.studies.sweep import cost_of_choosing
+from fedamp.extensions.tune.sweep import cost_of_choosing
 from tests.accounting.oracles import gaussian_epsilon
 from tests.federations import small
 

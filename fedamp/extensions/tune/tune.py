@@ -19,12 +19,12 @@ from fedamp.accounting.arithmetic import delta_left
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.version import version
 from fedamp.errors import FedampError, RunFolderError, ScenarioError
+from fedamp.extensions.tune.sweep import RUNS, Settings, Sweep, Watcher, checked, folder_name, points, sweep
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.around import check_several
 from fedamp.runs.folder import read_summary
 from fedamp.runs.records import Bracket
-from fedamp.studies.sweep import RUNS, Settings, Sweep, Watcher, checked, folder_name, points, sweep
 
 TUNED = Path("tuned")
 FILE, CHOSEN = "tune.json", "chosen.yaml"
