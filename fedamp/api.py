@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fedamp.base.devices import usual_state
 from fedamp.errors import OF_PYTHON, Interrupted, RunFolderError, in_words_of, needs_extras
@@ -19,9 +19,7 @@ from fedamp.report.scenarios import LoadedScenario
 from fedamp.server.observers import Callback, Forewarning, Observer, Observers
 
 if TYPE_CHECKING:
-    from fedamp.extensions.tune.sweep import Watcher
-    from fedamp.extensions.tune.tune import Tuned
-    from fedamp.report.comparison import Comparison, SweepResults
+    from fedamp.report.comparison import Published
     from fedamp.report.views import OpenedRun, PrintedAnswer
     from fedamp.runs.records import RoundRecord
 
@@ -30,14 +28,21 @@ Source = str | Path | Mapping[str, Any] | Scenario | None
 it is in the settings."""
 
 
+class InFolder(Protocol):
+    """A result that lies in a folder, as a run or a sweep."""
+
+    @property
+    def folder(self) -> Path: ...
+
+
 @contextmanager
-def _from_python() -> Iterator[None]:
+def from_python() -> Iterator[None]:
     """For each call: errors are in words of Python, and what the program has set for itself changes no number."""
     with in_words_of(OF_PYTHON), usual_state():
         yield
 
 
-@_from_python()
+@from_python()
 def load(source: Source = None, /, **settings: Any) -> LoadedScenario:
     """Read and validate a scenario.
 
@@ -63,7 +68,7 @@ def load(source: Source = None, /, **settings: Any) -> LoadedScenario:
     return LoadedScenario.of(reader.load(raw, changes=changes))
 
 
-@_from_python()
+@from_python()
 def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "PrintedAnswer":
     """The cost of a scenario, without running it: the object of ``fedamp privacy --json``; printed it is the table.
 
@@ -79,7 +84,7 @@ def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "
     return PrintedAnswer(privacy_cost(asked, groups) | {"traffic": traffic(asked)}, privacy_table)
 
 
-@_from_python()
+@from_python()
 def run(
     scenario: Source = None,
     out: str | Path | None = None,
@@ -109,14 +114,14 @@ def run(
     checks = Forewarning(None if resume else anyway)
     several = callbacks if isinstance(callbacks, Iterable) else [callbacks]
     observers = Observers([checks, *several, *notebook_cell()])
-    folder = launch(load(scenario, **settings), observers, _folder(out), resume)
+    folder = launch(load(scenario, **settings), observers, given_folder(out), resume)
     finished = open(folder)
     if finished.summary.stopped_because == "interrupted" and not observers.stopped:
         raise Interrupted(how_to_resume(folder))
     return finished
 
 
-@_from_python()
+@from_python()
 def play(
     scenario: Source = None, out: str | Path | None = None, resume: bool = False, **settings: Any
 ) -> "Generator[RoundRecord, None, Path]":
@@ -128,79 +133,20 @@ def play(
     """
     from fedamp.server.launch import rounds
 
-    progress = _told(rounds(load(scenario, **settings), Observers(()), _folder(out), resume))
+    progress = _told(rounds(load(scenario, **settings), Observers(()), given_folder(out), resume))
     weakref.finalize(progress, _close, weakref.ref(progress))  # at the latest when Python ends, while it can write
     return progress
 
 
-@_from_python()
-def sweep(
-    scenario: Source,
-    grid: Mapping[str, Any],
-    out: str | Path | None = None,
-    jobs: int | None = None,
-    watcher: "Watcher | None" = None,
-    **settings: Any,
-) -> "SweepResults":
-    """Run a scenario with every combination of some values. Finished runs are kept, interrupted ones are resumed.
+@from_python()
+def compare(runs: "Iterable[str | Path | InFolder]") -> "Published":
+    """Put runs, other models and series of runs side by side, given by their folders or as objects.
 
-    Args:
-        grid: values by key, as ``{"privacy.epsilon": [1, 2, 4], "seed": range(1, 6)}``; ``seed`` repeats a run.
-        out: folder; default: ``sweeps/NAME``.
-        jobs: number of runs at once, each in a process of its own; default: the number of cores.
-        watcher: follows every round and run.
-        settings: those of :func:`load`, for all runs.
+    It prints as the table of ``fedamp compare``, and has ``frame()``, ``csv()``, ``latex()`` and ``plot()``. One series
+    alone, as a sweep, is shown in its own way.
 
     Raises:
-        InputError: nothing was run; one line that says what is wrong.
-        Interrupted: Ctrl-C; the same call resumes the sweep.
-    """
-    with needs_extras():
-        from fedamp.report.comparison import SweepResults
-    from fedamp.extensions.tune.sweep import sweep
-
-    base = load(scenario, **settings) if settings else scenario
-    return SweepResults.of(sweep(lambda values: load(base, **values), grid, _folder(out), jobs, watcher))
-
-
-@_from_python()
-def tune(
-    scenario: Source,
-    grid: Mapping[str, Any],
-    out: str | Path | None = None,
-    share: float = 0.2,
-    jobs: int | None = None,
-    watcher: "Watcher | None" = None,
-    **settings: Any,
-) -> "Tuned":
-    """Choose among settings with charge: ``privacy.epsilon`` pays for all trials, and for the run that follows.
-
-    Each trial trains on all people with more noise, and is judged by its charged ``evaluation``. The answer has
-    ``scenario``, with the chosen settings and the noise that is left for it, and ``record``, as in ``tune.json``.
-
-    Args:
-        grid: values by key, as of :func:`sweep`; of keys that change no cost.
-        out: folder; default: ``tuned/NAME``. Finished trials are kept, interrupted ones are resumed.
-        share: of the budget, for all trials.
-        jobs, watcher, settings: as of :func:`sweep`.
-
-    Raises:
-        InputError: nothing was run; one line that says what is wrong.
-        FedampError: trials have not come to their end; the same call resumes them.
-        Interrupted: Ctrl-C; the same call resumes the trials.
-    """
-    from fedamp.extensions.tune.tune import tune
-
-    base = load(scenario, **settings)
-    return tune(lambda values: load(base, **values), grid, _folder(out), share, jobs, watcher)
-
-
-@_from_python()
-def compare(runs: "Iterable[str | Path | OpenedRun | SweepResults]") -> "Comparison | SweepResults":
-    """Runs, merged models and sweeps side by side, given by their folders or as objects.
-
-    It prints as the table of ``fedamp compare``, and has ``frame()``, ``csv()``, ``latex()`` and ``plot()``. One sweep
-    alone is shown by its settings. Raises RunFolderError for a folder that is missing, damaged or given twice.
+        RunFolderError: a folder is missing, damaged or given twice.
     """
     with needs_extras():
         from fedamp.report.comparison import compare
@@ -208,7 +154,7 @@ def compare(runs: "Iterable[str | Path | OpenedRun | SweepResults]") -> "Compari
     return compare([Path(each) if isinstance(each, str | Path) else each.folder for each in runs])
 
 
-@_from_python()
+@from_python()
 def open(folder: str | Path) -> "OpenedRun":
     """Read the folder of a run that has released a round and has ended.
 
@@ -237,16 +183,16 @@ def _told(progress: "Generator[RoundRecord, None, Path]") -> "Generator[RoundRec
     place = Path.cwd()
     try:
         while True:
-            with _from_python(), chdir(place):
+            with from_python(), chdir(place):
                 try:
                     record = next(progress)
                 except StopIteration as end:
                     return cast(Path, end.value)
             yield record
     finally:
-        with _from_python(), chdir(place):
+        with from_python(), chdir(place):
             progress.close()
 
 
-def _folder(out: str | Path | None) -> Path | None:
+def given_folder(out: str | Path | None) -> Path | None:
     return None if out is None else Path(out)

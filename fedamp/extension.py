@@ -31,6 +31,9 @@ class Extension:
             the words after it, and return checks (:class:`fedamp.accounting.verify.Check`).
         readers: what reads folders of models that are not runs, each a :class:`fedamp.runs.folder.FolderReader`, by
             the file that tells such a folder.
+        series: what reads folders of several runs, each a :class:`fedamp.runs.folder.SeriesReader`, by the file that
+            tells such a folder.
+        functions: functions of the package ``fedamp``, as ``fedamp.sweep``, by their names.
         sections: keys of a scenario by their path (``mixing``, ``privacy.population``): a class of sections that may be
             left out, or an annotated type with its field (:func:`fedamp.federation.choices.extend`).
         choices: further schemes of a key of the scenario, by its path (``check_in``, ``privacy.noise``): classes.
@@ -50,6 +53,8 @@ class Extension:
     follows: Mapping[str, str] = field(default_factory=dict)
     accountant_commands: Mapping[str, str] = field(default_factory=dict)
     readers: Mapping[str, str] = field(default_factory=dict)
+    series: Mapping[str, str] = field(default_factory=dict)
+    functions: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     around_run: Mapping[str, str] = field(default_factory=dict)

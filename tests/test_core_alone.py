@@ -33,6 +33,9 @@ for words in json.loads(sys.argv[1]):
         main()
     except SystemExit as end:
         print(f"exit {end.code or 0}", flush=True)
+import fedamp
+
+assert not hasattr(fedamp, "sweep")
 assert not [name for name in sys.modules if name.startswith("fedamp.extensions")]
 """
 SHORT = ("rounds=2", "client.steps=1", "privacy.noise_multiplier=1", "privacy.epsilon=null")
@@ -44,6 +47,8 @@ SCENARIOS = {  # with what makes two rounds of each
 }
 EXTENSIONS = {  # a command of each, and its name in the line about it
     "audit digits": "audit",
+    "sweep digits --set seed=1,2": "sweep",
+    "tune digits --grid client.steps=1,2": "tune",
     "merge a b --method random-selection --epsilon 1 --delta 1e-5": "merge",
 }
 

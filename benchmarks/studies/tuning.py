@@ -16,7 +16,7 @@ from typing import Any
 import fedamp
 from benchmarks.record import made, store
 from benchmarks.studies.federation_tasks import DELTA, FEDERATION, SERVER, features
-from fedamp.extensions.tune.sweep import everything_in
+from fedamp.runs.folder import begun_runs
 from fedamp.runs.total import total
 
 RESULTS = Path(__file__).with_suffix(".json")
@@ -51,7 +51,7 @@ def measure(folder: Path) -> dict[str, Any]:
         chosen.append(RATES.index(tuned.record.chosen[KEY]))
         if seed == SEEDS[0]:
             costs = [
-                total([*everything_in(folder / "tuned"), folder / "run"])["fixed"]["upper"],
+                total([*begun_runs([folder / "tuned"]), folder / "run"])["fixed"]["upper"],
                 tuned.record.epsilon.upper,
             ]
         for each in ("tuned", "run"):

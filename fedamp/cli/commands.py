@@ -6,7 +6,6 @@ A command imports everything heavy (torch, Flower, Ray, plots) itself, so that `
 import json
 import os
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +27,7 @@ from fedamp.cli.terminal import (
     print_paths,
     print_published,
 )
-from fedamp.errors import FedampError, InputError, Interrupted, ModelError, UnwritableError, fails_alone
+from fedamp.errors import Interrupted, ModelError, UnwritableError, fails_alone
 from fedamp.extension import all_offered, extensions
 
 if TYPE_CHECKING:
@@ -110,59 +109,6 @@ def run(
             print_paths("run folder", folder)
     if summary.stopped_because == "interrupted":
         raise Interrupted(how_to_resume(folder))
-
-
-@app.command()
-def sweep(
-    scenario: ScenarioArgument,
-    overrides: Annotated[
-        list[str], Option("--set", help="key.path=value,value,... or seed=1..5, as often as needed", show_default=False)
-    ],
-    out_folder: Annotated[Path | None, Option("--out", help="default: sweeps/NAME; resumed if it exists")] = None,
-    jobs: Annotated[int | None, Option(help="runs at once; default: the number of cores")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run a scenario with every combination of some values, several runs at once."""
-    from fedamp.extensions.tune.sweep import grid_of, sweep
-    from fedamp.federation.reader import load
-    from fedamp.report.comparison import SweepResults
-    from fedamp.report.progress import SweepProgress
-
-    with SweepProgress(terminal.err).shown() as progress:
-        read = partial(load, scenario, ())
-        swept = SweepResults.of(sweep(read, grid_of(overrides), out_folder, jobs, progress))
-    plots: list[str] = []
-    with fails_alone("drawing"):
-        plots = swept.save_pictures(swept.folder / "plots")
-    print_published(swept, "json" if as_json else "table", plots)
-    if swept.unfinished:
-        wrong = all((each.error or "").startswith(f"{InputError.kind}: ") for each in swept.unfinished)
-        raise (InputError if wrong else FedampError)(
-            f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end"
-        )
-
-
-@app.command()
-def tune(
-    scenario: ScenarioArgument,
-    overrides: Overrides,
-    grid: Annotated[list[str], Option(help="key.path=value,value,... to try, as often as needed")],
-    out_folder: Annotated[Path | None, Option("--out", help="default: tuned/NAME; resumed if it exists")] = None,
-    share: Annotated[float, Option(help="of the budget, for all trials; the rest is for the run")] = 0.2,
-    jobs: Annotated[int | None, Option(help="trials at once; default: the number of cores")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Choose among settings with charge: one budget pays for the trials and for the run that follows."""
-    from fedamp.extensions.tune.sweep import grid_of
-    from fedamp.extensions.tune.tune import CHOSEN, tune
-    from fedamp.federation.reader import load
-    from fedamp.report.progress import SweepProgress
-
-    with SweepProgress(terminal.err).shown() as progress:
-        read = partial(load, scenario, overrides)
-        tuned = tune(read, grid_of(grid), out_folder, share, jobs, progress)
-    print_answer(tuned.record.content(), as_json, tables.tune_table)
-    print_paths("run next", tuned.folder / CHOSEN, unless=as_json)
 
 
 @app.command()
@@ -249,11 +195,10 @@ def total(
     as_json: AsJson = False,
 ) -> None:
     """What several runs cost together, for somebody who is in all of them."""
-    from fedamp.extensions.tune.sweep import everything_in
+    from fedamp.runs.folder import begun_runs
     from fedamp.runs.total import total
 
-    each = [run for given in runs for run in everything_in(given)]
-    print_answer(terminal.patiently(total, each, delta), as_json, tables.total_table)
+    print_answer(terminal.patiently(total, begun_runs(runs), delta), as_json, tables.total_table)
 
 
 @app.command()

@@ -12,11 +12,11 @@ from rich.console import Group, RenderableType
 
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, RunFolderError
-from fedamp.extensions.tune import sweep
 from fedamp.report import style
-from fedamp.report.pictures import comparison_pictures, sweep_pictures
-from fedamp.report.tables import Cells, as_html, comparison_cells, printed, sweep_cells, sweep_notes
-from fedamp.report.words import KNOWN_SEED, given
+from fedamp.report.pictures import comparison_pictures
+from fedamp.report.tables import Cells, as_html, comparison_cells, printed
+from fedamp.report.words import KNOWN_SEED
+from fedamp.runs.folder import finished_runs, series_of
 from fedamp.runs.run import ReleasedModel, Run, frame_of, read_models
 
 if TYPE_CHECKING:
@@ -88,17 +88,20 @@ class Published(ABC):
         return as_html(self.table()) + style.all_inline(self.pictures())
 
 
-def compare(folders: Sequence[Path]) -> "Comparison | SweepResults":
-    """Runs, merged models and sweeps side by side.
+def compare(folders: Sequence[Path]) -> Published:
+    """Put runs and other models side by side; a series of runs, as a sweep, stands for its finished runs.
 
-    One sweep is shown by its settings. Beside other folders it is replaced by its finished runs. Raises RunFolderError
-    for a folder that is missing, damaged or given twice, or for none.
+    One series alone is shown in its own way.
+
+    Raises:
+        RunFolderError: a folder is missing, damaged or given twice; or there is none.
     """
     if not folders:
         raise RunFolderError("no runs to compare; expected: at least one")
-    if len(folders) == 1 and sweep.is_sweep(folders[0]):
-        return SweepResults.of(sweep.read_sweep(folders[0]))
-    return Comparison(read_models(sweep.run_folders(folders)))
+    if len(folders) == 1 and (series := series_of(folders[0])):
+        shown: Published = series.read(folders[0])
+        return shown
+    return Comparison(read_models(finished_runs(folders)))
 
 
 class Comparison(Published):
@@ -127,34 +130,6 @@ class Comparison(Published):
 
     def pictures(self) -> dict[str, Figure]:
         return comparison_pictures(self.models)
-
-
-class SweepResults(sweep.Sweep, Published):
-    """A sweep with its table, its pictures, and a view for notebooks."""
-
-    cells, notes = staticmethod(sweep_cells), staticmethod(sweep_notes)
-
-    @classmethod
-    def of(cls, read: sweep.Sweep) -> "SweepResults":
-        return cls(read.folder, read.scenario, read.grid, read.runs)
-
-    def rows(self) -> list[dict[str, Any]]:
-        runs = [(each.settings, each.run) for each in self.runs if each.run is not None]
-        names = dict.fromkeys(name for _, run in runs for name in run.qualities)
-        return [
-            {
-                **{key: given(value) if isinstance(value, dict | list) else value for key, value in settings.items()},
-                **{name: run.qualities.get(name) for name in names},
-                "epsilon_upper": run.epsilon,
-                "delta": run.summary.delta,
-                "rounds_completed": run.summary.rounds_completed,
-                "folder": str(run.folder),
-            }
-            for settings, run in runs
-        ]
-
-    def pictures(self) -> dict[str, Figure]:
-        return sweep_pictures(self) if any(each.score for each in self.outcomes) else {}
 
 
 def facts(model: ReleasedModel) -> dict[str, Any]:

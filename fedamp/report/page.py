@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from fedamp.base.files import write_atomically
 from fedamp.base.reading import read_regular
 from fedamp.errors import RunFolderError
-from fedamp.extensions.tune.sweep import run_folders
 from fedamp.federation.cost import risk
 from fedamp.report import style
 from fedamp.report.comparison import Comparison
@@ -22,6 +21,7 @@ from fedamp.report.pictures import run_pictures
 from fedamp.report.scenarios import public
 from fedamp.report.tables import spread
 from fedamp.report.words import environment
+from fedamp.runs.folder import finished_runs
 from fedamp.runs.run import ReleasedModel, Run, read_models
 from fedamp.runs.verification import complaint
 
@@ -37,7 +37,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     Raises RunFolderError for a folder that is missing, damaged or given twice, if ``fedamp verify`` fails, or if
     ``out`` cannot be written.
     """
-    models = read_models(run_folders(folders))
+    models = read_models(finished_runs(folders))
     compared = Comparison(models)
     checks = {model.folder: model.verify() for model in models if isinstance(model, Run)}
     for folder, found in checks.items():

@@ -1,4 +1,4 @@
-"""Pictures of one run, of several models side by side, and of sweeps."""
+"""Pictures of one run, and of several models side by side."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,13 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedamp.base.numbers import at_most, power
-from fedamp.base.text import printable
 from fedamp.data import LabelCounts
-from fedamp.extensions.tune.sweep import REPEATED, Outcome, Sweep
 from fedamp.report import style, words
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import RoundRecord, Score
@@ -22,7 +20,6 @@ from fedamp.runs.run import ReleasedModel, Run, read_run
 
 COST = "privacy cost ε, at most (less is better)"
 WITHOUT = "without amplification"
-OF_SEEDS = "public test set; mean ± deviation of the seeds"
 LINES = 8  # that a reader can tell apart
 GREY: dict[str, Any] = {"color": style.GREY, "linestyle": ":"}
 
@@ -74,7 +71,7 @@ def _by_round(models: Sequence[ReleasedModel]) -> Figure:
                 highest = max(highest, costs[-1])
     if measured:
         _quality_axis(axes[0], models, np.concatenate([_quality(run) for run in runs.values()]))
-    _round_axis(axes[-1])
+    round_axis(axes[-1])
     if alone:
         highest = _add_cost_key(canvas, axes, alone)
     else:
@@ -135,77 +132,9 @@ def partition_picture(counts: LabelCounts, name: str, is_public: bool) -> Figure
     return canvas
 
 
-@style.usual()
-def sweep_pictures(sweep: Sweep) -> dict[str, Figure]:
-    """The final scores of a sweep, and the scores by round, by name."""
-    return {"score": _final_scores(sweep), "rounds": _scores_by_round(sweep)}
-
-
-def _of_sweep(sweep: Sweep) -> tuple[Figure, Axes, str, int]:
-    """A figure and its axes, the score's name, and 100 where it is read in per cent."""
-    name = next((outcome.metric for outcome in sweep.outcomes), "accuracy")
-    canvas, (axes,) = style.figure(f"{printable(sweep.scenario)}: {words.metric(name)}", OF_SEEDS, (3.0,))
-    return canvas, axes, name, 100 if words.is_share(name) else 1
-
-
-def _scores_by_round(sweep: Sweep) -> Figure:
-    """Mean over the seeds of each combination of settings, in a band of a deviation; at most the best ``LINES``."""
-    canvas, axes, name, scale = _of_sweep(sweep)
-    best = sorted(sweep.outcomes, key=lambda each: -each.score.mean if each.score else np.inf)[:LINES]
-    best.sort(key=sweep.outcomes.index)  # as the table has them
-    shown, handles = [], []
-    for index, outcome in enumerate(best):
-        each = [{record.round: record.score[1] for record in run.evaluated if record.score} for run in outcome.runs]
-        rounds = sorted(set.intersection(*map(set, each)))
-        scores = scale * np.array([[scores[round_] for round_ in rounds] for scores in each])
-        means, spread = scores.mean(0), scores.std(0, ddof=1) if len(each) > 1 else 0.0
-        looks = style.look(index).options
-        axes.plot(rounds, means, **looks | {"markevery": max(1, len(rounds) // 8), "markersize": 5})
-        axes.fill_between(rounds, means - spread, means + spread, color=looks["color"], alpha=0.18, linewidth=0)
-        shown += [*(means - spread), *(means + spread)]
-        handles.append(Line2D([], [], label=style.shortened(words.settings(outcome.settings), 44), **looks))
-    style.quality(axes, words.metric(name), scale == 100, shown)
-    _round_axis(axes)
-    style.key(canvas, handles)
-    return canvas
-
-
-def _round_axis(axes: Axes) -> None:
+def round_axis(axes: Axes) -> None:
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-
-
-def _final_scores(sweep: Sweep) -> Figure:
-    """Mean score with its deviation over the first key that varies; a line for each combination of the others."""
-    canvas, axes, name, scale = _of_sweep(sweep)
-    first, *others = sweep.varied or [""]
-    values = sweep.grid.get(first, [None])
-    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    places = {str(value): float(value if numeric else index) for index, value in enumerate(values)}
-    lines: dict[str, list[Outcome]] = {}
-    for outcome in sweep.outcomes:
-        lines.setdefault(words.settings({key: outcome.settings[key] for key in others}), []).append(outcome)
-    shown, handles = [], []
-    for index, (line, outcomes) in enumerate(lines.items()):
-        looks, scored = style.look(index).options, [each for each in outcomes if each.score is not None]
-        looks |= {} if numeric else {"linestyle": ""}  # a line between schemes would say that they have an order
-        means = np.array([scale * each.score.mean for each in scored if each.score])
-        deviations = np.array([scale * (each.score.deviation or 0.0) for each in scored if each.score])
-        axes.errorbar([places[str(each.settings.get(first))] for each in scored], means, deviations, capsize=4, **looks)
-        shown += [*(means - deviations), *(means + deviations)]
-        handles.append(Line2D([], [], label=style.shortened(line, 44), **looks))
-    found = np.array(list(places.values()))
-    if len(found) > 2 and found.min() > 0 and found.max() > 8 * found.min():
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.minorticks_off()
-    axes.set_xticks(found, [style.shortened(words.given(value), 16) if first else "" for value in values])
-    axes.set_xlabel(words.setting(first, sweep.varied) if first else f"{len(sweep.grid.get(REPEATED, [0]))} seeds")
-    axes.margins(x=0.15)
-    style.quality(axes, words.metric(name), scale == 100, shown)
-    if others:
-        style.key(canvas, handles)
-    return canvas
 
 
 def _line(index: int, points: int) -> dict[str, Any]:

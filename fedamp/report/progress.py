@@ -1,4 +1,4 @@
-"""The display at the terminal while a federation or a sweep runs."""
+"""The display at the terminal while a federation runs."""
 
 import json
 import math
@@ -24,7 +24,6 @@ from fedamp.server.launch import how_to_resume
 from fedamp.server.observers import Observer
 
 if TYPE_CHECKING:
-    from fedamp.extensions.tune.sweep import Job
     from fedamp.federation.plan import Plan
     from fedamp.runs.records import RoundRecord, Summary
     from fedamp.server.setup import RunInputs
@@ -49,7 +48,7 @@ def patience(console: Console) -> Iterator[None]:
         spinner.stop()
 
 
-class _Bar(Progress):
+class ProgressBar(Progress):
     """Numbers, a bar, the time left, and below one line of facts, cut at the width; without a terminal a line of the
     same every :data:`HEARTBEAT` seconds, from a thread, because a round may take long.
     """
@@ -88,21 +87,21 @@ class _Bar(Progress):
             yield Text(self.facts, no_wrap=True, overflow="ellipsis")
 
 
-class _Display:
+class ShownProgress:
     """Something that shows its bar, if it has one, while a block runs."""
 
-    _bar: _Bar | None = None
+    bar: ProgressBar | None = None
 
     @contextmanager
     def shown(self) -> Iterator[Self]:
         try:
             yield self
         finally:
-            if self._bar:
-                self._bar.stop()
+            if self.bar:
+                self.bar.stop()
 
 
-class Silence(_Display, Observer):
+class Silence(ShownProgress, Observer):
     """An observer that shows nothing."""
 
     only_tells = "the display"
@@ -117,8 +116,8 @@ class Silence(_Display, Observer):
 
     def halted(self) -> None:
         """End the process, which no crash harms (:mod:`fedamp.server.loop`)."""
-        if self._bar:
-            self._bar.stop()
+        if self.bar:
+            self.bar.stop()
         print(f"{Interrupted.kind}: {how_to_resume(self._folder)}", file=sys.stderr, flush=True)
         os._exit(Interrupted.exit_code)
 
@@ -133,10 +132,10 @@ class JsonLines(Silence):
 class RunProgress(Silence):
     """A bar with loss, accuracy, epsilon so far, failures and clients per second; silent without a terminal."""
 
-    _bar: _Bar
+    bar: ProgressBar
 
     def __init__(self, console: Console) -> None:
-        self._console, self._bar, self._waiting = console, _Bar("round", console), ExitStack()
+        self._console, self.bar, self._waiting = console, ProgressBar("round", console), ExitStack()
         self._reported = self._scheduled = self._failed = 0
         self._clipped: list[float] = []
 
@@ -153,11 +152,11 @@ class RunProgress(Silence):
                 self._console.print(line, highlight=False)
             if inputs.engine:
                 self._console.print(f"engine {inputs.engine}", highlight=False, markup=False)
-        self._bar.heading = f"engine {inputs.engine}" if inputs.engine else ""
-        self._bar.facts = "starting"
+        self.bar.heading = f"engine {inputs.engine}" if inputs.engine else ""
+        self.bar.facts = "starting"
         rounds = min(plan.scenario.rounds, plan.charge.affordable_rounds)
-        self._bar.update(self._bar.task, total=rounds, completed=len(finished))
-        self._bar.start()
+        self.bar.update(self.bar.task, total=rounds, completed=len(finished))
+        self.bar.start()
         self._since = monotonic()
 
     def round_done(self, record: "RoundRecord") -> None:
@@ -180,34 +179,11 @@ class RunProgress(Silence):
         if self._failed:
             facts.append(f"{self._failed:,} failed")
         facts.append(f"{self._reported / max(monotonic() - self._since, 1e-9):,.0f} clients/s")
-        self._bar.facts = "  ".join(facts)
-        self._bar.update(self._bar.task, completed=record.round)
+        self.bar.facts = "  ".join(facts)
+        self.bar.update(self.bar.task, completed=record.round)
 
     def closed(self) -> None:
         self._waiting.close()
-
-
-class SweepProgress(_Display):
-    """A bar of all runs of a sweep, and a line for each run that failed; no bar without a terminal."""
-
-    _bar: _Bar
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._bar = console, _Bar("runs", console)
-        self._shares: dict[str, float] = {}
-
-    def begun(self, jobs: "Sequence[Job]") -> None:
-        self._bar.update(self._bar.task, total=len(jobs))
-        self._bar.start()
-
-    def round_done(self, job: "Job", round_: int) -> None:
-        self._shares[job.name] = round_ / job.scenario.rounds
-        self._bar.update(self._bar.task, completed=sum(self._shares.values()))
-
-    def run_done(self, job: "Job", error: str | None) -> None:
-        self.round_done(job, job.scenario.rounds)
-        if error and not error.startswith("interrupted"):
-            self._console.print(f"{job.folder}: {error}", highlight=False, markup=False, soft_wrap=True)
 
 
 def guarantee(plan: "Plan") -> list[str]:

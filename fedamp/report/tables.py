@@ -3,7 +3,6 @@
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
@@ -26,10 +25,6 @@ Cell = str | Callable[[Any], str]
 
 ROUNDS_SHOWN = 10
 COLOURS = {"pass": "green", "caution": "yellow", "fail": "red"}
-NO_BEST = (
-    "No best settings: there are no public validation records, and the test set is not chosen by. Expected: "
-    "--set federation.validation_share=0.5"
-)
 
 LABELS = {
     "epsilon_bound": "upper end from",
@@ -127,26 +122,6 @@ def total_table(answer: Answer) -> RenderableType:
         "delta": answer["delta"],
     }
     return Group(listing(answer["runs"], columns), facts("for somebody who is in all of them", rows))
-
-
-def tune_table(answer: Answer) -> RenderableType:
-    """What each trial released, the chosen settings, and the cost of everything."""
-    columns: dict[str, Cell] = {"settings": "settings", "score, with its noise": "score", "95 % of the noise": "ends"}
-    trials = [
-        {
-            "settings": ", ".join(f"{key} {value}" for key, value in each["settings"].items()),
-            "score": "diverged" if each["score"] is None else f"{each['score']:.1%}",
-            "ends": "" if each["score"] is None else f"{each['lower']:.1%} to {each['upper']:.1%}",
-        }
-        for each in answer["trials"]
-    ]
-    rows = {
-        "chosen": ", ".join(f"{key} {value}" for key, value in answer["chosen"].items()),
-        "epsilon, trials and run": answer["epsilon"],
-        "delta": answer["delta"],
-        "noise multiplier": f"{answer['noise']:.4g} of the run, {answer['trial_noise']:.4g} of a trial",
-    }
-    return Group(listing(trials, columns), facts("for somebody who is in all of it", rows))
 
 
 def spread(rows: Sequence[Any], count: int) -> list[Any]:
@@ -259,39 +234,6 @@ def comparison_cells(answer: Answer) -> Cells:
         rows.append([run["name"], quality, at_most(run["epsilon"]["upper"]), *work])
     headings = (leads or "quality", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
     return Cells(["run"], headings, rows)
-
-
-def sweep_cells(answer: Answer) -> Cells:
-    """Means and deviations over seeds."""
-    keys, outcomes, rows = answer["varied"], answer["outcomes"], []
-    scores = ["score", *["validation_score"] * any(outcome["validation_score"] for outcome in outcomes)]
-    for outcome in outcomes:
-        settings = [words.given(outcome["settings"][key]) for key in keys] or ["as it stands"]
-        means = [_mean(outcome, key) for key in scores]
-        rows.append([*settings, str(outcome["runs"]), *means, at_most(outcome["epsilon_upper"])])
-    left = [words.setting(key, keys) for key in keys] or ["settings"]
-    leads = metric(next((outcome["metric"] for outcome in outcomes), "accuracy"))
-    return Cells(left, ("runs", *[leads, "validation"][: len(scores)], "epsilon"), rows)
-
-
-def sweep_notes(answer: Answer) -> list[str]:
-    """The best settings, and the cost of the choice."""
-    outcomes, missing, notes = answer["outcomes"], answer["unfinished"], []
-    if missing:
-        why = next((f": {Path(each['folder']).name}: {each['error']}" for each in missing if each["error"]), "")
-        planned = len(missing) + sum(outcome["runs"] for outcome in outcomes)
-        notes.append(f"caution: {len(missing)} of {planned} runs have not come to their end{why}")
-    if answer["best"]:
-        best = [f"{words.settings(each['settings'])} ({_mean(each, 'validation_score')})" for each in answer["best"]]
-        notes.append("Best by the public validation records: " + "; ".join(best))
-    elif answer["varied"] and outcomes:
-        notes.append(NO_BEST)
-    return [*notes, *answer["choosing"]["in_words"]]
-
-
-def _mean(outcome: Answer, key: str) -> str:
-    found = outcome[key].values() if outcome[key] else ()
-    return " ± ".join(value_of(outcome["metric"], value) for value in found if value is not None)
 
 
 def checks_table(title: str, answer: Answer) -> Table:

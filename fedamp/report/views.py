@@ -67,8 +67,8 @@ class Cell(RunProgress):
         self._handle.update(self)
 
     def _repr_html_(self) -> str:
-        task = self._bar.tasks[0]
-        return f"<pre>{escape(f'round {task.completed:g} of {task.total:g}  {self._bar.facts}')}</pre>"
+        task = self.bar.tasks[0]
+        return f"<pre>{escape(f'round {task.completed:g} of {task.total:g}  {self.bar.facts}')}</pre>"
 
 
 def notebook_cell() -> list[Cell]:

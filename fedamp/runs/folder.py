@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,6 +236,39 @@ def reader_of(folder: Path) -> FolderReader | None:
     """Find the extension's reader of a folder that is not a run's; None: no extension knows a file in it."""
     found = (offered("readers", file) for file in keys("readers") if (folder / file).is_file())
     return next(itertools.chain.from_iterable(found), None)
+
+
+@dataclass(frozen=True)
+class SeriesReader:
+    """What reads a folder of several runs, as that of a sweep.
+
+    Attributes:
+        read: shows the series alone, from its folder: a :class:`fedamp.report.comparison.Published`.
+        finished: lists the folders of its finished runs.
+        begun: lists the folders of its runs that have begun.
+    """
+
+    read: Callable[[Path], Any]
+    finished: Callable[[Path], list[Path]]
+    begun: Callable[[Path], list[Path]]
+
+
+def series_of(folder: Path) -> SeriesReader | None:
+    """Find the extension's reader of a folder of several runs; None: no extension knows a file in it."""
+    found = (offered("series", file) for file in keys("series") if (folder / file).is_file())
+    return next(itertools.chain.from_iterable(found), None)
+
+
+def finished_runs(folders: Iterable[Path]) -> list[Path]:
+    """List the folders of models, where a series of runs stands for its finished ones."""
+    each = [series.finished(folder) if (series := series_of(folder)) else [folder] for folder in folders]
+    return [run for below in each for run in below]
+
+
+def begun_runs(folders: Iterable[Path]) -> list[Path]:
+    """List the folders of runs, where a series of runs stands for those that have begun."""
+    each = [series.begun(folder) if (series := series_of(folder)) else [folder] for folder in folders]
+    return [run for below in each for run in below]
 
 
 def read_summary(folder: Path) -> Summary:

@@ -45,7 +45,7 @@ from fedamp.server.launch import how_to_resume, launch
 from fedamp.server.observers import Forewarning, Observers
 
 Grid = dict[str, list[Any]]  # values by key path
-Settings = dict[str, Any]  # one value for each key of a grid
+RunSettings = dict[str, Any]  # one value for each key of a grid
 
 FILE, RUNS = "sweep.json", "runs"
 REPEATED = "seed"
@@ -73,7 +73,7 @@ class PlannedRun(Record):
     """A run of a sweep: its folder below ``runs``, and its values of the grid's keys."""
 
     folder: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9.,=_+-]{0,100}$")]
-    settings: Settings
+    settings: RunSettings
 
 
 class SweepRecord(FileRecord):
@@ -91,7 +91,7 @@ class SweepRecord(FileRecord):
 class SweptRun(NamedTuple):
     """A run of a sweep. ``run`` is None if it has not finished, and ``error`` says why, where that is known."""
 
-    settings: Settings
+    settings: RunSettings
     folder: Path
     run: Run | None
     error: str | None = None
@@ -116,7 +116,7 @@ class Spread(NamedTuple):
 class Outcome:
     """The finished runs of one combination of settings, over their seeds."""
 
-    settings: Settings
+    settings: RunSettings
     runs: tuple[Run, ...]
 
     @property
@@ -180,7 +180,7 @@ class Sweep:
     @cached_property
     def outcomes(self) -> list[Outcome]:
         """One for each combination of settings with a finished run, in the order of the grid."""
-        found: dict[str, tuple[Settings, list[Run]]] = {}
+        found: dict[str, tuple[RunSettings, list[Run]]] = {}
         for swept in self.runs:
             settings = {key: swept.settings[key] for key in self.varied}
             if swept.run is not None:
@@ -215,7 +215,7 @@ class Sweep:
             "best": [outcome.to_json() for outcome in self.best],
             "unfinished": [{"settings": it.settings, "folder": str(it.folder), "error": it.error} for it in missing],
             "choosing": cost_of_choosing(
-                {run: LedgerRecord.read(run / "ledger.json") for run in everything_in(self.folder)}
+                {run: LedgerRecord.read(run / "ledger.json") for run in begun_in(self.folder)}
             ),
         }
 
@@ -235,15 +235,14 @@ def read_sweep(folder: Path, errors: Mapping[str, str] | None = None) -> Sweep:
     return Sweep(folder, record.scenario, record.grid, tuple(runs))
 
 
-def run_folders(folders: Sequence[Path]) -> list[Path]:
-    """The folders of models, where a sweep stands for its finished runs."""
-    each = [[run.folder for run in read_sweep(folder).finished] if is_sweep(folder) else [folder] for folder in folders]
-    return [folder for below in each for folder in below]
+def finished_in(folder: Path) -> list[Path]:
+    """List the folders of the finished runs of a sweep."""
+    return [run.folder for run in read_sweep(folder).finished]
 
 
-def everything_in(folder: Path) -> list[Path]:
-    """A run's folder; of a sweep, or of tuning, the runs that have begun."""
-    return sorted(ledger.parent for ledger in (folder / RUNS).glob("*/ledger.json")) if is_sweep(folder) else [folder]
+def begun_in(folder: Path) -> list[Path]:
+    """List the folders of the runs of a sweep that have begun."""
+    return sorted(ledger.parent for ledger in (folder / RUNS).glob("*/ledger.json"))
 
 
 def finished(folder: Path) -> Run | None:
@@ -287,7 +286,7 @@ LONGEST_NAME = 80  # letters of a run's folder
 STOP_DEADLINE = 10.0  # seconds that an idle process may take to end
 
 
-class Job(NamedTuple):
+class SweepJob(NamedTuple):
     """A run to start, or to resume."""
 
     name: str
@@ -299,28 +298,28 @@ class Job(NamedTuple):
 class Watcher(Protocol):
     """Follows the runs of a sweep."""
 
-    def begun(self, jobs: Sequence[Job]) -> None:
+    def begun(self, jobs: Sequence[SweepJob]) -> None:
         """Before the first run: the jobs to do."""
 
-    def round_done(self, job: Job, round_: int) -> None:
+    def round_done(self, job: SweepJob, round_: int) -> None:
         """After every released round of a run."""
 
-    def run_done(self, job: Job, error: str | None) -> None:
+    def run_done(self, job: SweepJob, error: str | None) -> None:
         """After a run, with one line that says why it stopped before its end."""
 
 
-Ended = tuple[Job, str | None]  # and one line that says why it stopped before its end
-Tell = Callable[[Job, int], object]  # called with the number of every released round
+Ended = tuple[SweepJob, str | None]  # and one line that says why it stopped before its end
+Tell = Callable[[SweepJob, int], object]  # called with the number of every released round
 
 
 def sweep(
-    load: Callable[[Settings], Scenario],
+    load: Callable[[RunSettings], Scenario],
     grid: Mapping[str, Any],
     out: Path | None = None,
     jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Sweep:
-    """Run every combination of a grid's values: see :func:`fedamp.api.sweep`, also for the errors.
+    """Run every combination of a grid's values, as :func:`fedamp.extensions.tune.functions.sweep`, with its errors.
 
     ``load`` gives the scenario with some values changed. With one of ``jobs`` the runs play in this process.
     """
@@ -337,7 +336,7 @@ def sweep(
     with locked(folder):
         places = {each: folder / RUNS / each for each in scenarios}
         waiting = [
-            Job(each, scenario, places[each], resume=(places[each] / "scenario.yaml").is_file())
+            SweepJob(each, scenario, places[each], resume=(places[each] / "scenario.yaml").is_file())
             for each, scenario in scenarios.items()
             if not _is_done(scenario, places[each])
         ]
@@ -368,7 +367,7 @@ def _is_done(scenario: Scenario, folder: Path) -> bool:
     return finished(folder) is not None
 
 
-def _play(jobs: list[Job], processes: int, watcher: Watcher | None) -> dict[str, str]:
+def _play(jobs: list[SweepJob], processes: int, watcher: Watcher | None) -> dict[str, str]:
     """Run all jobs; returns errors by the names of the runs that failed."""
     errors, tell = dict[str, str](), watcher.round_done if watcher else lambda job, round_: None
     if watcher:
@@ -383,7 +382,7 @@ def _play(jobs: list[Job], processes: int, watcher: Watcher | None) -> dict[str,
     return errors
 
 
-def _serial(job: Job) -> Job:
+def _serial(job: SweepJob) -> SweepJob:
     """The job on the serial engine where that is allowed: its result is the same, and other runs use the cores."""
     engine, faults = job.scenario.engine, job.scenario.faults
     needs_workers = engine.address is not None or (faults is not None and faults.killed_workers > 0)
@@ -393,7 +392,7 @@ def _serial(job: Job) -> Job:
     return job._replace(scenario=job.scenario.model_copy(update={"engine": serial}))
 
 
-def run_job(job: Job, tell: Tell) -> str | None:
+def run_job(job: SweepJob, tell: Tell) -> str | None:
     """Run a job in this process; returns one line that says why it stopped before its end. Interrupted: Ctrl-C; the run
     can be resumed.
     """
@@ -409,7 +408,7 @@ def run_job(job: Job, tell: Tell) -> str | None:
     return None
 
 
-def run_apart(jobs: Sequence[Job], processes: int, tell: Tell) -> Generator[Ended]:
+def run_apart(jobs: Sequence[SweepJob], processes: int, tell: Tell) -> Generator[Ended]:
     """Run jobs in several processes at once; yields each job after its end, as :func:`run_job`. Interrupted: Ctrl-C.
     Current runs have finished their round; a second Ctrl-C kills them.
 
@@ -457,7 +456,7 @@ class _Worker:
     It receives jobs through a pipe. It answers with the number of each released round, and with the error or None.
     """
 
-    job: Job
+    job: SweepJob
 
     def __init__(self, threads: int) -> None:
         context = get_context("spawn")
@@ -471,7 +470,7 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             theirs.close()
 
-    def start(self, job: Job) -> None:
+    def start(self, job: SweepJob) -> None:
         self.job = job
         with suppress(OSError):  # a dead process is noticed in receive
             self.pipe.send(job)
@@ -497,7 +496,7 @@ def _serve(pipe: Connection, threads: int) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
-    def tell(_: Job, round_: int) -> None:
+    def tell(_: SweepJob, round_: int) -> None:
         pipe.send(round_)
         if pipe.poll():
             raise KeyboardInterrupt
@@ -537,12 +536,12 @@ def checked(grid: Mapping[str, Any]) -> Grid:
     return lists
 
 
-def points(grid: Grid) -> list[Settings]:
+def points(grid: Grid) -> list[RunSettings]:
     """Every combination of the values; the last key changes fastest."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def folder_name(settings: Settings, grid: Grid) -> str:
+def folder_name(settings: RunSettings, grid: Grid) -> str:
     """The name of a run's folder: the keys that vary, with their values."""
     varying = {key: value for key, value in settings.items() if len(grid[key]) > 1}
     name = ",".join(f"{key}={_text(value)}" for key, value in (varying or settings).items())

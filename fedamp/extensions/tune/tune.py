@@ -19,7 +19,7 @@ from fedamp.accounting.arithmetic import delta_left
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.version import version
 from fedamp.errors import FedampError, RunFolderError, ScenarioError
-from fedamp.extensions.tune.sweep import RUNS, Settings, Sweep, Watcher, checked, folder_name, points, sweep
+from fedamp.extensions.tune.sweep import RUNS, RunSettings, Sweep, Watcher, checked, folder_name, points, sweep
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.around import check_several
@@ -37,7 +37,7 @@ class TrialRecord(FileRecord):
     """What a trial released of itself; ``score`` and its interval are None for a trial that diverged."""
 
     kind: ClassVar[str] = "trial"
-    settings: Settings
+    settings: RunSettings
     score: float | None
     lower: float | None
     upper: float | None
@@ -62,7 +62,7 @@ class TuneRecord(FileRecord):
     epsilon: Bracket
     delta: float
     trials: tuple[TrialRecord, ...]
-    chosen: Settings
+    chosen: RunSettings
 
 
 class Tuned(NamedTuple):
@@ -73,7 +73,7 @@ class Tuned(NamedTuple):
     scenario: Scenario
 
 
-class Split(NamedTuple):
+class BudgetSplit(NamedTuple):
     """The noise multipliers of each trial and of the run after them, and what all of them cost together."""
 
     trial_noise: float
@@ -81,7 +81,7 @@ class Split(NamedTuple):
     epsilon: Bounds
 
 
-def split(plan: Plan, trials: int, share: float) -> Split:
+def split(plan: Plan, trials: int, share: float) -> BudgetSplit:
     """The noise with which so many trials spend a share of the budget, and the run after them the rest.
 
     Costs of Gaussian uses add up in squares of 1 / noise. So a trial has sqrt(trials (1 - share) / share) times the
@@ -103,11 +103,11 @@ def split(plan: Plan, trials: int, share: float) -> Split:
     except ValueError as error:
         why = plan.charge.beyond(privacy.epsilon, plan.scenario.rounds) or error
         raise ScenarioError(f"tune: no noise keeps privacy.epsilon {privacy.epsilon:g}: {why}") from None
-    return Split(ratio * noise, noise, together(noise).epsilon(delta, precision=privacy.precision))
+    return BudgetSplit(ratio * noise, noise, together(noise).epsilon(delta, precision=privacy.precision))
 
 
 def tune(
-    load: Callable[[Settings], Scenario],
+    load: Callable[[RunSettings], Scenario],
     grid: Mapping[str, Any],
     out: Path | None = None,
     share: float = SHARE,
@@ -183,7 +183,7 @@ def _with_noise(scenario: Scenario, noise: float) -> Scenario:
     return scenario.model_copy(update={"privacy": privacy})
 
 
-def _trial(scenario: Scenario, noise: Split) -> Scenario:
+def _trial(scenario: Scenario, noise: BudgetSplit) -> Scenario:
     """A trial; it is judged by its charged evaluation alone, so no model is tested on public records."""
     federation, server = scenario.federation.model_copy(update={"evaluate_every": 0}), scenario.server
     if server.optimizer == "sgd" and scenario.privacy.clip != "auto":  # adam's steps have their size whatever noise is

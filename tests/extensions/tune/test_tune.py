@@ -13,9 +13,8 @@ from fedamp import rng
 from fedamp.errors import FedampError, InputError, ScenarioError
 from fedamp.extensions.population.store import Population, PopulationError
 from fedamp.extensions.tune import tune as module
-from fedamp.extensions.tune.sweep import everything_in
 from fedamp.extensions.tune.tune import CHOSEN, FILE, TuneRecord
-from fedamp.runs.folder import RunFolder, read_summary
+from fedamp.runs.folder import RunFolder, begun_runs, read_summary
 from fedamp.runs.total import total
 from tests.accounting.oracles import gaussian_delta
 
@@ -65,14 +64,14 @@ def test_the_trials_and_the_run_cost_the_budget_together(tuned):
     assert squares <= mu**2
     assert 2 * 4 / record.trial_noise**2 == pytest.approx(0.2 * (squares - 3 / 8.0**2), rel=1e-6), "the share of trials"
     run = fedamp.run(tuned.scenario, out=tuned.folder.parent / "run", anyway=True)
-    whole = total([*everything_in(tuned.folder), run.folder])
+    whole = total([*begun_runs([tuned.folder]), run.folder])
     assert whole["fixed"]["upper"] == pytest.approx(record.epsilon.upper, rel=1e-3)
     assert whole["fixed"]["upper"] <= 6.0
     assert run.summary.evaluated is not None
 
 
 def test_the_best_charged_evaluation_decides_and_no_public_record_is_looked_at(tuned):
-    record, folders = tuned.record, everything_in(tuned.folder)
+    record, folders = tuned.record, begun_runs([tuned.folder])
     summaries = [read_summary(folder) for folder in folders]
     released = [summary.evaluated.of("score").value for summary in summaries]
     assert released == [trial.score for trial in record.trials]
@@ -87,13 +86,13 @@ def test_the_best_charged_evaluation_decides_and_no_public_record_is_looked_at(t
 
 def test_the_noise_in_the_model_of_a_trial_is_that_of_the_run(tuned):
     """``clip: 0.5`` here; with ``auto`` the rule of the clip does it."""
-    rates = [fedamp.load(folder / "scenario.yaml").server.learning_rate for folder in everything_in(tuned.folder)]
+    rates = [fedamp.load(folder / "scenario.yaml").server.learning_rate for folder in begun_runs([tuned.folder])]
     factor = tuned.record.trial_noise / tuned.record.noise
     assert [rate * factor for rate in rates] == pytest.approx([0.01, 1.0])
 
 
 def test_it_is_resumed_and_plays_no_trial_twice(tuned, monkeypatch):
-    before = {folder: (folder / "ledger.json").read_bytes() for folder in everything_in(tuned.folder)}
+    before = {folder: (folder / "ledger.json").read_bytes() for folder in begun_runs([tuned.folder])}
     record = (tuned.folder / FILE).read_bytes()
     (tuned.folder / FILE).unlink()
     again = fedamp.tune(scenario(), GRID, tuned.folder, jobs=1)
@@ -103,7 +102,7 @@ def test_it_is_resumed_and_plays_no_trial_twice(tuned, monkeypatch):
         fedamp.tune(scenario(), {"server.learning_rate": [0.01, 1.0, 2.0]}, tuned.folder, jobs=1)
     with pytest.raises(InputError, match="a trial of another grid, server"):
         fedamp.tune(scenario(), {"server.learning_rate": [0.01, 2.0]}, tuned.folder, jobs=1)
-    assert everything_in(tuned.folder) == [*before]
+    assert begun_runs([tuned.folder]) == [*before]
 
 
 def test_a_population_pays_for_all_of_it_or_nothing_starts(tmp_path, monkeypatch):
