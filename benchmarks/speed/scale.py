@@ -244,8 +244,10 @@ def cluster() -> Iterator[Callable[[str, list[str], Path], "subprocess.Popen[byt
         for machine, own in {"head": options, "other": (f"--address={ADDRESS}",)}.items():
             ray, log = Path(sysconfig.get_path("scripts")) / "ray", folder / f"{machine}.log"
             here = ("--node-ip-address", NETWORK.address(machine), "--num-cpus=1", "--block")
-            begin(machine, [sys.executable, str(ray), "start", *here, *own], log)
-            wait(lambda log=log: "Ray runtime started" in log.read_text(), what=f"a Ray node: {log}")
+            node = begin(machine, [sys.executable, str(ray), "start", *here, *own], log)
+            wait(lambda node=node, log=log: node.poll() is not None or "Ray runtime started" in log.read_text())
+            if node.poll() is not None:
+                raise RuntimeError(f"{machine}: no Ray node: {log.read_text()[-2000:]}")
         yield begin
 
 
