@@ -11,7 +11,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 
 from fedamp.engines import flower
 from fedamp.engines.simulation import load_app
-from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
+from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder, message_content, sealed_bytes
 
 FIRST = 2**63 + 7  # as Flower's node ids, which need all 64 bits
 
@@ -88,7 +88,7 @@ class Deployment(Grid):
             try:
                 replies.append(Message(RoundAnswer.opened(reply, order).content(order), reply_to=message))
             except ValueError as error:
-                again = getattr(error, "status", None) == Status.STARTED_AGAIN
+                again = getattr(error, "status", None) == AnswerStatus.STARTED_AGAIN
                 code = flower.STARTED_AGAIN if again else flower.APP_RAISED
                 replies.append(flower.error_reply(message, code, str(error)))
         return replies

@@ -40,7 +40,7 @@ from benchmarks.studies.federations import Bench, Cell, Run
 from benchmarks.training import at_hand
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums
-from fedamp.client.training import Trained, Trainer
+from fedamp.client.training import StackTrainer, TrainedStack
 from fedamp.data import PaddedRecords
 from fedamp.data.table import cache_folder
 from fedamp.data.texts import CHARACTERS
@@ -83,12 +83,12 @@ class Products(nn.Module):
         return logits
 
 
-class Factored(Trainer):
+class Factored(StackTrainer):
     """Trains the factors of the changes that a client receives, A orthonormal, and answers with changes."""
 
     def train(
         self, start: dict[str, Tensor], cohort: PaddedRecords, seeds: NDArray[np.void], *others: Any, **more: Any
-    ) -> Trained:
+    ) -> TrainedStack:
         network, layers, scale = adapted()
         factors = {}
         for layer, change in zip(layers, start.values(), strict=True):
@@ -100,12 +100,12 @@ class Factored(Trainer):
         def forward(own: dict[str, Tensor], inputs: Tensor) -> Tensor:
             return functional_call(network, own, (inputs,))  # type: ignore[no-any-return]
 
-        inner = Trainer(forward, self.config, self.device, self.loss, self.rate)
+        inner = StackTrainer(forward, self.config, self.device, self.loss, self.rate)
         trained = inner.train(factors, cohort, seeds)
         after = [(factors[name] + each).transpose(1, 2) for name, each in trained.updates.items()]
         products = (scale * first @ last for first, last in zip(after[::2], after[1::2], strict=True))
         updates = {name: each - start[name] for name, each in zip(start, products, strict=True)}
-        return Trained(updates, trained.losses, trained.records)
+        return TrainedStack(updates, trained.losses, trained.records)
 
 
 class PowerIteration(IndependentGaussian):
@@ -163,7 +163,7 @@ def refactorised(prepared: RunInputs, scheme: str) -> dict[bool, tuple[float, fl
         }
         strategy.state = replace(state, parameters=parameters, moments={**state.moments, AVERAGE: average})
 
-    with patch("fedamp.client.worker.Trainer", Factored):
+    with patch("fedamp.client.worker.StackTrainer", Factored):
         federations.played(strategy, project)
     models = of_rank(strategy.state.model)[0], strategy.state.parameters
     (average, last), tested = (
@@ -227,7 +227,7 @@ def _after(scenario: Scenario, model: nn.Module, people: NDArray[np.int64]) -> I
     dataset = scenario.data.load(prepared.task.data_seed, Path(), form_of(scenario.client, scenario.model))
     (inputs, labels), owners = dataset.test(), dataset.test_clients
     start = {name: value.detach() for name, value in model.named_parameters()}
-    trainer = Trainer(prepared.pieces(0, 1).forward, scenario.client, loss=prepared.loss)
+    trainer = StackTrainer(prepared.pieces(0, 1).forward, scenario.client, loss=prepared.loss)
     for some in np.array_split(people, -(-len(people) // 32)):
         updates = trainer.train(start, dataset.gather(some), rng.client_seeds(scenario.seed, "after", 0, some)).updates
         for place, person in enumerate(some):

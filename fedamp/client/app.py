@@ -30,7 +30,7 @@ from fedamp.client.personal import Personal
 from fedamp.client.task import UNTRAINABLE, log
 from fedamp.client.worker import LocalParameters, TrainingNode, TrainReport
 from fedamp.engines import flower
-from fedamp.engines.wire import RoundAnswer, RoundOrder, Status, message_content, sealed_bytes
+from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import generators_from
@@ -144,7 +144,9 @@ class PrivateClientApp(ClientApp):
                 why = NODE_FAILED
                 log.exception("this node could not do what it was asked")
             again = isinstance(error, configuration.StartedAgainError)
-            data = RoundAnswer(text=why, status=Status.STARTED_AGAIN if again else Status.FAILED).sealed(order)
+            data = RoundAnswer(text=why, status=AnswerStatus.STARTED_AGAIN if again else AnswerStatus.FAILED).sealed(
+                order
+            )
         time.sleep(max(0.0, began + seconds - time.monotonic()))
         return Message(message_content(data), reply_to=message)
 
@@ -158,7 +160,7 @@ class PrivateClientApp(ClientApp):
         policy.check(context, order.task, self._reads_records(order.task))
         if kind == "query":
             hosted = configuration.hosts(context, order.task, self._reads_records(order.task))
-            return RoundAnswer(status=Status.ANY_UNIT) if hosted is None else RoundAnswer(reported=sorted(hosted))
+            return RoundAnswer(status=AnswerStatus.ANY_UNIT) if hosted is None else RoundAnswer(reported=sorted(hosted))
         if order.exchange:
             hosted = configuration.hosts(context, order.task, self._reads_records(order.task))
             if hosted is None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp.base.reading import open_regular
-from fedamp.client.stacks import Stack
+from fedamp.client.stacks import ClientStack
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import LocalParameters
 from fedamp.models.pieces import Piece
@@ -34,7 +34,7 @@ class Personal(LocalParameters):
         shapes = {name: tuple(value.shape) for name, value in piece.module.named_parameters() if name in piece.local}
         self._layers = PersonalLayers(Path(str(task.personal)), shapes, task.checkpoint_every)
 
-    def start(self, start: dict[str, Tensor], stack: Stack, round_: int) -> dict[str, Tensor]:
+    def start(self, start: dict[str, Tensor], stack: ClientStack, round_: int) -> dict[str, Tensor]:
         own = super().start(start, stack, round_)
         for slot, client in enumerate(stack.units.tolist()):
             for name, value in (self._layers.of(client, round_) or {}).items():
@@ -42,7 +42,7 @@ class Personal(LocalParameters):
         return own
 
     def keep(
-        self, trained: Callable[[], dict[str, Tensor]], stack: Stack, counted: NDArray[np.bool_], round_: int
+        self, trained: Callable[[], dict[str, Tensor]], stack: ClientStack, counted: NDArray[np.bool_], round_: int
     ) -> None:
         """What is not finite is not kept."""
         after = {name: value.cpu().numpy() for name, value in trained().items()}

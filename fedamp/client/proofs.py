@@ -33,7 +33,7 @@ _KEY = "key"
 _UNREADABLE = OSError, ValueError, RuntimeError  # the last one: a user without a home
 
 
-class Proof:
+class StackProof:
     """That the units of one kind of stack keep apart on this machine.
 
     Args:

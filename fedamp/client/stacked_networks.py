@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedamp.base.devices import is_gpu
 from fedamp.base.start import compiled
-from fedamp.client.stacks import Batch
+from fedamp.client.stacks import StackBatch
 from fedamp.models.architectures import CNN, MLP, ResNet
 from fedamp.models.networks import Network
 
@@ -91,7 +91,7 @@ class FullyConnected:
         return values[..., : parameters[f"{self.layers[-1]}.bias"].shape[1]]
 
     def descend(
-        self, start: dict[str, Tensor], inputs: Tensor, batches: Sequence[Batch], rate: float
+        self, start: dict[str, Tensor], inputs: Tensor, batches: Sequence[StackBatch], rate: float
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Gradient descent on the weighted cross-entropy of every client.
 
@@ -231,13 +231,13 @@ def _rows(values: Tensor, records: Tensor | None) -> Tensor:
     return values.gather(1, records.unsqueeze(2).expand(-1, -1, values.shape[2]))
 
 
-def _losses(logits: Tensor, batch: Batch) -> Tensor:
+def _losses(logits: Tensor, batch: StackBatch) -> Tensor:
     """Sum of each client's cross-entropies, of records with a weight: float64 [clients]."""
     picked = torch.log_softmax(logits, 1).gather(1, batch.labels.unsqueeze(1)).squeeze(1)
     return -torch.where(batch.weights > 0, picked, 0.0).double().sum(1)
 
 
-def _logit_gradients(logits: Tensor, batch: Batch) -> Tensor:
+def _logit_gradients(logits: Tensor, batch: StackBatch) -> Tensor:
     """Gradients of the weighted cross-entropy: (softmax - one hot) * weight, as [clients, filled classes, batch]."""
     clients, classes, records = logits.shape
     weights = batch.weights.unsqueeze(1)

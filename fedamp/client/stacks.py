@@ -34,7 +34,7 @@ StackTraining = Callable[[PaddedRecords, NDArray[np.void], NDArray[np.int64]], d
 
 
 @dataclass(frozen=True)
-class Stack:
+class ClientStack:
     """Units in the slots of a stack, from the first on; the slots behind them are empty."""
 
     units: NDArray[np.int64]  # their ids
@@ -44,7 +44,7 @@ class Stack:
     @classmethod
     def of(
         cls, units: NDArray[np.int64], seeds: NDArray[np.void], records: PaddedRecords, slots: int, places: int
-    ) -> "Stack":
+    ) -> "ClientStack":
         """Put units into a stack that has room for them."""
         filled, sizes = np.zeros(slots, seeds.dtype), np.zeros(slots, np.int64)
         filled[: len(units)], sizes[: len(units)] = seeds, records.sizes
@@ -170,7 +170,7 @@ def batch_order(
 
 
 @dataclass(frozen=True)
-class Batch:
+class StackBatch:
     """The records of one gradient step.
 
     Attributes:
@@ -184,7 +184,7 @@ class Batch:
     weights: Tensor
 
 
-class Batches:
+class StackBatches:
     """The batches of a stack of clients, on a device.
 
     Args:
@@ -206,14 +206,14 @@ class Batches:
         self._records = None if records is None else torch.from_numpy(records).to(device)
         self._clients = torch.arange(len(cohort.sizes), device=device)[:, None]
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[StackBatch]:
         for step in range(self.steps):
             if self._records is None:
-                yield Batch(None, self._labels, self._weights[0])
+                yield StackBatch(None, self._labels, self._weights[0])
             else:
                 records = self._records[step]
-                yield Batch(records, self._labels[self._clients, records], self._weights[step])
+                yield StackBatch(records, self._labels[self._clients, records], self._weights[step])
 
-    def inputs_of(self, batch: Batch) -> Tensor:
+    def inputs_of(self, batch: StackBatch) -> Tensor:
         """Take the inputs of a batch, [clients, batch, ...]."""
         return self.inputs if batch.records is None else self.inputs[self._clients, batch.records]

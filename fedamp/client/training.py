@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedamp import rng
 from fedamp.base.devices import is_gpu, usual_state
 from fedamp.client.stacked_networks import FullyConnected, for_all_clients, stacked
-from fedamp.client.stacks import MILD_RATE, Batches, stacking_refusal
+from fedamp.client.stacks import MILD_RATE, StackBatches, stacking_refusal
 from fedamp.data import PaddedRecords
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import CrossEntropy, Loss
@@ -27,7 +27,7 @@ Forward = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedStack:
     """The result of local training.
 
     Attributes:
@@ -41,7 +41,7 @@ class Trained:
     records: NDArray[np.int64]
 
 
-class Trainer:
+class StackTrainer:
     """Trains clients whose models have the same architecture.
 
     Clients train together under ``torch.func.vmap``, or in a faster way (:mod:`fedamp.client.stacked_networks`). The
@@ -78,7 +78,7 @@ class Trainer:
         seeds: NDArray[np.void],
         arguments: Sequence[Tensor] = (),
         own: Mapping[str, Tensor] = MappingProxyType({}),
-    ) -> Trained:
+    ) -> TrainedStack:
         """Train every client of a stack. A client's update follows from the shape of the stack, not from its mates,
         where the kernels allow it (:func:`fedamp.client.stacks.stacking_refusal`).
 
@@ -88,10 +88,10 @@ class Trainer:
             arguments: further arguments of ``forward``, of shape [clients, ...].
             own: [clients, *shape], in place of some of ``start``, what each client starts from (``module`` is None).
         """
-        batches, clients = Batches(self.config, cohort, seeds, self.device), len(cohort.sizes)
+        batches, clients = StackBatches(self.config, cohort, seeds, self.device), len(cohort.sizes)
         if self.descends and isinstance(self.stacked, FullyConnected):
             updates, losses = self.stacked.descend(start, batches.inputs, list(batches), self.rate)
-            return Trained(updates, losses.cpu().numpy(), batches.counts)
+            return TrainedStack(updates, losses.cpu().numpy(), batches.counts)
         values = {name: value.expand(clients, *value.shape) for name, value in start.items()} | dict(own)
         arguments = [each.to(self.device) for each in arguments]
         if self.stacked is None and clients == 1:
@@ -101,8 +101,8 @@ class Trainer:
         return self._descend(self.stacked or for_all_clients(self.forward), values, batches, arguments)
 
     def _descend(
-        self, together: Forward, start: dict[str, Tensor], batches: Batches, arguments: Sequence[Tensor]
-    ) -> Trained:
+        self, together: Forward, start: dict[str, Tensor], batches: StackBatches, arguments: Sequence[Tensor]
+    ) -> TrainedStack:
         """Take steps down the mean loss of each batch.
 
         Args:
@@ -150,7 +150,7 @@ class Trainer:
             changes = [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in first]
         else:
             changes = [value.sub_(each) for value, each in zip(values, first, strict=True)]
-        return Trained(dict(zip(start, changes, strict=True)), losses.numpy(), batches.counts)
+        return TrainedStack(dict(zip(start, changes, strict=True)), losses.numpy(), batches.counts)
 
     def stacking_refusal(
         self,

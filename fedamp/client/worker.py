@@ -20,11 +20,11 @@ from torch import Tensor
 from fedamp import rng
 from fedamp.client.clipping import ClippedSum, TableRows, clip_and_sum
 from fedamp.client.ghost_clipping import GhostClipping
-from fedamp.client.proofs import Proof
+from fedamp.client.proofs import StackProof
 from fedamp.client.stacked_networks import layers_of
-from fedamp.client.stacks import Stack, aligned
+from fedamp.client.stacks import ClientStack, aligned
 from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
-from fedamp.client.training import Trainer, arithmetic
+from fedamp.client.training import StackTrainer, arithmetic
 from fedamp.data import Dataset, PaddedRecords
 from fedamp.engines.wire import RoundAnswer, RoundOrder, Rows
 from fedamp.errors import DataError, fails_alone, one_line
@@ -136,7 +136,7 @@ class LocalParameters:
     def __init__(self, task: ClientTask, piece: Piece) -> None:
         self.names = piece.local
 
-    def start(self, start: dict[str, Tensor], stack: Stack, round_: int) -> dict[str, Tensor]:
+    def start(self, start: dict[str, Tensor], stack: ClientStack, round_: int) -> dict[str, Tensor]:
         """Return the start values of the clients in a stack, [slots, ...] by name.
 
         Args:
@@ -145,7 +145,7 @@ class LocalParameters:
         return {name: start[name].repeat(len(stack.seeds), *[1] * start[name].dim()) for name in self.names}
 
     def keep(
-        self, trained: Callable[[], dict[str, Tensor]], stack: Stack, counted: NDArray[np.bool_], round_: int
+        self, trained: Callable[[], dict[str, Tensor]], stack: ClientStack, counted: NDArray[np.bool_], round_: int
     ) -> None:
         """Keep the trained values after a round; here, nothing is kept.
 
@@ -159,7 +159,7 @@ class _PieceTrainer:
     """Trains clients of one piece of the model at one learning rate, with the fastest applicable method.
 
     A stack of units with one record and one step each needs no update of a unit (:mod:`fedamp.client.ghost_clipping`);
-    all others train by :class:`fedamp.client.training.Trainer`.
+    all others train by :class:`fedamp.client.training.StackTrainer`.
 
     Args:
         task: of the run.
@@ -180,7 +180,7 @@ class _PieceTrainer:
         self.task, self.piece, self.rate, self.local = task, piece, rate, local
         module = piece.module.to(device)
         known = module if piece.known else None
-        self._trainer = Trainer(piece.forward, task.client, device, loss, rate, known)
+        self._trainer = StackTrainer(piece.forward, task.client, device, loss, rate, known)
         layers = layers_of(known)
         single = piece.owns_all and GhostClipping.can_run(task, module, piece.known)
         self._ghost = GhostClipping(layers, rate, loss) if layers and single else None
@@ -192,7 +192,7 @@ class _PieceTrainer:
         least = 1 if self._ghost else least
         self.places = cache(partial(places_for, least=least, step=step, batch=fixed))  # by the records of a client
 
-    def stacking_refusal(self, start: dict[str, Tensor], stack: Stack) -> str:
+    def stacking_refusal(self, start: dict[str, Tensor], stack: ClientStack) -> str:
         """Say why clients cannot share a stack of this shape; empty where they can.
 
         Args:
@@ -209,7 +209,7 @@ class _PieceTrainer:
         )
 
     def train(
-        self, start: dict[str, Tensor], stack: Stack, clips: Sequence[float], report: TrainReport, round_: int
+        self, start: dict[str, Tensor], stack: ClientStack, clips: Sequence[float], report: TrainReport, round_: int
     ) -> dict[str, NDArray[np.float64]]:
         """Train the clients in a stack, clip each update, and add them up; returns float64 sums in the piece's shapes.
 
@@ -382,7 +382,9 @@ class TrainingNode:
             self._slots[shape] = self.task.stack.slots(places, most, trainer.batch)
         return shape, self._slots[shape]
 
-    def _stack(self, trainer: _PieceTrainer, start: dict[str, Tensor], units: Rows, shape: _Shape, slots: int) -> Stack:
+    def _stack(
+        self, trainer: _PieceTrainer, start: dict[str, Tensor], units: Rows, shape: _Shape, slots: int
+    ) -> ClientStack:
         """Read the records of units into the slots of a stack.
 
         Args:
@@ -395,7 +397,7 @@ class TrainingNode:
             _NotTogetherError: units cannot share a stack of this shape.
             DataError: their records cannot be read.
         """
-        stack = Stack.of(units["id"], units["seed"], self._records(units["id"]), slots, shape[-1])
+        stack = ClientStack.of(units["id"], units["seed"], self._records(units["id"]), slots, shape[-1])
         if slots > 1 and (shape, slots) not in self._apart and (why := self._stacking_refusal(trainer, start, stack)):
             raise _NotTogetherError(why)
         self._apart.add((shape, slots))
@@ -441,17 +443,17 @@ class TrainingNode:
         )
         return [(places, members)]
 
-    def _stacking_refusal(self, trainer: _PieceTrainer, start: dict[str, Tensor], stack: Stack) -> str:
+    def _stacking_refusal(self, trainer: _PieceTrainer, start: dict[str, Tensor], stack: ClientStack) -> str:
         """Say why clients cannot share a stack; empty where they can.
 
-        A SuperNode's processes remember a check that has passed (:class:`fedamp.client.proofs.Proof`).
+        A SuperNode's processes remember a check that has passed (:class:`fedamp.client.proofs.StackProof`).
         That check trains from parameters of our own: from a server's, it could pass once and hold no more.
         """
-        if not (trainer.piece.known and Proof.is_for(self.task, self.device)):
+        if not (trainer.piece.known and StackProof.is_for(self.task, self.device)):
             return trainer.stacking_refusal(start, stack)
         cohort, sizes = stack.cohort, {name: tuple(value.shape) for name, value in start.items()}
         records = [(each.shape, str(each.dtype)) for each in (cohort.inputs, cohort.labels)]
-        proof = Proof(self.task, (sizes, records, trainer.rate, len(stack.seeds)))
+        proof = StackProof(self.task, (sizes, records, trainer.rate, len(stack.seeds)))
         if proof.holds:
             return ""
         generator = rng.public_stream(0, "parameters of a proof")

@@ -16,7 +16,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedamp.engines import flower
-from fedamp.engines.wire import NodeFailedError, RoundAnswer, RoundOrder, Status, message_content
+from fedamp.engines.wire import AnswerStatus, NodeFailedError, RoundAnswer, RoundOrder, message_content
 from fedamp.errors import FederationError
 
 THREADS = 4
@@ -28,14 +28,14 @@ LOOK = 5.0  # seconds between two looks for nodes that were started again
 
 
 @dataclass
-class _Order:
+class _SentOrder:
     """A message to a node, and what has come of its reply."""
 
     message: Message
     order: RoundOrder
     size: int  # bytes of the reply
     sent: bool = False
-    arrival: flower.Arrival | None = None
+    arrival: flower.ReplyArrival | None = None
     chunks: list[str] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     reply: Message | None = None
@@ -43,7 +43,7 @@ class _Order:
 
 def failed(message: Message, error: Exception) -> Message:
     """The error reply to a message whose answer cannot be read, or says that its node has none."""
-    again = isinstance(error, NodeFailedError) and error.status == Status.STARTED_AGAIN
+    again = isinstance(error, NodeFailedError) and error.status == AnswerStatus.STARTED_AGAIN
     code = flower.STARTED_AGAIN if again else flower.APP_RAISED
     return flower.error_reply(message, code, str(error) or type(error).__name__)
 
@@ -62,7 +62,7 @@ class DeploymentGrid:
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._superlink = grid, flower.SuperLink(grid)
-        self._pings: dict[int, _Order] = {}
+        self._pings: dict[int, _SentOrder] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -141,23 +141,23 @@ class DeploymentGrid:
             return {node.node_id: node.last_activated_at for node in self._superlink.nodes(deadline)}
         return {}
 
-    def _give_up(self, order: _Order, before: dict[int, str], now: dict[int, str]) -> None:
+    def _give_up(self, order: _SentOrder, before: dict[int, str], now: dict[int, str]) -> None:
         """Answer for a node that was started again meanwhile: it has forgotten this server, and would refuse the order.
 
         Flower hands an order out once, and reports it as lost only if we look while the node is away.
         """
         node = order.message.metadata.dst_node_id
         if order.reply is None and node in before and before[node] != now.get(node, before[node]):
-            lost = NodeFailedError("it was started again, and its order is lost", Status.STARTED_AGAIN)
+            lost = NodeFailedError("it was started again, and its order is lost", AnswerStatus.STARTED_AGAIN)
             order.reply = failed(order.message, lost)
 
-    def _order(self, message: Message) -> _Order:
+    def _order(self, message: Message) -> _SentOrder:
         order = RoundOrder.of(message.content)
         size = order.answer_size
         self._superlink.longest = max(self._superlink.longest, size + OVERHEAD, LONGEST_AROUND)
-        return _Order(message, order, size)
+        return _SentOrder(message, order, size)
 
-    def _advance(self, order: _Order, deadline: float) -> None:
+    def _advance(self, order: _SentOrder, deadline: float) -> None:
         """Send a message, or take what is there of its reply, without waiting for the node."""
         try:
             if order.sent:
@@ -175,13 +175,13 @@ class DeploymentGrid:
             with suppress(ValueError, TimeoutError):
                 self._superlink.forget(order.arrival.message_id, deadline)
 
-    def _send(self, order: _Order, deadline: float) -> None:
+    def _send(self, order: _SentOrder, deadline: float) -> None:
         message, content = order.message, message_content(order.order.sealed())
         data = message.metadata
         copy = Message(content, data.dst_node_id, data.message_type, ttl=data.ttl, group_id=data.group_id)
         flower.set_message_id(message, self._superlink.push(copy, deadline))
 
-    def _reply(self, order: _Order, deadline: float) -> Message | None:
+    def _reply(self, order: _SentOrder, deadline: float) -> Message | None:
         superlink = self._superlink
         order.arrival = arrival = order.arrival or superlink.arrival(order.message, deadline)
         if arrival is None or not (arrival.error or self._is_complete(order, arrival, deadline)):
@@ -194,7 +194,7 @@ class DeploymentGrid:
         content = RoundAnswer.opened(b"".join(order.parts), order.order).content(order.order)
         return Message(content, reply_to=order.message)
 
-    def _is_complete(self, order: _Order, arrival: flower.Arrival, deadline: float) -> bool:
+    def _is_complete(self, order: _SentOrder, arrival: flower.ReplyArrival, deadline: float) -> bool:
         """Take what is there of an array; returns whether it is all there."""
         if not order.chunks:
             if len(arrival.chunks) > 1 + order.size // SHORTEST_CHUNK:

@@ -198,7 +198,7 @@ def error_reply(message: Message, code: int, reason: str, lost: bool = False) ->
 
 
 @dataclass(frozen=True)
-class Arrival:
+class ReplyArrival:
     """What has come in reply to a message, by its ids: an error, or an array in pieces and what is around it."""
 
     message_id: str
@@ -249,7 +249,7 @@ class SuperLink:
                 self._call("PushObject", message_pb2.PushObjectRequest(**part, **self._ours), deadline)
         return message.metadata.message_id
 
-    def arrival(self, order: Message | None, deadline: float) -> Arrival | None:
+    def arrival(self, order: Message | None, deadline: float) -> ReplyArrival | None:
         """What has come in reply to a message, told once; None: nothing yet.
 
         Without an order, what nodes sent unasked is dropped. It would come with a reply, and make that one too long.
@@ -266,7 +266,7 @@ class SuperLink:
                 # This header's sender is known to the SuperLink; within the message it is the node's to choose.
                 lost = data.src_node_id == SERVER_NODE
                 error = error_reply(order, header.error.code, reason, lost)
-                return Arrival(data.message_id, error, around=(tree.object_id,))
+                return ReplyArrival(data.message_id, error, around=(tree.object_id,))
             around = []
             for _ in range(3):  # message, records, record
                 if len(tree.children) != 1:
@@ -274,7 +274,7 @@ class SuperLink:
                 around.append(tree.object_id)
                 [tree] = tree.children
             chunks = frozenset(part.object_id for part in tree.children)
-            return Arrival(data.message_id, None, tree.object_id, chunks, tuple(around))
+            return ReplyArrival(data.message_id, None, tree.object_id, chunks, tuple(around))
         return None
 
     def object(self, object_id: str, longest: int, deadline: float) -> tuple[list[str], bytes] | None:

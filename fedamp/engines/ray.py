@@ -18,7 +18,7 @@ from flwr.app import Message
 from fedamp.base import devices
 from fedamp.base.files import temporary_folder
 from fedamp.base.start import QUIET
-from fedamp.engines.simulation import FIRST_NODE, Demand, SimulationGrid, WorkerResources, log
+from fedamp.engines.simulation import FIRST_NODE, SimulationGrid, WorkerDemand, WorkerResources, log
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
 
@@ -112,7 +112,7 @@ class RayGrid(SimulationGrid):
         """
         if self._resources is None:
             answer = self._answer(START_DEADLINE)
-            if answer is Demand:  # the driver asks where workers can share a GPU
+            if answer is WorkerDemand:  # the driver asks where workers can share a GPU
                 self._tell(self.demand)
                 answer = self._answer(START_DEADLINE)
             self._resources = resources = answer

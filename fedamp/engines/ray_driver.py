@@ -65,7 +65,7 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
     # Flower takes a second to import, in which Ray starts its processes.
     from fedamp.engines.flower import LOG_FORMAT
     from fedamp.engines.ray_workers import Workers
-    from fedamp.engines.simulation import Demand
+    from fedamp.engines.simulation import WorkerDemand
 
     logging.basicConfig(format=LOG_FORMAT)
     logging.getLogger("fedamp").setLevel(logging.INFO)
@@ -77,9 +77,9 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 raise FederationError(f"Ray's {name} ended")
 
-    def demand() -> Demand | None:
-        pipe.send(Demand)
-        answer: Demand | None = pipe.recv()[0]
+    def demand() -> WorkerDemand | None:
+        pipe.send(WorkerDemand)
+        answer: WorkerDemand | None = pipe.recv()[0]
         return answer
 
     workers = Workers(client_app, engine, check, demand)

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message
 from ray.exceptions import RayActorError, RayError
 
 from fedamp.engines import flower
-from fedamp.engines.simulation import FIRST_NODE, Demand, SimulatedNode, log, worker_resources
+from fedamp.engines.simulation import FIRST_NODE, SimulatedNode, WorkerDemand, log, worker_resources
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
 
@@ -85,7 +85,7 @@ class Workers:
     """
 
     def __init__(
-        self, client_app: str, engine: Engine, check: Callable[[], None], demand: Callable[[], Demand | None]
+        self, client_app: str, engine: Engine, check: Callable[[], None], demand: Callable[[], WorkerDemand | None]
     ) -> None:
         flower.identify()
         self._client_app, self._check = client_app, check

@@ -27,7 +27,7 @@ USED = 0.9  # share of a GPU's free memory that the plan uses
 
 
 @dataclass(frozen=True)
-class Demand:
+class WorkerDemand:
     """The demand of a run on a GPU.
 
     Attributes:
@@ -46,7 +46,7 @@ class SimulationGrid(flower.OwnGrid):
 
     simulated = True  # no node is another machine with its own data
     workers: int  # number of nodes; each hosts all clients that it is asked to train
-    demand: Demand | None = None  # of the run on a GPU; may be set until the first call of ``get_node_ids``
+    demand: WorkerDemand | None = None  # of the run on a GPU; may be set until the first call of ``get_node_ids``
 
     def __enter__(self) -> Self:
         return self
@@ -188,7 +188,7 @@ class WorkerResources:
     gpus: float
 
 
-def worker_resources(engine: Engine, cores: float, gpus: float, demand: Demand | None = None) -> WorkerResources:
+def worker_resources(engine: Engine, cores: float, gpus: float, demand: WorkerDemand | None = None) -> WorkerResources:
     """Decide how many workers a machine or cluster gets; more workers than cores (or GPUs) share them evenly.
 
     On a GPU there are as many as fit into its memory, at most ``MOST``, with a core and a batch each; ``FEW`` where the

@@ -113,7 +113,7 @@ _ANSWER = struct.Struct(  # status, counts and seconds, text
 )
 
 
-class _Form(NamedTuple):
+class _AnswerForm(NamedTuple):
     """The form of an answer, which its order decides.
 
     Attributes:
@@ -290,7 +290,7 @@ class RoundOrder:
         return cls(**given, rows=units, arrays=arrays, config=config, exchange=exchange)
 
     @cached_property
-    def _form(self) -> _Form:
+    def _form(self) -> _AnswerForm:
         asked, shapes = np.arange(self.below), dict[str, tuple[int, ...]]()
         if self.arrays and not self.answer_bytes:
             asked = np.where(self.rows["counted"], self.rows["id"], NO_UNIT)
@@ -301,10 +301,10 @@ class RoundOrder:
             asked = asked[:0]
         places = np.full(len(asked) + -len(asked) % 64, NO_UNIT)
         places[: len(asked)] = asked
-        return _Form(places, shapes, self.answer_bytes)
+        return _AnswerForm(places, shapes, self.answer_bytes)
 
 
-class Status(IntEnum):
+class AnswerStatus(IntEnum):
     """The status of an answer."""
 
     DONE = 0
@@ -320,7 +320,7 @@ class NodeFailedError(ValueError):
         status: of the answer.
     """
 
-    def __init__(self, why: str, status: Status) -> None:
+    def __init__(self, why: str, status: AnswerStatus) -> None:
         super().__init__(why or "no reason is given")
         self.status = status
 
@@ -345,7 +345,7 @@ class RoundAnswer(UpdateCounts):
     seconds: float = 0.0
     text: str = ""
     data: bytes = b""
-    status: Status = Status.DONE
+    status: AnswerStatus = AnswerStatus.DONE
 
     def content(self, order: RoundOrder) -> RecordDict:
         """Write the answer of a simulated node as the content of a message.
@@ -369,7 +369,7 @@ class RoundAnswer(UpdateCounts):
             ValueError: the answer names other units than the order, or its sums have other names or shapes.
         """
         form = order._form
-        head, has_sums = self._head(form), self.status in (Status.DONE, Status.ANY_UNIT)
+        head, has_sums = self._head(form), self.status in (AnswerStatus.DONE, AnswerStatus.ANY_UNIT)
         if has_sums and {name: array.shape for name, array in self.sums.items()} != form.shapes:
             raise ValueError(f"the sums are {sorted(self.sums)}; expected: {sorted(form.shapes)} in the model's shapes")
         sums = (self.sums[name] for name in form.shapes) if has_sums else [np.zeros(form.sums // 8)]
@@ -420,8 +420,8 @@ class RoundAnswer(UpdateCounts):
             place += sums[name].nbytes
         return cls._read(body[: form.head], form, sums)
 
-    def _head(self, form: _Form) -> bytes:
-        named, failed = np.array(self.reported, np.int64), self.status not in (Status.DONE, Status.ANY_UNIT)
+    def _head(self, form: _AnswerForm) -> bytes:
+        named, failed = np.array(self.reported, np.int64), self.status not in (AnswerStatus.DONE, AnswerStatus.ANY_UNIT)
         bits = (form.ids != NO_UNIT) & np.isin(form.ids, named)
         if bits.sum() != len(named):
             others = np.setdiff1d(named, form.ids)[:8].tolist()
@@ -434,11 +434,13 @@ class RoundAnswer(UpdateCounts):
         return b"".join([_ANSWER.pack(self.status, *numbers, text), np.packbits(bits, bitorder="little").data, data])
 
     @classmethod
-    def _read(cls, head: memoryview, form: _Form, sums: Sums) -> Self:
+    def _read(cls, head: memoryview, form: _AnswerForm, sums: Sums) -> Self:
         status, *numbers, text = _ANSWER.unpack_from(head)
         said, end = text.rstrip(b"\0").decode(errors="replace"), form.head - form.length
-        if status not in (Status.DONE, Status.ANY_UNIT):
-            raise NodeFailedError(said, Status.STARTED_AGAIN if status == Status.STARTED_AGAIN else Status.FAILED)
+        if status not in (AnswerStatus.DONE, AnswerStatus.ANY_UNIT):
+            raise NodeFailedError(
+                said, AnswerStatus.STARTED_AGAIN if status == AnswerStatus.STARTED_AGAIN else AnswerStatus.FAILED
+            )
         bits = np.frombuffer(head, np.uint8, end - _ANSWER.size, _ANSWER.size)
         named = form.ids[np.unpackbits(bits, bitorder="little").astype(bool)]
         if (named == NO_UNIT).any():
@@ -446,7 +448,7 @@ class RoundAnswer(UpdateCounts):
         if not all(map(math.isfinite, numbers)):
             raise ValueError("its loss or its seconds are not finite")
         counts = {name: number for (name, _), number in zip(_NUMBERS, numbers, strict=True)}
-        return cls(sums, named.tolist(), text=said, data=bytes(head[end:]), status=Status(status), **counts)
+        return cls(sums, named.tolist(), text=said, data=bytes(head[end:]), status=AnswerStatus(status), **counts)
 
 
 def message_content(data: bytes) -> RecordDict:

@@ -21,7 +21,7 @@ from fedamp.models.networks import Network
 _ONE_THREAD = 100_000_000
 
 
-class Evaluation(NamedTuple):
+class ModelEvaluation(NamedTuple):
     """Mean loss over the records (nan or inf like the model's outputs), and metrics by name; the first one leads."""
 
     loss: float
@@ -56,7 +56,7 @@ class PublicTest:
     test: PublicRecords
     validation: PublicRecords
 
-    def __call__(self, parameters: Arrays, records: PublicRecords | None = None) -> Evaluation:
+    def __call__(self, parameters: Arrays, records: PublicRecords | None = None) -> ModelEvaluation:
         """Compute loss and metrics of a model on public records; default: the test set."""
         inputs, labels = records or self.test
         return evaluate(self.module, parameters, inputs, labels, self.device, self.batch, self.loss)
@@ -74,7 +74,7 @@ def evaluate(
     device: str = "cpu",
     batch: int = 1024,
     loss: Loss | None = None,
-) -> Evaluation:
+) -> ModelEvaluation:
     """Compute the mean loss and the metrics of a model on records.
 
     Args:
@@ -108,4 +108,4 @@ def evaluate(
             found = loss.tally(outputs, targets)
             tally = {name: tally[name] + value if name in tally else value for name, value in found.items()}
     module.train(training)
-    return Evaluation(total / len(labels), loss.metrics(tally))
+    return ModelEvaluation(total / len(labels), loss.metrics(tally))

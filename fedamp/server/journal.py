@@ -36,12 +36,12 @@ from fedamp.server.observers import Observer
 from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import RoundRelease, ServerState
-from fedamp.strategies.roster import Roster
+from fedamp.strategies.roster import NodeRoster
 
 log = logging.getLogger("fedamp.server")
 
 
-class Journal:
+class RunJournal:
     """Writes one run down, between its start (or resumption) and its end.
 
     Args:
@@ -84,7 +84,7 @@ class Journal:
             self.startup_seconds = perf_counter() - self.inputs.began
 
     def write_down(
-        self, state: ServerState, release: RoundRelease, aggregate: Aggregate, roster: Roster, began: float
+        self, state: ServerState, release: RoundRelease, aggregate: Aggregate, roster: NodeRoster, began: float
     ) -> RoundRecord:
         """Evaluate a round, checkpoint it where it is due, enter it in the ledger, and append its line.
 
@@ -249,7 +249,7 @@ class Journal:
         every = self.plan.scenario.federation.checkpoint_every
         write_checkpoint(self.folder.checkpoints, state, record, self.fingerprint, every, self.inputs.owners)
 
-    def _record(self, release: RoundRelease, aggregate: Aggregate, roster: Roster, began: float) -> RoundRecord:
+    def _record(self, release: RoundRelease, aggregate: Aggregate, roster: NodeRoster, began: float) -> RoundRecord:
         """Evaluate the released model where it is due, and make the round's line of ``rounds.jsonl``.
 
         Raises:

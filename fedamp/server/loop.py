@@ -32,7 +32,7 @@ from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 from fedamp.server import preflight
-from fedamp.server.journal import Journal
+from fedamp.server.journal import RunJournal
 from fedamp.server.moments import standardised
 from fedamp.server.observers import Observer
 from fedamp.server.setup import RunInputs
@@ -131,7 +131,7 @@ def play(inputs: RunInputs, grid: Grid, folder: RunFolder, observer: Observer) -
 @contextmanager
 def _begun(
     inputs: RunInputs, grid: Grid, folder: RunFolder, observer: Observer
-) -> Iterator[tuple[Journal, PrivateStrategy, RunHooks]]:
+) -> Iterator[tuple[RunJournal, PrivateStrategy, RunHooks]]:
     """Begin or resume a run: enter the hooks of extensions, release its means, read its folder.
 
     Yields:
@@ -154,7 +154,7 @@ def _begun(
             every = inputs.plan.scenario.federation.checkpoint_every
             places = {"personal": str(folder.personal.resolve()), "checkpoint_every": every}
             inputs = replace(inputs, task=inputs.task.model_copy(update=places))
-        journal = Journal(inputs, folder, observer, hooks)
+        journal = RunJournal(inputs, folder, observer, hooks)
         observer.started(inputs, journal.finished)
         yield journal, inputs.strategy(journal.state), hooks
 

@@ -21,7 +21,7 @@ from fedamp.base import devices
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
 from fedamp.client.stacks import aligned
 from fedamp.client.task import StackSize
-from fedamp.client.training import Trainer, arithmetic
+from fedamp.client.training import StackTrainer, arithmetic
 from fedamp.client.worker import TrainingNode
 from fedamp.data import PaddedRecords
 from fedamp.data.dataset import TO_TEST
@@ -341,13 +341,13 @@ def seconds_of_a_unit(inputs: RunInputs, steps: int, units: int | None = None) -
         return (perf_counter() - began) / units * whole / few
 
 
-def _training(inputs: RunInputs) -> tuple[Piece, Trainer, dict[str, Tensor]]:
+def _training(inputs: RunInputs) -> tuple[Piece, StackTrainer, dict[str, Tensor]]:
     """What trains as nodes do, where this machine has their device, and what it starts from."""
     piece = inputs.plan.submodels.a_piece(inputs.pieces)
     device = devices.here(inputs.plan.scenario.engine.device)
     piece.module.to(device)  # what is frozen, and buffers
     start = {name: aligned(array).to(device) for name, array in piece.extract(inputs.state.parameters).items()}
-    return piece, Trainer(piece.forward, inputs.task.client, device, inputs.loss), start
+    return piece, StackTrainer(piece.forward, inputs.task.client, device, inputs.loss), start
 
 
 def _why_one_by_one(inputs: RunInputs) -> str:

@@ -16,11 +16,11 @@ from fedamp.base.arrays import Arrays
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.stacked_networks import layers_of
 from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, power_above, stack_size
-from fedamp.client.training import Trainer
+from fedamp.client.training import StackTrainer
 from fedamp.data.dataset import TO_TEST
 from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
-from fedamp.engines.simulation import Demand
+from fedamp.engines.simulation import WorkerDemand
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
 from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.kept_answers import KEPT
@@ -140,13 +140,13 @@ class RunInputs:
         return max(1, min(math.ceil(len(self.test[1]) / (trained * share)), self.plan.last_round // 10))
 
     @property
-    def demand(self) -> Demand | None:
+    def demand(self) -> WorkerDemand | None:
         """The GPU memory that the run needs and finds; None if it does not train on this machine's GPUs."""
         device = devices.here(self.plan.scenario.engine.device)
         if not devices.is_gpu(device):
             return None
         batches = math.ceil(self.plan.expected_cohort / self.task.stack.units)
-        return Demand(self.worker_bytes, devices.free_memory(device), batches)
+        return WorkerDemand(self.worker_bytes, devices.free_memory(device), batches)
 
     @cached_property
     def loss(self) -> Loss:
@@ -353,7 +353,7 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
         size = size.model_copy(update={"records": min(size.records, PERCEPTRON_RECORDS)})
         loss, known = loss_of(task.client, task.model), trained if piece.known else None
         # Other ways of training compute what is left after whole vectors of numbers, in the last slots, otherwise.
-        if asked == "auto" and Trainer(piece.forward, task.client, loss=loss, module=known).descends:
+        if asked == "auto" and StackTrainer(piece.forward, task.client, loss=loss, module=known).descends:
             spread = 0.0 if isinstance(plan.check_in, AllCheckIn) else 2 * math.sqrt(plan.expected_cohort)
             size = size.model_copy(update={"cohort": math.ceil(plan.expected_cohort + spread)})
     units = min(size.units, math.ceil(plan.expected_cohort))

@@ -28,7 +28,7 @@ from fedamp.federation.plan import Plan
 from fedamp.models.model import WHOLE
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import ReleasePipeline, RoundRelease, ServerState
-from fedamp.strategies.roster import Roster
+from fedamp.strategies.roster import NodeRoster
 
 log = logging.getLogger("fedamp.server")
 
@@ -88,7 +88,7 @@ class PrivateStrategy(Strategy):
     def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState) -> None:
         self.pipeline, self.task, self.state = pipeline, task, state
         self.plan: Plan = pipeline.plan
-        self.roster = Roster(self.plan.scenario.federation, self.plan.units)
+        self.roster = NodeRoster(self.plan.scenario.federation, self.plan.units)
         self.collected: Aggregate | None = None
         self._orders: dict[int, RoundOrder] = {}
         self._messages: list[Message] = []

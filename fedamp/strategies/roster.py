@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from fedamp.base.ids import Ranges, in_words, members, ranges
 from fedamp.base.text import printable
 from fedamp.engines import flower
-from fedamp.engines.wire import NO_SECRET, RoundAnswer, RoundOrder, Rows, Status
+from fedamp.engines.wire import NO_SECRET, AnswerStatus, RoundAnswer, RoundOrder, Rows
 from fedamp.errors import DeploymentError
 from fedamp.federation.running import Federation
 from fedamp.strategies.aggregation import in_one_line
@@ -65,7 +65,7 @@ def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], P
 
 
 @dataclass
-class Roster:
+class NodeRoster:
     """The nodes of a federation of ``units`` units.
 
     A node that left two messages in a row unanswered until their deadline is silent: it gets only pings, queries that
@@ -256,7 +256,7 @@ class Roster:
             raise ValueError(reply.error.reason)
         answer = RoundAnswer.of(reply.content, asked)
         self.secrets[node] = answer.text or NO_SECRET
-        if answer.status == Status.ANY_UNIT:
+        if answer.status == AnswerStatus.ANY_UNIT:
             if permit != "all":
                 raise ValueError("it says all of them, and may not; expected with federation.hosts: {its name: all}")
             self.everywhere.append(node)

@@ -17,7 +17,7 @@ from torch import nn
 from fedamp.client import configuration
 from fedamp.client.stacks import stacking_refusal
 from fedamp.client.task import StackSize
-from fedamp.client.training import Trainer
+from fedamp.client.training import StackTrainer
 from fedamp.client.worker import TrainingNode
 from fedamp.data import PaddedRecords
 from fedamp.errors import DataError
@@ -333,6 +333,6 @@ def test_a_learning_rate_that_diverges_hides_nothing() -> None:
 
     like = PaddedRecords(np.zeros((8, 4, 3), np.float32), np.zeros((8, 4), np.int64), np.zeros(8, np.int64))
     start = {"weight": torch.ones(CLASSES, 3)}
-    trainer = Trainer(by_slot, LocalTraining(learning_rate=1e30, steps=3))
+    trainer = StackTrainer(by_slot, LocalTraining(learning_rate=1e30, steps=3))
     trainer.stacked = by_slot
     assert trainer.stacking_refusal(start, like, lambda inputs, seeds: ([], {}), None)

@@ -12,7 +12,7 @@ from fedamp.client.task import ClientTask
 from fedamp.client.worker import TrainingNode
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import Data, DigitsData, NpzData
-from fedamp.engines.wire import RoundAnswer, RoundOrder, Status
+from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder
 from fedamp.errors import DeploymentError
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.model import Model
@@ -55,9 +55,9 @@ def test_a_message_is_answered_with_what_the_worker_gives(unit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "expected"), [("", (Status.ANY_UNIT, [])), ("0-3,9", (Status.DONE, [0, 1, 2, 3, 9]))]
+    ("hosts", "expected"), [("", (AnswerStatus.ANY_UNIT, [])), ("0-3,9", (AnswerStatus.DONE, [0, 1, 2, 3, 9]))]
 )
-def test_a_node_says_which_clients_it_hosts(hosts: str, expected: tuple[Status, list[int]]) -> None:
+def test_a_node_says_which_clients_it_hosts(hosts: str, expected: tuple[AnswerStatus, list[int]]) -> None:
     answer = send(federation.query_of(), hosts=hosts)
     assert (answer.status, answer.reported) == expected
 

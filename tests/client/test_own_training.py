@@ -10,7 +10,7 @@ from fedamp.client.app import app
 from fedamp.client.task import ClientTask
 from fedamp.data.sections import Data, DigitsData, ExternalData
 from fedamp.engines import flower
-from fedamp.engines.wire import RoundOrder, Status
+from fedamp.engines.wire import AnswerStatus, RoundOrder
 from fedamp.errors import DeploymentError
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.model import Model
@@ -104,7 +104,7 @@ def test_a_loop_on_fedamps_data_hosts_what_fedamps_client_hosts():
 @pytest.mark.parametrize(("node", "clients"), [({"partition-id": 3}, [3]), ({"hosts": "0-1,5"}, [0, 1, 5])])
 def test_a_node_speaks_for_its_partition_or_its_hosts(foreign, node, clients):
     answer = send(foreign, query_of(task_of()), **node)
-    assert (answer.status, answer.reported) == (Status.DONE, clients)
+    assert (answer.status, answer.reported) == (AnswerStatus.DONE, clients)
     with pytest.raises(DeploymentError, match=r"clients \[9\] are not among this node's hosts"):
         send(foreign, order_for(task_of(), [clients[0], 9]), **node)
 

@@ -137,8 +137,8 @@ def test_a_stack_that_fails_is_never_remembered(checks, monkeypatch):
 
 
 def test_nothing_is_remembered_outside_a_supernode_or_for_somebodys_own_code(checks, monkeypatch, tmp_path):
-    assert not proofs.Proof.is_for(task_of(model=Model(name="transformers:BertModel")), "cpu")
-    assert not proofs.Proof.is_for(task_of(model=MODEL), "cuda")
+    assert not proofs.StackProof.is_for(task_of(model=Model(name="transformers:BertModel")), "cpu")
+    assert not proofs.StackProof.is_for(task_of(model=MODEL), "cuda")
     monkeypatch.setattr(flower, "in_supernode", lambda: False)
     play()
     assert not (tmp_path / "apart").exists()
@@ -150,7 +150,7 @@ def test_a_message_needs_neither_the_accountant_nor_numba(tmp_path):
 import sys
 import flwr.supernode.cli
 from tests.client.test_proofs import MODEL, ARRAYS, task_of, order_of, records, trained, worker
-assert worker.Proof.is_for(task_of(model=MODEL), "cpu")
+assert worker.StackProof.is_for(task_of(model=MODEL), "cpu")
 before = set(sys.modules)
 assert not {"numba", "fedamp.accounting"} & before, "imports"
 trained(worker.TrainingNode(task_of(model=MODEL), records()), ARRAYS, order_of(list(range(9)), task_of(model=MODEL)))

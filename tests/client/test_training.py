@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fedamp import rng
 from fedamp.client.stacked_networks import Convolutional, ReluMaxPool, layers_of, stacked
-from fedamp.client.training import Trainer
+from fedamp.client.training import StackTrainer
 from fedamp.data import PaddedRecords
 from fedamp.federation import losses
 from fedamp.federation.local_training import LocalTraining
@@ -104,7 +104,7 @@ def test_stacked_training_equals_one_client_after_the_other(model: str, recipe: 
     config, shape = MODELS[model]
     module, client = build(config, shape, 4), RECIPES[recipe]
     start, cohort = parameters_of(module), make_cohort(shape)
-    trained = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
+    trained = StackTrainer(forward_of(module), client).train(start, cohort, SEEDS)
     assert_as_alone(trained, lambda i: forward_of(module), start, cohort, client)
     assert all(float(trained.updates[name][0].abs().sum()) > 0 for name in ("output.weight", "output.bias"))
     assert all(not trained.updates[name][1].any() for name in start), "a client without records changes nothing"
@@ -130,8 +130,8 @@ def test_faster_ways_train_as_under_vmap(model: str, recipe: str) -> None:
         client = client.model_copy(update={"steps": 1, "epochs": None})
     start, cohort = parameters_of(module), make_cohort(FASTER[model][1])
     before = {name: value.clone() for name, value in start.items()}
-    under_vmap = Trainer(forward_of(module), client).train(start, cohort, SEEDS)
-    trained = Trainer(forward_of(module), client, module=module).train(start, cohort, SEEDS)
+    under_vmap = StackTrainer(forward_of(module), client).train(start, cohort, SEEDS)
+    trained = StackTrainer(forward_of(module), client, module=module).train(start, cohort, SEEDS)
     for name in start:
         torch.testing.assert_close(trained.updates[name], under_vmap.updates[name], **TOLERANCE)
         assert torch.equal(start[name], before[name]), "the start is not overwritten"
@@ -155,7 +155,7 @@ def test_channels_of_clients_refuse_other_uses_of_parameters() -> None:
 def test_nobody_with_records_changes_nothing_without_autograd() -> None:
     module = build(*MODELS["mlp"], 4)
     nobody = PaddedRecords(np.zeros((2, 0, 12), np.float32), np.zeros((2, 0), np.int64), np.zeros(2, np.int64))
-    trainer = Trainer(forward_of(module), RECIPES["full"], module=module)
+    trainer = StackTrainer(forward_of(module), RECIPES["full"], module=module)
     trained = trainer.train(parameters_of(module), nobody, SEEDS[:2])
     assert not any(update.any() for update in trained.updates.values())
     assert not trained.losses.any()
@@ -191,7 +191,7 @@ def test_other_losses_are_minimised(loss: str, way: str) -> None:
     generator = np.random.default_rng(3)
     inputs = generator.integers(0, 5, cohort.inputs.shape) if tokens else cohort.inputs
     cohort = PaddedRecords(inputs, draw(generator, cohort.labels.shape), SIZES)
-    trainer = Trainer(forward_of(module), client, loss=kind(), module=module if way == "layers" else None)
+    trainer = StackTrainer(forward_of(module), client, loss=kind(), module=module if way == "layers" else None)
     trained = trainer.train(start, cohort, SEEDS)
     assert_as_alone(trained, lambda i: forward_of(module), start, cohort, client, criterion)
 
@@ -211,7 +211,7 @@ def test_what_mixes_the_records_of_a_client_never_mixes_clients(who: str) -> Non
     labels = np.random.default_rng(3).normal(size=(*cohort.labels.shape, 4)).astype(np.float32)
     forward, loss = forward_of(module), MixesRecords() if who == "loss" else losses.MeanSquaredError()
     centred = lambda parameters, inputs: forward(parameters, inputs - inputs.mean(0))  # noqa: E731
-    trainer = Trainer(forward if who == "loss" else centred, RECIPES["full"], loss=loss)
+    trainer = StackTrainer(forward if who == "loss" else centred, RECIPES["full"], loss=loss)
     start = parameters_of(module)
     before = trainer.train(start, PaddedRecords(cohort.inputs, labels, SIZES), SEEDS)
     cohort.inputs[3] += 1
@@ -227,7 +227,7 @@ def test_dropout_masks_are_each_clients_own() -> None:
     module, client = build(config, shape, 4), RECIPES["minibatches"]
     masks, start, cohort = Masks(module), parameters_of(module), make_cohort(shape)
     chosen = torch.from_numpy((np.random.default_rng(1).random((5, masks.nodes)) < 0.5).astype(np.float32))
-    trained = Trainer(masks.call, client).train(start, cohort, SEEDS, [chosen])
+    trained = StackTrainer(masks.call, client).train(start, cohort, SEEDS, [chosen])
     masked = [lambda parameters, inputs, mask=mask: masks.call(parameters, inputs, mask) for mask in chosen]
     assert_as_alone(trained, masked.__getitem__, start, cohort, client)
     dropped = chosen[0, :9] == 0
@@ -237,7 +237,7 @@ def test_dropout_masks_are_each_clients_own() -> None:
 def test_loss_is_that_of_the_received_model_on_the_first_batch() -> None:
     config, shape = MODELS["mlp"]
     module, cohort = build(config, shape, 4), make_cohort(shape)
-    trained = Trainer(forward_of(module), RECIPES["full"]).train(parameters_of(module), cohort, SEEDS)
+    trained = StackTrainer(forward_of(module), RECIPES["full"]).train(parameters_of(module), cohort, SEEDS)
     for i, size in enumerate(SIZES):
         logits = module(torch.from_numpy(cohort.inputs[i, :size]))
         expected = F.cross_entropy(logits, torch.from_numpy(cohort.labels[i, :size]), reduction="sum").item()

@@ -20,7 +20,7 @@ from fedamp.errors import DataError, DeploymentError
 from fedamp.federation import reader
 from fedamp.server.app import app as server_app
 from fedamp.server.setup import prepare
-from fedamp.strategies.roster import Roster
+from fedamp.strategies.roster import NodeRoster
 from tests.federations import SMALL
 from tests.orders import answer_in, order_in
 
@@ -88,7 +88,7 @@ def nodes(request, tmp_path):
 
 def test_nodes_say_whose_records_they_hold_and_are_asked_for_those(nodes):
     grid, prepared, _ = nodes
-    roster = Roster(prepared.plan.scenario.federation, prepared.plan.units)
+    roster = NodeRoster(prepared.plan.scenario.federation, prepared.plan.units)
     roster.refresh(grid, 1, prepared.task.to_json())
     assert roster.host_of == {0: 2**63 + 1, 3: 2**63 + 1, 1: 2**63 + 7, 4: 2**63 + 7}
     assert roster.everywhere == []

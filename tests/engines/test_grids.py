@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedamp.engines import engines, flower
 from fedamp.engines.engines import open_grid
 from fedamp.engines.ray import private_ray
-from fedamp.engines.simulation import Demand
+from fedamp.engines.simulation import WorkerDemand
 from fedamp.errors import FederationError, InputError
 from fedamp.federation.running import Engine
 from fedamp.runs.folder import RunFolder
@@ -359,7 +359,7 @@ def test_workers_share_gpus_as_their_memory_allows(tmp_path, monkeypatch, serial
     monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 8, "GPU": 2}')
     engine = Engine(kind="ray", device="cuda")
     with open_grid(engine, tmp_path / "log.txt", "tests.engines.gpu_app:app") as gpus:
-        gpus.demand = Demand(worker_bytes=1 << 30, free_bytes=4 << 30, batches=100)
+        gpus.demand = WorkerDemand(worker_bytes=1 << 30, free_bytes=4 << 30, batches=100)
         told = tell(gpus)
         assert [node["device"] for node in told] == ["cuda"] * 6
         assert sorted(node["gpus"] for node in told) == ["0"] * 3 + ["1"] * 3

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fedamp.base import devices
-from fedamp.engines.simulation import Demand, WorkerResources, worker_resources
+from fedamp.engines.simulation import WorkerDemand, WorkerResources, worker_resources
 from fedamp.errors import InputError
 from fedamp.federation.running import Engine
 from tests.documentation import ROOT
@@ -45,10 +45,10 @@ def test_workers_share_cores_and_gpus(subtests):
 def test_memory_decides_how_many_workers_share_a_gpu(subtests):
     for demand, cores, gpus, (workers, share) in DEMANDS:
         with subtests.test(str((demand, cores, gpus))):
-            found = worker_resources(Engine(device="cuda"), cores, gpus, Demand(*demand))
+            found = worker_resources(Engine(device="cuda"), cores, gpus, WorkerDemand(*demand))
             assert (found.workers, found.gpus) == (workers, share)
             assert found.workers * found.cpus <= cores
-    assert worker_resources(Engine(device="cuda", workers=7), 16, 1, Demand(3 * GB, 6 * GB, 2)).workers == 7
+    assert worker_resources(Engine(device="cuda", workers=7), 16, 1, WorkerDemand(3 * GB, 6 * GB, 2)).workers == 7
 
 
 def test_cuda_without_a_gpu_is_refused():

@@ -16,10 +16,10 @@ from fedamp.client.app import app
 from fedamp.engines import flower
 from fedamp.engines.wire import (
     LONGEST_TEXT,
+    AnswerStatus,
     NodeFailedError,
     RoundAnswer,
     RoundOrder,
-    Status,
     message_content,
     padded,
     rows,
@@ -53,7 +53,7 @@ def answer_to(order: RoundOrder, reported=(3,), **numbers) -> RoundAnswer:
     return RoundAnswer(sums, list(reported), **numbers)
 
 
-def failure(why: str, status: Status = Status.FAILED) -> RoundAnswer:
+def failure(why: str, status: AnswerStatus = AnswerStatus.FAILED) -> RoundAnswer:
     return RoundAnswer(text=why, status=status)
 
 
@@ -117,7 +117,7 @@ def test_a_reply_comes_out_as_it_went_in_and_has_the_promised_size(shapes, units
 
 @given(hosted=st.one_of(st.none(), st.sets(st.integers(0, 99))))
 def test_the_answer_to_a_query(hosted):
-    status = Status.ANY_UNIT if hosted is None else Status.DONE
+    status = AnswerStatus.ANY_UNIT if hosted is None else AnswerStatus.DONE
     answer = RoundAnswer(reported=sorted(hosted or ()), status=status, text="a secret")
     reply = answer.sealed(RoundOrder.of(message_content(query().sealed())))
     assert len(reply) == query().answer_size
@@ -129,7 +129,7 @@ def test_a_node_that_hosts_units_which_do_not_exist_is_told_so():
         RoundAnswer(reported=[5, 100]).sealed(query())
 
 
-@pytest.mark.parametrize("status", [Status.FAILED, Status.STARTED_AGAIN])
+@pytest.mark.parametrize("status", [AnswerStatus.FAILED, AnswerStatus.STARTED_AGAIN])
 def test_the_reason_of_a_failed_node_is_its_reply(status):
     order = order_of({"w": (3,)})
     with pytest.raises(NodeFailedError, match=r"^no data here$") as caught:
@@ -222,7 +222,7 @@ def test_an_order_in_the_servers_name_is_refused_without_the_nodes_secret():
     order = order_of({"w": (3,)})
     with pytest.raises(NodeFailedError, match="does not know this server") as caught:  # the server has not asked yet
         told(order, context)
-    assert caught.value.status == Status.STARTED_AGAIN
+    assert caught.value.status == AnswerStatus.STARTED_AGAIN
     secrets = {told(query(), context).text for _ in range(2)}
     assert len(secrets) == 1  # whoever asks first: it stays the same
     for guess in ("", 32 * "0", "f" * 32):
@@ -230,4 +230,4 @@ def test_an_order_in_the_servers_name_is_refused_without_the_nodes_secret():
             told(replace(order, secret=guess), context)
     with pytest.raises(ValueError, match="log says why") as caught:  # it goes on to the task, which is none
         told(replace(order, secret=secrets.pop()), context)
-    assert caught.value.status == Status.FAILED
+    assert caught.value.status == AnswerStatus.FAILED

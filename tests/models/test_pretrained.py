@@ -200,7 +200,7 @@ def test_adapters_of_peft_train_as_they_do_there(pretrained, factors):
     """A client's update after two steps, stacked with others, against torch's own SGD on the model of the libraries."""
     import peft
 
-    from fedamp.client.training import Trainer
+    from fedamp.client.training import StackTrainer
     from fedamp.data import PaddedRecords
     from fedamp.federation.local_training import LocalTraining
     from fedamp.federation.losses import TokenCrossEntropy
@@ -218,7 +218,7 @@ def test_adapters_of_peft_train_as_they_do_there(pretrained, factors):
     labels = generator.integers(0, 11, (3, 5, 8))
     config = LocalTraining(steps=2, batch_size="full", learning_rate=0.5, loss="token-cross-entropy")
     seeds = np.frombuffer(bytes(range(96)), dtype="V32")
-    trained = Trainer(piece.forward, config, loss=TokenCrossEntropy()).train(
+    trained = StackTrainer(piece.forward, config, loss=TokenCrossEntropy()).train(
         start, PaddedRecords(records, labels, np.full(3, 5)), seeds
     )
     for client in range(3):

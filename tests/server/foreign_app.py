@@ -5,7 +5,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from fedamp.engines.wire import RoundAnswer, RoundOrder, Status
+from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder
 
 app = ClientApp()
 hosting = ClientApp()
@@ -41,5 +41,5 @@ def train(msg: Message, context: Context) -> Message:
 @hosting.query()
 def query(msg: Message, context: Context) -> Message:
     """Says that all clients live here, and trains them as it likes."""
-    answer = RoundAnswer(status=Status.ANY_UNIT)
+    answer = RoundAnswer(status=AnswerStatus.ANY_UNIT)
     return Message(answer.content(RoundOrder.of(msg.content)), reply_to=msg)

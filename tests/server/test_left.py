@@ -16,7 +16,7 @@ from fedamp.runs.ledger import Ledger
 from fedamp.runs.records import LedgerRecord, Summary
 from fedamp.runs.verification import verify_ledger
 from fedamp.server import loop, moments, preflight
-from fedamp.server.journal import Journal
+from fedamp.server.journal import RunJournal
 from fedamp.strategies.pipeline import ReleasePipeline
 from tests.server.plays import Killed, play_in
 
@@ -50,7 +50,7 @@ STOPS = [
     ("evaluations in rounds", APPEND, 1, 1, True),
     ("evaluation at the end", ENTER, 1, 0, False),
     ("evaluation at the end", (loop, "evaluate"), 1, ROUNDS, True),
-    ("evaluation at the end", (Journal, "finish"), 1, ROUNDS, True),
+    ("evaluation at the end", (RunJournal, "finish"), 1, ROUNDS, True),
     ("clip counts", ENTER, 1, 0, False),
     ("clip counts", APPEND, 1, 1, True),
     ("canaries", (KeptModels, "_write"), 1, 0, False),

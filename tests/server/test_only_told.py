@@ -89,8 +89,10 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path, capsys):
 
 
 def test_a_metric_that_is_not_finite_is_left_out(tmp_path, monkeypatch):
-    evaluation = fedamp.server.evaluate.Evaluation(1.0, {"accuracy": float("nan"), "share": 0.5, "other": float("inf")})
-    monkeypatch.setattr("fedamp.server.setup.evaluate", lambda *_, **__: evaluation)
+    evaluation = fedamp.server.evaluate.ModelEvaluation(
+        1.0, {"accuracy": float("nan"), "share": 0.5, "other": float("inf")}
+    )
+    monkeypatch.setattr("fedamp.server.evaluate.evaluate", lambda *_, **__: evaluation)
     run = fedamp.run(small(*SHORT), out=tmp_path / "run")
     assert (run.summary.final.accuracy, run.summary.final.metrics) == (None, {"share": 0.5})
 

@@ -7,10 +7,10 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedamp.engines import flower
-from fedamp.engines.wire import RoundAnswer, Rows, Status, rows
+from fedamp.engines.wire import AnswerStatus, RoundAnswer, Rows, rows
 from fedamp.errors import DeploymentError
 from fedamp.federation.running import Federation
-from fedamp.strategies.roster import Roster
+from fedamp.strategies.roster import NodeRoster
 from tests.orders import order_in
 
 UNITS = 20
@@ -53,7 +53,7 @@ class Nodes:
 
 
 def claim(message: Message, hosts) -> Message:
-    status = Status.ANY_UNIT if hosts is None else Status.DONE
+    status = AnswerStatus.ANY_UNIT if hosts is None else AnswerStatus.DONE
     answer = RoundAnswer(reported=list(hosts or ()), status=status)
     return Message(answer.content(order_in(message)), reply_to=message)
 
@@ -64,7 +64,7 @@ class Workers(Nodes):
     simulated = True
 
 
-def asked(roster: Roster, *batches: Rows) -> dict[int, list[int]]:
+def asked(roster: NodeRoster, *batches: Rows) -> dict[int, list[int]]:
     return {node: units["id"].tolist() for node, units in roster.assign(batches).items()}
 
 
@@ -72,8 +72,8 @@ def batch(*units: int, submodel: int = -1) -> Rows:
     return rows(units, [bytes(32)] * len(units), submodel)
 
 
-def roster_of(grid: Nodes, hosts="trusted") -> Roster:
-    roster = Roster(Federation(hosts=hosts), UNITS)
+def roster_of(grid: Nodes, hosts="trusted") -> NodeRoster:
+    roster = NodeRoster(Federation(hosts=hosts), UNITS)
     roster.refresh(grid, timeout=1)
     return roster
 
