@@ -51,9 +51,7 @@ class Later:
         self.__name__ = name
 
     def __getattr__(self, key: str) -> Any:
-        found = getattr(import_module(self.__name__), key)
-        setattr(self, key, found)  # it is not looked for again
-        return found
+        return getattr(import_module(self.__name__), key)
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[[], Callable[..., Any]]]:
