@@ -18,7 +18,7 @@ EXTRAS = {
     "interop": "dp_accounting",
     "peft": "peft transformers",
     "prometheus": "prometheus_client",
-    **{each: each for each in ("mlflow", "nvflare", "opacus", "pandas", "rdata", "tensorboard", "tokenizers", "wandb")},
+    **{each: each for each in ("mlflow", "opacus", "pandas", "rdata", "tensorboard", "tokenizers", "wandb")},
 }
 
 

@@ -4,8 +4,8 @@ An aggregator and a filter, NVFlare's usual places for privacy, cannot keep the 
 chosen who takes part, and what it chooses is seen by every site's log. So the whole round is ours, and NVFlare carries
 sealed bytes. Flower's classes of messages are used, and no server or node of Flower.
 
-A job has :class:`PrivateController` on its server, and :class:`PrivateExecutor` for the task ``fedamp`` at its sites.
-``docs/nvflare.md`` has one. Filters of NVFlare must leave that task alone.
+A job has :class:`PrivateController` on its server, and :class:`PrivateExecutor` for the task ``fedamp`` at its sites;
+``job.py`` is one. Filters of NVFlare must leave that task alone.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,8 @@
-"""The page on NVFlare, run as it stands: NVFlare's own simulator, with processes for the sites."""
+"""The example of NVFlare, run from a copy of its folder: NVFlare's own simulator, with processes for the sites."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,10 @@ import os
 
 from nvflare.apis.shareable import Shareable
 
-from fedamp.server import nvflare
+from fedamp_nvflare import PrivateExecutor
 
 
-class Liar(nvflare.PrivateExecutor):
+class Liar(PrivateExecutor):
     def execute(self, task_name, shareable, fl_ctx, abort_signal):
         honest = super().execute(task_name, shareable, fl_ctx, abort_signal)
         if shareable["kind"] == "query":
@@ -35,16 +36,14 @@ LIES = {
 
 
 def played(folder: Path, liar: str = "") -> Path:
-    """The run of the page's job; a liar stands in for the second site."""
-    page = (ROOT / "docs/nvflare.md").read_text()
-    scenario, job = (page.split(f"```{kind}\n")[1].split("```")[0] for kind in ("yaml", "python"))
-    job = job.replace("HERE", str(folder)).replace('/run")', '/run", known_seed=True)')
+    """Run the example's job; a liar stands in for the second site. Returns the run's folder."""
+    shutil.copytree(ROOT / "examples/nvflare", folder, dirs_exist_ok=True)
+    job = (folder / "job.py").read_text().replace('/run")', '/run", known_seed=True)')
     if liar:
         (folder / "liar.py").write_text(LIAR.replace("LIES", liar))
         job = "from liar import Liar\n" + job.replace(
             "job.to(PrivateExecutor(", 'job.to((Liar if site == "site-2" else PrivateExecutor)('
         )
-    (folder / "hospitals.yaml").write_text(scenario)
     (folder / "job.py").write_text(job)
     environment = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
     done = subprocess.run([sys.executable, "job.py"], cwd=folder, env=environment, capture_output=True, text=True)
