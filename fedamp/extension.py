@@ -77,16 +77,6 @@ def extensions() -> tuple[Extension, ...]:
     return (*own, *others)
 
 
-def is_installed(path: str) -> bool:
-    """Return whether ``package.module:attribute`` is of an installed package that names itself as an extension.
-
-    A scenario may name such an object, because the user has installed its package. Reading a scenario imports no other
-    code that it names.
-    """
-    packages = {entry.module.partition(".")[0] for entry in entry_points(group=OWN)}
-    return path.partition(":")[0].partition(".")[0] in packages
-
-
 def named(path: str) -> Any:
     """Import the object that ``package.module:attribute`` names.
 

@@ -5,22 +5,13 @@ not before: a scheme of an extension may hold a union of another family.
 """
 
 from collections.abc import Iterator
-from functools import cache
-from types import new_class
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
-from pydantic import (
-    Field,
-    SerializationInfo,
-    SerializerFunctionWrapHandler,
-    ValidatorFunctionWrapHandler,
-    WrapSerializer,
-    WrapValidator,
-)
+from pydantic import Field
 
 from fedamp.base.section import NeedsHooks, Section, with_keys
 from fedamp.errors import ScenarioError
-from fedamp.extension import OWN, is_installed, keys, named, offered
+from fedamp.extension import keys, offered
 from fedamp.federation.aggregation import AGGREGATIONS, AggregationScheme
 from fedamp.federation.check_in import CHECK_INS, CheckIn
 from fedamp.federation.facts import Declared
@@ -37,12 +28,6 @@ FAMILIES: dict[str, tuple[type[Declared], ...]] = {
     "aggregation": AGGREGATIONS,
 }
 """The core's schemes, by the key of a scenario that names one of them."""
-BASES: dict[str, type[Declared]] = {
-    "check_in": CheckIn,
-    "submodels": SubmodelScheme,
-    "privacy.noise": NoiseScheme,
-    "aggregation": AggregationScheme,
-}
 
 if TYPE_CHECKING:
     AnyAggregation = AggregationScheme
@@ -78,40 +63,39 @@ def scheme_of(member: type[Declared]) -> str:
 def one_of(key: str) -> Any:
     """The union of the schemes of a key, told apart by ``scheme``."""
     schemes = members(key)
-    union = Annotated[Union[schemes], Field(discriminator="scheme")] if len(schemes) > 1 else schemes[0]  # noqa: UP007
-
-    def by_path(raw: Any, usual: ValidatorFunctionWrapHandler) -> Any:
-        path = raw.get("scheme") if isinstance(raw, dict) else None
-        if isinstance(raw, Section) and type(raw) not in schemes and isinstance(raw, BASES[key]):
-            return raw
-        return _at(path, key).model_validate(raw) if isinstance(path, str) and ":" in path else usual(raw)
-
-    def dumped(value: Any, usual: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
-        known = type(value) in schemes
-        return usual(value) if known else value.model_dump(mode=info.mode, by_alias=bool(info.by_alias))
-
-    return Annotated[union, WrapValidator(by_path), WrapSerializer(dumped)]
+    return Annotated[Union[schemes], Field(discriminator="scheme")] if len(schemes) > 1 else schemes[0]  # noqa: UP007
 
 
-@cache
-def _at(path: str, key: str) -> type[Declared]:
-    """The scheme ``package.module:Class`` of an installed extension, which a scenario names by this path."""
-    if not is_installed(path):
-        raise ValueError(
-            f"scheme {path} is of no installed package with an entry point of {OWN}; expected: one of these"
-        )
-    try:
-        kind = named(path)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"scheme {path} cannot be imported ({error})") from None
-    if not (isinstance(kind, type) and issubclass(kind, BASES[key])):
-        raise ValueError(f"scheme {path} is no {BASES[key].__name__}; expected: a subclass")
-    members = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "scheme": path}
-    return new_class(kind.__name__, (kind,), {}, lambda space: space.update(members | _annotated(path)))
+def by_name(raw: Any) -> Any:
+    """Replace paths ``package.module:Class`` of schemes in a scenario by the names that their extensions give them.
+
+    A path names a scheme that an installed extension offers. No other code is imported: reading a scenario runs nothing
+    that it names.
+
+    Raises:
+        ValueError: no extension offers a scheme by this path.
+    """
+    if not isinstance(raw, dict):
+        return raw
+    for key in FAMILIES:
+        *above, last = key.split(".")
+        section = raw.get(above[0]) if above else raw
+        scheme = section.get(last) if isinstance(section, dict) else None
+        path = scheme.get("scheme") if isinstance(scheme, dict) else None
+        if isinstance(path, str) and ":" in path:
+            named = {f"{member.__module__}:{member.__qualname__}": scheme_of(member) for member in members(key)}
+            if path not in named:
+                theirs = ", ".join(each for each in named if not each.startswith("fedamp.")) or "none is installed"
+                expected = f"expected: a name, or the path of one: {theirs}"
+                raise ValueError(f"{key}.scheme: no extension offers {path}; {expected}")
+            raw = with_value(raw, [*above, last], scheme | {"scheme": named[path]})
+    return raw
 
 
-def _annotated(path: str) -> dict[str, Any]:
-    return {"__annotations__": {"scheme": Literal[path]}}
+def with_value(raw: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    """Copy nested mappings with another value at a path."""
+    first, *below = path
+    return raw | {first: with_value(raw[first], below, value) if below else value}
 
 
 def marked(mark: type[Mark]) -> Iterator[tuple[str, str, Mark]]:

@@ -18,7 +18,7 @@ from fedamp.data.sections import Data
 from fedamp.extension import keys
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.check_in import AllCheckIn
-from fedamp.federation.choices import AnyAggregation, AnyCheckIn, AnyNoise, AnySubmodels, extend
+from fedamp.federation.choices import AnyAggregation, AnyCheckIn, AnyNoise, AnySubmodels, by_name, extend
 from fedamp.federation.contracts import refuse_unproved
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.noise import IndependentNoise
@@ -143,6 +143,11 @@ class Scenario(Section):
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.to_yaml(), quote=False)}</pre>"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _schemes_by_path(cls, raw: Any) -> Any:
+        return by_name(raw)
 
     @model_validator(mode="before")
     @classmethod
