@@ -88,7 +88,7 @@ def by_name(raw: Any) -> Any:
                 theirs = ", ".join(each for each in named if not each.startswith("fedamp.")) or "none is installed"
                 expected = f"expected: a name, or the path of one: {theirs}"
                 raise ValueError(f"{key}.scheme: no extension offers {path}; {expected}")
-            raw = with_value(raw, [*above, last], scheme | {"scheme": named[path]})
+            raw = with_value(raw, [*above, last, "scheme"], named[path])
     return raw
 
 
