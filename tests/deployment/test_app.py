@@ -179,9 +179,10 @@ class Messages(SerialGrid):
         super().__init__(CLIENT_APP, "cpu")
         self.sent = []
 
-    def _dispatch(self, messages) -> None:
-        self.sent += messages
-        super()._dispatch(messages)
+    def send_and_receive(self, messages, *, timeout=None):
+        sent = list(messages)
+        self.sent += sent
+        return super().send_and_receive(sent, timeout=timeout)
 
 
 def test_a_node_learns_only_what_its_clients_must_do_in_this_round(tmp_path):
