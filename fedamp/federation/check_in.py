@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -42,7 +41,7 @@ Rate = Annotated[
 ]
 
 
-_USUAL = frozenset({facts.UNITS_INDEPENDENT, facts.UNITS_ALIKE, facts.GROUPS_CHARGED})
+USUAL_FACTS = frozenset({facts.UNITS_INDEPENDENT, facts.UNITS_ALIKE, facts.GROUPS_CHARGED})
 
 
 class CheckIn(Declared, ABC):
@@ -130,6 +129,11 @@ class CheckIn(Declared, ABC):
         return self
 
     @property
+    def independent(self) -> "CheckIn | None":
+        """The scheme with which noise is compared: balanced check-in of as many rounds a unit; None: there is none."""
+        return None
+
+    @property
     def stand_in(self) -> "CheckIn":
         """A scheme of about the same cost that is quickly charged, to compare numbers of bands with."""
         return self
@@ -139,15 +143,15 @@ class CheckIn(Declared, ABC):
         return self
 
 
-class _IndependentRounds(CheckIn):
+class IndependentRounds(CheckIn):
     rounds_are_independent = True
-    keeps = _USUAL
+    keeps = USUAL_FACTS
 
     def most_check_ins(self, first: int, rounds: int) -> int:
         return first
 
 
-class AllCheckIn(_IndependentRounds):
+class AllCheckIn(IndependentRounds):
     """Every unit takes part in every round.
 
     Formal guarantees: every cohort is all units. No amplification is charged.
@@ -170,7 +174,7 @@ class AllCheckIn(_IndependentRounds):
         return np.asarray(ratios.sum(1))
 
 
-class PoissonCheckIn(_IndependentRounds):
+class PoissonCheckIn(IndependentRounds):
     """In every round every unit takes part with the same probability, independently.
 
     Formal guarantees: check-ins are independent over units and over rounds, each of probability ``rate``; cohorts may
@@ -196,51 +200,6 @@ class PoissonCheckIn(_IndependentRounds):
         return np.asarray(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + ratios).sum(1))
 
 
-class BatchesCheckIn(_IndependentRounds):
-    """In every round a cohort of exactly ``size`` units, drawn uniformly without replacement, anew.
-
-    Formal guarantees: every set of ``size`` units is equally likely in every round, independently over rounds. The
-    cohort holds one more of the others where a unit is not in it, so neighbours differ by **substitution** of a unit's
-    contribution by another one, up to twice the clipping norm away; zeroing it is a case.
-    """
-
-    scheme: Literal["batches"]
-    size: Count = Field(examples=[3], description="number of units in every round, drawn without replacement")
-    keeps = _USUAL - {facts.UNITS_INDEPENDENT}
-    relation = "substitution"
-    _units: int = 0
-
-    def check_units(self, units: int) -> None:
-        if self.size > units:
-            raise ValueError(f"check_in.size must be at most the number of units ({units}), got {self.size}")
-
-    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
-        fitted = self.model_copy()
-        fitted._units = units
-        return fitted
-
-    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
-        for round_ in range(1, rounds + 1):
-            stream = rng.stream(seed, "check-in", round_)
-            keys = stream.words(units)
-            while len(np.unique(keys)) < units:  # distinct keys are in a uniform order
-                keys = stream.words(units)
-            yield np.sort(np.argsort(keys)[: self.size])
-
-    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
-        return accounting.Repeat(accounting.WithoutReplacement(one_round, self.size, self._units), rounds)
-
-    def shown(self, one_round: "Mechanism") -> "Mechanism":
-        return accounting.WithoutReplacement(one_round, self.size, self._units).unamplified()
-
-    def expected_cohort(self, rounds: int, units: int) -> float:
-        return float(self.size)
-
-    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        """Of a unit among others that contribute nothing: it is there with the chance that it is in the batch."""
-        return PoissonCheckIn(scheme="poisson", rate=self.size / self._units).log_likelihood_ratio(ratios)
-
-
 class CappedPoissonCheckIn(CheckIn):
     """Poisson sampling with a cap: as many hidden rounds as coins of probability ``rate`` give, up to ``at_most``.
 
@@ -253,7 +212,7 @@ class CappedPoissonCheckIn(CheckIn):
     rate: Rate
     at_most: Count = Field(description="largest number of rounds in which a unit takes part", examples=[3])
     rounds_are_independent = False
-    keeps = _USUAL
+    keeps = USUAL_FACTS
 
     def check(self, rounds: int) -> None:
         _check_most("at_most", self.at_most, rounds)
@@ -262,7 +221,7 @@ class CappedPoissonCheckIn(CheckIn):
         numbers = np.zeros(units, dtype=np.uint32)
         for coin in range(1, rounds + 1):
             numbers += rng.happens(rng.stream(seed, "check-in coin", coin).words(units), self.rate)
-        return _uniform_sets(seed, 1, rounds, np.minimum(numbers, self.at_most))
+        return uniform_sets(seed, 1, rounds, np.minimum(numbers, self.at_most))
 
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         return accounting.CappedPoisson(one_round, self.rate, self.at_most, rounds)
@@ -276,7 +235,7 @@ class CappedPoissonCheckIn(CheckIn):
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
         rounds = ratios.shape[1]
         probabilities, numbers = self._probabilities(rounds), np.minimum(np.arange(rounds + 1), self.at_most)
-        sums = _log_sums_over_sets(ratios, self.at_most)
+        sums = log_sums_over_sets(ratios, self.at_most)
         means = [sums[k] - math.log(math.comb(rounds, k)) for k in range(self.at_most + 1)]
         with np.errstate(divide="ignore"):
             capped = np.log(np.bincount(numbers, probabilities))
@@ -292,7 +251,7 @@ class CappedPoissonCheckIn(CheckIn):
         return np.asarray(binom.pmf(np.arange(rounds + 1), rounds, self.rate))
 
 
-class _KOfRounds(CheckIn):
+class KOfRounds(CheckIn):
     """Every unit is scheduled for exactly ``k`` hidden rounds.
 
     A unit that declines counts as zero and is charged as if it took part. That covers any declining (docs/k-of-t.md);
@@ -301,7 +260,7 @@ class _KOfRounds(CheckIn):
 
     k: Count = Field(examples=[4], description="number of hidden rounds in which each unit takes part")
     rounds_are_independent = False
-    keeps = _USUAL
+    keeps = USUAL_FACTS
 
     def check(self, rounds: int) -> None:
         _check_most("k", self.k, rounds)
@@ -313,7 +272,7 @@ class _KOfRounds(CheckIn):
         return self.model_copy(update={"k": max(1, round(self.k * shorter / rounds))})
 
 
-class BalancedCheckIn(_KOfRounds):
+class BalancedCheckIn(KOfRounds):
     """Balanced iteration subsampling: exactly ``k`` hidden rounds for every unit.
 
     Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` out of ``rounds``, and
@@ -326,7 +285,7 @@ class BalancedCheckIn(_KOfRounds):
     scheme: Literal["balanced"]
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
-        return _uniform_sets(seed, 1, rounds, np.full(units, self.k, dtype=np.uint32))
+        return uniform_sets(seed, 1, rounds, np.full(units, self.k, dtype=np.uint32))
 
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         return accounting.Allocation(one_round, self.k, rounds)
@@ -334,12 +293,16 @@ class BalancedCheckIn(_KOfRounds):
     def most_check_ins(self, first: int, rounds: int) -> int:
         return min(first, self.k)
 
+    @property
+    def independent(self) -> CheckIn:
+        return self
+
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        sums = _log_sums_over_sets(ratios, self.k)
+        sums = log_sums_over_sets(ratios, self.k)
         return np.asarray(sums[self.k] - math.log(math.comb(ratios.shape[1], self.k)))
 
 
-class StratifiedCheckIn(_KOfRounds):
+class StratifiedCheckIn(KOfRounds):
     """One hidden round in each of ``k`` consecutive blocks, their lengths as equal as integers allow.
 
     Formal guarantees: in every block every unit is scheduled exactly once, in a uniformly random round, independently
@@ -351,7 +314,7 @@ class StratifiedCheckIn(_KOfRounds):
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
         first_round = 1
         for length in self.block_lengths(rounds):
-            yield from _uniform_sets(seed, first_round, length, np.ones(units, dtype=np.uint32))
+            yield from uniform_sets(seed, first_round, length, np.ones(units, dtype=np.uint32))
             first_round += length
 
     def block_lengths(self, rounds: int) -> list[int]:
@@ -373,153 +336,12 @@ class StratifiedCheckIn(_KOfRounds):
         return np.asarray(np.sum([log_mean(block, axis=1) for block in blocks], axis=0))
 
 
-class MinSeparation(_KOfRounds):
-    """The rounds of a unit have the min-separation that the key ``separation_key`` says, as banded noise needs it."""
-
-    separation_key: ClassVar[str]
-    needs = (
-        *CheckIn.needs,
-        Claim(facts.NOISE_HAS_BANDS, "", "with a number", lambda scenario: scenario.check_in.separation == "auto"),
-        Claim(
-            facts.NOISE_FOLLOWS,
-            "",
-            "with a number",
-            lambda scenario: scenario.check_in.separation == getattr(scenario.privacy.noise, "bands", None) == "auto",
-        ),
-    )
-
-    @property
-    def separation(self) -> int | Literal["auto"]:
-        """The number of rounds, or ``auto``: that of the bands."""
-        separation: int | Literal["auto"] = getattr(self, self.separation_key)
-        return separation
-
-    @property
-    def count(self) -> int:
-        """The number of rounds; 1 as long as it is ``auto``."""
-        return 1 if self.separation == "auto" else self.separation
-
-    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
-        return self.model_copy(update={self.separation_key: len(coefficients) + 1} if self.separation == "auto" else {})
-
-    def most_check_ins(self, first: int, rounds: int) -> int:
-        return min(-(-first // self.count), self.k)
-
-
-class ClassesCheckIn(MinSeparation):
-    """Exactly ``k`` hidden rounds for every unit among the rounds of its public class.
-
-    Formal guarantees: round t is of class (t - 1) modulo ``classes``, unit u of class u modulo ``classes``. The set of
-    rounds of every unit is uniform among all sets of ``k`` rounds of its class, and independent over units. The
-    min-separation is ``classes``, as banded noise needs it (Choquette-Choo et al. 2023).
-    """
-
-    scheme: Literal["classes"]
-    separation_key = "classes"
-    keeps = frozenset({facts.ROUNDS_APART, facts.UNITS_INDEPENDENT})
-    classes: Count | Literal["auto"] = Field(
-        "auto", description="number of public classes; auto: that of the bands of the noise", examples=[2]
-    )
-
-    def check(self, rounds: int) -> None:
-        if self.k * self.count > rounds:
-            raise ValueError(f"check_in.k times classes must be at most rounds ({rounds}), got {self.k * self.count}")
-
-    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
-        members = [np.arange(first, units, self.count) for first in range(self.count)]
-        owed = [np.full(len(ids), self.k, dtype=np.uint32) for ids in members]
-        for index in range(rounds):
-            ours = index % self.count
-            left = (rounds - 1 - index) // self.count + 1
-            draw = rng.stream(seed, "check-in", 1 + index).integers(left, len(members[ours]))
-            chosen = draw < owed[ours]
-            owed[ours][chosen] -= 1
-            yield members[ours][chosen]
-
-    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
-        return accounting.Cyclic(one_round, self.k, rounds, self.count)
-
-    def shortened(self, rounds: int, shorter: int) -> Self:
-        if shorter < self.count:
-            raise ValueError(f"{shorter} rounds do not hold one of each class; expected: at least {self.count}")
-        return self.model_copy(update={"k": max(1, min(round(self.k * shorter / rounds), shorter // self.count))})
-
-    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        """Of unit 0, whose class has the first round."""
-        own = ratios[:, :: self.count]
-        return np.asarray(_log_sums_over_sets(own, self.k)[self.k] - math.log(math.comb(own.shape[1], self.k)))
-
-
-class SpacedCheckIn(MinSeparation):
-    """Exactly ``k`` hidden rounds for every unit, with min-separation ``gap``, without classes.
-
-    Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` rounds of that separation,
-    and independent over units: the i-th one of a uniform set of k of rounds - (k - 1) (gap - 1) rounds is moved by (i -
-    1) (gap - 1). More units are in the first and the last rounds than in others.
-    """
-
-    scheme: Literal["spaced"]
-    separation_key = "gap"
-    keeps = frozenset({facts.ROUNDS_APART, facts.ANY_ROUNDS_APART, facts.UNITS_INDEPENDENT, facts.UNITS_ALIKE})
-    gap: Count | Literal["auto"] = Field(
-        "auto",
-        description="min-separation: the least distance of two rounds of a unit; auto: the bands of the noise",
-        examples=[2],
-    )
-    _coefficients: tuple[float, ...] = ()
-
-    def check(self, rounds: int) -> None:
-        if self.count > rounds:
-            raise ValueError(f"check_in.gap must be at most rounds ({rounds}), got {self.count}")
-        if (most := -(-rounds // self.count)) < self.k:
-            raise ValueError(f"check_in.k must be at most {most}, {self.count} apart in {rounds} rounds, got {self.k}")
-
-    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
-        fitted = super().fitted(coefficients, units)
-        fitted._coefficients = coefficients
-        return fitted
-
-    @property
-    def stand_in(self) -> CheckIn:
-        return ClassesCheckIn(scheme="classes", k=self.k)
-
-    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
-        drawn = _uniform_sets(seed, 1, self._packed(rounds), np.full(units, self.k, dtype=np.uint32))
-        nobody, done = np.zeros(0, dtype=np.int64), np.zeros(units, dtype=np.int64)
-        later = [[nobody] for _ in range(rounds)]
-        for index, cohort in zip(range(rounds), chain(drawn, repeat(nobody)), strict=False):
-            for before in np.unique(done[cohort]):
-                later[index + before * (self.count - 1)].append(cohort[done[cohort] == before])
-            done[cohort] += 1
-            yield np.sort(np.concatenate(later[index]))
-
-    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
-        if self.count == 1 and not self._coefficients:
-            return accounting.Allocation(one_round, self.k, rounds)
-        return accounting.Spaced(one_round, self.k, rounds, self.count, self._coefficients)
-
-    def shortened(self, rounds: int, shorter: int) -> Self:
-        most = -(-shorter // self.count)
-        return self.model_copy(update={"k": max(1, min(round(self.k * shorter / rounds), most))})
-
-    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        sets = math.comb(self._packed(ratios.shape[1]), self.k)
-        return np.asarray(_log_sums_over_sets(ratios, self.k, self.count)[self.k] - math.log(sets))
-
-    def _packed(self, rounds: int) -> int:
-        """The number of rounds without those that must lie between a unit's."""
-        return rounds - (self.k - 1) * (self.count - 1)
-
-
 CHECK_INS: tuple[type[CheckIn], ...] = (
     AllCheckIn,
     PoissonCheckIn,
-    BatchesCheckIn,
     CappedPoissonCheckIn,
     BalancedCheckIn,
     StratifiedCheckIn,
-    ClassesCheckIn,
-    SpacedCheckIn,
 )
 
 
@@ -562,7 +384,7 @@ def _check_most(key: str, number: int, rounds: int) -> None:
         raise ValueError(f"check_in.{key} must be at most rounds ({rounds}), got {number}")
 
 
-def _log_sums_over_sets(ratios: Floats, most: int, gap: int = 1) -> Floats:
+def log_sums_over_sets(ratios: Floats, most: int, gap: int = 1) -> Floats:
     """Logs of the sums, over all sets of 0, .., ``most`` rounds at least ``gap`` apart, of the products of their ratios
     (elementary symmetric polynomials for gap 1), shape [most + 1, repetitions].
     """
@@ -576,7 +398,7 @@ def _log_sums_over_sets(ratios: Floats, most: int, gap: int = 1) -> Floats:
     return sums
 
 
-def _uniform_sets(seed: int, first_round: int, rounds: int, check_ins: NDArray[Any]) -> Iterator[UnitIds]:
+def uniform_sets(seed: int, first_round: int, rounds: int, check_ins: NDArray[Any]) -> Iterator[UnitIds]:
     """Cohorts in which each unit has as many rounds as ``check_ins`` says, shape [units], a uniform set of them."""
     owed = check_ins.astype(np.uint32)
     for index in range(rounds):

@@ -51,7 +51,11 @@ else:
 
 def members(key: str) -> tuple[type[Declared], ...]:
     """The schemes of a key: the core's own ones, then those of extensions."""
-    return (*FAMILIES[key], *offered("choices", key))
+    found = list(FAMILIES[key])
+    for each in offered("choices", key):
+        places = [place for place, other in enumerate(found) if scheme_of(other) == each.before]
+        found.insert(places[0] if places else len(found), each)
+    return tuple(found)
 
 
 def scheme_of(member: type[Declared]) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 from fedamp.accounting import Group, Mechanism
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.sampling import PRECISION
-from fedamp.federation.check_in import BalancedCheckIn, MinSeparation, PoissonCheckIn
+from fedamp.federation import facts
+from fedamp.federation.check_in import PoissonCheckIn
 from fedamp.federation.kept_answers import ANEW, KEPT, Answers
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -141,9 +142,9 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
     """
     if not plan.is_private:
         return None
-    over = 1.0 if isinstance(plan.check_in, BalancedCheckIn) else None
-    if isinstance(plan.check_in, MinSeparation):
-        independent = {"scheme": "balanced", "k": plan.check_in.k}
+    other = plan.check_in.independent
+    over = None if other is None else 1.0
+    if other is not None and other is not plan.check_in:
         privacy = plan.scenario.privacy.model_copy(
             update={
                 "noise": IndependentNoise(),
@@ -151,7 +152,7 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
                 "epsilon": plan.charge.planned_epsilon.upper,
             }
         )
-        update = {"check_in": BalancedCheckIn.model_validate(independent), "privacy": privacy}
+        update = {"check_in": other, "privacy": privacy}
         balanced = make_plan(plan.scenario.model_copy(update=update), plan.units, answers=KEPT)
         over = plan.noise_per_clip / balanced.noise_per_clip
     return {"rms": plan.path_noise, "over_independent": over}
@@ -159,7 +160,7 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
 
 def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
     """The cost for groups of units; quick only for groups with an exact privacy loss distribution."""
-    if isinstance(plan.check_in, MinSeparation):  # no charge of a group is known
+    if facts.GROUPS_CHARGED not in plan.check_in.keeps:
         return None
     mechanisms = {size: plan.charge.of_group(size) for size in GROUP_SIZES}
     if not wanted and any(isinstance(mechanism, Group) for mechanism in mechanisms.values()):

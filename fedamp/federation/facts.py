@@ -104,12 +104,17 @@ class Stance:
 
 
 class Declared(Section):
-    """Base of sections with a stance, which is that of :class:`Stance`; by default it breaks every fact."""
+    """Base of sections with a stance, which is that of :class:`Stance`; by default it breaks every fact.
+
+    Attributes:
+        before: the scheme in front of which this scheme of an extension is listed; empty: it is among the last.
+    """
 
     needs: ClassVar[tuple[Claim, ...]] = ()
     breaks: ClassVar[tuple[Claim, ...]] = ()
     keeps: ClassVar[frozenset[Fact]] = frozenset()
     concerns: ClassVar[frozenset[Fact] | None] = None
+    before: ClassVar[str] = ""
 
     def check_within(self, scenario: AnyScenario) -> None:
         """Refuse keys that do not fit numbers elsewhere in the scenario (ValueError, one line)."""

@@ -22,7 +22,6 @@ from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
 from fedamp.engines.simulation import WorkerDemand
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
-from fedamp.federation.check_in import AllCheckIn
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -354,7 +353,7 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
         loss, known = loss_of(task.client, task.model), trained if piece.known else None
         # Other ways of training compute what is left after whole vectors of numbers, in the last slots, otherwise.
         if asked == "auto" and StackTrainer(piece.forward, task.client, loss=loss, module=known).descends:
-            spread = 0.0 if isinstance(plan.check_in, AllCheckIn) else 2 * math.sqrt(plan.expected_cohort)
+            spread = 0.0 if not plan.check_in.is_hidden else 2 * math.sqrt(plan.expected_cohort)
             size = size.model_copy(update={"cohort": math.ceil(plan.expected_cohort + spread)})
     units = min(size.units, math.ceil(plan.expected_cohort))
     return size, bytes_of_a_worker(2 * units * parameters + max(units, size.records) * per_record)

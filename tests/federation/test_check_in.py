@@ -27,11 +27,11 @@ from fedamp.accounting import (
     from_json,
 )
 from fedamp.errors import ScenarioError
+from fedamp.extensions.batches.check_in import BatchesCheckIn
 from fedamp.federation.check_in import (
     AllCheckIn,
     Attendance,
     BalancedCheckIn,
-    BatchesCheckIn,
     CappedPoissonCheckIn,
     CheckIn,
     PoissonCheckIn,

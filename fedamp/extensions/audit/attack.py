@@ -29,7 +29,6 @@ from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.running import Engine
 from fedamp.federation.scenario import Scenario
-from fedamp.noise import matched
 
 Vector = NDArray[np.float64]
 
@@ -222,7 +221,7 @@ class CanaryFederation:
         rounds = range(1, self._rounds + 1)
         products, energies = np.stack([self._round(round_) for round_ in rounds]).swapaxes(0, 1)
         with np.errstate(all="ignore"):  # infinite values are evidence of a defect too
-            seen, share = matched(products, self._plan.coefficients)
+            seen, share = self._plan.scenario.privacy.noise.matched(products, self._plan.coefficients)
             evidence: Vector = np.nan_to_num(seen - share[:, None] * energies, nan=np.inf)
         return evidence
 

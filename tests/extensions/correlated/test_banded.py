@@ -7,20 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedamp.noise import (
+from fedamp.extensions.correlated.mechanisms import (
     BITS,
     BandedGaussian,
     BufferedGaussian,
-    IndependentGaussian,
     best_buffers,
     best_coefficients,
     buffers_of,
-    grid_of,
     matched,
-    norm_of,
     of_buffers,
-    path_noise,
 )
+from fedamp.noise import IndependentGaussian, grid_of, norm_of, path_noise
 
 UNIT = 2.0**-31  # of the sums, for clipping norms in [1/2, 1)
 COEFFICIENTS = (0.75, 0.5, 0.25)

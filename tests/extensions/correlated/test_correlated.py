@@ -8,8 +8,8 @@ import pytest
 
 from fedamp.accounting import Cyclic, Gaussian, Repeat, from_json
 from fedamp.errors import InputError
+from fedamp.extensions.correlated.section import BANDS
 from fedamp.federation.cost import privacy_cost
-from fedamp.federation.noise import BANDS
 from fedamp.federation.plan import make_plan
 from fedamp.runs.verification import verify_ledger
 from tests.federations import small

@@ -1,0 +1,172 @@
+"""Check-in whose rounds of a unit are a number of rounds apart, as correlated noise needs it."""
+
+import math
+from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field
+
+from fedamp import rng
+from fedamp.base.section import Count
+from fedamp.base.start import Later
+from fedamp.federation import facts
+from fedamp.federation.check_in import (
+    BalancedCheckIn,
+    CheckIn,
+    Floats,
+    KOfRounds,
+    UnitIds,
+    log_sums_over_sets,
+    uniform_sets,
+)
+from fedamp.federation.facts import Claim
+
+if TYPE_CHECKING:
+    from fedamp import accounting
+    from fedamp.accounting import Mechanism
+else:
+    accounting = Later("fedamp.accounting")  # as in fedamp.federation.check_in
+
+
+class MinSeparation(KOfRounds):
+    """The rounds of a unit have the min-separation that the key ``separation_key`` says, as banded noise needs it."""
+
+    separation_key: ClassVar[str]
+    needs = (
+        *CheckIn.needs,
+        Claim(facts.NOISE_HAS_BANDS, "", "with a number", lambda scenario: scenario.check_in.separation == "auto"),
+        Claim(
+            facts.NOISE_FOLLOWS,
+            "",
+            "with a number",
+            lambda scenario: scenario.check_in.separation == getattr(scenario.privacy.noise, "bands", None) == "auto",
+        ),
+    )
+
+    @property
+    def separation(self) -> int | Literal["auto"]:
+        """The number of rounds, or ``auto``: that of the bands."""
+        separation: int | Literal["auto"] = getattr(self, self.separation_key)
+        return separation
+
+    @property
+    def count(self) -> int:
+        """The number of rounds; 1 as long as it is ``auto``."""
+        return 1 if self.separation == "auto" else self.separation
+
+    @property
+    def independent(self) -> CheckIn:
+        return BalancedCheckIn(scheme="balanced", k=self.k)
+
+    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+        return self.model_copy(update={self.separation_key: len(coefficients) + 1} if self.separation == "auto" else {})
+
+    def most_check_ins(self, first: int, rounds: int) -> int:
+        return min(-(-first // self.count), self.k)
+
+
+class ClassesCheckIn(MinSeparation):
+    """Exactly ``k`` hidden rounds for every unit among the rounds of its public class.
+
+    Formal guarantees: round t is of class (t - 1) modulo ``classes``, unit u of class u modulo ``classes``. The set of
+    rounds of every unit is uniform among all sets of ``k`` rounds of its class, and independent over units. The
+    min-separation is ``classes``, as banded noise needs it (Choquette-Choo et al. 2023).
+    """
+
+    scheme: Literal["classes"]
+    separation_key = "classes"
+    keeps = frozenset({facts.ROUNDS_APART, facts.UNITS_INDEPENDENT})
+    classes: Count | Literal["auto"] = Field(
+        "auto", description="number of public classes; auto: that of the bands of the noise", examples=[2]
+    )
+
+    def check(self, rounds: int) -> None:
+        if self.k * self.count > rounds:
+            raise ValueError(f"check_in.k times classes must be at most rounds ({rounds}), got {self.k * self.count}")
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        members = [np.arange(first, units, self.count) for first in range(self.count)]
+        owed = [np.full(len(ids), self.k, dtype=np.uint32) for ids in members]
+        for index in range(rounds):
+            ours = index % self.count
+            left = (rounds - 1 - index) // self.count + 1
+            draw = rng.stream(seed, "check-in", 1 + index).integers(left, len(members[ours]))
+            chosen = draw < owed[ours]
+            owed[ours][chosen] -= 1
+            yield members[ours][chosen]
+
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        return accounting.Cyclic(one_round, self.k, rounds, self.count)
+
+    def shortened(self, rounds: int, shorter: int) -> Self:
+        if shorter < self.count:
+            raise ValueError(f"{shorter} rounds do not hold one of each class; expected: at least {self.count}")
+        return self.model_copy(update={"k": max(1, min(round(self.k * shorter / rounds), shorter // self.count))})
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        """Of unit 0, whose class has the first round."""
+        own = ratios[:, :: self.count]
+        return np.asarray(log_sums_over_sets(own, self.k)[self.k] - math.log(math.comb(own.shape[1], self.k)))
+
+
+class SpacedCheckIn(MinSeparation):
+    """Exactly ``k`` hidden rounds for every unit, with min-separation ``gap``, without classes.
+
+    Formal guarantees: the set of rounds of every unit is uniform among all sets of ``k`` rounds of that separation,
+    and independent over units: the i-th one of a uniform set of k of rounds - (k - 1) (gap - 1) rounds is moved by (i -
+    1) (gap - 1). More units are in the first and the last rounds than in others.
+    """
+
+    scheme: Literal["spaced"]
+    separation_key = "gap"
+    keeps = frozenset({facts.ROUNDS_APART, facts.ANY_ROUNDS_APART, facts.UNITS_INDEPENDENT, facts.UNITS_ALIKE})
+    gap: Count | Literal["auto"] = Field(
+        "auto",
+        description="min-separation: the least distance of two rounds of a unit; auto: the bands of the noise",
+        examples=[2],
+    )
+    _coefficients: tuple[float, ...] = ()
+
+    def check(self, rounds: int) -> None:
+        if self.count > rounds:
+            raise ValueError(f"check_in.gap must be at most rounds ({rounds}), got {self.count}")
+        if (most := -(-rounds // self.count)) < self.k:
+            raise ValueError(f"check_in.k must be at most {most}, {self.count} apart in {rounds} rounds, got {self.k}")
+
+    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+        fitted = super().fitted(coefficients, units)
+        fitted._coefficients = coefficients
+        return fitted
+
+    @property
+    def stand_in(self) -> CheckIn:
+        return ClassesCheckIn(scheme="classes", k=self.k)
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        drawn = uniform_sets(seed, 1, self._packed(rounds), np.full(units, self.k, dtype=np.uint32))
+        nobody, done = np.zeros(0, dtype=np.int64), np.zeros(units, dtype=np.int64)
+        later = [[nobody] for _ in range(rounds)]
+        for index, cohort in zip(range(rounds), chain(drawn, repeat(nobody)), strict=False):
+            for before in np.unique(done[cohort]):
+                later[index + before * (self.count - 1)].append(cohort[done[cohort] == before])
+            done[cohort] += 1
+            yield np.sort(np.concatenate(later[index]))
+
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        if self.count == 1 and not self._coefficients:
+            return accounting.Allocation(one_round, self.k, rounds)
+        return accounting.Spaced(one_round, self.k, rounds, self.count, self._coefficients)
+
+    def shortened(self, rounds: int, shorter: int) -> Self:
+        most = -(-shorter // self.count)
+        return self.model_copy(update={"k": max(1, min(round(self.k * shorter / rounds), most))})
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        sets = math.comb(self._packed(ratios.shape[1]), self.k)
+        return np.asarray(log_sums_over_sets(ratios, self.k, self.count)[self.k] - math.log(sets))
+
+    def _packed(self, rounds: int) -> int:
+        """The number of rounds without those that must lie between a unit's."""
+        return rounds - (self.k - 1) * (self.count - 1)
