@@ -254,31 +254,31 @@ FAULTS = (
     # Secure aggregation.
     Fault(
         "digest: the masks of two nodes do not depend on who they are",
-        "secure/member.py",
+        "extensions/secure/member.py",
         'purpose = b"pair mask " + min(own, other).to_bytes(4) + max(own, other).to_bytes(4)',
         'purpose = b"pair mask "',
-        ("secure",),
+        ("extensions/secure",),
     ),
     Fault(
         "filter: a node gives both secrets of a node",
-        "secure/member.py",
+        "extensions/secure/member.py",
         'if self.answered not in (b"", survivors):',
         'if self.answered not in (b"", survivors) and not self.answered:',
-        ("secure",),
+        ("extensions/secure",),
     ),
     Fault(
         "threshold: half of the nodes may sign",
-        "secure/protocol.py",
+        "extensions/secure/protocol.py",
         "return (self.nodes + self.colluding) // 2 + 1",
         "return (self.nodes + self.colluding) // 2",
-        ("secure",),
+        ("extensions/secure",),
     ),
     Fault(
         "noise: the nodes share the noise as if all of them were honest",
         "strategies/aggregation.py",
         "return None if terms is None else (self.noisy_nodes or terms.nodes) / terms.honest - 1",
         "return None if terms is None else (self.noisy_nodes or terms.nodes) / terms.nodes - 1",
-        ("secure", "strategies"),
+        ("extensions/secure", "strategies"),
     ),
     # Records of people.
     Fault(

@@ -102,7 +102,7 @@ def _release_key(file: Path) -> object:
 
 
 def _participant(file: Path) -> object:
-    from fedamp.client.secure import Participant
+    from fedamp.extensions.secure.participant import Participant
 
     return Participant.read(file, file, file.parent)
 

@@ -21,7 +21,7 @@ def test_a_fault_is_one_edit_that_python_still_reads(fault, tmp_path):
 def test_faults_are_in_all_rooms_and_name_their_tests():
     assert len(FAULTS) >= 43
     assert max(Counter(fault.name for fault in FAULTS).values()) == 1
-    rooms = {"accounting", "client", "data", "extensions", "federation", "models", "runs", "secure"}
+    rooms = {"accounting", "client", "data", "extensions", "federation", "models", "runs"}
     assert {fault.file.split("/")[0] for fault in FAULTS} >= rooms | {"strategies", "noise.py"}
     for fault in FAULTS:
         assert fault.tests

@@ -20,7 +20,7 @@ ORDER = (
     ("extension",),
     ("accounting",),
     ("noise",),
-    ("data", "models", "secure"),
+    ("data", "models"),
     ("federation",),
     ("testing",),
     ("engines",),

@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed.secure            half an hour on one core; writes benchmarks/speed/secure.json
 
-The protocol of fedamp.secure, without Flower and without training: words of 32 bits, all messages as bytes. ``dropped``
+The protocol of fedamp.extensions.secure, without Flower and without training: words of 32 bits, all messages as bytes. ``dropped``
 nodes send no masked words, so the server opens their masks. Seconds and bytes of a node are the median of those that
 answer to the end. Beside it the masks that Flower's own SecAgg+ would make and add, for 64 neighbours, with its
 generator (seeds of 32 bits).
@@ -18,9 +18,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.record import made, store
-from fedamp.secure.collector import Collector
-from fedamp.secure.member import Member
-from fedamp.secure.protocol import Settings
+from fedamp.extensions.secure.collector import Collector
+from fedamp.extensions.secure.member import Member
+from fedamp.extensions.secure.protocol import Settings
 
 RESULTS = Path(__file__).with_suffix(".json")
 CASES = [

@@ -105,7 +105,7 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
 
 def examine_node(agreement: Path, key: Path, state: Path) -> list[Check]:
     """Check that a node can take part in secure aggregation: with whom, under which terms, and what it remembers."""
-    from fedamp.client.secure import Participant
+    from fedamp.extensions.secure.participant import Participant
 
     try:
         found = Participant.read(agreement, key, state)

@@ -213,7 +213,7 @@ def agreement(
     overrides: Overrides,
 ) -> None:
     """Write what the nodes of a run with secure aggregation agree on: their keys, the terms, and the task."""
-    from fedamp.client.secure import Agreement
+    from fedamp.extensions.secure.participant import Agreement
     from fedamp.server.setup import prepare
 
     asked = load_scenario(scenario, overrides)
@@ -237,7 +237,7 @@ def join(
     without_noise: Annotated[bool, Option("--without-noise", help="also where the agreement has no noise")] = False,
 ) -> None:
     """On a node, once before a run: make its memory, without which it stays out."""
-    from fedamp.client.secure import join
+    from fedamp.extensions.secure.participant import join
 
     print_paths("keep during the run", join(agreed, state, without_noise))
 

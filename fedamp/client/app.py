@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays
-from fedamp.client import configuration, policy, secure
+from fedamp.client import configuration, policy
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.evaluator import STATISTICS, Evaluator, summed
 from fedamp.client.personal import Personal
@@ -32,6 +32,7 @@ from fedamp.client.worker import LocalParameters, TrainingNode, TrainReport
 from fedamp.engines import flower
 from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
+from fedamp.extensions.secure import participant as secure
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import generators_from
 from fedamp.models.model import WHOLE

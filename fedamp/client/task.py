@@ -15,10 +15,10 @@ from fedamp.base.devices import is_gpu
 from fedamp.base.record import Record
 from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
+from fedamp.extensions.secure.terms import Terms
 from fedamp.federation.choices import AnySubmodels
 from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
-from fedamp.federation.terms import Terms
 from fedamp.models.custom import is_import_path
 from fedamp.models.model import Model
 

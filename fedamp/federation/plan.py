@@ -33,6 +33,7 @@ from fedamp.base import ids
 from fedamp.base.numbers import at_most
 from fedamp.base.section import MOST_UNITS
 from fedamp.errors import ScenarioError
+from fedamp.extensions.secure.terms import SecureAggregation, Terms
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.contracts import charged_as, unchecked_words
 from fedamp.federation.kept_answers import ANEW, Answers
@@ -42,7 +43,6 @@ from fedamp.federation.optional import Kind
 from fedamp.federation.private_means import PrivateMeans
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.submodels import Part, SubmodelScheme
-from fedamp.federation.terms import SecureAggregation, Terms
 from fedamp.noise import Noise, mean_noise
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients

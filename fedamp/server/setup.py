@@ -36,7 +36,6 @@ from fedamp.server.evaluate import PublicRecords, PublicTest
 from fedamp.strategies.aggregation import ClippedSums, ModelParts
 from fedamp.strategies.pipeline import ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy
-from fedamp.strategies.secure_sums import SecureSums
 
 # A larger stack of clients leaves a CPU's caches, a smaller one spends its time on calls; torch's convolutions of many
 # clients are slower. All are powers of two, like the slots of a stack.

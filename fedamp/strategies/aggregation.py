@@ -17,8 +17,8 @@ from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
 from fedamp.engines.wire import RoundAnswer, RoundOrder, UpdateCounts
 from fedamp.errors import FederationError
+from fedamp.extensions.secure.terms import Terms
 from fedamp.federation.evaluation import EVALUATION
-from fedamp.federation.terms import Terms
 from fedamp.models.pieces import Piece
 
 log = logging.getLogger("fedamp.server")

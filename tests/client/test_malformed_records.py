@@ -10,7 +10,7 @@ from fedamp.client.app import app
 from fedamp.engines import flower
 from fedamp.models.networks import initial_parameters
 from tests.client.federation import LOGISTIC, UNITS, order_of, records_in_a_folder, task_of_a_folder, write_folder
-from tests.strategies.consortium import PLAIN_NOISE, Consortium
+from tests.extensions.secure.consortium import PLAIN_NOISE, Consortium
 
 CLIP, VICTIM = 0.1, 2
 

@@ -22,8 +22,8 @@ from tests.client.federation import (
     task_of_a_folder,
     write_folder,
 )
+from tests.extensions.secure.consortium import PLAIN_NOISE, Consortium
 from tests.federations import SMALL
-from tests.strategies.consortium import PLAIN_NOISE, Consortium
 
 
 def write(folder: Path, swapped: bool = False, changed: bool = False) -> None:

@@ -19,9 +19,9 @@ from fedamp.server.loop import ask, evaluate
 from fedamp.server.setup import prepare
 from fedamp.strategies.private import PrivateStrategy
 from tests.chains import change_ledger
+from tests.extensions.secure.consortium import Consortium
 from tests.federations import small
 from tests.server.plays import Crash, Killed, ledger_of, play_in
-from tests.strategies.consortium import Consortium
 
 ALONE = ("data={name: digits, clients: 60, test_is_public: false}", "data.partition={scheme: dirichlet, alpha: 1}")
 SECURE = "aggregation={scheme: secure, nodes: 6, dropped: 0.0, colluding: 0.0}"

@@ -15,7 +15,7 @@ from fedamp.client.task import ClientTask, log
 from fedamp.errors import DeploymentError, FedampError, one_line
 from fedamp.extensions.population.account import prices
 from fedamp.extensions.population.store import Overspent, Population, PopulationError, Use, counted
-from fedamp.federation.terms import Terms
+from fedamp.extensions.secure.terms import Terms
 
 
 def cost(task: ClientTask) -> Mechanism:

@@ -62,7 +62,7 @@ def use_of(task: ClientTask, agreement: str) -> str:
     """
     told = f"{task.run} {task.charge}"
     if agreement:
-        from fedamp.client.secure import Agreement  # it imports torch
+        from fedamp.extensions.secure.participant import Agreement  # it imports torch
 
         agreed = Agreement.read(Path(agreement))
         if task.terms != agreed.terms or task.digest != agreed.task:

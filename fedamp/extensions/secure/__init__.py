@@ -2,4 +2,4 @@
 
 from fedamp.extension import Extension
 
-extension = Extension("secure", choices={"aggregation": ("fedamp.federation.terms:SecureAggregation",)})
+extension = Extension("secure", choices={"aggregation": ("fedamp.extensions.secure.terms:SecureAggregation",)})

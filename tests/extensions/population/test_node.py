@@ -20,13 +20,13 @@ from fedamp.extensions.population import node as budget
 from fedamp.extensions.population import store
 from fedamp.extensions.population.policy import use_of
 from fedamp.extensions.population.store import Population
-from fedamp.federation.terms import Terms
+from fedamp.extensions.secure.terms import Terms
 from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
 from tests.client.federation import task_of
 from tests.deployed import Deployment
+from tests.extensions.secure.consortium import FIVE, SECURE, Consortium
 from tests.federations import hosting, small
-from tests.strategies.consortium import FIVE, SECURE, Consortium
 from tests.strategies.test_dummies import THREE
 
 EPSILON, DELTA = 1.5, 1e-5

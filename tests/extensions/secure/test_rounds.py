@@ -10,9 +10,19 @@ from hypothesis import settings as settings_of_tests
 from hypothesis import strategies as st
 
 from fedamp.errors import FederationError
-from fedamp.secure.member import DIGEST, SEALED, Member, pair_key
-from fedamp.secure.protocol import KEY, KEYS, SHARE, Keys, Members, commitment_to, public_part, set_to_bytes, sign
-from tests.secure.federation import Round, settings
+from fedamp.extensions.secure.member import DIGEST, SEALED, Member, pair_key
+from fedamp.extensions.secure.protocol import (
+    KEY,
+    KEYS,
+    SHARE,
+    Keys,
+    Members,
+    commitment_to,
+    public_part,
+    set_to_bytes,
+    sign,
+)
+from tests.extensions.secure.federation import Round, settings
 
 FIVE = settings(5, 1, 1)
 EXCHANGES = ["keys", "shares", "masked", "agree", "unmask"]

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedamp import rng
 from fedamp.errors import FederationError
-from fedamp.secure.member import DIGEST, SEALED, SHARES, digest_of, pair_key
-from fedamp.secure.protocol import (
+from fedamp.extensions.secure.member import DIGEST, SEALED, SHARES, digest_of, pair_key
+from fedamp.extensions.secure.protocol import (
     KEY,
     KEYS,
     SHARE,

@@ -3,9 +3,9 @@
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedamp.secure.collector import Collector
-from fedamp.secure.member import Member
-from fedamp.secure.protocol import Settings, bytes_to_set
+from fedamp.extensions.secure.collector import Collector
+from fedamp.extensions.secure.member import Member
+from fedamp.extensions.secure.protocol import Settings, bytes_to_set
 
 NONE = frozenset[str]()
 

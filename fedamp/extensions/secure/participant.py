@@ -34,13 +34,13 @@ from fedamp.client.clipping import quantum
 from fedamp.client.configuration import task_of
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DeploymentError, FedampError, one_line
+from fedamp.extensions.secure.member import Member
+from fedamp.extensions.secure.protocol import PublicKey, SigningKey, Words
+from fedamp.extensions.secure.terms import STEPS, Terms
 from fedamp.federation.check_in import Attendance
 from fedamp.federation.evaluation import EVALUATION
-from fedamp.federation.terms import STEPS, Terms
 from fedamp.models.model import WHOLE
 from fedamp.noise import Address, add_gaussian, grid_of
-from fedamp.secure.member import Member
-from fedamp.secure.protocol import PublicKey, SigningKey, Words
 
 Train = Callable[[RoundOrder], RoundAnswer]
 

@@ -10,13 +10,13 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
 
-from fedamp.client import secure
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, message_content, sealed_bytes
-from fedamp.secure.member import Member
-from fedamp.secure.protocol import SHARE, SIGNATURE, padded, set_to_bytes, sign
+from fedamp.extensions.secure import participant as secure
+from fedamp.extensions.secure.member import Member
+from fedamp.extensions.secure.protocol import SHARE, SIGNATURE, padded, set_to_bytes, sign
+from tests.extensions.secure.consortium import Consortium
 from tests.orders import order_in
-from tests.strategies.consortium import Consortium
 
 NODE, EXCHANGES = "site0", ("keys", "shares", "masked", "agree", "unmask")
 PARENT = os.getpid()

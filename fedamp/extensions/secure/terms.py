@@ -17,12 +17,12 @@ from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.record import Record
 from fedamp.base.section import MOST_COUNTED, MOST_UNITS, Count
+from fedamp.extensions.secure.protocol import Settings
 from fedamp.federation import facts
 from fedamp.federation.aggregation import AggregationScheme
 from fedamp.federation.check_in import CheckIn
 from fedamp.federation.choices import AnyCheckIn
 from fedamp.federation.facts import AnyScenario
-from fedamp.secure.protocol import Settings
 
 STEPS = 12  # log2 of the multiples of the grid in a share of the noise: few bits a word, and rounding is 1e-8 of it
 MOST_NODES = 10**6  # the protocol's neighbours are searched for

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from pydantic import ConfigDict, TypeAdapter
 
 from fedamp import rng
-from fedamp.secure.protocol import (
+from fedamp.extensions.secure.protocol import (
     KEY,
     SHARE,
     Keys,

@@ -11,19 +11,37 @@ from scipy.stats import beta, chi, kstest
 
 from fedamp.base.files import write_secret
 from fedamp.cli.doctor import examine_node
-from fedamp.client.secure import Agreement, Memory, Participant, grid_of_words, join, new_memory, sums_of, words_of
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DeploymentError, FederationError, RunFolderError, ScenarioError
+from fedamp.extensions.secure.participant import (
+    Agreement,
+    Memory,
+    Participant,
+    grid_of_words,
+    join,
+    new_memory,
+    sums_of,
+    words_of,
+)
+from fedamp.extensions.secure.secure_sums import honest_norm
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.runs.folder import RunFolder
 from fedamp.server.loop import ask, play
 from fedamp.server.setup import prepare
-from fedamp.strategies.secure_sums import honest_norm
+from tests.extensions.secure.consortium import (
+    FIVE,
+    PLAIN_NOISE,
+    SECURE,
+    Consortium,
+    change_data,
+    data_of,
+    living,
+    plain,
+)
 from tests.federations import Silent, small
 from tests.orders import order_in
 from tests.server.plays import ledger_of, rounds_of
-from tests.strategies.consortium import FIVE, PLAIN_NOISE, SECURE, Consortium, change_data, data_of, living, plain
 
 MLP = "model={name: mlp, hidden: [12]}"
 NODE = "check_in={scheme: balanced, k: 3, drawn_by: node}"
@@ -536,7 +554,7 @@ def test_nodes_draw_check_ins_and_the_server_learns_none(tmp_path):
 
 def test_a_schedule_of_a_node_is_that_of_the_scheme(tmp_path):
     """Each unit checks in to k rounds, and not to the same ones at every node."""
-    from fedamp.client.secure import Participant, _drawn
+    from fedamp.extensions.secure.participant import Participant, _drawn
 
     consortium = Consortium(tmp_path, NODE, PLAIN_NOISE)
     schedules = []

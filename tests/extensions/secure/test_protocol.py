@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from fedamp.secure import protocol
-from fedamp.secure.protocol import Keys, Members, Settings, secret_of, shares_of
-from tests.secure.federation import settings
+from fedamp.extensions.secure import protocol
+from fedamp.extensions.secure.protocol import Keys, Members, Settings, secret_of, shares_of
+from tests.extensions.secure.federation import settings
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5, 10, 64])

@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_pri
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flwr.app import Message
 
-from fedamp.client.secure import Agreement, join, written
 from fedamp.engines import flower
+from fedamp.extensions.secure.participant import Agreement, join, written
 from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
 from fedamp.strategies.private import PrivateStrategy

@@ -12,17 +12,17 @@ from flwr.serverapp import Grid
 
 from fedamp import rng
 from fedamp.base.arrays import Sums
-from fedamp.client.secure import Agreement, counts, length_of, sums_of
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
+from fedamp.extensions.secure.collector import Collector
+from fedamp.extensions.secure.member import DIGEST, SHARES
+from fedamp.extensions.secure.participant import Agreement, counts, length_of, sums_of
+from fedamp.extensions.secure.protocol import KEYS, SHARE, SIGNATURE, Keys, check_signature
+from fedamp.extensions.secure.terms import STEPS, Terms
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
-from fedamp.federation.terms import STEPS, Terms
 from fedamp.noise import grid_of
-from fedamp.secure.collector import Collector
-from fedamp.secure.member import DIGEST, SHARES
-from fedamp.secure.protocol import KEYS, SHARE, SIGNATURE, Keys, check_signature
 from fedamp.strategies.aggregation import Aggregate, ClippedSums, RoundOrders, Shapes, in_one_line
 
 log = logging.getLogger("fedamp.server")
@@ -66,7 +66,7 @@ class _Round:
 
 
 class SecureSums(ClippedSums):
-    """The server learns the noisy sum of the nodes that answered, and no node's (:mod:`fedamp.secure`).
+    """The server learns the noisy sum of the nodes that answered, and no node's (:mod:`fedamp.extensions.secure`).
 
     A node that fails in any exchange drops out of the round. With fewer than were agreed on: FederationError, nothing
     is released, and the round can be played again with new keys. In a simulation no message of the
