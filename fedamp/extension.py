@@ -40,6 +40,10 @@ class Extension:
         around_run: what is done around each run, by any name: each a :data:`fedamp.runs.around.AroundRun`.
         before_runs: what may refuse several runs before the first one, by any name: each a
             :data:`fedamp.runs.around.BeforeRuns`.
+        task_keys: keys of what clients are told (:class:`fedamp.client.task.ClientTask`); each an annotated type with
+            its field and its place.
+        exchanges: what a node answers in exchanges of an aggregator, by the key of its configuration that asks for
+            them; each a :class:`fedamp.client.exchange.NodeExchange`.
         ledger_keys: keys of a ledger; each a :class:`fedamp.accounting.verify.LedgerKey`.
         policy_keys: keys of a node's ``policy.yaml``; each a :class:`fedamp.client.policy.PolicyKey`.
 
@@ -59,6 +63,8 @@ class Extension:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     around_run: Mapping[str, str] = field(default_factory=dict)
     before_runs: Mapping[str, str] = field(default_factory=dict)
+    task_keys: Mapping[str, str] = field(default_factory=dict)
+    exchanges: Mapping[str, str] = field(default_factory=dict)
     ledger_keys: Mapping[str, str] = field(default_factory=dict)
     policy_keys: Mapping[str, str] = field(default_factory=dict)
 

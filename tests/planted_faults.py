@@ -275,9 +275,9 @@ FAULTS = (
     ),
     Fault(
         "noise: the nodes share the noise as if all of them were honest",
-        "strategies/aggregation.py",
-        "return None if terms is None else (self.noisy_nodes or terms.nodes) / terms.honest - 1",
-        "return None if terms is None else (self.noisy_nodes or terms.nodes) / terms.nodes - 1",
+        "extensions/secure/secure_sums.py",
+        "total.noise_surplus = (total.noisy_nodes or self.terms.nodes) / self.terms.honest - 1",
+        "total.noise_surplus = (total.noisy_nodes or self.terms.nodes) / self.terms.nodes - 1",
         ("extensions/secure", "strategies"),
     ),
     # Records of people.
@@ -335,8 +335,8 @@ FAULTS = (
     Fault(
         "digest: the use of a task does not depend on the task",
         "extensions/population/policy.py",
-        "if task.terms != agreed.terms or task.digest != agreed.task:",
-        "if task.terms != agreed.terms:",
+        "if terms_of(task) != agreed.terms or task.digest != agreed.task:",
+        "if terms_of(task) != agreed.terms:",
         ("client/test_policy.py", "extensions/population/test_node.py"),
     ),
     # Ledgers and files.

@@ -393,8 +393,8 @@ def servers(budgets: Sequence[float] = BUDGETS) -> str:
     drawn = {**TASKS["iid"].federation["check_in"], "drawn_by": "node"}
     for epsilon in budgets:
         hidden, by_nodes = (_secure_plan(epsilon, each) for each in ({}, {"check_in": drawn}))
-        assert hidden.terms is not None
-        multiplier, more = hidden.noise_multiplier, math.sqrt(hidden.terms.nodes / hidden.terms.honest)
+        assert hidden.agreed is not None
+        multiplier, more = hidden.noise_multiplier, math.sqrt(hidden.agreed.nodes / hidden.agreed.honest)
         spent = (hidden.charge.planned_epsilon, hidden.charge.server_epsilon, by_nodes.charge.server_epsilon)
         models, *server = (at_most(each.upper, 3) if each else "" for each in spent)
         lines.append(f"| {models} | {multiplier:.3f} | {more * multiplier:.3f} | {' | '.join(server)} |")

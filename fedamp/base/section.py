@@ -47,6 +47,11 @@ class NeedsHooks:
     words: str
 
 
+@dataclass(frozen=True)
+class NotInDigest:
+    """The mark of a key of what clients are told that decides no unit's update: nodes need not have agreed on it."""
+
+
 def with_keys(model: type[M], added: Mapping[str, Any]) -> type[M]:
     """Add keys to a section, or to another model of pydantic; returns the same class.
 

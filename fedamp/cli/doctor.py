@@ -23,6 +23,7 @@ from fedamp.accounting.verify import Check
 from fedamp.base import devices
 from fedamp.base.reading import TYPED, read_regular, regular
 from fedamp.errors import DeploymentError
+from fedamp.extension import offered
 
 FLOWER = (1, 41), (1, 43)  # the first version that is supported, and the first that is not: as in pyproject.toml
 PACKAGES = "fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba", "datasets", "dp-accounting"
@@ -104,22 +105,11 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
 
 
 def examine_node(agreement: Path, key: Path, state: Path) -> list[Check]:
-    """Check that a node can take part in secure aggregation: with whom, under which terms, and what it remembers."""
-    from fedamp.extensions.secure.participant import Participant
-
-    try:
-        found = Participant.read(agreement, key, state)
-    except DeploymentError as error:
-        return [_check("node", False, str(error))]
-    terms, others = found.agreement.terms, sorted(set(found.agreement.peers) - {found.name})
-    drawn = "drawn by the nodes" if terms.check_in else f"at most {terms.most_check_ins} a unit, drawn by the server"
-    return [
-        Check.of("node", f"{found.name}, with {', '.join(others)}, in run {found.agreement.run}"),
-        Check.of("terms", f"{terms.rounds} rounds, noise multipliers {list(terms.noise_multipliers)}, {drawn}"),
-        Check.of("nodes", f"{terms.nodes}: {terms.dropped} may drop out of a round, {terms.colluding} may collude"),
-        Check.of("task", found.agreement.task),
-        Check.of("memory", f"of this agreement; round {found.memory.signed} was the last"),
-    ]
+    """Check that a node with these files can take part in the exchanges of an aggregator."""
+    for exchange in offered("exchanges", "agreement"):
+        found: list[Check] = exchange.examine(agreement, key, state)
+        return found
+    return [_check("node", False, "no extension takes part in exchanges", "install fedamp with its extensions")]
 
 
 def examine_site(name: str) -> list[Check]:

@@ -41,8 +41,8 @@ from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.reading import TYPED, read_regular, read_typed
 from fedamp.base.record import NodeName, one_line
 from fedamp.base.start import QUIET
-from fedamp.cli.terminal import Overrides, ScenarioArgument, load_scenario, patiently, print_paths
-from fedamp.errors import DeploymentError, ScenarioError
+from fedamp.cli.terminal import print_paths
+from fedamp.errors import DeploymentError
 
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 365
 KEYS, NODES = Path("keys"), Path("nodes.json")  # in the server's folder, where its commands are typed
@@ -88,7 +88,7 @@ class Admission(FileRecord):
 _R = TypeVar("_R", bound=FileRecord)
 
 
-def _made(kind: type[_R], **fields: Any) -> _R:
+def made(kind: type[_R], **fields: Any) -> _R:
     """A record of what people typed; DeploymentError: a field is wrong."""
     try:
         return kind(**fields)
@@ -155,7 +155,7 @@ def enroll(
     if key.exists() and not renew:
         raise DeploymentError(f"{key}: this node has a key; expected: --renew, or another name")
     private, file = ec.generate_private_key(ec.SECP384R1()), following if key.exists() else key
-    unsigned = _made(Request, name=name, key=_written(private.public_key()), signature="")
+    unsigned = made(Request, name=name, key=_written(private.public_key()), signature="")
     signature = base64.b64encode(private.sign(unsigned.signed, ec.ECDSA(hashes.SHA384()))).decode()
     request = unsigned.model_copy(update={"signature": signature})
     _write_key(file, private, PrivateFormat.OpenSSH)
@@ -178,7 +178,7 @@ def admit(
     own = KEYS / "ca.crt"
     issuer = authority_of(read_regular(own, TYPED), own) if found else None  # before anybody is registered
     given = {"address": address, "authority": issuer and _pem(issuer).decode()}
-    answers = [_made(Admission, name=request.name, key=request.key, **given) for request in found]
+    answers = [made(Admission, name=request.name, key=request.key, **given) for request in found]
     known = Nodes.read(NODES).numbers if NODES.exists() else {}
     with _Flower() as flower:
         there = {each["node-id"] for each in flower("list", superlink)["nodes"] if each["status"] != "unregistered"}
@@ -206,43 +206,7 @@ def admit(
         print_paths("with the authority", fingerprint_of(issuer))
 
 
-def agreement(
-    scenario: ScenarioArgument,
-    keys: Annotated[list[Path], Argument(help="of each node of federation.hosts NAME.request, or NAME.pub")],
-    run: Annotated[str, Option(help="a name that no other run of these nodes has")],
-    overrides: Overrides,
-) -> None:
-    """Write what the nodes of a run with secure aggregation agree on: their keys, the terms, and the task."""
-    from fedamp.extensions.secure.participant import Agreement
-    from fedamp.server.setup import prepare
-
-    asked = load_scenario(scenario, overrides)
-    if asked.aggregation.scheme != "secure":
-        raise ScenarioError("aggregation is plain; expected: {scheme: secure}")
-    found, named = {key.stem: key for key in keys}, set(asked.federation.hosted)
-    if set(found) != named:
-        raise ScenarioError(f"the keys are of {sorted(found)}; expected, as in federation.hosts: {sorted(named)}")
-    peers = {name: public_key(file) for name, file in sorted(found.items())}
-    task = patiently(prepare, asked).task.without_places()
-    assert task.terms is not None
-    agreed = _made(Agreement, run=run, peers=peers, task=task.digest, terms=task.terms)
-    agreed.check(without_noise=True)  # each node says for itself whether it takes part without
-    write_atomically(out := Path("agreement.json"), agreed.to_text().encode())
-    print_paths("for every node", out)
-
-
-def join(
-    agreed: Annotated[Path, Argument(metavar="AGREEMENT", help="agreement.json, read and agreed to")],
-    state: Annotated[Path, Option(help="folder that only this node's owner may read, and that is kept during the run")],
-    without_noise: Annotated[bool, Option("--without-noise", help="also where the agreement has no noise")] = False,
-) -> None:
-    """On a node, once before a run: make its memory, without which it stays out."""
-    from fedamp.extensions.secure.participant import join
-
-    print_paths("keep during the run", join(agreed, state, without_noise))
-
-
-COMMANDS = (certify, enroll, admit, agreement, join)
+COMMANDS = (certify, enroll, admit)
 
 
 def public_key(file: Path) -> str:

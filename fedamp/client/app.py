@@ -32,7 +32,7 @@ from fedamp.client.worker import LocalParameters, TrainingNode, TrainReport
 from fedamp.engines import flower
 from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
-from fedamp.extensions.secure import participant as secure
+from fedamp.extension import offered
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import generators_from
 from fedamp.models.model import WHOLE
@@ -168,7 +168,9 @@ class PrivateClientApp(ClientApp):
                 raise DeploymentError("this node's configuration names no units; expected: hosts, or a data folder")
             train = partial(self._train, message=message, context=context, hosted=hosted)
             whose = self._whose(order.task, configuration.text(context, "data"))
-            return RoundAnswer(data=secure.answer(order, context, hosted, whose, train))
+            for exchange in offered("exchanges", "agreement"):
+                return RoundAnswer(data=exchange.answer(order, context, hosted, whose, train))
+            raise DeploymentError("this node knows no exchanges but orders to train; expected: fedamp with extensions")
         if configuration.text(context, "agreement"):
             raise DeploymentError("this node has an agreement: it gives its sums to secure aggregation alone")
         hosted = configuration.named_hosts(context, self._reads_records(order.task))

@@ -6,16 +6,18 @@ records. Nothing here imports torch.
 
 import hashlib
 import logging
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field
 
 from fedamp.base.devices import is_gpu
 from fedamp.base.record import Record
+from fedamp.base.section import NotInDigest, with_keys
 from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
-from fedamp.extensions.secure.terms import Terms
+from fedamp.extension import all_offered
 from fedamp.federation.choices import AnySubmodels
 from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
@@ -42,6 +44,11 @@ _CONTEXT_BYTES, _COPIES = 1 << 30, 4
 _AtLeastOne = Annotated[int, Field(ge=1)]
 
 
+_ADDED = dict(all_offered("task_keys"))
+_NOT_IN_DIGEST = {"stack", "personal", "run", "charge", "statistics"}  # they decide no unit's update
+_NOT_IN_DIGEST |= {name for name, kind in _ADDED.items() if NotInDigest() in get_args(kind)}
+
+
 class StackSize(Record):
     """The most that trains together: so many units, and so many places for records in all of them.
 
@@ -64,6 +71,7 @@ class StackSize(Record):
         return min(-(-self.cohort // -(-self.cohort // room)), most)
 
 
+@partial(with_keys, added=_ADDED)
 class ClientTask(Record):
     """The part of a plan that clients may know; ``model``, ``client``, ``submodels``, ``data`` are its sections."""
 
@@ -77,7 +85,6 @@ class ClientTask(Record):
     split_seed: int  # public: the adversary knows the partition into submodels
     linf_coordinates: int  # coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not
     normalised: bool = False  # short updates are scaled up to the clipping norm (``privacy.clip: auto``)
-    terms: Terms | None = None  # of secure aggregation
     evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda asked: asked is None)
     personal: str | None = None  # the file of the parameters that stay with their client
     checkpoint_every: int = 1
@@ -92,9 +99,7 @@ class ClientTask(Record):
     @property
     def digest(self) -> str:
         """Of all that decides a unit's update, for nodes that have agreed on it."""
-        return hashlib.sha256(
-            self.model_dump_json(exclude={"terms", "stack", "personal", "run", "charge", "statistics"}).encode()
-        ).hexdigest()
+        return hashlib.sha256(self.model_dump_json(exclude=_NOT_IN_DIGEST).encode()).hexdigest()
 
     def without_places(self) -> Self:
         """The task for other machines, which have nothing to look for in the server's folders.

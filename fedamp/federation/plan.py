@@ -33,7 +33,6 @@ from fedamp.base import ids
 from fedamp.base.numbers import at_most
 from fedamp.base.section import MOST_UNITS
 from fedamp.errors import ScenarioError
-from fedamp.extensions.secure.terms import SecureAggregation, Terms
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.contracts import charged_as, unchecked_words
 from fedamp.federation.kept_answers import ANEW, Answers
@@ -157,25 +156,21 @@ class Plan:
         return self.scenario.privacy.noise.drawn(self.coefficients, multipliers)
 
     @cached_property
-    def terms(self) -> Terms | None:
-        """What the nodes agree on under secure aggregation, else None. ScenarioError: too few nodes."""
-        asked = self.scenario
-        if not isinstance(asked.aggregation, SecureAggregation):
-            return None
-        evaluation = self.sections.get("evaluation")
+    def agreed(self) -> Any:
+        """What the nodes agree on before the run, where the aggregation asks for it, else None.
+
+        Raises:
+            ScenarioError: they cannot agree on that.
+        """
         try:
-            return asked.aggregation.terms(
-                self.check_in,
-                asked.rounds,
-                self.units,
-                nodes=len(asked.federation.hosted) or self.units,
-                noise_multipliers=tuple(part.noise_multiplier for part in self.parts),
-                count_noise=self.clipping.count_noise,
-                evaluation_noise=0.0 if evaluation is None else evaluation.noise_multiplier,
-                evaluated_at_end=evaluation is not None and evaluation.at_end,
-            )
+            return self.scenario.aggregation.agreed(self)
         except ValueError as error:
             raise ScenarioError(str(error)) from None
+
+    @property
+    def nodes_draw(self) -> bool:
+        """Whether the nodes draw the check-ins of their units, hidden from the server, which sees no node's sum."""
+        return self.scenario.aggregation.hides_sums and self.check_in.drawn_by == "node"
 
     @property
     def path_noise(self) -> float:
@@ -311,7 +306,7 @@ class Plan:
         federation = self.scenario.federation
         if federation.hosts is None:
             return None
-        if self.terms is not None and self.terms.check_in is not None:
+        if self.nodes_draw:
             return "drawn_by_nodes"
         if not (self.dummies and federation.names_units and self.check_in.units_are_independent):
             return "none"
@@ -432,8 +427,8 @@ class Charge:
 
         The server sees the noisy sums, as everybody does, and who is asked, unless the nodes draw that themselves.
         """
-        terms = self.plan.terms
-        return None if terms is None else self._charged_to(terms.check_in is not None)
+        hides_sums = self.plan.scenario.aggregation.hides_sums
+        return self._charged_to(self.plan.nodes_draw) if hides_sums else None
 
     @property
     def nodes_mechanism(self) -> Mechanism | None:

@@ -1,6 +1,7 @@
 """How a scenario is run: the engine, the tolerances of the server, injected faults, and who follows the run."""
 
 import warnings
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import devices, ids
 from fedamp.base.section import Count, Positive, Rate, Section, removed
+from fedamp.federation.choices import extend
 
 
 def _without_flower(kind: Any) -> Any:
@@ -41,6 +43,7 @@ class Engine(Section):
 Hosted = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 
 
+@partial(extend, path="federation")
 class Federation(Section):
     """Deadlines, quorum and hosts: what the server tolerates."""
 
@@ -73,11 +76,6 @@ class Federation(Section):
         (),
         description="deployment: names in federation.hosts of nodes that are asked nothing more, such as suspects "
         "after an impossible sum; their units count as zero",
-    )
-    agreement: str | None = Field(
-        None,
-        description="deployment: the nodes' agreement.json (aggregation: {scheme: secure}), by which the server leaves "
-        "out a node with a false signature",
     )
     checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     keep_secrets: bool = Field(

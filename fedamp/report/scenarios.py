@@ -55,14 +55,14 @@ def public(asked: scenario.Scenario, plan: "Plan") -> dict[str, Any]:
     for section, key, _ in marked(OwnersFile):
         content[section].pop(key, None)
     content["engine"] = asked.engine.model_dump(mode="json", include={"clients_per_batch", "precision"})
-    if plan.terms is not None:
-        content["aggregation"]["nodes"] = plan.terms.nodes
+    if (nodes := asked.aggregation.agreed_nodes(plan.agreed)) is not None:
+        content["aggregation"]["nodes"] = nodes
     for key in ("initial", "folder"):
         content["model"][key] = content["model"].get(key) or None
     if plan.protection == "none":
         content["federation"] = {"hosts": "trusted"}
     elif plan.protection is not None:
-        parts = np.array_split(np.arange(plan.units), plan.terms.nodes if plan.terms else 1)
+        parts = np.array_split(np.arange(plan.units), nodes or 1)
         hosts = {f"node {number}": f"{part[0]}-{part[-1]}" for number, part in enumerate(parts)}
         content["federation"] = {"hosts": hosts, "dummies": True}
     return content

@@ -45,11 +45,6 @@ from fedamp.runs.records import (
 )
 
 WRITTEN_BY = f"fedamp {version()}"
-TRUSTED = "The server is trusted: it sees each node's sum before noise, and keeps it to itself."
-SECURE = (
-    "The server and up to {colluding} of {nodes} nodes may be dishonest: they see noisy sums alone. The other nodes "
-    "run fedamp with the terms of this run, and hold the public keys of each other."
-)
 BEFORE = (
     "Before the first round, means and deviations of inputs were released, of all units, with noise multiplier {:g}."
 )
@@ -321,7 +316,7 @@ def assumptions(plan: Plan, evaluation: str) -> tuple[str, ...]:
     """On what the guarantee of a plan rests; ``evaluation`` says what models are evaluated on."""
     step, on_clients = plan.scenario.data.statistics, "evaluation" in plan.scenario.sections
     return (
-        SECURE.format(**vars(plan.terms)) if plan.terms else TRUSTED,
+        plan.scenario.aggregation.assumption(plan.agreed),
         *ASSUMPTIONS,
         *assumptions_of(plan.scenario),
         *([] if on_clients and evaluation == NOT_EVALUATED else [evaluation]),

@@ -271,7 +271,7 @@ class RunJournal:
             scheduled=len(self.plan.attendance.cohort(round_)),
             reported=aggregate.reported,
             seconds=perf_counter() - began,
-            noise_surplus=aggregate.noise_surplus(self.plan.terms),
+            noise_surplus=aggregate.noise_surplus,
             impossible_sum=bool(aggregate.impossible),
             evaluated=release.evaluated,
             nodes_given_up=tuple(roster.given_up),

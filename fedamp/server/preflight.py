@@ -178,7 +178,8 @@ def _of_model(plan: Plan, inputs: RunInputs, thorough: bool) -> Iterator[Check]:
     if is_import_path(plan.scenario.model.name):
         with fails_alone("looking for parameters without a gradient"):
             yield _gradients(inputs)
-    if plan.protection not in (None, "drawn_by_nodes") and plan.scenario.federation.hosted and not plan.terms:
+    is_asked_once = not plan.scenario.aggregation.hides_sums
+    if plan.protection is not None and plan.scenario.federation.hosted and is_asked_once:
         yield Check("a node's round", "pass", in_words(traffic_of(inputs)["each_round"]))
     yield from _of_inputs(inputs.test[0])
     if thorough:

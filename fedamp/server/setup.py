@@ -22,6 +22,7 @@ from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
 from fedamp.engines.simulation import WorkerDemand
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
+from fedamp.extension import named
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -215,13 +216,13 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         split_seed=split_seed,
         linf_coordinates=plan.linf_coordinates,
         normalised=plan.clipping.normalises,
-        terms=plan.terms,
         evaluation=scenario.sections.get("evaluation"),
         answer_after=scenario.federation.answer_after,
         run="" if scenario.known_seed else plan.run,
         charge=plan.charge.for_person(1).to_json() if scenario.federation.hosts and plan.is_private else None,
         data=scenario.data.model_copy(update=classes),  # a node's own folder need not say it
         data_seed=data_seed,
+        **scenario.aggregation.task_keys(plan.agreed),
     )
     pieces = plan.submodels.pieces(task.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     pipeline = _pipeline(plan, parameters, pieces)
@@ -313,8 +314,8 @@ def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline
     piece = plan.submodels.a_piece(pieces)
     trained = {name: array for name, array in parameters.items() if name not in piece.frozen}
     parts = ModelParts.of(trained, piece.shared if len(plan.parts_at(1.0)) == 2 else None)
-    aggregator = ClippedSums() if plan.terms is None else SecureSums(plan)
-    return ReleasePipeline(plan, parts, pieces, plan.noise, aggregator)
+    path = plan.scenario.aggregation.aggregator
+    return ReleasePipeline(plan, parts, pieces, plan.noise, named(path)(plan) if path else ClippedSums())
 
 
 def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 def traffic(scenario: Scenario) -> dict[str, Any] | None:
     """Compute :func:`traffic_of` a scenario; None without ``federation.hosts``.
 
-    It is None also for a custom app or model, whose code is not run here, and for secure aggregation, which adds
+    It is None also for a custom app or model, whose code is not run here, and for an aggregation with more
     exchanges. The data folder must hold the server's part of the data.
     """
-    if not scenario.federation.hosted or scenario.data.name == "external" or scenario.aggregation.scheme == "secure":
+    if not scenario.federation.hosted or scenario.data.name == "external" or scenario.aggregation.hides_sums:
         return None
     if brings_code(scenario):
         return None

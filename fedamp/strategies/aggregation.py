@@ -17,7 +17,6 @@ from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
 from fedamp.engines.wire import RoundAnswer, RoundOrder, UpdateCounts
 from fedamp.errors import FederationError
-from fedamp.extensions.secure.terms import Terms
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.models.pieces import Piece
 
@@ -101,6 +100,7 @@ class Aggregate(UpdateCounts):
         asked_nodes, refused_nodes: how many were asked, and how many replies were refused.
         oversized_nodes: how many sums the server clipped to (clip x units): their nodes are faulty or malicious.
         noisy_nodes: nodes in the sum, each with its share of the noise (secure aggregation); None: no noise is in it.
+        noise_surplus: variance of the noise over the one that is charged, minus 1; None: the server adds exactly that.
         noisy_count: ``below_clip`` less half of ``reported``, with its noise (secure aggregation).
         evaluation: the units' contributions to an evaluation, without or with noise as the sums; None: none was asked.
         impossible: why the sum cannot be that of honest nodes (secure aggregation). It is then replaced by zeros.
@@ -114,6 +114,7 @@ class Aggregate(UpdateCounts):
     refused_nodes: int = 0
     oversized_nodes: int = 0
     noisy_nodes: int | None = None
+    noise_surplus: float | None = None
     noisy_count: float | None = None
     evaluation: NDArray[np.float64] | None = None
     impossible: str = ""
@@ -139,14 +140,6 @@ class Aggregate(UpdateCounts):
         """Raise FederationError if the sum was impossible; call it after the release, because the round is spent."""
         if self.impossible:
             raise FederationError(self.impossible)
-
-    def noise_surplus(self, terms: Terms | None) -> float | None:
-        """Compute the variance of the noise over the one that is charged, minus 1; None: the server adds exactly that.
-
-        Args:
-            terms: of secure aggregation, where nodes add the noise; else None.
-        """
-        return None if terms is None else (self.noisy_nodes or terms.nodes) / terms.honest - 1
 
 
 class Aggregator(ABC):

@@ -126,7 +126,7 @@ class ReleasePipeline:
         plan, asked, sums = self.plan, self.plan.sections.get("evaluation"), aggregate.evaluation
         if asked is None or sums is None:
             return None
-        deviation = asked.noise_multiplier * math.sqrt(1 + (aggregate.noise_surplus(plan.terms) or 0))
+        deviation = asked.noise_multiplier * math.sqrt(1 + (aggregate.noise_surplus or 0))
         if aggregate.noisy_nodes is None:
             seed = plan.seed if plan.known_seed else rng.seed_from_system()
             add_gaussian(sums, deviation, Address(seed, "evaluation", (state.round,)))
@@ -163,7 +163,7 @@ class ReleasePipeline:
         # would be the difference of the replies. So the noise is drawn anew for every attempt, and stored nowhere.
         seed = plan.seed if plan.known_seed else rng.seed_from_system()
         noise, (start, hidden) = state.noise, self._start(state, round_)
-        surplus = math.sqrt(1 + (aggregate.noise_surplus(plan.terms) or 0))
+        surplus = math.sqrt(1 + (aggregate.noise_surplus or 0))
         if aggregate.noisy_nodes is None and (plan.is_private or hidden):
             deviation = [each * state.clip_scale * surplus for each in plan.noise_deviations]
             deviations = {name: deviation[part] for name, part in self.model.part_of.items()}

@@ -143,8 +143,7 @@ class PrivateStrategy(Strategy):
         self.dummies = plan.dummies and not flower.is_simulated(grid)
         self.prepare(server_round)
         self.collected = None  # its sums would be in memory while clients train
-        drawn_by_nodes = masked and (plan.terms is None or plan.terms.check_in is not None)
-        batches, all_answer = [] if drawn_by_nodes else self._batches[1], masked or self.dummies
+        batches, all_answer = [] if masked and plan.nodes_draw else self._batches[1], masked or self.dummies
         cells = math.prod(self.pipeline.asked(server_round).shapes.get(EVALUATION, (0,)))
         self._orders = {}
         for node, units in self._assigned(grid, batches, all_answer).items():

@@ -15,15 +15,15 @@ from fedamp.client.task import ClientTask, log
 from fedamp.errors import DeploymentError, FedampError, one_line
 from fedamp.extensions.population.account import prices
 from fedamp.extensions.population.store import Overspent, Population, PopulationError, Use, counted
-from fedamp.extensions.secure.terms import Terms
+from fedamp.extensions.secure.terms import Terms, terms_of
 
 
 def cost(task: ClientTask) -> Mechanism:
     """What a task costs a person with one unit in it; DeploymentError: nothing says it."""
     if task.unit != "client":
         raise DeploymentError("this node's people pay by client; expected: privacy.unit: client")
-    if task.terms is not None:
-        return cost_of(task.terms)
+    if (terms := terms_of(task)) is not None:
+        return cost_of(terms)
     if task.charge is None:
         raise DeploymentError("the server does not say what its task costs; expected: noise, and federation.hosts")
     try:

@@ -63,9 +63,10 @@ def use_of(task: ClientTask, agreement: str) -> str:
     told = f"{task.run} {task.charge}"
     if agreement:
         from fedamp.extensions.secure.participant import Agreement  # it imports torch
+        from fedamp.extensions.secure.terms import terms_of
 
         agreed = Agreement.read(Path(agreement))
-        if task.terms != agreed.terms or task.digest != agreed.task:
+        if terms_of(task) != agreed.terms or task.digest != agreed.task:
             raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
         told = agreed.digest
     elif not task.run:

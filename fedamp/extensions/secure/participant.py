@@ -6,7 +6,7 @@ round, and more check-ins of a unit than agreed.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -32,17 +32,16 @@ from fedamp.base.reading import TYPED, read_regular
 from fedamp.base.record import Label, NodeName, Record
 from fedamp.client.clipping import quantum
 from fedamp.client.configuration import task_of
-from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
+from fedamp.client.exchange import TrainUnits
+from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DeploymentError, FedampError, one_line
 from fedamp.extensions.secure.member import Member
 from fedamp.extensions.secure.protocol import PublicKey, SigningKey, Words
-from fedamp.extensions.secure.terms import STEPS, Terms
+from fedamp.extensions.secure.terms import STEPS, Terms, terms_of
 from fedamp.federation.check_in import Attendance
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.models.model import WHOLE
 from fedamp.noise import Address, add_gaussian, grid_of
-
-Train = Callable[[RoundOrder], RoundAnswer]
 
 
 class Agreement(FileRecord):
@@ -254,7 +253,7 @@ def join(agreement: Path, folder: Path, without_noise: bool = False) -> Path:
     return file
 
 
-def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterable[bytes], train: Train) -> bytes:
+def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterable[bytes], train: TrainUnits) -> bytes:
     """A node's part in one exchange of a round; ``whose``: facts about which records are which unit's.
 
     DeploymentError: the node refuses it, and why. Other errors may depend on records: the server is not told them.
@@ -262,7 +261,7 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
     asked, task, round_ = order.exchange, task_of(order.task), order.round
     own = Participant.of(context)
     terms, exchange = own.agreement.terms, str(asked["exchange"])
-    if task.terms != terms or own.agreement.task != task.digest:
+    if terms_of(task) != terms or own.agreement.task != task.digest:
         raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
     asked_once = task.evaluation is not None and task.evaluation.at_end
     if terms.evaluated_at_end != asked_once or (terms.evaluation_noise > 0) != (task.evaluation is not None):
@@ -322,7 +321,7 @@ def _cut(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
 
 
 def _words(
-    order: RoundOrder, own: Participant, member: Member, hosted: set[int], whose: Iterable[bytes], train: Train
+    order: RoundOrder, own: Participant, member: Member, hosted: set[int], whose: Iterable[bytes], train: TrainUnits
 ) -> Words:
     """What the node adds to the sum of a round, before masks."""
     terms, ids, evaluation = own.agreement.terms, order.ids, task_of(order.task).evaluation

@@ -83,8 +83,8 @@ class SecureSums(ClippedSums):
 
     @property
     def terms(self) -> Terms:
-        assert self.plan.terms is not None
-        return self.plan.terms
+        found: Terms = self.plan.agreed
+        return found
 
     def prepare(
         self, orders: dict[int, RoundOrder], grid: Grid, names: Mapping[int, str], shapes: Shapes
@@ -122,9 +122,13 @@ class SecureSums(ClippedSums):
 
     def aggregate(self, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
         """The noisy sum of the survivors' words. FederationError: too few nodes are left; nothing is known."""
-        current = self._round
-        if current is None:
-            return super().aggregate(replies, asked)
+        total = (
+            super().aggregate(replies, asked) if self._round is None else self._unmasked(self._round, replies, asked)
+        )
+        total.noise_surplus = (total.noisy_nodes or self.terms.nodes) / self.terms.honest - 1
+        return total
+
+    def _unmasked(self, current: _Round, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
         collector = current.collector
         survivors = collector.masked(self._data(replies, current.orders))
         names = [collector.list.names[number] for number in sorted(collector.survivors)]
@@ -190,7 +194,7 @@ class SecureSums(ClippedSums):
         One false signature in the list is reason for all nodes to stay out.
         """
         assert self._round is not None
-        file = self.plan.scenario.federation.agreement
+        file: str | None = getattr(self.plan.scenario.federation, "agreement")  # noqa: B009 - a key of this extension
         if file is None:
             return keys
         agreement, found = Agreement.read(Path(file)), {}

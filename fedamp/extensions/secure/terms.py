@@ -16,13 +16,12 @@ from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.record import Record
-from fedamp.base.section import MOST_COUNTED, MOST_UNITS, Count
+from fedamp.base.section import MOST_COUNTED, MOST_UNITS, Before, Count, NotInDigest
 from fedamp.extensions.secure.protocol import Settings
 from fedamp.federation import facts
 from fedamp.federation.aggregation import AggregationScheme
-from fedamp.federation.check_in import CheckIn
 from fedamp.federation.choices import AnyCheckIn
-from fedamp.federation.facts import AnyScenario
+from fedamp.federation.facts import AnyScenario, Stance
 
 STEPS = 12  # log2 of the multiples of the grid in a share of the noise: few bits a word, and rounding is 1e-8 of it
 MOST_NODES = 10**6  # the protocol's neighbours are searched for
@@ -57,15 +56,19 @@ class SecureAggregation(AggregationScheme):
     )
     needs = facts.needing(facts.NOISE_INDEPENDENT, facts.ONE_NODE_EACH, facts.TRAINED_HERE)
     keeps = frozenset({facts.SUM_OF_ALL})
+    hides_sums = True
+    aggregator = "fedamp.extensions.secure.secure_sums:SecureSums"
     simulate: Annotated[Literal["sum", "protocol"], SkipJsonSchema(), AfterValidator(_without_protocol)] = "sum"
 
     def check_within(self, scenario: AnyScenario) -> None:
         if (hosted := len(scenario.federation.hosted)) and self.nodes not in ("auto", hosted):
             raise ValueError(f"aggregation.nodes is {self.nodes}, but federation.hosts names {hosted}")
 
-    def terms(self, check_in: CheckIn, rounds: int, units: int, nodes: int, **noise: Any) -> "Terms":
-        """What the nodes agree on, with ``noise`` as in :class:`Terms`; ValueError: too few nodes for these shares."""
-        nodes = nodes if self.nodes == "auto" else self.nodes
+    def agreed(self, plan: Any) -> "Terms":
+        """The terms of a plan; ValueError: too few nodes for the shares that drop out and collude."""
+        asked, check_in, rounds, units = plan.scenario, plan.check_in, plan.scenario.rounds, plan.units
+        nodes = (len(asked.federation.hosted) or units) if self.nodes == "auto" else self.nodes
+        evaluation = plan.sections.get("evaluation")
         terms = Terms(
             nodes=nodes,
             units=units,
@@ -74,8 +77,11 @@ class SecureAggregation(AggregationScheme):
             colluding=math.floor(self.colluding * nodes),
             check_in=check_in if check_in.drawn_by == "node" else None,
             most_check_ins=check_in.most_check_ins(rounds, rounds),
+            noise_multipliers=tuple(part.noise_multiplier for part in plan.parts),
+            count_noise=plan.clipping.count_noise,
+            evaluation_noise=0.0 if evaluation is None else evaluation.noise_multiplier,
+            evaluated_at_end=evaluation is not None and evaluation.at_end,
             bits=64,
-            **noise,
         )
         if terms.honest < 1:
             raise ValueError(
@@ -90,6 +96,21 @@ class SecureAggregation(AggregationScheme):
         signal = max(signals) + _TAIL * math.sqrt(nodes / terms.honest)
         fits = signal * math.sqrt(terms.honest) * 2 ** (STEPS + 1) < 2**30
         return terms.model_copy(update={"bits": 32 if fits else 64})
+
+    def agreed_nodes(self, agreed: "Terms") -> int:
+        """The number of nodes of the terms."""
+        return agreed.nodes
+
+    def assumption(self, agreed: "Terms") -> str:
+        """Who may be dishonest, and what is expected of the others."""
+        return (
+            f"The server and up to {agreed.colluding} of {agreed.nodes} nodes may be dishonest: they see noisy sums "
+            "alone. The other nodes run fedamp with the terms of this run, and hold the public keys of each other."
+        )
+
+    def task_keys(self, agreed: "Terms") -> dict[str, Any]:
+        """The terms."""
+        return {"terms": agreed}
 
 
 class Terms(Record):
@@ -146,3 +167,25 @@ class Terms(Record):
     def share(self, deviation: float) -> float:
         """The deviation of one node's share of noise."""
         return deviation / math.sqrt(self.honest)
+
+
+def terms_of(task: Any) -> Terms | None:
+    """The terms in what clients are told (:class:`fedamp.client.task.ClientTask`); None: it has none."""
+    found: Terms | None = task.terms
+    return found
+
+
+TERMS = Annotated[Terms | None, Field(None), Before("answer_after"), NotInDigest()]
+"""The key ``terms`` of what clients are told."""
+
+AGREEMENT = Annotated[
+    str | None,
+    Field(
+        None,
+        description="deployment: the nodes' agreement.json (aggregation: {scheme: secure}), by which the server leaves "
+        "out a node with a false signature",
+    ),
+    Before("checkpoint_every"),
+    Stance(concerns=frozenset()),
+]
+"""The key ``federation.agreement`` of a scenario."""

@@ -243,7 +243,7 @@ def test_each_of_the_terms_is_charged_or_costs_nothing():
 def test_the_terms_cost_what_the_plan_says_of_the_server_or_more(overrides, exact):
     plan = prepare(small("data={name: digits, clients: 20}", "rounds=6", hosting(FIVE), SECURE, *overrides)).plan
     server = plan.charge.server_mechanism.epsilon(DELTA)
-    ours = budget.cost_of(plan.terms).epsilon(DELTA)
+    ours = budget.cost_of(plan.agreed).epsilon(DELTA)
     assert ours.upper >= server.lower
     if exact:
         assert ours.upper == pytest.approx(server.upper, rel=1e-3)  # the width that a bracket may have

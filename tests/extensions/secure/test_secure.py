@@ -145,7 +145,7 @@ def test_a_sum_of_rounded_shares_is_one_rounded_gaussian_with_uniform_numbers(de
 
 def test_more_survivors_than_assumed_make_the_noise_larger_and_the_round_says_so(tmp_path):
     consortium = Consortium(tmp_path)
-    assert ask(consortium.strategy, consortium, 1).noise_surplus(consortium.prepared.task.terms) == pytest.approx(2 / 3)
+    assert ask(consortium.strategy, consortium, 1).noise_surplus == pytest.approx(2 / 3)
 
 
 def test_an_adaptive_norm_follows_a_count_with_the_nodes_noise(tmp_path):

@@ -1,0 +1,43 @@
+"""A node with an agreement, as the core calls it."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from flwr.app import Context
+
+from fedamp.accounting.verify import Check
+from fedamp.client.exchange import NodeExchange, TrainUnits
+from fedamp.engines.wire import RoundOrder
+from fedamp.errors import DeploymentError
+from fedamp.extensions.secure.participant import Participant, answer
+
+
+class SecureExchange(NodeExchange):
+    """The exchanges of secure aggregation."""
+
+    def answer(
+        self, order: RoundOrder, context: Context, hosted: set[int], whose: Iterable[bytes], train: TrainUnits
+    ) -> bytes:
+        """Answer one exchange of a round (:func:`fedamp.extensions.secure.participant.answer`)."""
+        return answer(order, context, hosted, whose, train)
+
+    def examine(self, *files: Path) -> list[Check]:
+        """Check a node's agreement, key and folder: with whom, under which terms, and what it remembers."""
+        try:
+            found = Participant.read(*files)
+        except DeploymentError as error:
+            return [Check("node", "fail", str(error))]
+        terms, others = found.agreement.terms, sorted(set(found.agreement.peers) - {found.name})
+        drawn = (
+            "drawn by the nodes" if terms.check_in else f"at most {terms.most_check_ins} a unit, drawn by the server"
+        )
+        return [
+            Check.of("node", f"{found.name}, with {', '.join(others)}, in run {found.agreement.run}"),
+            Check.of("terms", f"{terms.rounds} rounds, noise multipliers {list(terms.noise_multipliers)}, {drawn}"),
+            Check.of("nodes", f"{terms.nodes}: {terms.dropped} may drop out of a round, {terms.colluding} may collude"),
+            Check.of("task", found.agreement.task),
+            Check.of("memory", f"of this agreement; round {found.memory.signed} was the last"),
+        ]
+
+
+EXCHANGE = SecureExchange()
