@@ -2,10 +2,10 @@
 
     python -m benchmarks.speed.secure            half an hour on one core; writes benchmarks/speed/secure.json
 
-The protocol of fedamp.extensions.secure, without Flower and without training: words of 32 bits, all messages as bytes. ``dropped``
-nodes send no masked words, so the server opens their masks. Seconds and bytes of a node are the median of those that
-answer to the end. Beside it the masks that Flower's own SecAgg+ would make and add, for 64 neighbours, with its
-generator (seeds of 32 bits).
+The protocol of fedamp.extensions.secure, without Flower and without training: words of 32 bits, all messages as bytes.
+``dropped`` nodes send no masked words, so the server opens their masks. Seconds and bytes of a node are the median of
+those that answer to the end. Beside it the masks that Flower's own SecAgg+ would make and add, for 64 neighbours, with
+its generator (seeds of 32 bits).
 """
 
 import argparse
