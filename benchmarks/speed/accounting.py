@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     if options.quick and options.only is None:
         del parts["hidden_rounds"], parts["questions"]  # plain Monte Carlo has no quick answer
-    known = json.loads(options.out.read_text()) if options.only else {}
+    known = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
     figures = known | {"versions": versions(), "limit_seconds": limit}
     figures |= {name: made() | measure() for name, measure in parts.items() if options.only in (None, name)}
     store(options.out, figures)
