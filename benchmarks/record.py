@@ -28,9 +28,13 @@ def made() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit that is checked out; it ends with ``-dirty`` where files differ from it."""
-    describe = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    return subprocess.run(describe, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    """The commit that is checked out; it ends with ``-dirty`` where Python files differ from it."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+
+    changed = git("diff", "--name-only", "HEAD", "--", "*.py")
+    return git("rev-parse", "--short=8", "HEAD") + ("-dirty" if changed else "")
 
 
 def machine() -> dict[str, Any]:
