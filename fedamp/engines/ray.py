@@ -139,10 +139,9 @@ class RayGrid(SimulationGrid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages and wait for the replies, ``timeout`` seconds at most; the log names what came late."""
-        sent, began = list(messages), monotonic()
-        ids = self.push_messages(sent)
-        patience = None if timeout is None else max(0.0, began + timeout - monotonic())
-        replies = self._ask("collect", ids, patience, patience=patience)
+        sent = list(messages)
+        ids = self.push_messages(sent)  # the first time, this waits for the workers
+        replies = self._ask("collect", ids, timeout, patience=timeout)
         came = [pickle.loads(replies[id_]) for id_ in ids if id_ in replies]
         self._warn_of_late(sent, came, timeout)
         return came

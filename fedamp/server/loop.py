@@ -84,7 +84,7 @@ def rounds(
                     replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
                     if following is not None:
                         following.result()
-                    # 3. Sum: what the nodes sent is checked and added up. It is private, and stays here.
+                    # 3. Sum: the replies are checked and added up. The sum is private, and stays here.
                     aggregate = strategy.aggregate(round_, replies)
                     del messages, replies  # their arrays would be in memory while clients train
                     # 4. Release: quorum and budget allow it; noise is added, and the server takes its step.
