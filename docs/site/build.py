@@ -28,7 +28,11 @@ REFERENCE = {
     "strategies": ["fedamp.strategies.private.PrivateStrategy", "fedamp.server.custom_app.AppStrategy"],
     "client": ["fedamp.client.app"],
     "sweeps": ["fedamp.extensions.tune.sweep"],
-    "trackers": ["fedamp.server.trackers.TensorBoard", "fedamp.server.trackers.Mlflow", "fedamp.server.trackers.Wandb"],
+    "trackers": [
+        "fedamp.extensions.trackers.observers.TensorBoard",
+        "fedamp.extensions.trackers.observers.Mlflow",
+        "fedamp.extensions.trackers.observers.Wandb",
+    ],
     "runs": ["fedamp.runs.run", "fedamp.runs.records"],
     "errors": ["fedamp.errors"],
 }

@@ -132,8 +132,8 @@ def _started(
         scenario = scenario.model_copy(update={"federation": scenario.federation.model_copy(update={"quorum": 1.0})})
     plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
     plan.charge.check_budget()
+    from fedamp.extensions.trackers.observers import trackers_of
     from fedamp.runs.folder import opened
-    from fedamp.server.trackers import trackers_of
 
     if is_given(scenario) and scenario.engine.address:
         raise ScenarioError("engine.address: objects of Python cannot get to a cluster; expected: kind: auto")

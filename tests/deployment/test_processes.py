@@ -19,8 +19,8 @@ from fedamp.federation.plan import make_plan
 from fedamp.federation.running import Faults
 from tests.deployment.machines import NODES, PAGE, Machines, Network, partition_digits, wait
 from tests.documentation import blocks
+from tests.extensions.trackers.test_trackers import scalars
 from tests.server.plays import largest_difference, ledger_of, play_in, rounds_of
-from tests.test_trackers import scalars
 
 CLIENTS, SEED = 60, 424242424242
 # Clients train in other batches than in the simulation, so float32 sums of 64 products differ in their last bits

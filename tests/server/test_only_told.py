@@ -24,9 +24,9 @@ TOLD = {
     "the display, at first": "fedamp.report.progress.RunProgress.started",
     "the display": "fedamp.report.progress.RunProgress.round_done",
     "the display, at last": "fedamp.report.progress.RunProgress.closed",
-    "a tracker, at first": "fedamp.server.trackers.TensorBoard.begin",
-    "a tracker": "fedamp.server.trackers.TensorBoard.tell",
-    "a tracker, at last": "fedamp.server.trackers.TensorBoard.end",
+    "a tracker, at first": "fedamp.extensions.trackers.observers.TensorBoard.begin",
+    "a tracker": "fedamp.extensions.trackers.observers.TensorBoard.tell",
+    "a tracker, at last": "fedamp.extensions.trackers.observers.TensorBoard.end",
     "what a client computes": "fedamp.server.setup.cost",
     "the engine's end": "fedamp.engines.simulation.SerialGrid.__exit__",
 }

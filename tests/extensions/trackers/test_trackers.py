@@ -10,9 +10,9 @@ import pytest
 
 import fedamp
 from fedamp.errors import InputError, ScenarioError
+from fedamp.extensions.trackers.observers import METRICS, Mlflow, Prometheus, TensorBoard
 from fedamp.runs.ledger import fingerprint
 from fedamp.server.observers import Observer
-from fedamp.server.trackers import METRICS, Mlflow, Prometheus, TensorBoard
 from tests.documentation import ROOT
 from tests.federations import small
 
@@ -204,7 +204,7 @@ def test_wrong_trackers_are_one_line(trackers, words):
 
 
 def test_a_missing_package_is_an_error_before_the_run(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedamp.server.trackers.find_spec", lambda name: None)
+    monkeypatch.setattr("fedamp.extensions.trackers.observers.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"wandb is not installed; expected: pip install 'fedamp\[wandb\]'"):
         fedamp.run(asked("wandb"), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

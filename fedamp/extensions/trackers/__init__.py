@@ -1,0 +1,1 @@
+"""Trackers show the public numbers of a run in other programs."""
