@@ -3,13 +3,14 @@
 import warnings
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import devices, ids
 from fedamp.base.section import Count, Positive, Rate, Section, removed
+from fedamp.extension import keys
 from fedamp.federation.choices import extend
 
 
@@ -161,5 +162,9 @@ def _once(trackers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 _OLD_DEFAULTS = (None, False, "fedamp", "online")
-Tracker = Annotated[Literal["tensorboard", "mlflow", "wandb", "prometheus"], BeforeValidator(_name_alone)]
-Trackers = Annotated[tuple[Tracker, ...], AfterValidator(_once)]
+_NAMES = tuple(keys("trackers"))
+if TYPE_CHECKING:
+    TrackerName = str
+else:  # without any extension there is no name that is accepted
+    TrackerName = Annotated[Literal[_NAMES] if _NAMES else str, BeforeValidator(_name_alone)]
+Trackers = Annotated[tuple[TrackerName, ...], Field(max_length=None if _NAMES else 0), AfterValidator(_once)]

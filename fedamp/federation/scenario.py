@@ -117,9 +117,7 @@ class Scenario(Section):
     engine: Engine = Engine()
     federation: Federation = Federation()
     faults: Faults | None = None
-    trackers: Trackers = Field(
-        (), description="who receives the public numbers: tensorboard, mlflow, wandb, prometheus"
-    )
+    trackers: Trackers = Field((), description="who receives the public numbers")
 
     @property
     def sections(self) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from fedamp.engines.deployment import guarded
 from fedamp.engines.engines import with_faults
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import OF_FLOWER, DeploymentError, FederationError, LoggedWarning, fails_alone, in_words_of
-from fedamp.extensions.trackers.observers import trackers_of
 from fedamp.federation import reader
 from fedamp.federation.evaluation import Evaluated
 from fedamp.federation.plan import privacy_units
@@ -29,7 +28,7 @@ from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import opened
 from fedamp.runs.records import RoundRecord, Score
 from fedamp.server.loop import play
-from fedamp.server.observers import Forewarning, Observer, watched
+from fedamp.server.observers import Forewarning, Observer, trackers_of, watched
 from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.roster import permits
 

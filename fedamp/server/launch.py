@@ -26,7 +26,7 @@ from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import is_given
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
-from fedamp.server.observers import Observer, watched
+from fedamp.server.observers import Observer, trackers_of, watched
 
 if TYPE_CHECKING:  # the rest is imported where it is needed, and while Ray starts
     from flwr.serverapp import Grid
@@ -132,7 +132,6 @@ def _started(
         scenario = scenario.model_copy(update={"federation": scenario.federation.model_copy(update={"quorum": 1.0})})
     plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
     plan.charge.check_budget()
-    from fedamp.extensions.trackers.observers import trackers_of
     from fedamp.runs.folder import opened
 
     if is_given(scenario) and scenario.engine.address:

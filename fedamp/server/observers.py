@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedamp.errors import InputError, StopTraining, fails_alone
+from fedamp.extension import offered
 
 if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord, Summary
@@ -159,3 +160,8 @@ def watched(folder: Path, *observers: object) -> Iterator[Observers]:
         yield all_
     finally:
         all_.closed()
+
+
+def trackers_of(names: Iterable[str]) -> list[Observer]:
+    """Make the trackers of a scenario; InputError: a package that one needs is not installed."""
+    return [kind() for name in names for kind in offered("trackers", name)]

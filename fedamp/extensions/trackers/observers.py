@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -230,9 +230,3 @@ class Prometheus(Tracker):
 def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in settings.items():
         yield from _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else [(above + key, value)]
-
-
-def trackers_of(names: Sequence[str]) -> list[Tracker]:
-    """The trackers of a scenario; InputError if a package that one needs is not installed."""
-    kinds = {kind.name: kind for kind in (TensorBoard, Mlflow, Wandb, Prometheus)}
-    return [kinds[name]() for name in names]
