@@ -100,7 +100,7 @@ def test_the_accountant_imports_nothing_else_but_files_texts_and_the_version():
 
 def test_the_core_does_not_import_what_is_plugged_in():
     """Personal layers are given to a node by its app."""
-    used = {name for name, other in arrows() if other == "fedamp.client.personal"}
+    used = {name for name, other in arrows() if other == "fedamp.extensions.personal.layers"}
     assert used == {"fedamp.client.app", "fedamp.report.views"}
 
 

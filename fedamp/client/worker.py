@@ -129,7 +129,7 @@ class _NotTogetherError(Exception):
 class LocalParameters:
     """Start values of the parameters that stay with their client (``Piece.local``): the received ones.
 
-    A subclass that keeps what clients have trained is :class:`fedamp.client.personal.Personal`; it is an argument of
+    A subclass that keeps what clients have trained is :class:`fedamp.extensions.personal.layers.Personal`; it is an argument of
     :class:`TrainingNode`.
     """
 

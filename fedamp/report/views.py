@@ -93,7 +93,7 @@ def by_client(run: run.Run) -> ByClient:
 
     InputError: the test records belong to nobody; expected: a natural partition whose test file has the column, too.
     """
-    from fedamp.client.personal import PersonalLayers  # these import torch
+    from fedamp.extensions.personal.layers import PersonalLayers  # these import torch
     from fedamp.models.pieces import local_names
     from fedamp.server.evaluate import evaluate
 

@@ -13,11 +13,11 @@ from torch import nn
 
 import fedamp
 from fedamp.client import app
-from fedamp.client.personal import Personal, PersonalLayers
 from fedamp.client.worker import TrainingNode
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DeploymentError, InputError
+from fedamp.extensions.personal.layers import Personal, PersonalLayers
 from fedamp.server.setup import prepare
 from tests.client.federation import trained
 
