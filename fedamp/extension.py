@@ -44,6 +44,8 @@ class Extension:
             :data:`fedamp.runs.around.BeforeRuns`.
         task_keys: keys of what clients are told (:class:`fedamp.client.task.ClientTask`); each an annotated type with
             its field and its place.
+        local_parameters: what keeps parameters with their client, by the key of the task that asks for it; each a
+            :class:`fedamp.client.worker.LocalParameters`.
         exchanges: what a node answers in exchanges of an aggregator, by the key of its configuration that asks for
             them; each a :class:`fedamp.client.exchange.NodeExchange`.
         ledger_keys: keys of a ledger; each a :class:`fedamp.accounting.verify.LedgerKey`.
@@ -67,6 +69,7 @@ class Extension:
     around_run: Mapping[str, str] = field(default_factory=dict)
     before_runs: Mapping[str, str] = field(default_factory=dict)
     task_keys: Mapping[str, str] = field(default_factory=dict)
+    local_parameters: Mapping[str, str] = field(default_factory=dict)
     exchanges: Mapping[str, str] = field(default_factory=dict)
     ledger_keys: Mapping[str, str] = field(default_factory=dict)
     policy_keys: Mapping[str, str] = field(default_factory=dict)

@@ -98,12 +98,6 @@ def test_the_accountant_imports_nothing_else_but_files_texts_and_the_version():
     assert not imports()["fedamp.extension"]
 
 
-def test_the_core_does_not_import_what_is_plugged_in():
-    """Personal layers are given to a node by its app."""
-    used = {name for name, other in arrows() if other == "fedamp.extensions.personal.layers"}
-    assert used == {"fedamp.client.app", "fedamp.report.views"}
-
-
 def test_the_core_imports_no_extension():
     """Extensions import the core, and may import each other downwards: no circle, as for all modules."""
     assert [f"{name} -> {other}" for name, other in arrows() if room(other) == "extensions" != room(name)] == []

@@ -31,8 +31,7 @@ from fedamp.client.worker import LocalParameters, TrainingNode, TrainReport
 from fedamp.engines import flower
 from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
-from fedamp.extension import offered
-from fedamp.extensions.personal.layers import Personal
+from fedamp.extension import keys, offered
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import generators_from
 from fedamp.models.model import WHOLE
@@ -267,9 +266,11 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
     dataset = configuration.dataset(task_json, folder)
     most = hosts if dataset.hosted is None else min(len(dataset.hosted), hosts or len(dataset.hosted))
     task = configuration.task_of(task_json)
-    if task.personal and flower.in_supernode():
+    kept = [key for key in keys("local_parameters") if getattr(task, key)]
+    if kept and flower.in_supernode():
         raise DeploymentError("the task names a file that this node would write; expected: that of a simulation alone")
-    return TrainingNode(task, dataset, device, most, Personal if task.personal else LocalParameters)
+    local = next(offered("local_parameters", kept[0])) if kept else LocalParameters
+    return TrainingNode(task, dataset, device, most, local)
 
 
 @lru_cache(maxsize=2)

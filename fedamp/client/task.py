@@ -45,7 +45,7 @@ _AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 _ADDED = dict(all_offered("task_keys"))
-_NOT_IN_DIGEST = {"stack", "personal", "run", "charge", "statistics"}  # they decide no unit's update
+_NOT_IN_DIGEST = {"stack", "run", "charge", "statistics"}  # they decide no unit's update
 _NOT_IN_DIGEST |= {name for name, kind in _ADDED.items() if NotInDigest() in get_args(kind)}
 
 
@@ -86,8 +86,6 @@ class ClientTask(Record):
     linf_coordinates: int  # coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not
     normalised: bool = False  # short updates are scaled up to the clipping norm (``privacy.clip: auto``)
     evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda asked: asked is None)
-    personal: str | None = None  # the file of the parameters that stay with their client
-    checkpoint_every: int = 1
     answer_after: float | None = Field(None, exclude_if=lambda seconds: seconds is None)  # of a node of a deployment
     run: str = Field("", exclude_if=lambda run: not run)  # tells runs apart, also when resumed; empty: known seed
     charge: dict[str, Any] | None = Field(None, exclude_if=lambda cost: cost is None)  # of a unit in the run, as told

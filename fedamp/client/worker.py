@@ -7,9 +7,10 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,8 +130,7 @@ class _NotTogetherError(Exception):
 class LocalParameters:
     """Start values of the parameters that stay with their client (``Piece.local``): the received ones.
 
-    A subclass that keeps what clients have trained is :class:`fedamp.extensions.personal.layers.Personal`; it is an argument of
-    :class:`TrainingNode`.
+    Extensions offer subclasses that keep what clients have trained, for the seam ``local_parameters``.
     """
 
     def __init__(self, task: ClientTask, piece: Piece) -> None:
@@ -153,6 +153,19 @@ class LocalParameters:
             trained: gives the values [slots, ...] by name.
             counted: bool [slots], which slots hold no dummies.
         """
+
+    @classmethod
+    def kept_in(
+        cls, folder: Path, shapes: Mapping[str, tuple[int, ...]], every: int
+    ) -> Callable[[int, int], Mapping[str, NDArray[np.float32]] | None]:
+        """Return what reads the values of a client, by its id, before a round; None: it has none of its own.
+
+        Args:
+            folder: of a run.
+            shapes: of the parameters, by name.
+            every: rounds from one checkpoint to the next.
+        """
+        return lambda client, round_: None
 
 
 class _PieceTrainer:

@@ -19,6 +19,7 @@ from fedamp.base.files import modes_of
 from fedamp.base.numbers import at_most
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, fails_alone, needs_extras
+from fedamp.extension import all_offered
 from fedamp.federation.losses import loss_of, records_of
 from fedamp.report.progress import RunProgress
 from fedamp.report.tables import as_html, printed, run_table
@@ -93,8 +94,7 @@ def by_client(run: run.Run) -> ByClient:
 
     InputError: the test records belong to nobody; expected: a natural partition whose test file has the column, too.
     """
-    from fedamp.extensions.personal.layers import PersonalLayers  # these import torch
-    from fedamp.models.pieces import local_names
+    from fedamp.models.pieces import local_names  # these import torch
     from fedamp.server.evaluate import evaluate
 
     scenario = run.scenario
@@ -108,7 +108,9 @@ def by_client(run: run.Run) -> ByClient:
     module = run.model()
     shared = {name: value.detach().numpy() for name, value in module.named_parameters()}
     shapes = {name: shared[name].shape for name in local_names(module, scenario.model.local)}
-    own = PersonalLayers(run.files.personal, shapes, scenario.federation.checkpoint_every)
+    every, after, readers = scenario.federation.checkpoint_every, len(run.rounds) + 1, list[Any]()
+    if shapes:
+        readers = [kind.kept_in(run.folder, shapes, every) for _, kind in all_offered("local_parameters")]
     (inputs, labels), loss = dataset.test(), loss_of(scenario.client, scenario.model)
     order = np.argsort(owners, kind="stable")
     clients, starts = np.unique(owners[order], return_index=True)
@@ -117,7 +119,7 @@ def by_client(run: run.Run) -> ByClient:
         found = [
             evaluate(
                 module,
-                {**shared, **((own.of(int(client), len(run.rounds) + 1) or {}) if shapes else {})},
+                {**shared, **next((own for read in readers if (own := read(int(client), after))), {})},
                 inputs[each],
                 labels[each],
                 loss=loss,

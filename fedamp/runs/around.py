@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from fedamp.base.arrays import Arrays
 from fedamp.base.record import Record
@@ -43,6 +44,10 @@ class RunHooks:
     def ledger(self) -> dict[str, Record]:
         """Values of keys in the run's ledger, by the keys (:class:`fedamp.accounting.verify.LedgerKey`)."""
         return {key: value for hooks in self._inner for key, value in hooks.ledger().items()}
+
+    def task_keys(self) -> dict[str, Any]:
+        """Values of keys in what clients are told, by the keys (:class:`fedamp.client.task.ClientTask`)."""
+        return {key: value for hooks in self._inner for key, value in hooks.task_keys().items()}
 
     def before_question(self) -> None:
         """Called before messages leave for clients."""

@@ -35,7 +35,6 @@ class RunFolder:
         self.model, self.plots = path / "model.safetensors", path / "plots"
         self.log, self.checkpoints = path / "log.txt", path / "checkpoint"
         self.canaries = path / "canaries"  # all released models, and in the end the coins (``privacy.canaries``)
-        self.personal = path / "personal.bin"  # parameters that stay with their client
         self.seed, self.salt = path / "seed.secret", path / "salt.secret"
 
     def append_round(self, record: RoundRecord) -> None:

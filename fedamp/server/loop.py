@@ -150,10 +150,8 @@ def _begun(
     digest = fingerprint(inputs.plan.scenario)
     with around(RunStart(inputs.plan, digest, folder, known is not None, ended)) as hooks:
         inputs = standardised(inputs, grid, known, hooks)
-        if inputs.plan.scenario.model.local:
-            every = inputs.plan.scenario.federation.checkpoint_every
-            places = {"personal": str(folder.personal.resolve()), "checkpoint_every": every}
-            inputs = replace(inputs, task=inputs.task.model_copy(update=places))
+        if told := hooks.task_keys():
+            inputs = replace(inputs, task=inputs.task.model_copy(update=told))
         journal = RunJournal(inputs, folder, observer, hooks)
         observer.started(inputs, journal.finished)
         yield journal, inputs.strategy(journal.state), hooks

@@ -2,4 +2,12 @@
 
 from fedamp.extension import Extension
 
-extension = Extension(name="personal")
+extension = Extension(
+    name="personal",
+    around_run={"personal": "fedamp.extensions.personal.places:kept"},
+    task_keys={
+        "personal": "fedamp.extensions.personal.keys:PERSONAL",
+        "checkpoint_every": "fedamp.extensions.personal.keys:CHECKPOINT_EVERY",
+    },
+    local_parameters={"personal": "fedamp.extensions.personal.layers:Personal"},
+)

@@ -3,13 +3,14 @@
 The server never gets them, so nothing is charged for them. They follow from a client's own records and the released
 models: who sees a client's own parameters learns of other clients what the released models tell.
 
-A node trains with them where ``personal`` is plugged in (``fedamp.client.app``); nothing else of a round knows them.
+A node trains with them where its task has the key ``personal``; nothing else of a round knows them.
 """
 
 import os
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from fedamp.base.reading import open_regular
 from fedamp.client.stacks import ClientStack
 from fedamp.client.task import ClientTask
 from fedamp.client.worker import LocalParameters
+from fedamp.extensions.personal.places import FILE
 from fedamp.models.pieces import Piece
 
 Values = Mapping[str, NDArray[np.float32]]
@@ -32,7 +34,14 @@ class Personal(LocalParameters):
     def __init__(self, task: ClientTask, piece: Piece) -> None:
         super().__init__(task, piece)
         shapes = {name: tuple(value.shape) for name, value in piece.module.named_parameters() if name in piece.local}
-        self._layers = PersonalLayers(Path(str(task.personal)), shapes, task.checkpoint_every)
+        told: Any = task  # with the keys of this extension
+        self._layers = PersonalLayers(Path(str(told.personal)), shapes, told.checkpoint_every)
+
+    @classmethod
+    def kept_in(
+        cls, folder: Path, shapes: Mapping[str, tuple[int, ...]], every: int
+    ) -> "Callable[[int, int], Values | None]":
+        return PersonalLayers(folder / FILE, shapes, every).of
 
     def start(self, start: dict[str, Tensor], stack: ClientStack, round_: int) -> dict[str, Tensor]:
         own = super().start(start, stack, round_)

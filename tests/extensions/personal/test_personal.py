@@ -123,7 +123,7 @@ def test_the_model_and_the_ledger_hold_nothing_of_them(folder, tmp_path):
     assert found.clients.tolist() == list(range(10))
     assert found.records.tolist() == [1] * 10
     module, shapes = run.model(), {name: start[name].shape for name in ("output.weight", "output.bias")}
-    layers = PersonalLayers(run.files.personal, shapes)
+    layers = PersonalLayers(run.folder / "personal.bin", shapes)
     for client in range(10):
         with torch.no_grad():
             module.load_state_dict({name: torch.tensor(v) for name, v in layers.of(client, 99).items()}, strict=False)

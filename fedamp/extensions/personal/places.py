@@ -1,0 +1,34 @@
+"""Where a run keeps its clients' own parameters."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedamp.runs.around import RunHooks, RunStart
+
+FILE = "personal.bin"  # of a run folder
+
+
+class PersonalPlaces(RunHooks):
+    """Tells the workers of a simulation where clients find their own parameters.
+
+    Args:
+        file: of the parameters.
+        every: rounds from one checkpoint to the next.
+    """
+
+    def __init__(self, file: Path, every: int) -> None:
+        super().__init__()
+        self._keys = {"personal": str(file.resolve()), "checkpoint_every": every}
+
+    def task_keys(self) -> dict[str, Any]:
+        """The file, and the rounds between checkpoints."""
+        return self._keys
+
+
+@contextmanager
+def kept(start: RunStart) -> Iterator[PersonalPlaces | None]:
+    """The hooks of a run with ``model.local``; None: a run without it."""
+    asked = start.plan.scenario
+    yield PersonalPlaces(start.folder.path / FILE, asked.federation.checkpoint_every) if asked.model.local else None
