@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from fedamp.accounting import Gaussian, Mechanism
-from fedamp.base.section import NoiseMultiplier, Positive, Section, removed
+from fedamp.base.section import NoiseMultiplier, Positive, Section
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.noise import Address, add_gaussian
 
@@ -20,7 +20,6 @@ SMALLEST_SCALE, LARGEST_SCALE = 2.0**-30, 2.0**30
 # Fashion-MNIST. And the longest update of clients that move by 1 themselves: training diverges beyond it. And how many
 # times 1 / (1 - momentum) rounds it takes until momentum is at work.
 _TRAVEL, _LONGEST, _SETTLED = 5.0, 1.6, 5.0
-_QUANTILE, _RATE = 0.5, 0.2  # of an adaptive norm: its aim, and the step of its logarithm in a round
 
 
 @dataclass(frozen=True)
@@ -124,15 +123,15 @@ class Normalised(ClippingRule):
 
 
 class AdaptiveClip(Section, ClippingRule):
-    """The norm follows the median of the update norms (Andrew et al. 2021, section 2.1, geometric update).
+    """The norm follows a quantile of the update norms (Andrew et al. 2021, section 2.1, geometric update).
 
     A round releases the sum, over the units that reported, of 1/2 for an update within the norm and -1/2 for another
     one, with Gaussian noise of standard deviation ``noise_multiplier``, divided by the expected number of units.
     """
 
     initial: Positive = Field(0.1, description="norm of the first round")
-    quantile: Annotated[float, *removed(_QUANTILE, "0.5, the median")] = _QUANTILE
-    learning_rate: Annotated[float, *removed(_RATE, "0.2, as the paper has it")] = _RATE
+    quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="share of updates that are to be within it")
+    learning_rate: Positive = Field(0.2, description="step of the logarithm of the norm in a round")
     noise_multiplier: NoiseMultiplier = Field(10.0, description="noise on the count below the norm, in counts")
 
     is_fixed: ClassVar[bool] = False
@@ -153,7 +152,7 @@ class AdaptiveClip(Section, ClippingRule):
         if private and counts.noisy is None:
             add_gaussian(count, self.noise_multiplier * counts.surplus, Address(seed, "clip", (round_,)))
         fraction = min(max(float(count[0]) / counts.expected + 0.5, 0.0), 1.0)
-        scale *= math.exp(-_RATE * (fraction - _QUANTILE))
+        scale *= math.exp(-self.learning_rate * (fraction - self.quantile))
         return min(max(scale, SMALLEST_SCALE), LARGEST_SCALE)
 
 

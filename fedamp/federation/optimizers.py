@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
-from fedamp.base.section import Positive, Section, removed
+from fedamp.base.section import Positive, Section
 from fedamp.federation import facts
 from fedamp.federation.facts import Fact
 
@@ -186,9 +186,9 @@ class ServerUpdate(Section):
         description="decay of the moving average of the models so far, which is then released; clients continue from "
         "the last model. 0: no average",
     )
-    beta1: Annotated[float, *removed(0.9, "0.9")] = 0.9
-    beta2: Annotated[float, *removed(0.99, "0.99")] = 0.99
-    epsilon: Annotated[float, *removed(1e-3, "1e-3")] = 1e-3
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of adam: decay of the mean of the updates")
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="of adam: decay of the mean of their squares")
+    epsilon: Positive = Field(1e-3, description="of adam: added to the root of the mean square")
 
     @property
     def effective_momentum(self) -> float:

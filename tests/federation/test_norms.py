@@ -99,13 +99,14 @@ def test_without_noise_it_is_the_geometric_update(below):
     assert adapt(1.7, below, reported=60) == pytest.approx(expected, rel=1e-12)
 
 
-def test_it_finds_the_median():
+@pytest.mark.parametrize("quantile", [0.5, 0.8])
+def test_it_finds_the_quantile(quantile):
     norms = np.random.default_rng(1).lognormal(size=60)
-    scale = 1.0
+    rule, scale = CLIP.model_copy(update={"quantile": quantile}), 1.0
     for round_ in range(1, 200):
         below = int((norms <= 0.1 * scale).sum())
-        scale = adapt(scale, below, reported=60, round_=round_)
-    assert np.mean(norms <= 0.1 * scale) == pytest.approx(0.5, abs=0.05)
+        scale = rule.next_scale(scale, NormCounts(below, 60, 60.0), 3, round_, private=False)
+    assert np.mean(norms <= 0.1 * scale) == pytest.approx(quantile, abs=0.05)
 
 
 def test_units_that_do_not_report_leave_the_norm_where_the_centre_puts_it():

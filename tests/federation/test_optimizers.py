@@ -32,6 +32,10 @@ def train(config: ServerUpdate, rounds: int = 20) -> tuple[dict, dict, list]:
             ServerUpdate(optimizer="adam", learning_rate=0.05),
             lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.9, 0.99), eps=1e-3),
         ),
+        (
+            ServerUpdate(optimizer="adam", learning_rate=0.05, beta1=0.5, beta2=0.9, epsilon=0.01),
+            lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.5, 0.9), eps=0.01),
+        ),
     ],
 )
 def test_twenty_steps_as_torch_takes_them(config, oracle):
