@@ -455,7 +455,7 @@ def test_a_model_that_crashes_this_process_is_told_by_its_line(tmp_path):
 
 @pytest.mark.filterwarnings("always:.* took")
 def test_a_warning_is_a_line_of_its_own(fedamp, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedamp.accounting.answers._PATIENCE", 0.0)
+    monkeypatch.setattr("fedamp.accounting.mechanism._PATIENCE", 0.0)
     answer = fedamp("privacy", write_small(tmp_path, "privacy.noise_multiplier=1.037"), "--json")  # asked nowhere else
     assert answer.status == 0, answer.err
     lines = answer.err.splitlines()

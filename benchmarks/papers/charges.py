@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from fedamp.accounting import Mechanism, calibrate, from_json
-from fedamp.accounting.convolve import DEFAULT_POINTS
-from fedamp.accounting.law import Detail, Law, numerical_law
+from fedamp.accounting.law import DEFAULT_POINTS, Detail, Law
+from fedamp.accounting.mechanism import numerical_law
 
 Direction = Literal["remove", "add"]
 

@@ -22,7 +22,6 @@ from fedamp.accounting import (
     Poisson,
     RandomisedResponse,
     Repeat,
-    answers,
     epsilon_from_rdp,
     group,
 )
@@ -68,7 +67,7 @@ def _one_person(noise: float, rate: float, order: float) -> float:
 
 def by_property(person: Mechanism, size: int, delta: float) -> float:
     """Epsilon by the plain group property (Mironov 2017, Corollary 4), where ``Group`` takes an exact rule."""
-    return answers.group_property(Group(person, size), EpsilonAt(delta)).upper
+    return Group(person, size).by_group_property(EpsilonAt(delta)).upper
 
 
 def households(_: Path) -> Sequence[Row]:

@@ -80,10 +80,9 @@ def _timed(answer: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any
 def sampled(noise_multiplier: float, rounds: int, chosen: int, delta: float, precision: float = 5e-3) -> dict[str, Any]:
     """Ours; both directions."""
     from fedamp.accounting import Allocation, Gaussian
-    from fedamp.accounting.answers import sampled_profile
 
     event = Allocation(Gaussian(noise_multiplier), chosen, rounds)
-    found = sampled_profile(event).epsilon(delta, precision=precision)
+    found = event.sampled_profile().epsilon(delta, precision=precision)
     return {"lower": found.lower, "upper": found.upper, "method": found.method}
 
 
@@ -126,7 +125,7 @@ def others_sampled(name: str, delta: float) -> dict[str, Any]:
 @_timed
 def plain(noise_multiplier: float, rounds: int, chosen: int, delta: float) -> dict[str, Any]:
     """Plain Monte Carlo of the remove direction with the certificate of estimate-verify-release."""
-    from fedamp.accounting.hidden_rounds import GaussianRound, HiddenRounds
+    from fedamp.accounting.sampling import GaussianRound, HiddenRounds
 
     batch = 10_000
     release = HiddenRounds(GaussianRound(noise_multiplier), (0.0,) * chosen + (1.0,), rounds)
@@ -227,12 +226,11 @@ def _asked(contender: Contender, limit: float) -> list[Timed]:
 def _draws(setting: Setting, ours: Timed) -> dict[str, Any]:
     """Draws that each way of sampling needs for the width of our bracket; plain ones on one side only."""
     from fedamp.accounting import Allocation, Gaussian
-    from fedamp.accounting.answers import sampled_profile
 
     if ours.answer is None:
         return {}
     event = Allocation(Gaussian(setting.noise_multiplier), setting.chosen, setting.rounds)
-    pilot = sampled_profile(event).estimate(setting.delta)
+    pilot = event.sampled_profile().estimate(setting.delta)
     gap = (ours.answer["upper"] - ours.answer["lower"]) / 2
     return {
         "our_draws": int(ours.answer["method"].split(", ", 1)[1].split(" draws")[0].replace(",", "")),

@@ -29,13 +29,13 @@ from fedamp.accounting import (
     Repeat,
     Spaced,
     Submodels,
+    SubstitutedPoissonGaussian,
     WithoutReplacement,
     calibrate,
     epsilon_over_rounds,
     group,
     trade_off,
 )
-from fedamp.accounting.events import SubstitutedPoissonGaussian
 
 SPACED = Spaced(Gaussian(1.0), 4, 40, 4, (0.6, 0.4, 0.3))
 BANDED = Spaced(Gaussian(1.6), 3, 60, 5, (0.5, 0.375, 0.3125, 0.2734))

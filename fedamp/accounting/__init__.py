@@ -2,70 +2,70 @@
 
 In reading order (docs/accounting.md has the mathematics, docs/k-of-t.md that of sampling):
 
-1. ``events``: what happened, frozen expressions. ``theorems``: from an event to simpler ones, a theorem each.
-2. ``answers``: epsilon or delta, the smallest bracket of all evaluators, among them closed forms for little noise.
-   ``bounds``: questions, and what answers them: brackets and trade-off functions.
-3. The evaluators. ``law``: the numerical law of each kind, on the finite laws of ``convolve``. ``sampling``: several
-   hidden rounds, whose likelihood ratio is in ``hidden_rounds``. ``outcomes``: few outcomes, exactly. ``renyi``: Rényi
-   divergences.
-4. Built on answers. ``search``: risks, noise for a budget, the cost after each round, budgets for many uses.
-   ``verify``: ledgers, released bundles, the numbers of somebody's code. ``interop``: other people's accountants.
+1. ``mechanism``: the base of all mechanisms, their questions, what a kind tells the evaluators, and how the smallest
+   bracket of all evaluators is found. ``bounds``: checks of arguments, questions, and brackets.
+2. Mechanisms, each kind in one file with all its evaluators. ``releases``: of one participation, and one after another.
+   ``hidden``: sampling, submodels, hidden rounds. ``groups``: several people. Nothing here but ``verify`` and this page
+   imports ``modelmix``, ``spaced`` (correlated noise), ``batches`` (of a fixed size) and ``merging``.
+3. The evaluators, which know no mechanism. ``law``: numerical laws, and closed forms for little noise. ``sampling``:
+   several hidden rounds. ``outcomes``: few outcomes, exactly. ``renyi``: Rényi moments and divergences.
+4. Built on answers. ``risk``: trade-off functions. ``search``: noise for a budget, the cost after each round, budgets
+   for many uses. ``verify``: ledgers, released bundles, the numbers of somebody's code. ``interop``: accountants of
+   other people.
 
-``checks`` and ``arithmetic`` (with all bounds of rounding errors, and compiled loops) are below all of them.
+``arithmetic`` (with all bounds of rounding errors, and compiled loops) is below all of them.
 """
 
-from fedamp.accounting import answers
-from fedamp.accounting.bounds import Bounds, TradeOff, epsilon_from_rdp
-from fedamp.accounting.events import (
-    FIXED_GRADIENTS,
-    JOINT_RELEASE,
-    Accountant,
+from fedamp.accounting.batches import WithoutReplacement
+from fedamp.accounting.bounds import (
+    Bounds,
+    Count,
+    NotEvaluable,
+    Probability,
+    Relation,
+    Scale,
+    check_count,
+    epsilon_from_rdp,
+)
+from fedamp.accounting.groups import Group, group
+from fedamp.accounting.hidden import (
     Allocation,
     AllocationPrefix,
-    Approximate,
-    BallsInBins,
     CappedPoisson,
-    Compose,
-    Cyclic,
     Dropout,
+    GroupPoissonGaussian,
+    Poisson,
+    Submodels,
+    SubstitutedPoissonGaussian,
+)
+from fedamp.accounting.law import Detail, Law
+from fedamp.accounting.mechanism import Hidden, Mechanism, OfOne, Release, from_json
+from fedamp.accounting.merging import FIXED_GRADIENTS, JOINT_RELEASE, LinearCombination
+from fedamp.accounting.modelmix import MixedCoordinate, ModelMix
+from fedamp.accounting.releases import (
+    NOTHING,
+    Approximate,
+    Compose,
     FiniteOutcomes,
     Gaussian,
     GaussianMixture,
-    Group,
-    GroupPoissonGaussian,
     Laplace,
-    LinearCombination,
-    Mechanism,
-    MixedCoordinate,
-    ModelMix,
     NotPrivate,
-    Poisson,
     RandomisedResponse,
     RandomSelection,
-    Relation,
     Repeat,
-    Spaced,
-    Submodels,
-    SubstitutedPoissonGaussian,
-    WithoutReplacement,
-    from_json,
+    composed,
 )
-from fedamp.accounting.renyi import rdp
-from fedamp.accounting.search import (
-    calibrate,
-    calibrate_count,
-    calibrate_risk,
-    epsilon_over_rounds,
-    in_words,
-    privacy_profile,
-    trade_off,
-)
-from fedamp.accounting.theorems import group, unamplified
+from fedamp.accounting.renyi import Moments
+from fedamp.accounting.risk import TradeOff, in_words, privacy_profile, trade_off
+from fedamp.accounting.search import calibrate, calibrate_count, calibrate_risk, epsilon_over_rounds
+from fedamp.accounting.spaced import BallsInBins, Cyclic, Spaced
 from fedamp.accounting.verify import Claims
 
 __all__ = [
     "FIXED_GRADIENTS",
     "JOINT_RELEASE",
+    "NOTHING",
     "Allocation",
     "AllocationPrefix",
     "Approximate",
@@ -74,24 +74,34 @@ __all__ = [
     "CappedPoisson",
     "Claims",
     "Compose",
+    "Count",
     "Cyclic",
+    "Detail",
     "Dropout",
     "FiniteOutcomes",
     "Gaussian",
     "GaussianMixture",
     "Group",
     "GroupPoissonGaussian",
+    "Hidden",
     "Laplace",
+    "Law",
     "LinearCombination",
     "Mechanism",
     "MixedCoordinate",
     "ModelMix",
+    "Moments",
+    "NotEvaluable",
     "NotPrivate",
+    "OfOne",
     "Poisson",
+    "Probability",
     "RandomSelection",
     "RandomisedResponse",
     "Relation",
+    "Release",
     "Repeat",
+    "Scale",
     "Spaced",
     "Submodels",
     "SubstitutedPoissonGaussian",
@@ -100,6 +110,8 @@ __all__ = [
     "calibrate",
     "calibrate_count",
     "calibrate_risk",
+    "check_count",
+    "composed",
     "epsilon_from_rdp",
     "epsilon_over_rounds",
     "from_json",
@@ -108,6 +120,3 @@ __all__ = [
     "privacy_profile",
     "trade_off",
 ]
-
-# The only place where mechanisms meet evaluators.
-Mechanism.accountant = Accountant(answers.epsilon, answers.delta, rdp, trade_off, unamplified)

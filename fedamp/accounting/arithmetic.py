@@ -73,7 +73,10 @@ def repeated(value: T, times: int, combine: Callable[[T, T], T]) -> T:
 
 def chance_of_any(events: Iterable[tuple[float, int]]) -> float:
     """The chance that any of several independent events happens: pairs (chance, number of trials)."""
-    return -math.expm1(sum(times * math.log1p(-chance) if chance < 1 else -math.inf for chance, times in events))
+    log_none = 0.0
+    for chance, times in events:
+        log_none += times * math.log1p(-chance) if chance < 1 else -math.inf
+    return -math.expm1(log_none)
 
 
 def crossing(falling: Callable[[float], float], level: float, limit: float, tolerance: float) -> tuple[float, float]:
@@ -105,7 +108,7 @@ def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
         density = np.exp(-((middle[..., None] + half[..., None] * nodes) ** 2) / 2) / np.sqrt(2 * np.pi)
         mass = np.asarray(half * (density @ weights))
     wide = ~(half < 0.1)
-    mass[wide] = [_normal_cdf(b) - _normal_cdf(a) for a, b in zip(low[wide], high[wide], strict=True)]
+    mass[wide] = np.array(list(map(_normal_cdf, high[wide]))) - np.array(list(map(_normal_cdf, low[wide])))
     return mass
 
 
@@ -169,7 +172,7 @@ def rounding_of_masses(log_ratios: Array) -> float:
 
 def rounding_of_sums(*laws: Sized) -> float:
     """Relative error of a sum of (some of) a law's positive masses, one after another, and of a few operations."""
-    return (max(len(law) for law in laws) + 64) * UNIT
+    return (max(map(len, laws)) + 64) * UNIT
 
 
 def rounding_of_cells(points: int) -> float:
@@ -207,7 +210,8 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
         @wraps(function)
         def call(*arguments: Any) -> Any:
-            _compile_inner_loops()
+            if _inner_loops:
+                _compile_inner_loops()
             return globals()[function.__name__](*arguments)
 
         return call
@@ -217,8 +221,6 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 def _compile_inner_loops() -> None:
     """Put Numba's functions in the place of all inner loops, so that they call each other directly."""
-    if not _inner_loops:
-        return
     from numba import njit
 
     for name, (function, options) in list(_inner_loops.items()):
@@ -504,7 +506,7 @@ def sums_of_logs(a, b, scales, stakes):  # type: ignore[no-untyped-def]
 @compiled(nogil=True)
 def chain_weights(weight, scale, near, which, alone, starts, targets, taken):  # type: ignore[no-untyped-def]
     """Fill ``weight`` from its last row back, and ``scale`` with the powers of two that keep its rows in range, by the
-    moves and tables of ``fedamp.accounting.hidden_rounds``.
+    moves and tables of ``fedamp.accounting.spaced``.
     """
     powers = np.ones(alone.shape[1])
     for s in range(len(scale) - 1, -1, -1):

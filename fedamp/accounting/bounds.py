@@ -1,20 +1,168 @@
-"""Privacy questions, and what answers them: brackets, and trade-off functions, which are whole curves of brackets; how
-Rényi divergences answer.
+"""Arguments, questions and brackets: checks of arguments, the two questions about a mechanism, the brackets that answer
+them, and how Rényi divergences answer.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import numbers
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, cast
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, cast
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fedamp.accounting import checks
-from fedamp.accounting.arithmetic import UNIT, Array, gaussian_delta
+from fedamp.accounting.arithmetic import UNIT, Array
+
+# Checks of arguments: each returns the value, or raises ``ValueError`` with one line that names the argument.
+
+
+def check_number(name: str, value: object) -> float:
+    """A real number that is not NaN; booleans are refused."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
+        raise _expected(name, "a number", value)
+    return float(value)
+
+
+def _expected(name: str, what: str, value: object) -> ValueError:
+    return ValueError(f"{name} must be {what}, got {value!r}")
+
+
+def check_positive(name: str, value: object) -> float:
+    """A finite number > 0."""
+    if not 0 < (checked := check_number(name, value)) < math.inf:
+        raise _expected(name, "> 0 and finite", value)
+    return checked
+
+
+def check_scale(name: str, value: object) -> float:
+    """A finite number > 0 whose square and its inverse floating point holds with room to spare."""
+    if not 1e-50 <= (checked := check_positive(name, value)) <= 1e50:
+        raise _expected(name, "between 1e-50 and 1e50", checked)
+    return checked
+
+
+def check_scale_or_zero(name: str, value: object) -> float:
+    """A number that ``check_scale`` takes, or 0."""
+    if not (checked := check_number(name, value)) >= 0:
+        raise _expected(name, ">= 0 and finite", value)
+    return check_scale(name, value) if checked else 0.0
+
+
+def check_probability(name: str, value: object) -> float:
+    """A number in [0, 1]."""
+    if not 0 <= (checked := check_number(name, value)) <= 1:
+        raise _expected(name, "in [0, 1]", value)
+    return checked
+
+
+def check_delta(value: object) -> float:
+    """A number in (0, 1)."""
+    if not 0 < (checked := check_number("delta", value)) < 1:
+        raise _expected("delta", "in (0, 1)", value)
+    return checked
+
+
+def check_epsilon(value: object) -> float:
+    """A number >= 0 (infinity is allowed)."""
+    if not (checked := check_number("epsilon", value)) >= 0:
+        raise _expected("epsilon", ">= 0", value)
+    return checked
+
+
+def check_precision(value: object) -> float:
+    """A relative width in [1e-4, 0.1]."""
+    if not 1e-4 <= (checked := check_number("precision", value)) <= 0.1:
+        raise _expected("precision", "in [1e-4, 0.1]", value)
+    return checked
+
+
+def check_count(name: str, value: object, smallest: int = 1, largest: int = 2**53, limit: str = "") -> int:
+    """Return a whole number from ``smallest`` to ``largest`` (up to which floating point counts); no booleans.
+
+    Args:
+        name: of the argument, for the error.
+        value: to check.
+        limit: name of what ``largest`` is, for the error.
+
+    Raises:
+        ValueError: it is no such number.
+
+    >>> check_count("rounds", 3)
+    3
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    value = int(value)
+    if not smallest <= value <= largest:
+        upper = "" if largest == 2**53 and value < smallest else f" and <= {limit or largest}"
+        raise ValueError(f"{name} must be >= {smallest}{upper}, got {value!r}")
+    return value
+
+
+def check_sequence(name: str, values: object) -> tuple[object, ...]:
+    """Several values, in order."""
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} must be a list of values, got {values!r}")
+    return tuple(values)
+
+
+def check_weights(name: str, values: Sequence[object], size: int) -> tuple[float, ...]:
+    """``size`` numbers >= 0 that sum to one (to 1e-9; thirds are written that way), exactly."""
+    checked = tuple(check_probability(name, value) for value in check_sequence(name, values))
+    if len(checked) != size:
+        raise ValueError(f"{name} must have {size} entries, got {len(checked)}")
+    total = math.fsum(checked)
+    if abs(total - 1) > 1e-9:
+        raise ValueError(f"{name} must sum to 1, got {total!r}")
+    return checked if abs(total - 1) <= 1e-15 * size else tuple(weight / total for weight in checked)
+
+
+# Types of a mechanism's fields; the check of each is beside its type.
+
+Scale = Annotated[float, check_scale]
+Probability = Annotated[float, check_probability]
+Count = Annotated[int, check_count]
+CountOrZero = Annotated[int, partial(check_count, smallest=0)]
+
+
+@dataclass(frozen=True)
+class Limited:
+    """The check of a field that the value of another ``field`` limits."""
+
+    field: str
+
+    def __call__(self, name: str, value: Any, limit: Any) -> object:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class UpTo(Limited):
+    """A whole number from ``smallest`` to the value of the other field."""
+
+    smallest: int = 0
+
+    def __call__(self, name: str, value: Any, limit: int) -> int:
+        return check_count(name, value, self.smallest, limit, self.field)
+
+
+class OnePer(Limited):
+    """Weights, one for each entry of the other field."""
+
+    def __call__(self, name: str, value: Any, limit: object) -> tuple[float, ...]:
+        return check_weights(name, value, len(check_sequence(self.field, limit)))
+
+
+# Questions and answers.
+
+
+class Relation(StrEnum):
+    """Which two data sets are neighbours: what "a person is out" means."""
+
+    ZERO_OUT = "zero-out"  # the person's contribution is replaced by zero; the number of people stays public
+    ADD_REMOVE = "add/remove"  # the person is in the data or not
+    SUBSTITUTION = "substitution"  # other data replaces the person's; a sum moves by up to twice the clipping norm
 
 
 class Method(StrEnum):
@@ -243,16 +391,29 @@ def epsilon_from_rdp(
     delta: float,
     conversion: Literal["tight", "loose"] = "tight",
 ) -> float:
-    """epsilon at ``delta`` of Rényi divergences at some orders, both of shape (n,). The "tight" conversion is that of
-    Canonne, Kamath and Steinke 2020, Proposition 12 (also Balle et al. 2020, Theorem 21), the "loose" one that of
-    Mironov 2017, Proposition 3, which the tables of Dong, Chen and Özgür 2025 use.
+    """Return epsilon at ``delta`` of Rényi divergences at some orders.
+
+    The "tight" conversion is that of Canonne, Kamath and Steinke 2020, Proposition 12 (also Balle et al. 2020, Theorem
+    21), the "loose" one that of Mironov 2017, Proposition 3, which the tables of Dong, Chen and Özgür 2025 use.
+
+    Args:
+        orders: each > 1 and finite, shape (n,).
+        divergences: each >= 0, shape (n,).
+        delta: in (0, 1).
+        conversion: "tight" or "loose".
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    >>> round(epsilon_from_rdp([2.0, 8.0], [0.25, 1.0], 1e-5), 4)
+    2.2141
     """
     checked, values = checked_orders(orders), np.asarray(divergences, dtype=np.float64)
     if values.shape != checked.shape or not np.all(values >= 0):
         raise ValueError(f"divergences must be >= 0 and one for each order, got {divergences!r}")
     if conversion not in ("tight", "loose"):
         raise ValueError(f'conversion must be "tight" or "loose", got {conversion!r}')
-    question = EpsilonAt(checks.delta(delta))
+    question = EpsilonAt(check_delta(delta))
     if conversion == "tight":
         return question.convert(checked, values).value
     return float(np.min(values - math.log(question.delta) / (checked - 1)))
@@ -270,247 +431,3 @@ def search_orders(highest: int) -> Array:
     """The orders that conversions search: dense below 10, whole ones above; shape (n,)."""
     dense = np.concatenate([1 + np.geomspace(0.01, 1, 20)[:-1], np.linspace(2, 10, 81)])
     return np.concatenate([dense[dense < min(10, highest)], np.arange(min(10, highest), highest + 1)])
-
-
-# The trade-off function f gives the smallest false negative rate of any test at each false positive rate (Dong, Roth,
-# Su 2022). It says the same as the whole curve delta(epsilon). As delta is the larger of both directions, f is the
-# largest *symmetric* trade-off function that every test satisfies, for either null hypothesis. docs/risk.md has more.
-
-_OFF = 2.0**-48  # allowance for the few operations between delta and an error rate, each on numbers of at most 1
-
-
-class GaussianFit(NamedTuple):
-    """The best guarantee of Gaussian form; see :meth:`TradeOff.gaussian`."""
-
-    mu: Bounds
-    regret: Bounds
-
-
-@dataclass(frozen=True, eq=False)
-class TradeOff:
-    """The symmetric trade-off function f that belongs to a bracketed privacy profile.
-
-    With c(s) = min over tests of (false negative rate + s * false positive rate), which is 1 - delta(log s) for s >= 1
-    and s c(1/s) below, f(alpha) = sup over s of c(s) - s alpha (Dong, Roth, Su 2022, Proposition 2.12). Every single
-    s therefore gives a lower bound of f. The upper bound needs c between the points of the grid: c is concave, so that
-    it lies below the lines that continue it from either side.
-
-    ``epsilons``: shape (n,), increasing from 0, finite. ``lower``, ``upper``: shape (n,), ends of delta, in [0, 1];
-    raised to the largest at any later epsilon, or lowered to the smallest at any earlier one.
-    """
-
-    epsilons: Array
-    lower: Array
-    upper: Array
-
-    def __post_init__(self) -> None:
-        grid, ends = self.epsilons, np.stack([self.lower, self.upper])
-        if grid.ndim != 1 or grid[:1].tolist() != [0.0] or not np.all(np.diff(grid, append=np.inf) > 0):
-            raise ValueError(f"epsilons must be increasing from 0 and finite, got {grid!r}")
-        if ends.shape != (2, *grid.shape) or not np.all((ends >= 0) & (ends <= 1)):
-            raise ValueError(f"lower and upper must be in [0, 1], one for each epsilon, got {ends!r}")
-        lower, upper = np.maximum.accumulate(ends[0, ::-1])[::-1], np.minimum.accumulate(ends[1])
-        if np.any(lower > upper + _OFF):
-            raise ValueError(f"lower must not exceed upper, delta does not rise with epsilon, got {ends!r}")
-        object.__setattr__(self, "lower", np.minimum(lower, upper))
-        object.__setattr__(self, "upper", upper)
-
-    def false_negative_rate(self, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
-        """f: lower and upper ends of the smallest false negative rate of any test with at most these false positive
-        rates, each in [0, 1]; of the same shape, which is any. No attack gets below the lower end.
-        """
-        alpha = _rates("false_positive_rate", false_positive_rate)
-        lower = np.maximum(self._certain.at(alpha) - _OFF, 0.0)
-        upper = np.minimum(np.maximum(self._possible.at(alpha), 0.0) + _OFF, 1.0 - alpha)
-        return lower, np.maximum(lower, upper)
-
-    def true_positive_rate(self, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
-        """1 - f: the largest share of participants that any test recognises, at these false positive rates. It also
-        bounds *reconstruction*: if an attacker comes close enough to a person's data with probability at most kappa
-        without the release, it does so with probability at most 1 - f(kappa) with it (Hayes, Mahloujifar, Balle 2023,
-        Theorem 2), if the data is drawn from the attacker's prior and all else is fixed.
-        """
-        missed, alpha = self.false_negative_rate(false_positive_rate), np.asarray(false_positive_rate, np.float64)
-        # The same without the difference from 1, for tiny rates: delta(epsilon) + e^epsilon alpha at each epsilon.
-        upper = np.min(self.upper + np.exp(self.epsilons) * alpha[..., None], axis=-1) * (1 + _OFF)
-        return np.maximum(1.0 - missed[1], alpha), np.minimum(1.0 - missed[0], upper)
-
-    def identification(self, candidates: ArrayLike) -> tuple[Array, Array]:
-        """Probability of naming the right one of m equally likely ``candidates`` for a person's data, whole numbers >=
-        1 of any shape: 1 - f(1 / m); proof in docs/risk.md. A given mechanism may allow less.
-        """
-        number = np.asarray(candidates)
-        if not (np.issubdtype(number.dtype, np.integer) and np.all(number >= 1)):
-            raise ValueError(f"candidates must be whole numbers >= 1, got {candidates!r}")
-        return self.true_positive_rate(1.0 / number)
-
-    def posterior(self, prior: ArrayLike, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
-        """Probability that an accused person took part (the positive predictive value), at most.
-
-        A test with these false positive rates in (0, 1], *or larger ones*, accuses rightly in at most this share of its
-        accusations, if a share ``prior`` in [0, 1] of those tested took part; both are broadcast. There is no such
-        bound for single outputs: a rare one may convince.
-        """
-        belief, alpha = _rates("prior", prior), _rates("false_positive_rate", false_positive_rate)
-        if not np.all(alpha > 0):
-            raise ValueError(f"false_positive_rate must be > 0 for a posterior, got {false_positive_rate!r}")
-        lower, upper = (
-            belief * rate / (belief * rate + (1.0 - belief) * alpha) for rate in self.true_positive_rate(alpha)
-        )
-        return lower, upper
-
-    @property
-    def advantage(self) -> Bounds:
-        """Largest true positive rate minus false positive rate of any test: delta at epsilon 0."""
-        return Bounds(float(self.lower[0]), float(self.upper[0]), Method.DELTA_AT_0.of())
-
-    def gaussian(self, smallest_rate: float = 1e-6) -> GaussianFit:
-        """The least mu of a Gaussian trade-off G_mu(alpha) = Phi(Phi^-1(1 - alpha) - mu) that stays below f, and what
-        is lost by reporting mu alone (Gomez, Kulynych, Kaissis et al. 2025, arXiv 2503.10945). Only tests both of whose
-        error rates are at least ``smallest_rate`` in (0, 0.5) count: without that limit the far tail would decide.
-
-        ``mu`` is [0, inf] where no test has such error rates. ``regret`` of ``mu.upper``, in [0, 1], is the least kappa
-        with f(alpha + kappa) - kappa <= G_mu(alpha) everywhere, that is the largest amount, over all priors, by which
-        an attacker's probability of error exceeds the one that mu alone promises.
-        """
-        rate = checks.probability("smallest_rate", smallest_rate)
-        if not 0 < rate < 0.5:
-            raise ValueError(f"smallest_rate must be in (0, 0.5), got {smallest_rate!r}")
-        mu = self._gaussian_mu(rate)
-        if mu.upper == math.inf:
-            return GaussianFit(mu, Bounds(0.0, 1.0))
-        # The difference of Bayes errors: a line between two points less a concave function is largest at a point.
-        upper, lower = (float(np.max(_regrets(lines, mu.upper))) for lines in (self._possible, self._certain))
-        upper = min(max(upper, 0.0) + _OFF, 1.0)
-        return GaussianFit(mu, Bounds(min(max(lower - _OFF, 0.0), upper), upper))
-
-    def _gaussian_mu(self, rate: float) -> Bounds:
-        """By symmetry, false positive rates up to the fixed point of f suffice, which is (1 - delta(0)) / 2."""
-        from scipy.special import ndtri  # a slow import
-
-        smallest, largest = (1.0 - self.upper[0]) / 2, (1.0 - self.lower[0]) / 2
-        origin = Method.ERROR_RATES.of(rate)
-        if smallest < rate:
-            return Bounds(0.0, math.inf, origin)
-        corners = self._certain.corners
-        # G_mu is convex and the certified f is straight between corners: below at the corners is below everywhere.
-        alpha = np.r_[rate, corners[(corners > rate) & (corners < largest)], largest]
-        certified = self.false_negative_rate(alpha)[0]
-        upper = max(float(np.max(-ndtri(alpha) - ndtri(certified))), 0.0) * (1 + 1e-12)
-        alpha = np.minimum(alpha, smallest)
-        possible = self.false_negative_rate(alpha)[1]
-        lower = float(np.max(-ndtri(alpha) - ndtri(possible))) * (1 - 1e-12)
-        return Bounds(min(max(lower, 0.0), upper), upper, origin)
-
-    def plot(self, axes: Any = None, label: str = "") -> Any:
-        """Plot the true positive rate over the false positive rate, at most and at least, on matplotlib's ``axes`` or
-        new ones, with a ``label`` of the curve.
-        """
-        import matplotlib.pyplot as plt
-
-        axes = plt.subplots(layout="constrained")[1] if axes is None else axes
-        rates = np.geomspace(1e-4, 1.0, 200)
-        lower, upper = self.true_positive_rate(rates)
-        axes.fill_between(rates, lower, upper, alpha=0.3)
-        axes.plot(rates, upper, label=label)
-        axes.plot(rates, rates, color="grey", linestyle=":", label="guessing")
-        axes.set(xscale="log", yscale="log", xlabel="false positive rate", ylabel="true positive rate, at most")
-        axes.legend()
-        return axes
-
-    def coarsest(self, count: int) -> Array:
-        """Middles of at most ``count`` intervals of the grid: those where f is known worst."""
-        s, low, high = self._points
-        slope = np.diff(high) / np.diff(s)
-        x, y = _concave_bound(s, low, high)
-        excess = y[1] - high[:-1] - slope * (x[1] - s[:-1])
-        missed = high[:-1] - slope * s[:-1]  # false negatives where f has this slope
-        gain = excess / np.clip(np.minimum(missed, 1.0 - missed), 1e-4, 1.0)
-        gain = gain[len(self.epsilons) :]  # where s is at least 1
-        worst = np.argsort(gain)[::-1][:count]
-        worst = worst[gain[worst] > 1e-6]
-        return np.asarray(self.epsilons[worst] + self.epsilons[worst + 1]) / 2
-
-    @property
-    def _points(self) -> tuple[Array, Array, Array]:
-        """s, from 0, and both ends of c(s)."""
-        small = np.exp(-self.epsilons[:0:-1])
-        ends = [np.r_[0.0, small * (1.0 - delta[:0:-1]), 1.0 - delta] for delta in (self.upper, self.lower)]
-        slopes = np.r_[0.0, small, np.exp(self.epsilons)]
-        other = np.diff(slopes, prepend=-1.0) > 0  # two epsilons may have the same exponential
-        return slopes[other], *(end[other] for end in ends)
-
-    @cached_property
-    def _certain(self) -> "_Lines":
-        """The lower bound of f."""
-        return _upper_envelope(*self._points[:2])
-
-    @cached_property
-    def _possible(self) -> "_Lines":
-        """The upper bound of f: the conjugate of the least concave bound of c."""
-        s, low, high = self._points
-        x, y = _concave_bound(s, low, high)
-        slope = max((high[-1] - low[-2]) / (s[-1] - s[-2]), 0.0)  # on which c continues beyond the grid, until it is 1
-        step = (1.0 - high[-1]) / slope if slope > 0 else 0.0
-        x, y = np.r_[x.T.ravel(), s[-1] + step], np.r_[y.T.ravel(), high[-1] + slope * step]
-        order = np.lexsort((y, x))
-        return _upper_envelope(x[order], y[order])
-
-
-def _concave_bound(s: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """An upper bound of a concave function between whose points it is straight. ``s``, ``low``, ``high``: shape (n,),
-    where the function is known and between what; its slopes are in [0, 1], the first 1. Returns points and values,
-    shape (3, n - 1): at both ends of each interval, and where the lines meet that continue the function from the left
-    and from the right.
-    """
-    gap = np.diff(s)
-    from_left = np.r_[1.0, np.clip((high[1:-1] - low[:-2]) / gap[:-1], 0.0, 1.0)]
-    from_right = np.r_[np.clip((low[2:] - high[1:-1]) / gap[1:], 0.0, 1.0), 0.0]
-    bend = from_left - from_right
-    meet = np.divide(high[1:] - high[:-1] - from_right * gap, bend, out=np.zeros_like(gap), where=bend != 0)
-    step = np.stack([np.zeros_like(gap), np.clip(meet, 0.0, gap), gap])
-    return s[:-1] + step, np.minimum(high[:-1] + from_left * step, high[1:] - from_right * (gap - step))
-
-
-class _Lines(NamedTuple):
-    """max over j of intercepts[j] - slopes[j] * alpha; line j is the largest between corners[j] and corners[j - 1]."""
-
-    slopes: Array
-    intercepts: Array
-    corners: Array
-
-    def at(self, alpha: Array) -> Array:
-        line = np.searchsorted(-self.corners, -alpha)
-        return np.asarray(self.intercepts[line] - self.slopes[line] * alpha)
-
-
-def _upper_envelope(slopes: Array, intercepts: Array) -> _Lines:
-    """The lines that are the largest somewhere in [0, 1]; ``slopes`` rising (equal ones: intercepts rising)."""
-    kept: list[tuple[float, float]] = []
-    corners: list[float] = []
-    for s, c in zip(slopes.tolist(), intercepts.tolist(), strict=True):
-        while kept and (s <= kept[-1][0] or (corners and c - kept[-1][1] >= corners[-1] * (s - kept[-1][0]))):
-            kept.pop()
-            corners = corners[: max(len(kept) - 1, 0)]
-        if kept and c <= kept[-1][1]:
-            continue
-        if kept:
-            corners.append((c - kept[-1][1]) / (s - kept[-1][0]))
-        kept.append((s, c))
-    s_kept, c_kept = np.array(kept).T
-    return _Lines(s_kept, c_kept, np.array(corners))
-
-
-def _regrets(lines: _Lines, mu: float) -> Array:
-    """Bayes error of an attack with minimal s-weighted error c(s), less that of the Gaussian, at each s > 0."""
-    s, c = lines.slopes[1:], lines.intercepts[1:]  # the first is s = 0
-    above = np.maximum(s, 1.0 / s)  # by symmetry
-    delta = gaussian_delta(np.full(len(s), max(mu, 1e-12) ** 2), np.log(above), 0)
-    return np.asarray(c / (1.0 + s) - (1.0 - delta) / (1.0 + above))
-
-
-def _rates(name: str, values: ArrayLike) -> Array:
-    array = np.asarray(values, dtype=np.float64)
-    if not np.all((array >= 0) & (array <= 1)):
-        raise ValueError(f"{name} must be in [0, 1], got {values!r}")
-    return array

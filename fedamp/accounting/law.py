@@ -1,24 +1,41 @@
-"""The certified numerical law of the likelihood ratio ``X = dP/dQ`` of each kind of mechanism, from both sides.
+"""The law of the likelihood ratio X = dP/dQ of a release, from both sides; it knows no mechanism.
 
-A :class:`Law` holds two finite laws, one larger and one smaller than X in convex order (the pessimistic and the
-optimistic discretisation). Each operation keeps that order, so every answer is a bracket. Kinds that have no entry in
-``law_by_kind`` are charged as what ``theorems.charged_as`` makes of them.
+All divergences that privacy needs are expectations of convex functions of X under Q: moving mass apart with its mean
+kept (:func:`spread`, pessimistic) can only raise them, moving it together (:func:`contract`, optimistic) only lower
+them. Keeping the mean of X is keeping both the P-mass and the Q-mass: nothing is ever multiplied by a large ratio.
+
+:class:`Points` is a finite law. :class:`Law` holds two of them, one larger and one smaller than X in convex order; each
+operation keeps that order, so every answer is a bracket. :class:`Revealed` is the closed form of Gaussian releases
+whose hidden choices are revealed.
+
+*Pairs*: all pairs of points of two laws are sorted into the cells of an adaptive grid. Everything summed is positive,
+so tails keep their relative accuracy however small they are.
+
+*Long products*: every factor is put on a lattice of log ratios, above or below it in convex order, and the lattice laws
+are convolved by Fourier transform. A transform errs by some 1e-16 of the *largest* mass, too much for a delta of 1e-10.
+So ``X^order dQ`` is convolved for a few orders (0 is Q, 1 is P, more looks at the right tail, less than 0 at the left
+one), and each lattice point uses the order that knows it best. What error is left is added to every mass for an upper
+bound and subtracted for a lower one.
 """
 
-import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, singledispatch
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from fedamp.accounting import checks, events
+from fedamp.accounting import arithmetic
 from fedamp.accounting.arithmetic import (
+    TRANSFORM,
     UNIT,
     Array,
+    chance_of_any,
+    crossing,
+    gaussian_delta,
     log_sum,
     normal_mass,
     repeated,
@@ -26,27 +43,613 @@ from fedamp.accounting.arithmetic import (
     rounding_of_masses,
     rounding_of_sums,
 )
-from fedamp.accounting.bounds import Bounds, Method, NotEvaluable
-from fedamp.accounting.convolve import (
-    DEFAULT_POINTS,
-    Cells,
-    Pairing,
-    PointProfile,
-    Points,
-    choose_edges,
-    choose_lattice,
-    contract,
-    convolve,
-    pair,
-    reduced,
-    scaled,
-    spread,
-    thinned,
-    union,
+from fedamp.accounting.bounds import (
+    Bounds,
+    Method,
+    NotEvaluable,
+    check_count,
+    check_delta,
+    check_epsilon,
+    check_positive,
+    check_probability,
+    check_weights,
 )
-from fedamp.accounting.theorems import changed_batch, charged_as, factors
+
+DEFAULT_POINTS = 1200  # points of a law; the width of a bracket falls with their square, the time rises with it
+
+_TINY = 1e-290  # below this a mass has lost digits to underflow, and a ratio formed with it means nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """A finite law of ``X = dP/dQ``. ``log_ratio``: shape (n,), increasing, finite: log X at each point. ``mass_in``:
+    shape (n,), P-mass of each point, ``exp(log_ratio) * mass_out`` up to rounding. ``mass_out``: shape (n,), Q-mass of
+    each point. ``zero``: Q-mass where X = 0 (outputs that the data in question rules out). ``infinite``: P-mass where X
+    is infinite (outputs that give the data away).
+    """
+
+    log_ratio: Array
+    mass_in: Array
+    mass_out: Array
+    zero: float = 0.0
+    infinite: float = 0.0
+
+    def log_weights(self, order: float) -> Array:
+        """log of ``X^order dQ`` at each point, from the larger of its two masses: the other may have underflowed."""
+        with np.errstate(divide="ignore"):
+            from_in = np.log(self.mass_in) + (order - 1.0) * self.log_ratio
+            from_out = np.log(self.mass_out) + order * self.log_ratio
+        return np.where(self.log_ratio > 0, from_in, from_out)
+
+    @property
+    def swapped(self) -> "Points":
+        """The law of dQ/dP under P."""
+        return Points(-self.log_ratio[::-1], self.mass_out[::-1], self.mass_in[::-1], self.infinite, self.zero)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Mass sorted into cells: cell 0 lies below ``edges[0]``, cell c between ``edges[c - 1]`` and ``edges[c]``.
+    ``edges``: shape (n,), log ratios, strictly increasing. ``mass_in``, ``mass_out``: shape (n + 1,), P-mass and Q-mass
+    of each cell. ``zero``, ``infinite``: as in :class:`Points`; not part of any cell.
+    """
+
+    edges: Array
+    mass_in: Array
+    mass_out: Array
+    zero: float = 0.0
+    infinite: float = 0.0
+
+
+Placement = Callable[[Cells], Points]  # :func:`spread` for upper bounds, :func:`contract` for lower bounds
+
+
+def spread(cells: Cells) -> Points:
+    """Split the mass of every cell between its two edges (0 and infinity outermost), larger in convex order."""
+    edges, mass_in, mass_out = cells.edges, cells.mass_in, cells.mass_out
+    # Outermost cells: below edges[0] the P-mass fixes what sits on the edge, the rest is at X = 0; above mirrored.
+    out_on_first = min(float(mass_in[0] * np.exp(-max(edges[0], -700.0))), float(mass_out[0]))
+    in_on_last = min(float(mass_out[-1] * np.exp(min(edges[-1], 700.0))), float(mass_in[-1]))
+    width = np.diff(edges)
+    offset = np.clip(_log_ratio(mass_in[1:-1], mass_out[1:-1], edges[:-1], edges[1:]) - edges[:-1], 0.0, width)
+    flat = width == 0  # where the likelihood ratio saturates, neighbouring edges coincide
+    to_right = np.where(flat, 0.0, np.expm1(-offset) / np.expm1(-np.where(flat, 1.0, width)))
+    to_left = np.where(flat, 1.0, np.expm1(offset - width) / np.expm1(-np.where(flat, 1.0, width)))
+    new_in, new_out = np.zeros(len(edges)), np.zeros(len(edges))
+    new_in[:-1] += mass_in[1:-1] * np.exp(-offset) * to_left
+    new_out[:-1] += mass_out[1:-1] * to_left
+    new_in[1:] += mass_in[1:-1] * to_right
+    new_out[1:] += mass_out[1:-1] * np.exp(offset - width) * to_right
+    new_in[0] += mass_in[0]
+    new_out[0] += out_on_first
+    new_in[-1] += in_on_last
+    new_out[-1] += mass_out[-1]
+    zero = cells.zero + float(mass_out[0]) - out_on_first
+    infinite = cells.infinite + float(mass_in[-1]) - in_on_last
+    return Points(edges, new_in, new_out, zero, infinite)
+
+
+def contract(cells: Cells) -> Points:
+    """Move the mass of every cell to its mean, smaller in convex order."""
+    used = (cells.mass_in > 0) | (cells.mass_out > 0)
+    left = np.concatenate(([-np.inf], cells.edges))[used]
+    right = np.concatenate((cells.edges, [np.inf]))[used]
+    mass_in, mass_out = cells.mass_in[used], cells.mass_out[used]
+    log_ratio = np.clip(_log_ratio(mass_in, mass_out, right, left), left, right)
+    known = np.isfinite(log_ratio)
+    if not known.any():
+        return Points(cells.edges[:1], np.zeros(1), np.zeros(1), cells.zero, cells.infinite)
+    log_ratio, mass_in, mass_out = log_ratio[known], mass_in[known], mass_out[known]
+    return Points(log_ratio, mass_in, mass_out, cells.zero, cells.infinite)
+
+
+def _log_ratio(mass_in: Array, mass_out: Array, if_no_in: Array, if_no_out: Array) -> Array:
+    """log(mass_in / mass_out), or the stated ends where a mass has underflowed and its ratio is unknown."""
+    sound = (mass_in > _TINY) & (mass_out > _TINY)
+    ratio = np.divide(mass_in, mass_out, out=np.ones_like(mass_in), where=sound)
+    return np.where(sound, np.log(ratio), np.where(mass_out > mass_in, if_no_in, if_no_out))
+
+
+def regrid(law: Points, edges: Array, place: Placement) -> Points:
+    """The law placed on other edges."""
+    cell = np.searchsorted(edges, law.log_ratio)
+    mass_in = np.bincount(cell, law.mass_in, len(edges) + 1).astype(np.float64)
+    mass_out = np.bincount(cell, law.mass_out, len(edges) + 1).astype(np.float64)
+    return place(Cells(edges, mass_in, mass_out, law.zero, law.infinite))
+
+
+def coarse(law: Points, blocks: int, with_zero: bool = False) -> Points:
+    """About so many points, each standing for neighbouring ones: no bound, but enough to choose a grid by. The grid of
+    a mean also needs the point at X = 0.
+    """
+    size = law.log_ratio.size
+    starts = np.unique(np.r_[np.arange(0, size, max(1, size // blocks)), 1, size - 1])
+    starts = starts[starts < size]  # the outermost points stay alone: a grid has to reach them
+    log_ratio = np.add.reduceat(law.log_ratio, starts) / np.diff(np.append(starts, size))
+    few = Points(log_ratio, np.add.reduceat(law.mass_in, starts), np.add.reduceat(law.mass_out, starts))
+    if not with_zero or law.zero <= _TAIL:
+        return few
+    return Points(np.r_[-np.inf, few.log_ratio], np.r_[0.0, few.mass_in], np.r_[law.zero, few.mass_out])
+
+
+def thinned(law: Points, rate: float) -> Points:
+    """The law of ``(1 - rate) + rate X``, for a rate in (0, 1)."""
+    mass_in = (1.0 - rate) * law.mass_out + rate * law.mass_in
+    log_ratio = np.log1p(rate * np.expm1(np.minimum(law.log_ratio, 700.0)))
+    log_ratio = np.where(law.log_ratio > 700.0, law.log_ratio + np.log(max(rate, 1e-300)), log_ratio)
+    result = Points(log_ratio, mass_in, law.mass_out, 0.0, rate * law.infinite)
+    if law.zero == 0.0:
+        return result
+    at_zero = Points(np.array([np.log1p(-rate)]), np.array([(1.0 - rate) * law.zero]), np.array([law.zero]))
+    return union([at_zero, result])
+
+
+def scaled(law: Points, weight: float) -> Points:
+    """The law with all masses multiplied."""
+    return Points(law.log_ratio, weight * law.mass_in, weight * law.mass_out, weight * law.zero, weight * law.infinite)
+
+
+def union(laws: Sequence[Points]) -> Points:
+    """All the points of several (scaled) laws."""
+    log_ratio, mass_in, mass_out, zero, infinite = np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 0.0
+    for law in laws:
+        log_ratio, mass_in = np.append(log_ratio, law.log_ratio), np.append(mass_in, law.mass_in)
+        mass_out = np.append(mass_out, law.mass_out)
+        zero, infinite = zero + law.zero, infinite + law.infinite
+    order = np.argsort(log_ratio, kind="stable")
+    return Points(log_ratio[order], mass_in[order], mass_out[order], zero, infinite)
+
+
+@dataclass(frozen=True, eq=False)
+class PointProfile:
+    """``delta(epsilon) = E_Q[(X - e^epsilon)+]``, which between two points is linear in ``e^epsilon``. ``log_ratio``:
+    shape (n,), increasing. ``delta``: shape (n,), the profile at ``epsilon = log_ratio[i]``. ``slope``: shape (n,),
+    ``exp(log_ratio[i])`` times the Q-mass of the points from i up: left of point i the profile rises by ``slope[i] * (1
+    - exp(epsilon - log_ratio[i]))``.
+    """
+
+    log_ratio: Array
+    delta: Array
+    slope: Array
+    infinite: float
+
+    @classmethod
+    def of(cls, law: Points) -> "PointProfile":
+        """The profile of H(P, Q); that of H(Q, P) is of the law ``swapped``."""
+        slope, delta = arithmetic.profile(law.log_ratio, law.mass_in, law.infinite)
+        return cls(law.log_ratio, delta, slope, law.infinite)
+
+    def delta_at(self, epsilon: ArrayLike) -> Array:
+        """delta at each epsilon."""
+        epsilon = np.asarray(epsilon, float)
+        index = np.searchsorted(self.log_ratio, epsilon)
+        inside = np.minimum(index, len(self.log_ratio) - 1)
+        rise = self.slope[inside] * -np.expm1(np.minimum(epsilon - self.log_ratio[inside], 0.0))
+        return np.where(index < len(self.log_ratio), self.delta[inside] + rise, self.infinite)
+
+    def epsilon_at(self, delta: float) -> float:
+        """The smallest epsilon, of either sign, with ``delta(epsilon) <= delta``; inf if there is none."""
+        if delta < self.infinite:
+            return np.inf
+        index = int(np.searchsorted(-self.delta, -delta))  # first point whose delta is not above
+        if index == len(self.delta):
+            return np.inf
+        rise = (delta - float(self.delta[index])) / float(self.slope[index]) if self.slope[index] > 0 else 0.0
+        return float(self.log_ratio[index]) + float(np.log1p(-rise)) if rise < 1 else -np.inf
+
+
+RATIO_LIMIT = 600.0  # largest |log ratio| that enters a mean: beyond it masses and ratios leave floating point
+
+
+class Pairing(NamedTuple):
+    """How two likelihood ratios a and b become one. ``mean_weights`` (u, v) makes ``u a + v b`` with u + v = 1;
+    ``None`` makes the product ``a b``. ``coefficients``: P-mass of a pair as multiples of P_a Q_b, Q_a P_b and P_a P_b
+    (its Q-mass is Q_a Q_b).
+    """
+
+    mean_weights: tuple[float, float] | None
+    coefficients: tuple[float, float, float]
+
+    def locate(self, side: int, log_ratio: Array) -> Array:
+        """The summand that side 0 or 1 contributes to the location of a pair (a ratio, or a log ratio)."""
+        if self.mean_weights is None:
+            return log_ratio
+        return self.mean_weights[side] * np.exp(log_ratio)
+
+
+def pair(a: Points, b: Points, pairing: Pairing, edges: Array, place: Placement) -> Points:
+    """The law of the pair, placed on the grid ``edges`` (log ratios)."""
+    weights = pairing.mean_weights
+    bounds = edges if weights is None else np.exp(edges)
+    in_cells, out_cells = np.zeros(len(edges) + 1), np.zeros(len(edges) + 1)
+    location = pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)
+    symmetric = a is b and (weights is None or weights[0] == weights[1])
+    bounds = np.append(bounds, np.inf)
+    side_a = location[0], a.mass_in, a.mass_out
+    side_b = location[1], b.mass_in, b.mass_out
+    arithmetic.sum_pairs(*side_a, *side_b, bounds, *pairing.coefficients, symmetric, in_cells, out_cells)
+    if weights is None:
+        zero = a.zero + b.zero * (1.0 - a.zero)
+        infinite = a.infinite + b.infinite * (1.0 - a.infinite)
+    else:
+        for mine, theirs, coefficients in (
+            (a.zero, side_b, pairing.coefficients),
+            (b.zero, side_a, (weights[1], weights[0], 0.0)),
+        ):
+            if mine > 0:  # X = 0 on one side only: an ordinary point at a location of its own
+                at_zero = np.zeros(1), np.zeros(1), np.full(1, mine)
+                arithmetic.sum_pairs(*at_zero, *theirs, bounds, *coefficients, False, in_cells, out_cells)
+        zero = a.zero * b.zero
+        infinite = weights[0] * a.infinite + weights[1] * b.infinite
+    return place(Cells(edges, in_cells, out_cells, zero, infinite))
+
+
+# Where to put the points: a grid decides how wide a bracket becomes, never whether it holds.
+
+_TAIL = 1e-22  # probability outside the grid. Its contribution stays bracketed; this only decides how widely
+
+
+def reduced(law: Points, points: int, place: Placement) -> Points:
+    """The law with at most ``points`` points, and without ratios beyond what a mean can hold."""
+    largest = float(np.max(np.abs(law.log_ratio)))
+    if largest > RATIO_LIMIT and place is spread:
+        law = regrid(law, np.unique(np.clip(law.log_ratio, -RATIO_LIMIT, RATIO_LIMIT)), spread)
+    elif largest > RATIO_LIMIT:
+        # Brings in a mass of exp(-RATIO_LIMIT) of the other kind, some 1e-260: far below the rounding of everything.
+        mass_in = np.where(law.log_ratio < -RATIO_LIMIT, law.mass_out * np.exp(-RATIO_LIMIT), law.mass_in)
+        mass_out = np.where(law.log_ratio > RATIO_LIMIT, law.mass_in * np.exp(-RATIO_LIMIT), law.mass_out)
+        law = Points(np.clip(law.log_ratio, -RATIO_LIMIT, RATIO_LIMIT), mass_in, mass_out, law.zero, law.infinite)
+    if law.log_ratio.size <= points:
+        return law
+    return regrid(law, adaptive_edges(law.log_ratio, law.mass_in, law.mass_out, points, law.log_ratio), place)
+
+
+def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
+    """A grid for the pair, from a guess of its law made with coarse versions of both sides."""
+    if a.log_ratio.size * b.log_ratio.size <= 64 * points:
+        distinct = _all_pairs(a, b, pairing)
+        if len(distinct) <= points:
+            return distinct
+    larger = b if pairing.mean_weights is not None and pairing.mean_weights[1] > pairing.mean_weights[0] else a
+    of_mean = pairing.mean_weights is not None
+    a, b = coarse(a, 80, of_mean), coarse(b, 80, of_mean)
+    location = np.add.outer(pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)).ravel()
+    c_ab, c_ba, c_pp = pairing.coefficients
+    mass_out = np.multiply.outer(a.mass_out, b.mass_out).ravel()
+    mass_in = (
+        c_ab * np.multiply.outer(a.mass_in, b.mass_out)
+        + c_ba * np.multiply.outer(a.mass_out, b.mass_in)
+        + c_pp * np.multiply.outer(a.mass_in, b.mass_in)
+    ).ravel()
+    order = np.argsort(location)
+    location, mass_in, mass_out = location[order], mass_in[order], mass_out[order]
+    if pairing.mean_weights is None:
+        return _aligned(adaptive_edges(location, mass_in, mass_out, points, location), larger.log_ratio)
+    first = int(np.searchsorted(location, 0.0, side="right"))
+    location, mass_in, mass_out = location[first:], mass_in[first:], mass_out[first:]
+    log_ratio = np.log(location)
+    # In later sums of a mean the right tail counts by the ratio itself, not its logarithm.
+    edges = adaptive_edges(log_ratio, mass_in, mass_out, points, np.maximum(log_ratio, location - 1.0))
+    return _aligned(edges, np.log1p(max(pairing.mean_weights) * np.expm1(larger.log_ratio)))
+
+
+def _aligned(edges: Array, images: Array) -> Array:
+    """The edges, in the thin right tail replaced by the images that the points of one side have when paired with X = 1.
+    A pair far out is one large ratio and one near 1. It falls next to an image, so that hardly anything is moved, where
+    each of twenty doublings would otherwise blur the tail anew.
+    """
+    spacing = np.diff(edges)
+    thin = 1.5 * float(np.median(spacing)) if len(spacing) else 0.0
+    kept = int(np.flatnonzero(spacing <= thin)[-1]) + 2 if len(edges) > 1 else len(edges)
+    tail = images[images > edges[kept - 1] + thin]
+    if len(tail) < (len(edges) - kept) / 4:  # a law of few points
+        return edges
+    return np.concatenate((edges[:kept], tail, edges[edges > np.max(tail, initial=edges[kept - 1])]))
+
+
+def _all_pairs(a: Points, b: Points, pairing: Pairing) -> Array:
+    """Every log ratio that a pair of points has: the grid of an exact law."""
+    locations = pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)
+    together = np.add.outer(*locations).ravel()
+    if pairing.mean_weights is not None:
+        together = np.concatenate((together, *locations) if a.zero or b.zero else (together,))
+        together = np.log(together)
+    together.sort()
+    # Points that differ by rounding alone share a cell, which ends a little beyond the last of them.
+    last = np.diff(together, append=np.inf) > 1e-13
+    return together[last] + 1e-15
+
+
+def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: int, distance: Array) -> Array:
+    """``points`` log ratios, spaced for an even *relative* error of epsilon over deltas from 1 to 1e-12.
+
+    In the bulk that takes steps even in the normal quantiles of P and Q; in heavy tails, steps in proportion to the
+    distance from X = 1, which asinh(distance / core) gives.
+
+    Args:
+        log_ratio, mass_in, mass_out: a guess of the law, shape (n,), sorted.
+        distance: shape (n,), increasing, signed distance of each point from X = 1.
+    """
+    quantile_in, quantile_out = _quantile(mass_in), _quantile(mass_out)
+    both = mass_in + mass_out
+    kept = (np.cumsum(both) > _TAIL) & (np.cumsum(both[::-1])[::-1] > _TAIL)
+    if not kept.any():  # all mass at zero and infinity
+        kept[:] = True
+    log_ratio, distance = log_ratio[kept], distance[kept]
+    quantile_in, quantile_out = quantile_in[kept], quantile_out[kept]
+    core = max(float(np.ptp(np.interp([-1.0, 1.0], quantile_out, distance))) / 2, 1e-14)
+    steps = np.diff((quantile_in + quantile_out) / 2 + np.arcsinh(distance / core))
+    far = np.abs(np.where(log_ratio > 0, quantile_in, quantile_out))[1:] > 6.5
+    level = np.r_[0.0, np.cumsum(np.where(far, 0.3, 1.0) * steps)]
+    # The guess is made of points. A smooth map keeps their clusters out of the grid, where they would waste cells.
+    knots = np.linspace(0.0, level[-1], 64)
+    steps = np.convolve(np.pad(np.diff(np.interp(knots, level, log_ratio)), 1, mode="edge"), [0.25, 0.5, 0.25], "valid")
+    steps = np.interp(np.linspace(0.0, level[-1], points), (knots[1:] + knots[:-1]) / 2, steps)
+    risen = np.r_[0.0, np.cumsum(steps[1:] + steps[:-1])]
+    edges = log_ratio[0] + (log_ratio[-1] - log_ratio[0]) * risen / max(risen[-1], 1e-300)
+    apart = np.diff(edges, prepend=-np.inf) > 4e-16 * (1.0 + np.abs(edges))
+    return np.asarray(edges[apart])
+
+
+def _quantile(mass: Array) -> Array:
+    """Normal quantile of the middle of each point."""
+    below = np.cumsum(mass) - mass / 2
+    above = np.cumsum(mass[::-1])[::-1] - mass / 2
+    distance = np.interp(-np.log(np.clip(np.minimum(below, above), _TAIL, 0.5)), *_normal_tail())
+    return np.where(below < above, -distance, distance)
+
+
+@lru_cache(maxsize=1)
+def _normal_tail() -> tuple[Array, Array]:
+    """Minus the log of the mass beyond z, and z, both increasing."""
+    z = np.linspace(0.0, 10.0, 1001)
+    return -np.log([math.erfc(value / math.sqrt(2)) / 2 for value in z]), z
+
+
+# Most lattice points at the default number of points (in proportion, up to 8 times, where more are asked for); fewer of
+# many different factors.
+LATTICE_LIMIT = 2**19
+_OUTSIDE = 40.0  # minus the log of the mass that may leave the lattice under any order
+
+Factors = Sequence[tuple[Points, int]]
+
+
+@dataclass(frozen=True)
+class Tilt:
+    """The measure ``X^value dQ``, and the tilts that bound its mass left and right of the lattice (Chernoff)."""
+
+    value: float
+    left_tilt: float
+    right_tilt: float
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Where a product is convolved. ``orders``: the orders convolved, increasing, the first below 0 and the last above
+    1. ``start``: log ratio at which it starts; nearly all mass, under every order, lies between this and its end.
+    ``step``: distance of its points. ``size``: number of its points, a power of two. ``fine``: whether the step is as
+    small as was asked for.
+    """
+
+    orders: tuple[Tilt, ...]
+    start: float
+    step: float
+    size: int
+    fine: bool
+
+
+def choose_lattice(factors: Factors, points: int) -> Lattice:
+    """Orders, window and step such that the lattice widens the bracket less than a grid of ``points`` does."""
+    moments = TiltedMoments.of(factors, 150)
+    between, under_in = float(np.sqrt(moments.centre(0.5)[1])), float(np.sqrt(moments.centre(1.0)[1]))
+    # A constant has none. At little noise X is nearly constant but where P is: there the scale is P's.
+    deviation = max(between, under_in / 32, 1e-9)
+    right = _tilt_of_tail(moments, 1.0, 1.0 / deviation)
+    left = _tilt_of_tail(moments, 0.0, -1.0 / deviation)
+    together = moments.centre(1.0)[0] - moments.centre(0.0)[0] < 8 * deviation
+    values = (left, *((0.5,) if together else (0.0, 1.0)), 1.0 + right)
+    orders, start, stop = list[Tilt](), math.inf, -math.inf
+    for value in values:
+        (low, left_tilt), (high, right_tilt) = moments.reach(value, -1.0), moments.reach(value, 1.0)
+        orders.append(Tilt(value, left_tilt, right_tilt))
+        start, stop = min(start, low), max(stop, high)
+    if not 0 < stop - start < 1e9:
+        raise NotEvaluable("the privacy loss leaves the range of floating point; use a Rényi bound")
+    wanted = 25.0 * deviation / (points * np.sqrt(moments.times.sum()))
+    wanted_size = 2 ** max(12, int(np.ceil(np.log2((stop - start) / wanted))))
+    finer = min(max(points // DEFAULT_POINTS, 1), 8).bit_length() - 1
+    size = min(wanted_size, (LATTICE_LIMIT << finer) >> max(0, len(factors) // 32 - 1).bit_length())
+    step = (stop - start) / size
+    gap = float(np.ptp(factors[0][0].log_ratio))
+    if gap > step:  # both ends of the (first) law on the lattice: often that is where it has atoms
+        step = gap / np.floor(gap / step)
+    return Lattice(tuple(orders), start, step, size, wanted_size <= size)
+
+
+@dataclass(frozen=True, eq=False)
+class TiltedMoments:
+    """``log E[X^order; 0 < X < infinity]`` of a product, and what follows from it. ``log_ratio``, ``log_out``: shape
+    (factors, n), padded with points of no mass. ``times``: shape (factors,).
+    """
+
+    log_ratio: Array
+    log_out: Array
+    times: Array
+
+    @classmethod
+    def of(cls, factors: Factors, blocks: int = 0) -> "TiltedMoments":
+        """Of the laws themselves, or of their coarse versions of so many ``blocks``."""
+        laws, counts, longest = list[Points](), list[float](), 0
+        for law, times in factors:
+            laws.append(coarse(law, blocks) if blocks else law)
+            counts.append(times)
+            longest = max(longest, laws[-1].log_ratio.size)
+        log_ratio, log_out = np.zeros((len(laws), longest)), np.full((len(laws), longest), -np.inf)
+        for i, law in enumerate(laws):
+            log_ratio[i, : law.log_ratio.size], log_out[i, : law.log_ratio.size] = law.log_ratio, law.log_weights(0.0)
+        return cls(log_ratio, log_out, np.array(counts, float))
+
+    def log_means(self, *orders: float) -> Array:
+        """``log E[X^order]`` for each order, shape (n,)."""
+        found = list[Array]()
+        for chunk in np.array_split(np.array(orders), max(1, len(orders) * self.log_ratio.size // 1_000_000)):
+            found.append(log_sum(self.log_out + chunk[:, None, None] * self.log_ratio) @ self.times)
+        return np.concatenate(found)
+
+    def centre(self, order: float) -> tuple[float, float]:
+        """Mean and variance of log X under ``X^order dQ``."""
+        values = self.log_out + order * self.log_ratio
+        weight = np.exp(values - log_sum(values)[:, None])
+        centres = (weight * self.log_ratio).sum(axis=1)
+        variances = (weight * (self.log_ratio - centres[:, None]) ** 2).sum(axis=1)
+        return float(self.times @ centres), float(self.times @ variances)
+
+    def reach(self, order: float, side: float) -> tuple[float, float]:
+        """The log ratio with ``exp(-_OUTSIDE)`` of the mass beyond it (right for side 1, left for -1), and its tilt."""
+        tilts = np.geomspace(0.05, 50.0, 40) / max(np.sqrt(self.centre(order)[1]), 1e-12)
+        rooms = (self.log_means(*(order + side * tilts)) - self.log_means(order) + _OUTSIDE) / tilts
+        best = int(np.argmin(rooms))
+        return side * float(rooms[best]), float(tilts[best])
+
+    def outside(self, order: Tilt, low: float, high: float) -> tuple[float, float]:
+        """Logs of bounds on the mass of ``X^order dQ``, normalised, left of ``low`` and right of ``high``."""
+        here = float(self.log_means(order.value)[0])
+        left = float(self.log_means(order.value - order.left_tilt)[0]) - here + order.left_tilt * low
+        right = float(self.log_means(order.value + order.right_tilt)[0]) - here - order.right_tilt * high
+        return min(left, 0.0), min(right, 0.0)
+
+
+def _tilt_of_tail(moments: TiltedMoments, base: float, first: float) -> float:
+    """How far from order ``base``, in the direction of ``first``, an order centres on a mass of about ``exp(-10)``
+    under ``base``; in a heavy tail no further than the spread doubles, where rare large factors become the rule.
+    """
+    here, widest, tilt = float(moments.log_means(base)[0]), 4 * moments.centre(base)[1], 0.02 * first
+    slope = moments.centre(base + tilt)[0]
+    while abs(tilt) < 100 * abs(first):  # a law with an atom at its end may have no such tail
+        decay = tilt * slope - (float(moments.log_means(base + tilt)[0]) - here)
+        slope, variance = moments.centre(base + 1.3 * tilt)
+        if decay >= 10.0 or variance > widest:
+            break
+        tilt *= 1.3
+    return tilt
+
+
+def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, float]:
+    """The law of the product, larger (``above``) or smaller than it in convex order, and a bound on its rounding."""
+    size, step = lattice.size, lattice.step
+    placed, points, zeros, infinites = list[tuple[Placed, int]](), list[tuple[Points, int]](), [], []
+    offset = 0.0
+    for law, times in factors:
+        each = Placed.of(law, lattice, above)
+        placed.append((each, times))
+        points.append((each.points, times))
+        zeros.append((each.points.zero, times))
+        infinites.append((each.points.infinite, times))
+        offset += each.offset * times
+    moments = TiltedMoments.of(points)
+    first = int(np.ceil((lattice.start - offset) / step))
+    log_ratio = offset + step * (first + np.arange(size))
+    log_mass, log_error = np.full(size, -np.inf), np.full(size, np.inf)
+    outside_out = outside_in = rounding = 0.0
+    for order in lattice.orders:
+        mass, error = convolve_order(placed, order.value, size)
+        left, right = moments.outside(order, log_ratio[0], log_ratio[-1])
+        error += float(np.exp(left) + np.exp(right))
+        mass = np.roll(mass, -first) + (error if above else -error)
+        to_out = float(moments.log_means(order.value)[0]) - order.value * log_ratio
+        better = np.log(error) + to_out < log_error
+        log_error[better] = (np.log(error) + to_out)[better]
+        with np.errstate(divide="ignore"):
+            log_mass[better] = (np.log(np.maximum(mass, 0.0)) + to_out)[better]
+        # Rounding, in units, of the exponents of the weights and their (pairwise) sum.
+        exponents = 0.0
+        for law, times in points:
+            exponents += times * (40.0 + float(np.abs(order.value * law.log_ratio).max()))
+        rounding = max(rounding, UNIT * (64.0 + float(np.abs(to_out).max()) + exponents))
+        # Beyond an end of the lattice, Q- and P-mass are at most what X^order dQ is there times its density at the end.
+        if order in (lattice.orders[0], lattice.orders[-1]):
+            beyond, end = (left, 0) if order is lattice.orders[0] else (right, -1)
+            outside_out += float(np.exp(min(beyond + to_out[end], 0.0)))
+            outside_in += float(np.exp(min(beyond + to_out[end] + log_ratio[end], 0.0)))
+    log_mass = np.minimum(log_mass, 600.0 - np.maximum(log_ratio, 0.0))  # far more than 1 where nothing is known
+    mass_in, mass_out = np.exp(log_mass + log_ratio), np.exp(log_mass)
+    zero, infinite = chance_of_any(zeros), chance_of_any(infinites)
+    if above:
+        zero, infinite = zero + outside_out, infinite + outside_in
+    return Points(log_ratio, mass_in, mass_out, zero, infinite), rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A law on the lattice ``offset + step * index``."""
+
+    points: Points
+    index: NDArray[np.int64]
+    offset: float
+
+    @classmethod
+    def of(cls, law: Points, lattice: Lattice, above: bool) -> "Placed":
+        step = lattice.step
+        # The window holds the mean of every order, so a factor this far from its own mean takes the product out of it.
+        # The rest counts as the worst (X = 0 and infinity), or not at all.
+        centre = float(law.mass_out @ law.log_ratio / law.mass_out.sum())
+        inside = np.abs(law.log_ratio - centre) <= 2 * lattice.size * step
+        log_ratio, mass_in, mass_out = law.log_ratio[inside], law.mass_in[inside], law.mass_out[inside]
+        if not len(log_ratio):
+            raise NotEvaluable("a likelihood ratio is too far out for a lattice; use a Rényi bound")
+        zero = law.zero + float(law.mass_out[~inside].sum())
+        infinite = law.infinite + float(law.mass_in[~inside].sum())
+        anchor = float(log_ratio[np.argmax(mass_in + mass_out)])
+        lowest, highest = np.floor((log_ratio[[0, -1]] - anchor) / step).astype(int)
+        index = np.arange(lowest - 1, highest + 3)
+        edges = anchor + step * index
+        if above:
+            kept = Points(log_ratio, mass_in, mass_out, zero, infinite)
+            return cls(regrid(kept, edges, spread), index, anchor)
+        mass_in, mass_out = arithmetic.lattice_below(log_ratio, mass_in, mass_out, anchor, step, index[0], len(index))
+        return cls(Points(edges, mass_in, mass_out, law.zero, law.infinite), index, anchor)
+
+
+def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int) -> tuple[Array, float]:
+    """Masses of ``X^order dQ`` for the product, normalised, and a bound on the error of each, in the worst case. Every
+    path through a transform multiplies by one power of the root of unity and adds once a level, so that each
+    coefficient errs by at most ``TRANSFORM * log2(size)`` units of the sum of absolute inputs (Higham 2002, section
+    24.1, by component). Errors are followed through the powers, coefficient by coefficient, and back.
+    """
+    noise = TRANSFORM * UNIT * math.log2(size)
+    product = np.ones(size // 2 + 1, complex)
+    largest = np.ones(size // 2 + 1)  # of what the exact coefficient can be
+    number = sum(map(operator.itemgetter(1), placed))
+    relative = np.full(size // 2 + 1, 4 * UNIT * number)  # of the multiplications
+    for law, times in placed:
+        weights = law.points.log_weights(order)
+        weights = np.exp(weights - weights.max())
+        masses = np.bincount(law.index % size, weights / weights.sum(), size).astype(np.float64)
+        transform = np.fft.rfft(masses)
+        product *= repeated(transform, times, operator.mul)  # quicker than numpy's; within 4 * times units
+        above = np.sqrt(transform.real**2 + transform.imag**2) * (1 + 8 * UNIT) + noise
+        largest *= above**times
+        relative += times * noise / above
+    result = np.fft.irfft(product, size)
+    magnitude = largest * (1 + relative)
+    twice = 2.0 / size  # half of the coefficients are kept: the others are their conjugates
+    error = twice * (float(largest @ relative) + noise * float(magnitude.sum()))
+    return result, error * (1 + 1e-6)  # the bound is rounded, too
+
+
+# Brackets of a law, and what becomes of them.
 
 _FEW = 4  # products of fewer factors are paired; from here on they are convolved on a lattice
+
+
+def normal_grid(
+    largest_shift: float, points: int, reach: float, least_shift: float = 0.0
+) -> tuple[Array, Array, Array]:
+    """Places z for laws that are near normals, from ``least_shift`` - ``reach`` to ``largest_shift`` + ``reach``, where
+    they have nearly all of their mass (all but 1e-20 by default); and both ends of the intervals between them.
+    """
+    z = np.linspace(least_shift - reach, largest_shift + reach, 4 * points)
+    return z, np.r_[-np.inf, z], np.r_[z, np.inf]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +670,7 @@ class Law:
             totals = law.mass_in.sum() + law.infinite, law.mass_out.sum() + law.zero
             if not np.isfinite(totals).all():
                 raise NotEvaluable("the likelihood ratio leaves the range of floating point; use a Rényi bound")
-            if max(abs(total - 1) for total in totals) > 1e-6 + 2 * self.rounding:  # what comes of it is no bound
+            if np.abs(np.subtract(totals, 1)).max() > 1e-6 + 2 * self.rounding:  # what comes of it is no bound
                 raise NotEvaluable(f"the masses of a law come to {totals[0]:g} and {totals[1]:g}, not 1")
 
     @classmethod
@@ -76,41 +679,25 @@ class Law:
         """The Gaussian mechanism: ``X = exp(z/s - 1/(2 s^2))``, z standard normal. ``noise_multiplier``: s > 0,
         standard deviation of the noise over the sensitivity. ``reach``: see ``Detail``.
         """
-        shift = 1.0 / checks.positive("noise_multiplier", noise_multiplier)
-
-        def mass_in(low: Array, high: Array) -> Array:
-            return normal_mass(low - shift, high - shift)
-
-        return cls.from_function(lambda z: z * shift - shift**2 / 2, mass_in, shift, points=points, reach=reach)
+        shift = 1.0 / check_positive("noise_multiplier", noise_multiplier)
+        z, low, high = normal_grid(shift, points, reach)
+        log_ratio = z * shift - shift**2 / 2
+        return cls.from_masses(log_ratio, normal_mass(low - shift, high - shift), normal_mass(low, high), points)
 
     @classmethod
-    def from_function(
-        cls,
-        log_ratio: Callable[[Array], Array],
-        mass_in: Callable[[Array, Array], Array],
-        largest_shift: float,
-        *,
-        mass_out: Callable[[Array, Array], Array] = normal_mass,
-        least_shift: float = 0.0,
-        points: int = DEFAULT_POINTS,
-        reach: float = 9.5,
-    ) -> "Law":
-        """X is an increasing function of z, which is near shifted normals. ``log_ratio``: log X at each z. ``mass_in``,
-        ``mass_out``: P- and Q-mass of the intervals between two arrays of ends (maybe infinite); by default z is
-        standard normal under Q. Both have nearly all of their mass between ``least_shift`` - ``reach`` and
-        ``largest_shift`` + ``reach`` (all but 1e-20 by default).
+    def from_masses(cls, log_ratio: Array, mass_in: Array, mass_out: Array, points: int) -> "Law":
+        """X is an increasing function of a number. ``log_ratio``: log X at some places, shape (n,). ``mass_in``,
+        ``mass_out``: P- and Q-mass left of, between and right of the places, shape (n + 1,).
         """
-        z = np.linspace(least_shift - reach, largest_shift + reach, 4 * points)
-        low, high = np.r_[-np.inf, z], np.r_[z, np.inf]
-        cells = Cells(log_ratio(z), mass_in(low, high), mass_out(low, high))
-        return cls(spread(cells), contract(cells), rounding_of_masses(cells.edges), points)
+        cells = Cells(log_ratio, mass_in, mass_out)
+        return cls(spread(cells), contract(cells), rounding_of_masses(log_ratio), points)
 
     @classmethod
     @lru_cache(maxsize=64)
     def laplace(cls, scale: float, *, points: int = DEFAULT_POINTS) -> "Law":
         """The Laplace mechanism of sensitivity 1. ``scale``: b > 0 of the noise density ``exp(-|z|/b) / (2 b)``."""
         z = np.linspace(0.0, 1.0, 4 * points)
-        log_ratio = (2.0 * z - 1.0) / checks.positive("scale", scale)
+        log_ratio = (2.0 * z - 1.0) / check_positive("scale", scale)
         between_out = 0.5 * np.exp(-z[:-1] / scale) * -np.expm1(-np.diff(z) / scale)
         mass_out = np.r_[0.5, between_out, 0.5 * np.exp(-1.0 / scale)]
         mass_in = np.r_[0.5 * np.exp(-1.0 / scale), between_out[::-1], 0.5]
@@ -145,29 +732,38 @@ class Law:
 
     def thin(self, rate: float) -> "Law":
         """Poisson sampling: ``(1 - rate) + rate X`` (Zhu, Dong, Wang 2022, Theorem 11). ``rate``: in [0, 1]."""
-        if checks.probability("rate", rate) in (0.0, 1.0):
+        if check_probability("rate", rate) in (0.0, 1.0):
             return self if rate else _ONE
         lower = self.lower if self.lower is _CONSTANT else thinned(self.lower, rate)
         return Law(thinned(self.upper, rate), lower, self.rounding + 4 * UNIT, self.points)
 
     def mean(self, copies: int) -> "Law":
         """The mean of so many independent copies: one hidden choice of them (Dong, Chen, Özgür 2025, Theorem 3.4)."""
-        return repeated((self._limited(), 1), checks.count("copies", copies), _mean_of_both)[0]
+        return repeated((self._limited(), 1), check_count("copies", copies), _mean_of_both)[0]
 
     @staticmethod
     def product(factors: Sequence[tuple["Law", int]]) -> "Law":
         """The product of independent X's, each to its multiplicity: composition (Zhu, Dong, Wang 2022, Theorem 10)."""
-        factors = [(law, times) for law, times in factors if checks.count("times", times, 0) and law is not _ONE]
-        points = max((law.points for law, _ in factors), default=1)
-        if sum(times for _, times in factors) < _FEW or not all(law.upper.mass_in.any() for law, _ in factors):
-            powers = [repeated(law, times, _multiply) for law, times in factors]
-            return functools.reduce(_multiply, powers, _ONE)
-        lattice = choose_lattice([(law.upper, times) for law, times in factors], points)
-        if not lattice.fine and max(times for _, times in factors) > 1:
-            return Law.product(_shortened(factors))
-        rounding = sum(times * law.rounding for law, times in factors)
-        upper, from_upper = convolve([(law.upper, times) for law, times in factors], lattice, above=True)
-        lowers = [(law.lower, times) for law, times in factors if law.lower is not _CONSTANT]
+        used, uppers, lowers = list[tuple[Law, int]](), list[tuple[Points, int]](), list[tuple[Points, int]]()
+        points, total, most, rounding, finite = 1, 0, 0, 0.0, True
+        for law, times in factors:
+            if not check_count("times", times, 0) or law is _ONE:
+                continue
+            used.append((law, times))
+            uppers.append((law.upper, times))
+            lowers += [(law.lower, times)] * (law.lower is not _CONSTANT)
+            points, total, most = max(points, law.points), total + times, max(most, times)
+            rounding += times * law.rounding
+            finite = finite and bool(law.upper.mass_in.any())
+        if total < _FEW or not finite:
+            whole = _ONE
+            for law, times in used:
+                whole = _multiply(whole, repeated(law, times, _multiply))
+            return whole
+        lattice = choose_lattice(uppers, points)
+        if not lattice.fine and most > 1:
+            return Law.product(_shortened(used))
+        upper, from_upper = convolve(uppers, lattice, above=True)
         lower, from_lower = convolve(lowers, lattice, above=False) if lowers else (_CONSTANT, 0.0)
         return Law(upper, lower, rounding + max(from_upper, from_lower), points)
 
@@ -175,9 +771,9 @@ class Law:
     def mixture(laws: Sequence["Law"], weights: Sequence[float]) -> "Law":
         """``laws[i]`` with probability ``weights[i]``: a public choice (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
         points = max(law.points for law in laws)
-        used = [(law, w) for law, w in zip(laws, checks.weights("weights", weights, len(laws)), strict=True) if w > 0]
+        used = [(law, w) for law, w in zip(laws, check_weights("weights", weights, len(laws)), strict=True) if w > 0]
         upper, lower = (union([scaled(getattr(law, end), w) for law, w in used]) for end in ("upper", "lower"))
-        rounding = max(law.rounding for law in laws) + rounding_of_sums(upper, lower)
+        rounding = max(law.rounding for law in laws) + rounding_of_sums(upper.log_ratio, lower.log_ratio)
         return Law(reduced(upper, points, spread), reduced(lower, points, contract), rounding, points)
 
     def in_either_order(self) -> "Law":
@@ -186,37 +782,43 @@ class Law:
         """
         upper, excess = _mirrored(self.upper)
         lower, below = (_CONSTANT, 0.0) if self.lower is _CONSTANT else _mirrored(self.lower)
-        rounding = self.rounding + 2 * rounding_of_sums(upper, lower) + max(excess, below)
+        rounding = self.rounding + 2 * rounding_of_sums(upper.log_ratio, lower.log_ratio) + max(excess, below)
         return Law(upper, lower, rounding, self.points)
 
     @cached_property
+    def directions(self) -> tuple["OneDirection", "OneDirection"]:
+        """The profiles ``remove`` and ``add``; by so much rounding moves their answers."""
+        slack = 2 * (self.rounding + rounding_of_sums(self.upper.log_ratio, self.lower.log_ratio))
+        remove = OneDirection(PointProfile.of(self.lower), PointProfile.of(self.upper), slack, self.points)
+        lower, upper = PointProfile.of(self.lower.swapped), PointProfile.of(self.upper.swapped)
+        return remove, OneDirection(lower, upper, slack, self.points)
+
+    @property
     def remove(self) -> "OneDirection":
         """The profile of H(P, Q): delta is ``E[(X - e^epsilon)+]``."""
-        return OneDirection(PointProfile.of(self.lower), PointProfile.of(self.upper), self._slack, self.points)
+        return self.directions[0]
 
-    @cached_property
+    @property
     def add(self) -> "OneDirection":
         """The profile of H(Q, P): delta is ``E[(1 - e^epsilon X)+]``."""
-        lower, upper = PointProfile.of(self.lower.swapped), PointProfile.of(self.upper.swapped)
-        return OneDirection(lower, upper, self._slack, self.points)
+        return self.directions[1]
 
     def epsilon(self, delta: float) -> Bounds:
         """The smallest epsilon >= 0 with ``delta(epsilon) <= delta`` (in (0, 1)), both directions; may be infinite."""
-        return _larger(self.remove.epsilon(delta), self.add.epsilon(delta))
+        remove, add = self.directions[0].epsilon(delta), self.directions[1].epsilon(delta)
+        return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.origin)
 
     def delta(self, epsilon: float) -> Bounds:
         """The larger of both directions' delta at ``epsilon`` (>= 0)."""
-        return _larger(self.remove.delta(epsilon), self.add.delta(epsilon))
-
-    @property
-    def _slack(self) -> float:
-        """How far rounding moves answers."""
-        return 2 * (self.rounding + rounding_of_sums(self.upper, self.lower))
+        remove, add = self.directions[0].delta(epsilon), self.directions[1].delta(epsilon)
+        return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.origin)
 
     def _limited(self) -> "Law":
         """The law with few enough points to pair, and without ratios that a mean cannot hold."""
         upper, lower = reduced(self.upper, self.points, spread), reduced(self.lower, self.points, contract)
-        return Law(upper, lower, self.rounding + rounding_of_sums(self.upper, self.lower), self.points)
+        return Law(
+            upper, lower, self.rounding + rounding_of_sums(self.upper.log_ratio, self.lower.log_ratio), self.points
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,21 +832,15 @@ class OneDirection:
 
     def epsilon(self, delta: float) -> Bounds:
         """The smallest epsilon >= 0 with ``delta(epsilon) <= delta`` (in (0, 1))."""
-        upper = max(self.upper.epsilon_at(checks.delta(delta) / (1 + self.slack)) + self.slack, 0.0)
+        upper = max(self.upper.epsilon_at(check_delta(delta) / (1 + self.slack)) + self.slack, 0.0)
         lower = self.lower.epsilon_at(min(delta * (1 + self.slack), 1.0)) - self.slack
-        return self._bounds(max(lower, 0.0), upper)
+        return Bounds(min(max(lower, 0.0), upper), upper, Method.LAW.of(self.points))
 
     def delta(self, epsilon: float) -> Bounds:
         """The smallest delta at ``epsilon`` (>= 0)."""
-        upper = min(float(self.upper.delta_at(checks.epsilon(epsilon) - self.slack)) * (1 + self.slack), 1.0)
-        return self._bounds(float(self.lower.delta_at(epsilon + self.slack)) / (1 + self.slack), upper)
-
-    def _bounds(self, lower: float, upper: float) -> Bounds:
+        upper = min(float(self.upper.delta_at(check_epsilon(epsilon) - self.slack)) * (1 + self.slack), 1.0)
+        lower = float(self.lower.delta_at(epsilon + self.slack)) / (1 + self.slack)
         return Bounds(min(lower, upper), upper, Method.LAW.of(self.points))
-
-
-def _larger(remove: Bounds, add: Bounds) -> Bounds:
-    return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.origin)
 
 
 def _combine(a: Law, b: Law, pairing: Pairing) -> Law:
@@ -261,11 +857,12 @@ def _combine(a: Law, b: Law, pairing: Pairing) -> Law:
 def _mean_of_both(a: tuple[Law, int], b: tuple[Law, int]) -> tuple[Law, int]:
     """Of two means, each with its number of copies."""
     copies = a[1] + b[1]
-    return _combine(a[0], b[0], Pairing((a[1] / copies, b[1] / copies))), copies
+    weights = a[1] / copies, b[1] / copies
+    return _combine(a[0], b[0], Pairing(weights, (*weights, 0.0))), copies
 
 
 def _multiply(a: Law, b: Law) -> Law:
-    return b if a is _ONE else _combine(a, b, Pairing(None))
+    return b if a is _ONE else _combine(a, b, Pairing(None, (0.0, 0.0, 1.0)))
 
 
 def _mirrored(law: Points) -> tuple[Points, float]:
@@ -304,157 +901,95 @@ class Detail(NamedTuple):
 DEFAULT_DETAIL = Detail(DEFAULT_POINTS)
 
 
-@lru_cache(maxsize=64)
-def numerical_law(event: events.Mechanism, detail: Detail = DEFAULT_DETAIL) -> Law:
-    """The certified law of a mechanism. Raises ``NotEvaluable``: it has none, or none that floating point holds."""
-    if event.releases_nothing:
-        return Law.product([])
-    law = law_by_kind(event, detail)
-    return law if detail.with_lower else law.upper_only()
+# Closed forms of Gaussian releases whose hidden choices A, of chances w_A, are revealed (docs/accounting.md, "Little
+# noise"): sum_A w_A delta_A(epsilon - log w_A) <= delta(epsilon) <= sum_A w_A delta_A(epsilon).
+
+# Kinds of choices that are kept apart, the chance below which they are not, and the most sizes of a set of rounds.
+_MOST_KINDS, _RARE, _MOST_SIZES = 512, 1e-40, 2000
 
 
-@singledispatch
-def law_by_kind(event: events.Mechanism, detail: Detail) -> Law:
-    """The law of one kind; ask ``numerical_law``, which keeps it."""
-    match event:
-        case events.Gaussian(noise):
-            return Law.gaussian(noise / event.change, points=detail.points, reach=detail.reach)
-        case events.Laplace(scale):
-            return Law.laplace(scale / event.change, points=detail.points)
-        case events.RandomisedResponse(probability):
-            true, false = np.log(probability), np.log1p(-probability)
-            log_weights, log_ratios = np.array([true, false]), np.array([false - true, true - false])
-            return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=detail.points)
-        case events.FiniteOutcomes():
-            present, absent = np.array(event.present), np.array(event.absent)
-            both = absent > 0
-            infinite = float(present[~both].sum())
-            return Law.from_points(present[both] / absent[both], absent[both], infinite=infinite, points=detail.points)
-        case events.NotPrivate():  # no output with the person in can occur without
-            return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
-        case events.ModelMix():  # the worst contribution for the hockey-stick is not known: valid but loose, unmixed
-            return numerical_law(events.Gaussian(event.noise_multiplier), detail)
-        case events.Poisson(inner, rate):
-            return numerical_law(inner, detail).thin(rate)
-        case events.Submodels(inner, count):
-            return numerical_law(inner, detail).mean(count)
-        case events.RandomSelection():
-            used, weights = event.used
-            return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
-        case events.Group():
-            raise NotEvaluable("Group has no numerical law")
-    return numerical_law(charged_as(event), detail)
-
-
-@law_by_kind.register
-def of_mixed_coordinate(event: events.MixedCoordinate, detail: Detail) -> Law:
-    s, width, shift = event.noise_multiplier, event.width, event.shift
-    reach = width / 2 + 9.5 * s
-    flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
-    count = 4 * max(detail.points, 400)
-    edges = np.linspace(-reach, reach + shift, count)
-    if flat > 50 * s:  # an edge in the middle is not needed, and the two slopes are
-        each = np.linspace(0.0, reach + shift - flat, count // 2)
-        edges = np.r_[-reach + each - shift, flat + each]
-    x, w = np.polynomial.legendre.leggauss(8)
-    half = np.diff(edges)[:, None] / 2
-    if np.partition(half.ravel(), -2)[-2] > 0.5 * s:  # up to which eight nodes (or one flat piece) are exact
-        raise NotEvaluable("the noise is too narrow for so few points")
-    inside = (edges[:-1, None] + half * (1 + x)).ravel()
-
-    def masses(moved: float) -> Array:
-        density = np.exp(log_density(inside - moved, s, width))
-        return np.asarray((density.reshape(half.shape[0], -1) * w * half).sum(axis=1))
-
-    log_ratio = np.maximum.accumulate(log_density(edges - shift, s, width) - log_density(edges, s, width))
-    # Under a wide uniform X is 1 almost everywhere: cells between equal ratios are joined.
-    kept = np.flatnonzero(np.diff(log_ratio, prepend=-np.inf) > 1e-12)
-
-    def cells(outside: float) -> Cells:
-        (mass_in, mass_out) = (np.r_[0.0, masses(moved), 0.0] for moved in (shift, 0.0))
-        mass_in[-1], mass_out[0] = outside, outside
-        starts = np.concatenate([[0], kept + 1])
-        return Cells(log_ratio[kept], np.add.reduceat(mass_in, starts), np.add.reduceat(mass_out, starts))
-
-    # Both normal tails beyond 9.5 count as the worst, and for lower ends not at all. The density, a difference of
-    # normal masses that are at most 50 units off, keeps 12 digits where the width is a hundredth of the noise.
-    return Law(spread(cells(2.2e-21)), contract(cells(0.0)), 1e-12, detail.points)
-
-
-@law_by_kind.register
-def of_mixture(event: events.GaussianMixture, detail: Detail) -> Law:
-    def mass_in(low: Array, high: Array) -> Array:
-        parts = zip(event.shifts, event.weights, strict=True)
-        return np.asarray(np.sum([weight * normal_mass(low - shift, high - shift) for shift, weight in parts], axis=0))
-
-    points, reach = detail.points, detail.reach
-    log_ratio = functools.partial(log_ratio_of_mixture, event)
-    return Law.from_function(log_ratio, mass_in, event.shifts[-1], points=points, reach=reach)
-
-
-@law_by_kind.register
-def of_substituted_sample(event: events.SubstitutedPoissonGaussian, detail: Detail) -> Law:
-    """The contributions x, y of the worst pair are opposite and of norm 1. In u = <x, z>, v = <y, z> the hockey-stick
-    is E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+ at u' = u - |x|^2/2, v' = v - |y|^2/2. Its mixed second
-    derivative is <= 0, so that it falls with <x, y> (Slepian) and, as <x, y> < 0, grows with either norm (Stein); the
-    proof is new (ours).
+@dataclass(frozen=True, eq=False)
+class Revealed:
+    """The kinds of choices that a mechanism hides, each with the Gaussian that is released given one of them.
+    ``least``, ``most``: shape (n,): squared signal-to-noise ratio that is attained, and that is charged. ``chance``:
+    shape (n,): of all choices of the kind together. ``log_weight``: shape (n,): log w_A of one of them, at least.
+    ``off``: bound on the relative errors, and on the absolute one of ``log_weight``.
     """
-    rate, shift = event.rate, 1 / event.noise_multiplier
 
-    def masses(moved: float) -> Callable[[Array, Array], Array]:
-        def mass(low: Array, high: Array) -> Array:
-            return (1 - rate) * normal_mass(low, high) + rate * normal_mass(low - moved, high - moved)
+    least: Array
+    most: Array
+    chance: Array
+    log_weight: Array
+    off: float = 0.0
 
-        return mass
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is hidden."""
+        return not self.log_weight.any()
 
-    def log_ratio(z: Array) -> Array:
-        return log_mean(rate, shift * z - shift**2 / 2) - log_mean(rate, -shift * z - shift**2 / 2)
+    def epsilon(self, delta: float) -> Bounds:
+        """The smallest epsilon >= 0 at ``delta``."""
+        upper = crossing(partial(self._delta, upper=True), delta, 1e250, 1e-9)[1]
+        lower = crossing(partial(self._delta, upper=False), delta, 1e250, 1e-9)[0]
+        return Bounds(min(lower, upper), upper, Method.CLOSED_FORM.of())
 
-    grid: dict[str, Any] = {"points": detail.points, "reach": detail.reach, "least_shift": -shift}
-    return Law.from_function(log_ratio, masses(shift), shift, mass_out=masses(-shift), **grid)
+    def delta(self, epsilon: float) -> Bounds:
+        """The smallest delta at ``epsilon`` >= 0."""
+        upper = self._delta(epsilon, upper=True)
+        return Bounds(min(self._delta(epsilon, upper=False), upper), upper, Method.CLOSED_FORM.of())
 
+    def _delta(self, epsilon: float, upper: bool) -> float:
+        """One end of delta."""
+        if epsilon == math.inf:
+            return float(self.chance[(self.most if upper else self.least) == math.inf].sum())
+        off = self.off + 8 * UNIT * len(self.chance)
+        if upper:
+            return min(1.0, float(self.chance @ gaussian_delta(self.most * (1 + off), epsilon, 1)) * (1 + off))
+        lost = epsilon - self.log_weight * (1 + off) + off
+        return float(self.chance @ gaussian_delta(self.least * (1 - off), lost, -1)) * (1 - off)
 
-@law_by_kind.register
-def of_batch(event: events.WithoutReplacement, detail: Detail) -> Law:
-    """Both orders of a changed batch have the profile of ``theorems.changed_batch`` (ours: docs/accounting.md)."""
-    return numerical_law(changed_batch(event), detail).in_either_order()
+    def times(self, other: "Revealed") -> "Revealed":
+        """Of two mechanisms, one after the other."""
+        least, most = np.add.outer(self.least, other.least), np.add.outer(self.most, other.most)
+        logs, chance = np.add.outer(self.log_weight, other.log_weight), np.multiply.outer(self.chance, other.chance)
+        return _put_together(least, most, chance, logs, self.off + other.off + 4 * UNIT)
 
+    def with_lower_ends(self, below: "Revealed") -> "Revealed":
+        """The same upper ends, with the lower ends of a mechanism that is attained."""
+        if below is NOTHING_REVEALED:
+            nothing = np.zeros(len(self.chance))
+            return Revealed(nothing, self.most, self.chance, nothing, self.off)
+        most = np.full(len(below.chance), self.most.max())
+        return Revealed(below.least, most, below.chance, below.log_weight, max(below.off, self.off))
 
-@law_by_kind.register(events.Compose)
-@law_by_kind.register(events.Repeat)
-def of_product(event: events.Compose | events.Repeat, detail: Detail) -> Law:
-    """Independent factors, Gaussians put together (Zhu, Dong, Wang 2022, Theorem 10)."""
-    precision, others = factors(event)
-    laws = [(numerical_law(other, detail), times) for other, times in others.items() if not other.releases_nothing]
-    if precision:
-        together = Law.gaussian(precision**-0.5, points=detail.points, reach=detail.reach)
-        laws.insert(0, (together if detail.with_lower else together.upper_only(), 1))
-    return Law.product(laws)
-
-
-def log_density(y: Array, noise_multiplier: float, width: float) -> Array:
-    """log of (Phi((y + w/2)/s) - Phi((y - w/2)/s)) / w, the density of Gaussian plus uniform noise, even in y."""
-    from scipy.special import log_ndtr
-
-    s, half = noise_multiplier, width / 2
-    near = (half - np.abs(y)) / s
-    far = (-half - np.abs(y)) / s
-    if width < 0.01 * s:  # the difference would cancel; the density is that of the Gaussian, to second order
-        x, w = np.polynomial.legendre.leggauss(4)
-        points = (y[:, None] - half * x) / s
-        return log_sum(-points * points / 2 + np.log(w / 2)) - math.log(s * math.sqrt(2 * math.pi))
-    upper = log_ndtr(near)
-    return np.asarray(upper + np.log(-np.expm1(log_ndtr(far) - upper)) - math.log(width))
-
-
-def log_mean(rate: float, log_ratio: Array) -> Array:
-    """log(1 - rate + rate X)."""
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio))
+    def chosen(self, chance: float, log_weight: float) -> "Revealed":
+        """The release if a choice with this ``chance`` falls on the mechanism."""
+        return Revealed(self.least, self.most, chance * self.chance, self.log_weight + log_weight, self.off)
 
 
-def log_ratio_of_mixture(event: events.GaussianMixture, z: Array) -> Array:
-    """log X at z, shape (n,)."""
-    shifts, log_weights = np.array(event.shifts), np.log(event.weights)
-    chunks = np.array_split(z, max(1, len(z) * len(shifts) // 1_000_000))
-    return np.concatenate([log_sum(log_weights + shifts * (c[:, None] - shifts / 2)) for c in chunks])
+def _put_together(least: Array, most: Array, chance: Array, log_weight: Array, off: float) -> Revealed:
+    """Rows of any shape. The same ones are put together, and so are neighbours where they are too many or too rare."""
+    least, most, chance, log_weight = least.ravel(), most.ravel(), chance.ravel(), log_weight.ravel()
+    order = np.lexsort((log_weight, most, chance >= _RARE))
+    least, most, chance, log_weight = least[order], most[order], chance[order], log_weight[order]
+    rare = chance < _RARE
+    same = np.isclose(most[1:], most[:-1], rtol=1e-12, atol=0) & np.isclose(log_weight[1:], log_weight[:-1], 1e-12, 0)
+    starts = np.flatnonzero(np.r_[True, ~(rare[1:] | (same & ~rare[:-1]))])
+    if len(starts) > _MOST_KINDS:
+        starts = starts[np.linspace(0, len(starts), _MOST_KINDS, endpoint=False).astype(int)]
+    least, log_weight = np.minimum.reduceat(least, starts), np.minimum.reduceat(log_weight, starts)
+    most, total = np.maximum.reduceat(most, starts), np.add.reduceat(chance, starts)
+    return Revealed(least, most, total, log_weight, off + len(chance) * UNIT)
+
+
+NOTHING_REVEALED = Revealed(np.zeros(1), np.zeros(1), np.ones(1), np.zeros(1))
+
+
+def one_of(parts: Sequence[tuple[Revealed, float, float]], off: float = 4 * UNIT) -> Revealed:
+    """A choice among mechanisms: triples (a mechanism, its chance, log w of each such choice)."""
+    least, most, chances, log_weights, largest = np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0), 0.0
+    for part, chance, log_weight in parts:
+        least, most = np.append(least, part.least), np.append(most, part.most)
+        chances = np.append(chances, chance * part.chance)
+        log_weights, largest = np.append(log_weights, part.log_weight + log_weight), max(largest, part.off)
+    return _put_together(least, most, chances, log_weights, off + largest + 4 * UNIT)

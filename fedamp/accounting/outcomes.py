@@ -1,22 +1,22 @@
-"""Mechanisms with few outcomes, exactly: bits, finite releases, black boxes, and hidden rounds of them.
+"""Releases with few outcomes, exactly: bits, finite releases, black boxes, and hidden rounds of them.
 
 Everything is kept in logarithms, so that no loss is too large. Hidden rounds of a release with m outcomes depend on how
 often each outcome occurs alone: T rounds have C(T + m - 1, m - 1) outcomes, not m^T.
 """
 
 import math
-from functools import lru_cache, partial
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
 
-from fedamp.accounting import events, theorems
 from fedamp.accounting.arithmetic import UNIT, Array, chance_of_any, crossing, log_choose, log_factorials, log_sum
 from fedamp.accounting.bounds import Bounds, Method, NotEvaluable
 
 _MOST, _MOST_TERMS = 20_000, 4_000_000  # outcomes, and terms of the polynomials of hidden rounds
-_LARGEST = 750.0  # minus the log of a number that floating point holds
+LARGEST_LOG = 750.0  # minus the log of a number that floating point holds
 _UNDERFLOW = 1e-290  # more than all masses that are too small for floating point
 
 
@@ -53,77 +53,49 @@ class Outcomes(NamedTuple):
             found.append(alone * (1 + side * 8 * UNIT) + (lost + side * _UNDERFLOW if some.any() else 0.0))
         return min(max(*found, 0.0), 1.0)
 
+    def thin(self, rate: float) -> "Outcomes":
+        """Poisson sampling: (1 - rate) + rate X, at a rate in (0, 1)."""
+        log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + self.log_ratio)
+        return Outcomes(self.log_out, log_ratio, rate * self.infinite, self.off + rounding_of_logs(LARGEST_LOG))
 
-@lru_cache(maxsize=256)
-def outcomes_of(event: events.Mechanism) -> Outcomes:
-    """The outcomes of a mechanism in normal form; NotEvaluable: there are too many, or not finitely many."""
-    if event.releases_nothing:
-        return Outcomes(np.zeros(1), np.zeros(1), 0.0, 0.0)
-    match event:
-        case events.RandomisedResponse(probability):
-            true, false = math.log(probability), math.log1p(-probability)
-            return Outcomes(np.array([false, true]), np.array([true - false, false - true]), 0.0, _off(false))
-        case events.FiniteOutcomes(present, absent):
-            out, inside = np.array(absent), np.array(present)
-            with np.errstate(divide="ignore"):
-                log_out, log_in = np.log(out[out > 0]), np.log(inside[out > 0])
-            return Outcomes(log_out, log_in - log_out, math.fsum(inside[out == 0]), _off(_LARGEST))
-        case events.Approximate(known, chance):
-            rest = math.log1p(-chance) - math.log1p(math.exp(-known))
-            log_out, log_ratio = np.array([rest - known, rest]), np.array([known, -known])
-            if chance:
-                log_out, log_ratio = np.append(log_out, math.log(chance)), np.append(log_ratio, -np.inf)
-            return Outcomes(log_out, log_ratio, chance, _off(known + _LARGEST))
-        case events.Poisson(inner, rate) if rate < 1:
-            found = outcomes_of(inner)
-            log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + found.log_ratio)
-            return Outcomes(found.log_out, log_ratio, rate * found.infinite, found.off + _off(_LARGEST))
-        case events.RandomSelection():
-            parts = [(outcomes_of(part), weight) for part, weight in zip(*event.used, strict=True)]
-            log_out = np.concatenate([part.log_out + math.log(weight) for part, weight in parts])
-            log_ratio = np.concatenate([part.log_ratio for part, _ in parts])
-            infinite = math.fsum(part.infinite * weight for part, weight in parts)
-            return Outcomes(log_out, log_ratio, infinite, max(part.off for part, _ in parts) + _off(_LARGEST))
-        case events.Compose() | events.Repeat():
-            return _product(event)
-        case events.Submodels(inner, count):
-            return _hidden(outcomes_of(inner), (0.0, 1.0), count, 0.0)
-        case events.LinearCombination():  # what is charged: the merged model may tell less
-            return outcomes_of(theorems.charged_as(event))
-        case events.Allocation() | events.AllocationPrefix() | events.CappedPoisson():
-            choice = theorems.participation(event)
-            return _hidden(outcomes_of(choice.mechanism), choice.chances, choice.rounds, choice.rounding)
-    raise NotEvaluable(f"{type(event).__name__} has too many outcomes")
+    @staticmethod
+    def mixture(parts: "Sequence[Outcomes]", weights: Sequence[float]) -> "Outcomes":
+        """One of several releases, the draw public."""
+        log_out = np.concatenate([part.log_out + math.log(w) for part, w in zip(parts, weights, strict=True)])
+        log_ratio = np.concatenate([part.log_ratio for part in parts])
+        infinite = math.fsum(part.infinite * weight for part, weight in zip(parts, weights, strict=True))
+        return Outcomes(log_out, log_ratio, infinite, max(part.off for part in parts) + rounding_of_logs(LARGEST_LOG))
+
+    @staticmethod
+    def product(factors: "Iterable[tuple[Outcomes, int]]") -> "Outcomes":
+        """Independent releases, each so many times."""
+        whole = NO_OUTCOME
+        for one, times in factors:
+            counts, log_out = _counts(one, times)
+            if len(whole.log_out) * len(log_out) > _MOST:
+                raise NotEvaluable(f"there are more than {_MOST:,} outcomes")
+            with np.errstate(invalid="ignore"):
+                log_ratio = np.where(counts > 0, counts * one.log_ratio, 0.0).sum(axis=1)
+            infinite = chance_of_any([(whole.infinite, 1), (one.infinite, times)])
+            off = whole.off + times * one.off + _sum_off(one, times) + _sum_off(whole, 1)
+            log_out, log_ratio = np.add.outer(whole.log_out, log_out), np.add.outer(whole.log_ratio, log_ratio)
+            whole = Outcomes(log_out.ravel(), log_ratio.ravel(), infinite, off)
+        return whole
 
 
-def _off(size: float) -> float:
+NO_OUTCOME = Outcomes(np.zeros(1), np.zeros(1), 0.0, 0.0)  # X = 1: nothing is released
+
+
+def rounding_of_logs(size: float) -> float:
     """What a few operations on logs of this size add to their errors."""
     return 16 * (abs(size) + 2) * UNIT
-
-
-def _product(event: events.Mechanism) -> Outcomes:
-    precision, others = theorems.factors(event)
-    if precision:
-        raise NotEvaluable("Gaussian releases have too many outcomes")
-    whole = outcomes_of(events.NOTHING)
-    for part, times in others.items():
-        one = outcomes_of(part)
-        counts, log_out = _counts(one, times)
-        if len(whole.log_out) * len(log_out) > _MOST:
-            raise NotEvaluable(f"there are more than {_MOST:,} outcomes")
-        with np.errstate(invalid="ignore"):
-            log_ratio = np.where(counts > 0, counts * one.log_ratio, 0.0).sum(axis=1)
-        infinite = chance_of_any([(whole.infinite, 1), (one.infinite, times)])
-        off = whole.off + times * one.off + _sum_off(one, times) + _sum_off(whole, 1)
-        log_out, log_ratio = np.add.outer(whole.log_out, log_out), np.add.outer(whole.log_ratio, log_ratio)
-        whole = Outcomes(log_out.ravel(), log_ratio.ravel(), infinite, off)
-    return whole
 
 
 def _sum_off(one: Outcomes, rounds: int) -> float:
     """What sums of the logs of so many rounds, and log factorials, add to their errors."""
     logs = np.abs([one.log_out, np.where(one.log_ratio > -np.inf, one.log_ratio, 0.0)])
-    return (len(one.log_out) if rounds > 1 else 1) * _off(rounds * float(logs.max()) + 8 * math.lgamma(rounds + 2))
+    each = rounding_of_logs(rounds * float(logs.max()) + 8 * math.lgamma(rounds + 2))
+    return (len(one.log_out) if rounds > 1 else 1) * each
 
 
 def _counts(one: Outcomes, rounds: int) -> tuple[Array, Array]:
@@ -137,7 +109,7 @@ def _counts(one: Outcomes, rounds: int) -> tuple[Array, Array]:
     return counts, np.asarray(logs[rounds] - logs[counts].sum(axis=1) + counts @ one.log_out)
 
 
-def _hidden(one: Outcomes, chances: tuple[float, ...], rounds: int, rounding: float) -> Outcomes:
+def hidden_outcomes(one: Outcomes, chances: tuple[float, ...], rounds: int, rounding: float) -> Outcomes:
     """X = sum_h w_h e_h(x_1, .., x_T) / C(T, h). The e_h are coefficients of the product of all (1 + x t)^n."""
     counts, log_out = _counts(one, rounds)
     most, held = len(chances) - 1, np.arange(len(chances))
@@ -151,6 +123,6 @@ def _hidden(one: Outcomes, chances: tuple[float, ...], rounds: int, rounding: fl
         total = np.stack([log_sum(total[:, : h + 1] + more[:, h::-1]) for h in held], axis=1)
     with np.errstate(divide="ignore"):
         log_ratio = log_sum(total + np.log(chances) - log_choose(rounds, held))
-    off = (rounds + most) * one.off + rounding + _sum_off(one, rounds) + len(one.log_out) * _off(most)
+    off = (rounds + most) * one.off + rounding + _sum_off(one, rounds) + len(one.log_out) * rounding_of_logs(most)
     infinite = math.fsum(w * chance_of_any([(one.infinite, h)]) for h, w in enumerate(chances))
-    return Outcomes(log_out, log_ratio, infinite, off + _off(8 * math.lgamma(rounds + 2)))
+    return Outcomes(log_out, log_ratio, infinite, off + rounding_of_logs(8 * math.lgamma(rounds + 2)))

@@ -1,46 +1,30 @@
-"""The Rényi evaluator: moments of the likelihood ratio X of every kind of mechanism, and the divergences they give.
+"""The Rényi evaluator: moments of the likelihood ratio X, and the divergences they give; it knows no mechanism.
 
 Kept are logarithms of the central moments E[(X - 1)^j], at index j of an array of shape (A + 1,): 0, -inf, .. Where the
 two laws are mirror images (Gaussian, Laplace, randomised response, ModelMix) every one is >= 0: given \\|log X\\|, X is
 x with probability 1/(1+x) and 1/x otherwise, and (x-1)^j (1 + (-1)^j x^(1-j)) / (1+x) >= 0. Means, products, thinnings
 and mixtures keep that sign and are sums of terms >= 0: nothing cancels, whatever the number of copies.
 
-``moments_of(event)`` knows four things, each exact or an upper bound: the central moments, the raw and the negative
-ones, and the Laplace transform, from which the negative ones follow. Other kinds are charged as
-``theorems.charged_as`` says.
+:class:`Moments` knows four things, each exact or an upper bound: the central moments, the raw and the negative ones,
+and the Laplace transform, from which the negative ones follow.
 
 A table of *log moments* has shape (A + 1,). At index a it holds the larger of log E[X^a] (remove direction) and log
 E[X^(1-a)] (add direction). The Rényi divergence of order a is that over a - 1. log E[X^a] is convex in a and 0 at a =
 1, so straight lines between whole orders are upper bounds.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import lru_cache, reduce
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from fedamp.accounting import events
 from fedamp.accounting.arithmetic import RENYI_ROUNDING, Array, log_binomials, log_factorials, log_sum, repeated
-from fedamp.accounting.bounds import NotEvaluable, checked_orders, in_floating_point
-from fedamp.accounting.hidden_rounds import hidden_log_moments
-from fedamp.accounting.law import log_density, log_mean, log_ratio_of_mixture, numerical_law
-from fedamp.accounting.theorems import (
-    changed_batch,
-    charged_as,
-    concentrated,
-    group,
-    hidden_rounds_bounds,
-    normal,
-    other_bounds,
-    participation,
-    people_in_batch,
-)
+from fedamp.accounting.bounds import NotEvaluable
+from fedamp.accounting.law import Law
 
 
 def central_from_nodes(log_weights: Array, log_ratios: Array, highest: int) -> Array:
@@ -182,25 +166,17 @@ def _powers(count: int) -> NDArray[np.int64]:
 
 HIGHEST_ORDER = 256
 
-_EXACT_ORDER = 5  # up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond
-
 
 class Moments:
-    """What the Rényi evaluator knows of one mechanism, each answer computed once. A kind whose numerical law has no
-    mass at infinity needs no more than to be registered. ``symmetric``: whether the two laws are mirror images (an
-    involution swaps them), or ``raw`` bounds both directions: then E[X^-b] is at most the charge for E[X^(b+1)].
+    """Bounds of the moments of one likelihood ratio X, each computed once. ``law``: makes its numerical law, from which
+    all moments follow if it has no mass at infinity; a subclass knows more. ``symmetric``: whether the two laws are
+    mirror images (an involution swaps them), or ``raw`` bounds both directions: then E[X^-b] is at most the charge for
+    E[X^(b+1)].
     """
 
-    symmetric = False
-
-    def __init__(self, event: Any) -> None:
-        self.event = event
+    def __init__(self, law: Callable[[], Law], symmetric: bool = False) -> None:
+        self._law, self.symmetric = law, symmetric
         self._known: dict[tuple[str, int], Array] = {}
-
-    @property
-    def part(self) -> "Moments":
-        """Of the mechanism that it is made of."""
-        return moments_of(self.event.mechanism)
 
     def central(self, highest: int) -> Array:
         """log E[(X - 1)^j], j = 0..highest."""
@@ -214,6 +190,12 @@ class Moments:
         """log E[X^-b], b = 0..highest-1."""
         return self._once(self._negative, highest)
 
+    def larger(self, highest: int) -> Array:
+        """The table of log moments: the larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
+        both = self.raw(highest).copy()
+        both[1:] = np.maximum(both[1:], self.negative(highest))
+        return both
+
     def transform(self, u: Array) -> Transform:
         """Upper bounds of the Laplace transform of X, of a finite law that is larger in convex order."""
         known = transform_from_moments(self.raw(HIGHEST_ORDER), self.negative(HIGHEST_ORDER), u)
@@ -225,9 +207,9 @@ class Moments:
 
     def finite_law(self) -> tuple[Array, Array, float]:
         """Log masses under Q, log ratios, and the P-mass at infinity of X's law or one larger in convex order."""
-        law = numerical_law(self.event).upper
+        law = self._law().upper
         log_zero = math.log(law.zero) if law.zero else -np.inf
-        return np.append(law.log_mass_out, log_zero), np.append(law.log_ratio, -np.inf), law.infinite
+        return np.append(law.log_weights(0.0), log_zero), np.append(law.log_ratio, -np.inf), law.infinite
 
     def _once(self, compute: Callable[[int], Array], highest: int) -> Array:
         key = compute.__name__, highest
@@ -238,7 +220,7 @@ class Moments:
     def _central(self, highest: int) -> Array:
         log_masses, log_ratios, infinite = self.finite_law()
         if infinite:
-            raise NotEvaluable(f"the moments of {type(self.event).__name__} do not follow from its numerical law")
+            raise NotEvaluable("moments do not follow from a numerical law with mass at infinity")
         return central_from_nodes(log_masses, log_ratios, highest)
 
     def _raw(self, highest: int) -> Array:
@@ -251,80 +233,17 @@ class Moments:
         return self.raw(highest)[1:] if self.symmetric else negative_moments(self.transform, highest)
 
 
-_KINDS: dict[type[events.Mechanism], Callable[[Any], Moments]] = {}
+class ProductMoments(Moments):
+    """Of a product of independent ratios, each so many times (Zhu, Dong, Wang 2022, Theorem 10): moments multiply."""
 
-
-@lru_cache(maxsize=1024)
-def moments_of(event: events.Mechanism) -> Moments:
-    """The moments of a mechanism of any kind."""
-    if event.releases_nothing:
-        return _Product(events.NOTHING)
-    match event:
-        case events.Poisson(inner, 1) | events.Submodels(inner, 1):
-            return moments_of(inner)
-    kind = _KINDS.get(type(event))
-    return kind(event) if kind else moments_of(charged_as(event))
-
-
-def answers_for(*kinds: type[events.Mechanism]) -> Callable[[type[Moments]], type[Moments]]:
-    """Register how the moments of some kinds are computed."""
-
-    def register(cls: type[Moments]) -> type[Moments]:
-        _KINDS.update(dict.fromkeys(kinds, cls))
-        return cls
-
-    return register
-
-
-def _unbounded(highest: int) -> Array:
-    return np.append([0.0, 0.0], np.full(highest - 1, np.inf))
-
-
-def log_moments(event: events.Mechanism, highest: int) -> Array:
-    """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
-    if not event.is_private:
-        return _unbounded(highest)
-    found = moments_of(event)
-    both = found.raw(highest).copy()
-    both[1:] = np.maximum(both[1:], found.negative(highest))
-    return both
-
-
-def rdp(event: events.Mechanism, orders: Sequence[float] | Array | float) -> Array:
-    """See ``Mechanism.rdp``: linear interpolation of ``(a - 1) * divergence`` between whole orders."""
-    array = checked_orders(orders)
-    highest = max(HIGHEST_ORDER, 2 ** math.ceil(math.log2(np.max(array))))
-    if highest > 4096:
-        raise ValueError(f"orders must be <= 4096, got {float(np.max(array))!r}")
-    logs = _unbounded(highest)
-    with suppress(NotEvaluable), in_floating_point():
-        logs = log_moments(normal(event), highest)
-    low = np.clip(np.floor(array).astype(int), 1, highest - 1)
-    part = array - low
-    with np.errstate(invalid="ignore"):
-        between = np.where(part > 0, logs[low] + part * (logs[low + 1] - logs[low]), logs[low])
-    return np.asarray(
-        np.where(np.isnan(between), np.inf, np.maximum(between, 0.0)) * (1 + RENYI_ROUNDING) / (array - 1)
-    )
-
-
-# Mechanisms made of others.
-
-
-@answers_for(events.Compose, events.Repeat)
-class _Product(Moments):
-    """Zhu, Dong, Wang 2022, Theorem 10: moments multiply."""
-
-    def __init__(self, event: events.Compose | events.Repeat) -> None:
-        super().__init__(event)
-        times = event.times if isinstance(event, events.Repeat) else 1
-        self.factors = [(moments_of(part), times) for part in event.parts if times]
-        self.symmetric = all(part.symmetric for part, _ in self.factors)
+    def __init__(self, law: Callable[[], Law], factors: Sequence[tuple[Moments, int]]) -> None:
+        super().__init__(law, all(part.symmetric for part, _ in factors))
+        self.factors = factors
 
     def _central(self, highest: int) -> Array:
         powers = [repeated(part.central(highest), times, product_moments) for part, times in self.factors]
         nothing = np.append(0.0, np.full(highest, -np.inf))  # X = 1
-        return functools.reduce(product_moments, powers) if powers else nothing
+        return reduce(product_moments, powers) if powers else nothing
 
     def _raw(self, highest: int) -> Array:
         return sum((times * part.raw(highest) for part, times in self.factors), np.zeros(highest + 1))
@@ -333,17 +252,15 @@ class _Product(Moments):
         return sum((times * part.negative(highest) for part, times in self.factors), np.zeros(highest))
 
 
-@answers_for(events.RandomSelection)
-class _Mixture(Moments):
-    """The law is drawn, not the variable (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
+class MixtureMoments(Moments):
+    """Of one of several ratios: the law is drawn, not the variable (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
 
-    def __init__(self, event: events.RandomSelection) -> None:
-        super().__init__(event)
-        self.parts = [moments_of(part) for part in event.used[0]]
-        self.symmetric = all(part.symmetric for part in self.parts)
+    def __init__(self, law: Callable[[], Law], parts: Sequence[Moments], weights: Sequence[float]) -> None:
+        super().__init__(law, all(part.symmetric for part in parts))
+        self.parts, self.weights = parts, weights
 
     def _mean(self, moments: Callable[[Moments], Array]) -> Array:
-        weights = np.log(np.array(self.event.used[1]))
+        weights = np.log(np.array(self.weights))
         return log_sum(np.stack([moments(part) for part in self.parts]) + weights[:, None], axis=0)
 
     def _central(self, highest: int) -> Array:
@@ -356,12 +273,15 @@ class _Mixture(Moments):
         return self._mean(lambda part: part.negative(highest))
 
 
-@answers_for(events.Poisson)
-class _Thinned(Moments):
-    """(1 - rate) + rate X (Zhu, Dong, Wang 2022, Theorem 11)."""
+class ThinnedMoments(Moments):
+    """Of (1 - rate) + rate X (Zhu, Dong, Wang 2022, Theorem 11)."""
+
+    def __init__(self, law: Callable[[], Law], part: Moments, rate: float) -> None:
+        super().__init__(law)
+        self.part, self.rate = part, rate
 
     def _central(self, highest: int) -> Array:
-        return np.asarray(self.part.central(highest) + np.arange(highest + 1) * np.log(self.event.rate))
+        return np.asarray(self.part.central(highest) + np.arange(highest + 1) * np.log(self.rate))
 
     def _negative(self, highest: int) -> Array:
         if self.part.symmetric:  # the remove direction is the larger: Mironov, Talwar, Zhang 2019, Theorem 5
@@ -369,273 +289,68 @@ class _Thinned(Moments):
         return negative_moments(self.transform, highest)
 
     def transform(self, u: Array) -> Transform:
-        part = self.part.transform(self.event.rate * u)
-        return Transform(part.log - (1 - self.event.rate) * u, part.excess)
+        part = self.part.transform(self.rate * u)
+        return Transform(part.log - (1 - self.rate) * u, part.excess)
 
 
-@answers_for(events.Submodels)
-class _Mean(Moments):
-    """The mean of ``count`` copies (Dong, Chen, Özgür 2025, Theorem 3.4, proof A.9; the quasi-convexity it uses holds
-    for hockey-stick divergences too).
+class MeanMoments(Moments):
+    """Of the mean of so many ``copies`` of a ratio (Dong, Chen, Özgür 2025, Theorem 3.4, proof A.9; the quasi-convexity
+    it uses holds for hockey-stick divergences too).
     """
+
+    def __init__(self, law: Callable[[], Law], part: Moments, copies: int) -> None:
+        super().__init__(law)
+        self.part, self.copies = part, copies
 
     def _central(self, highest: int) -> Array:
         """With C(u) = sum_j E[(X-1)^j] u^j / j!, the sum of n copies of X - 1 has C(u)^n, by repeated squaring."""
         factorials = log_factorials(highest)
-        summed = repeated(self.part.central(highest) - factorials, self.event.count, series_product) + factorials
-        return np.asarray(summed - np.arange(highest + 1) * np.log(self.event.count))
+        summed = repeated(self.part.central(highest) - factorials, self.copies, series_product) + factorials
+        return np.asarray(summed - np.arange(highest + 1) * np.log(self.copies))
 
     def _negative(self, highest: int) -> Array:
         # Jensen: the mean is at least the geometric mean, so E[mean^-b] <= E[copy^(-b/n)]^n. Between whole powers the
         # log moment of a copy is convex, so its linear interpolation is above it.
         exact = negative_moments(self.transform, highest)
-        powers, of_a_copy, copies = np.arange(float(highest)), self.part.negative(highest), self.event.count
+        powers, of_a_copy, copies = np.arange(float(highest)), self.part.negative(highest), self.copies
         return np.minimum(exact, copies * np.interp(powers / copies, powers, of_a_copy))
 
     def transform(self, u: Array) -> Transform:
-        part = self.part.transform(u / self.event.count)
-        return Transform(self.event.count * part.log, self.event.count * part.excess)
+        part = self.part.transform(u / self.copies)
+        return Transform(self.copies * part.log, self.copies * part.excess)
 
 
-@answers_for(events.Allocation, events.AllocationPrefix, events.CappedPoisson)
-class _HiddenRounds(Moments):
-    """The smallest, order by order: the split's or the coins' bound, those of runs with more rounds, since moments only
-    grow with the rounds, and at low orders the exact moment (docs/k-of-t.md), if there are not too many overlaps.
-    """
-
-    def __init__(self, event: events.Allocation | events.AllocationPrefix | events.CappedPoisson) -> None:
-        super().__init__(event)
-        self.bounds = [moments_of(bound) for bound in hidden_rounds_bounds(event)]
-
-    def _raw(self, highest: int) -> Array:
-        result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
-        found = participation(self.event)
-        for order in range(min(_EXACT_ORDER, highest), 1, -1) if len(found.chances) > 2 else ():
-            with suppress(NotEvaluable):
-                one = moments_of(found.mechanism).raw(highest)[: order + 1]
-                exact = hidden_log_moments(one, found.chances, found.rounds, found.rounding)
-                result[: order + 1] = np.minimum(result[: order + 1], exact)
-                break
-        return np.asarray(result)
-
-    def _negative(self, highest: int) -> Array:
-        return np.asarray(np.min([bound.negative(highest) for bound in self.bounds], axis=0))
-
-    def _central(self, highest: int) -> Array:
-        return self.bounds[0].central(highest)
+def unbounded_moments(highest: int) -> Array:
+    """The table of log moments of which nothing is known."""
+    return np.append([0.0, 0.0], np.full(highest - 1, np.inf))
 
 
-def _below(shift: float, highest: int) -> Array:
-    """log moments of a shift by so many standard deviations of Gaussian noise, the worst of releases below."""
+def shifted_moments(shift: float, highest: int) -> Array:
+    """log moments of a shift by so many standard deviations of Gaussian noise, the worst of smaller ones."""
     a = np.arange(highest + 1.0)
     return a * (a - 1) * shift**2 / 2
 
 
-def _order(shift: float, highest: int, most: float) -> int:
+def integrated_order(shift: float, highest: int, most: float) -> int:
     """Up to which order moments are integrated: above ``most`` over the shift the bound below is as good."""
     return min(highest, int(most / max(shift, 1e-9)))
 
 
-def _integrated(shift: float, highest: int, most: float, nodes: Callable[[int], tuple[Array, Array]]) -> Array:
+def integrated_moments(shift: float, highest: int, most: float, nodes: Callable[[int], tuple[Array, Array]]) -> Array:
     """Central moments by quadrature at low orders, by |X - 1|^a <= X^a + 1 and the largest shift above."""
-    result, order = np.logaddexp(0.0, _below(shift, highest)), _order(shift, highest, most)
+    result, order = np.logaddexp(0.0, shifted_moments(shift, highest)), integrated_order(shift, highest, most)
     result[:2] = 0.0, -np.inf
     if order >= 2:
         result[: order + 1] = central_from_nodes(*nodes(order), order)
     return result
 
 
-@answers_for(events.Gaussian)
-class _Gaussian(Moments):
-    symmetric = True
-
-    @property
-    def noise(self) -> float:
-        return float(self.event.noise_multiplier / self.event.change)
-
-    def _nodes(self, order: int, step: float = 0.25) -> tuple[Array, Array]:
-        # E[X^a] is largest around z = a / s.
-        z = np.arange(-10.0, order / self.noise + 10.0, step)
-        return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), z / self.noise - 0.5 / self.noise**2
-
-    def _central(self, highest: int) -> Array:
-        return _integrated(1 / self.noise, highest, 4000.0, self._nodes)
-
-    def finite_law(self) -> tuple[Array, Array, float]:
-        """By quadrature, more accurate than the numerical law; what lies left of the nodes counts as X = 0."""
-        if self.noise < 0.04:
-            return super().finite_law()
-        log_masses, log_ratios = self._nodes(2, 0.25 * min(1.0, self.noise))  # exp(-u X) falls within a few s
-        return np.append(log_masses, math.log(1e-22)), np.append(log_ratios, -np.inf), 0.0
-
-    def _raw(self, highest: int) -> Array:
-        return _below(1 / self.noise, highest)
-
-
-@answers_for(events.Laplace, events.RandomisedResponse)
-class _Finite(Moments):
-    symmetric = True
-
-
-@answers_for(events.FiniteOutcomes)
-class _FiniteOutcomes(Moments):
-    def _negative(self, highest: int) -> Array:
-        law = numerical_law(self.event).upper
-        if law.zero:
-            return _unbounded(highest)[1:]
-        return np.array([log_sum(law.log_mass_out - b * law.log_ratio) for b in range(highest)])
-
-    def _raw(self, highest: int) -> Array:
-        return _unbounded(highest) if numerical_law(self.event).upper.infinite else super()._raw(highest)
-
-
-@answers_for(events.SubstitutedPoissonGaussian)
-class _SubstitutedPoissonGaussian(Moments):
-    symmetric = True
-
-    def _raw(self, highest: int) -> Array:
-        """Moments are jointly convex: 1 where the person is not sampled, a distance of two contributions where so."""
-        rate = self.event.rate
-        return np.asarray(log_mean(rate, _below(2 / self.event.noise_multiplier, highest)))
-
-
-@answers_for(events.MixedCoordinate)
-class _MixedCoordinate(Moments):
-    symmetric = True
-
-    def _central(self, highest: int) -> Array:
-        s, shift = self.event.noise_multiplier, self.event.shift
-        too_far = _order(shift / s, highest, 4000.0) * shift > 1e5 * s / 16  # no better than without mixing
-        return _integrated(shift / s, highest, 0.0 if too_far else 4000.0, self._nodes)
-
-    def _nodes(self, order: int) -> tuple[Array, Array]:
-        s, width, shift = self.event.noise_multiplier, self.event.width, self.event.shift
-        step, reach = s / 16, width / 2 + 10 * s
-        flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
-        ends = (
-            [(-reach, -flat), (flat, reach + order * shift)]
-            if flat >= 1e5 * step
-            else [(-reach, reach + order * shift)]
-        )
-        y = np.concatenate([np.arange(*each, step) for each in ends])
-        density = log_density(y, s, width)
-        return density + math.log(step), log_density(y - shift, s, width) - density
-
-
-@answers_for(events.ModelMix)
-class _ModelMix(Moments):
-    """At whole orders from 2 up the worst contribution has its whole norm in as few coordinates as it may (Xiao, Wan,
-    Devadas 2022, Theorem 4.1, Corollary 4.1). Its condition is checked for the parameters in use, not proved
-    (``method`` says so); orders at which the check fails are charged as plain Gaussian noise.
-    """
-
-    symmetric = True
-
-    def __init__(self, event: events.ModelMix) -> None:
-        super().__init__(event)
-        self.plain, self.worst = moments_of(events.Gaussian(event.noise_multiplier)), moments_of(concentrated(event))
-
-    def _central(self, highest: int) -> Array:
-        return (self.worst if worst_is_concentrated(self.event, highest).all() else self.plain).central(highest)
-
-    def _raw(self, highest: int) -> Array:
-        plain = self.plain.raw(highest)
-        holds = worst_is_concentrated(self.event, highest)
-        return np.where(holds, np.minimum(self.worst.raw(highest), plain), plain)
-
-
-@lru_cache(maxsize=64)
-def worst_is_concentrated(event: events.ModelMix, highest: int = HIGHEST_ORDER) -> Array:
-    """Whether each order 0..highest has its worst case in the fewest coordinates, checked on a grid of shifts. The
-    condition: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2 implies
-    it.
-    """
-    if event.width == 0:
-        return np.ones(highest + 1, dtype=bool)
-    largest = 1 / math.sqrt(event.linf_coordinates)
-    end = moments_of(events.MixedCoordinate(event.noise_multiplier, event.width, largest)).raw(highest)
-    holds = np.isfinite(end)
-    for part in (0.1, 0.25, 0.5, 0.75, 0.9):
-        inner = moments_of(events.MixedCoordinate(event.noise_multiplier, event.width, part * largest)).raw(highest)
-        holds &= inner <= part**2 * end * (1 + 1e-7) + 1e-12
-    return holds
-
-
-@answers_for(events.GaussianMixture)
-class _GaussianMixture(Moments):
-    @property
-    def largest(self) -> float:
-        return float(self.event.shifts[-1])
-
-    def _nodes(self, low: float, high: float) -> tuple[Array, Array]:
-        step = min(0.25, 0.5 / max(self.largest, 1e-9))
-        z = np.arange(low, high, step)
-        return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), log_ratio_of_mixture(self.event, z)
-
-    def _central(self, highest: int) -> Array:
-        return _integrated(self.largest, highest, 1000.0, lambda order: self._nodes(-10.0, order * self.largest + 10.0))
-
-    def _negative(self, highest: int) -> Array:
-        order = _order(self.largest, highest, 1000.0)
-        result = _below(self.largest, highest)[1:].copy()
-        if not order:
-            return result
-        log_weights, log_ratios = self._nodes(-order * self.largest - 10.0, 10.0 + self.largest)
-        result[:order] = [max(0.0, float(log_sum(log_weights - n * log_ratios))) for n in range(order)]
-        return result
-
-
-@answers_for(events.Group)
-class _Group(Moments):
-    """Log moments of order a of i + j people are at most half the sum of those of order 2 a of i people and of order
-    2 a - 1 of j (Mironov 2017, Corollary 4; Schuchardt et al. 2024, Appendix B.1, corrected). Where they are smaller,
-    the other bounds'.
-    """
-
-    symmetric = True
-
-    def _raw(self, highest: int) -> Array:
-        more = max(highest, min(1024, highest * 2 ** math.ceil(math.log2(self.event.size))))
-        generic = of_group(log_moments(self.event.mechanism, more), self.event.size)[: highest + 1]
-        result = np.append(generic, np.full(highest + 1 - len(generic), np.inf))
-        others = [log_moments(other, highest) for other in other_bounds(self.event)]
-        return np.asarray(np.min([result, *others], axis=0))
-
-
-def of_group(of_one: Array, size: int) -> Array:
-    """The log moments of a group at the orders that those of one person suffice for."""
-    if size == 1:
-        return of_one
-    larger, smaller = (of_group(of_one, half) for half in (size - size // 2, size // 2))
-    a = np.arange(2, (len(larger) - 1) // 2 + 1)
-    return np.concatenate([[0.0, 0.0], (larger[2 * a] + smaller[2 * a - 1]) / 2])
-
-
-@answers_for(events.WithoutReplacement)
-class _WithoutReplacement(Moments):
-    """With w_i the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the
-    moments of a change of 2 i: the smaller of the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5,
-    corrected) and 1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with m_2 = min(4 (M_2
-    - 1), 2 M_2) and m_l = 2 M_l. The latter is Wang, Balle, Kasiviswanathan 2019, Theorem 9, for size 1 (Schuchardt et
-    al. 2024, Theorem 3.6 and Proposition E.2). For a group, condition as they do on "none of it is in the batch"; |x -
-    y|^l z^(1-l) is jointly convex, so that the number i may be revealed there. Both directions, also under composition.
-    """
-
-    symmetric = True
-
-    def _raw(self, highest: int) -> Array:
-        if isinstance(self.event.mechanism, events.RandomisedResponse):
-            return log_moments(changed_batch(self.event), highest)
-        hits, logs = people_in_batch(self.event)
-        none = np.zeros(highest + 1)
-        charged = partial(group, self.event.mechanism)
-        moved = np.stack([log_moments(charged(2 * int(i)), highest) if i else none for i in hits])
-        number_seen = log_sum(logs[:, None] + moved, axis=0)
-        if hits[0] > 0:
-            return number_seen
-        twice = math.log(2) + moved[1:]
-        twice[:, 2] += np.minimum(0.0, math.log(2) + np.log(np.maximum(-np.expm1(-moved[1:, 2]), 1e-300)))
-        a, share = np.arange(highest + 1), float(log_sum(logs[1:]))
-        terms = log_binomials(highest) + (a - 1) * share + log_sum(logs[1:, None] + twice, axis=0)
-        bound = np.logaddexp(0.0, log_sum(terms[:, 2:]))
-        return np.minimum(np.where(a < 2, 0.0, bound), number_seen)
+def divergences_of(logs: Array, orders: Array) -> Array:
+    """Rényi divergences at ``orders``, shape (n,): (order - 1) times them is interpolated between whole orders."""
+    low = np.clip(np.floor(orders).astype(int), 1, len(logs) - 2)
+    part = orders - low
+    with np.errstate(invalid="ignore"):
+        between = np.where(part > 0, logs[low] + part * (logs[low + 1] - logs[low]), logs[low])
+    return np.asarray(
+        np.where(np.isnan(between), np.inf, np.maximum(between, 0.0)) * (1 + RENYI_ROUNDING) / (orders - 1)
+    )

@@ -1,34 +1,925 @@
 """delta and epsilon of runs with hidden rounds, and of products with them, by tilted sampling; docs/k-of-t.md has the
-proofs. First certified means of bounded draws (how delta is estimated, how sure that is, and how many draws that
-needs), then the profile of a run, in both directions.
+proofs. It knows no mechanism.
+
+X is a product of independent factors. One factor is the mean of e_h(x_1, .., x_r) / C(r, h) over the number h of rounds
+that a person takes part in, x_i the independent likelihood ratios of the rounds and e_h the elementary symmetric
+polynomial. A proposal is a law R of the rounds with a known density dR/dQ, for which delta(epsilon) = E_R[v] with
+0 <= v <= a known bound: mostly in proportion to a power of X, whose moment follows from how several choices overlap.
+
+In reading order: rounds and factors; overlaps; proposals; certified means of bounded draws (how delta is estimated, how
+sure that is, and how many draws that needs); and the profile of a run, in both directions.
+
+Both kinds of rounds can be drawn tilted by a power of x, have a ``fingerprint`` that tells laws apart, so that each
+has its own random numbers, and know:
+
+    zero, infinite: Q-mass where x = 0, and P-mass where x is infinite.
+    law_rounding: bound on the relative error of all masses; ratios are off by at most twice that.
+    table_rounding: bound on the total variation between a draw and its law, and on the error of ``log_moment``.
 """
 
 import hashlib
 import math
+import operator
 import os
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
-from operator import methodcaller
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from operator import attrgetter, methodcaller
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedamp.accounting import checks
-from fedamp.accounting.arithmetic import MOST_ROWS, SUMMING, UNIT, Array, sums_of_logs
-from fedamp.accounting.bounds import Bounds, Method, NotEvaluable
-from fedamp.accounting.hidden_rounds import (
-    HIGHEST_SAMPLED_ORDER,
-    STAKE,
-    AddProposal,
-    Pilot,
-    Proposal,
-    RemoveProposal,
-    Run,
+from fedamp.accounting import arithmetic
+from fedamp.accounting.arithmetic import (
+    EXPONENT,
+    MOST_ROWS,
+    SUMMING,
+    UNIT,
+    Array,
+    chance_of_any,
+    log_choose,
+    rounding_of_overlaps,
 )
-from fedamp.accounting.law import Law
+from fedamp.accounting.bounds import (
+    Bounds,
+    Method,
+    NotEvaluable,
+    check_epsilon,
+    check_positive,
+    epsilon_of_moment,
+    log_delta_of_moment,
+)
+from fedamp.accounting.law import Law, Points
+
+_PARTS = 2**14  # a power of two, so that the part a uniform number falls in is found without rounding
+
+
+@dataclass(frozen=True)
+class GaussianRound:
+    """x = exp(z / s - 1 / (2 s^2)), z standard normal, exactly. ``noise_multiplier``: s > 0."""
+
+    noise_multiplier: float
+    zero = infinite = law_rounding = 0.0
+    table_rounding = 4 * UNIT
+
+    def log_moment(self, exponent: float) -> float:
+        """log of the mean of x^exponent over finite x > 0 under Q; at exponent 0 zero counts, too."""
+        return exponent * (exponent - 1) / self.noise_multiplier**2 / 2
+
+    def fingerprint(self) -> bytes:
+        return np.float64(self.noise_multiplier).tobytes()
+
+    def draw(self, rng: np.random.Generator, exponents: Array, counts: NDArray[np.int32]) -> tuple[Array, Array]:
+        """Ratios x, shape (draws, rounds), and the logs of their products, shape (draws,): on row d the first
+        ``counts[d, 0]`` are drawn from the law tilted by x to the power ``exponents[0]``, the next ``counts[d, 1]`` by
+        ``exponents[1]``, and so on. Tilting by x^c moves z by c / s.
+        """
+        ratios = rng.standard_normal((len(counts), int(counts[0].sum())))
+        precision = 1 / self.noise_multiplier
+        log_of_products = arithmetic.scale_and_shift(ratios, precision, (exponents - 0.5) * precision**2, counts)
+        with np.errstate(over="ignore"):  # refused where X is computed
+            return np.exp(ratios, out=ratios), log_of_products
+
+
+@dataclass(frozen=True, eq=False)
+class FiniteRound:
+    """A finite law of x, such as either end of a ``Law``: its upper law gives upper bounds, its lower law lower ones.
+    ``points``: log ratios with P-masses and Q-masses. ``law_rounding``: bound on the relative error of the masses.
+    """
+
+    points: Points
+    law_rounding: float = 0.0
+
+    @property
+    def zero(self) -> float:
+        return self.points.zero
+
+    @property
+    def infinite(self) -> float:
+        return self.points.infinite
+
+    @property
+    def table_rounding(self) -> float:
+        return (4 * self.points.log_ratio.size + 128 * EXPONENT) * UNIT
+
+    def log_moment(self, exponent: float) -> float:
+        logs = self._log_masses + exponent * self._log_ratios
+        largest = float(logs.max(initial=-math.inf))
+        if largest == -math.inf:
+            raise NotEvaluable("the ratio of a round is 0 or infinite")
+        total = float(np.exp(logs - largest).sum())
+        if exponent == 0:
+            total += self.zero * math.exp(-largest)
+        return largest + math.log(total)
+
+    def fingerprint(self) -> bytes:
+        return self._log_ratios.tobytes() + self._log_masses.tobytes()
+
+    def draw(self, rng: np.random.Generator, exponents: Array, counts: NDArray[np.int32]) -> tuple[Array, Array]:
+        """By inversion, so that equal uniforms give neighbouring ratios under neighbouring laws."""
+        ratios = rng.random((len(counts), int(counts[0].sum())))
+        tables = [self._table(float(exponent)) for exponent in exponents]
+        values = np.append(self._log_ratios[::-1], -math.inf)
+        below, starts = (np.stack(table) for table in zip(*tables, strict=True))
+        with np.errstate(over="ignore"):  # refused where X is computed
+            return ratios, arithmetic.invert(ratios, values, np.exp(values), below, starts, counts)
+
+    @cached_property
+    def _log_ratios(self) -> Array:
+        return self.points.log_ratio[self.points.log_weights(0.0) > -math.inf]
+
+    @cached_property
+    def _log_masses(self) -> Array:
+        """Of the Q-masses."""
+        return self.points.log_weights(0.0)[self.points.log_weights(0.0) > -math.inf]
+
+    def _table(self, exponent: float) -> tuple[Array, NDArray[np.int32]]:
+        """Distribution function from the largest ratio down to zero, and where in it each of ``_PARTS`` equal parts of
+        [0, 1) starts.
+        """
+        masses = np.exp(self._log_masses + exponent * self._log_ratios - self.log_moment(exponent))[::-1]
+        below = np.cumsum(np.append(masses, self.zero if exponent == 0 else 0.0))
+        below /= below[-1]
+        below[below >= below[-1]] = math.inf  # the search ends here
+        return below, np.searchsorted(below, np.arange(_PARTS) / _PARTS, side="right").astype(np.int32)
+
+
+Round = GaussianRound | FiniteRound
+
+
+class DependentTilt(Protocol):
+    """A factor whose rounds depend on one another, under X^order, and under X^order G^drift: G is the product of the
+    ratios of its single rounds, each to the power of its share.
+    """
+
+    @property
+    def log_moment(self) -> float:
+        """log E[X^order]."""
+
+    @property
+    def drifted_moment(self) -> float:
+        """log E[X^order G^drift]."""
+
+    @property
+    def relative(self) -> float:
+        """What one copy adds to ``Proposal.relative``."""
+
+    @property
+    def variation(self) -> float:
+        """What one copy adds to ``Proposal.variation``."""
+
+    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array]:
+        """log X, and log G, for draws of which some are ``drifted``; shapes (draws,)."""
+
+    def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
+        """log X after each of the first ``ends`` rounds, and the log of what later rounds weigh; shapes (draws, n)."""
+
+
+class Factor(Protocol):
+    """One independent factor of X that is sampled: :class:`HiddenRounds`, or a mechanism's own."""
+
+    @property
+    def rounds(self) -> int:
+        """The number of released rounds."""
+
+    @property
+    def copies(self) -> int:
+        """How many independent factors like this one there are."""
+
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """Of taking part in 0, 1, .. rounds."""
+
+    @property
+    def widest(self) -> int:
+        """Numbers of one draw."""
+
+    @property
+    def work(self) -> int:
+        """Steps a draw takes."""
+
+    @property
+    def ratio_rounding(self) -> float:
+        """Bound on the relative error of X."""
+
+    def fingerprint(self) -> bytes:
+        """Tells factors apart, so that each has its own random numbers."""
+
+    def tilted(self, order: float, drift: float = 0.0) -> "_Tilted | DependentTilt":
+        """The factor under X^order, and under X^order G^drift."""
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenRounds:
+    """One factor of X: a person takes part in H of ``rounds`` released rounds, a uniform set of a random size.
+    ``round``: the likelihood ratio of one round. ``chances``: of H = 0, 1, ..; the last one is positive. ``rounds``: >=
+    1. ``copies``: how many independent factors like this one there are. ``chance_rounding``: bound on the relative
+    error of ``chances``.
+    """
+
+    round: Round
+    chances: tuple[float, ...]
+    rounds: int
+    copies: int = 1
+    chance_rounding: float = 0.0
+    people: ClassVar[int] = 1
+
+    @property
+    def share(self) -> float:
+        """Expected part of the rounds that a person takes part in."""
+        return math.fsum(map(operator.mul, self.chances, range(len(self.chances)))) / self.rounds
+
+    @property
+    def most(self) -> int:
+        """The most rounds that a person can take part in."""
+        return len(self.chances) - 1
+
+    def log_ratios(self, ratios: Array) -> Array:
+        """log X for rows of ratios, shape (draws, rounds); see ``symmetric_means``. ``NotEvaluable``:
+        ratios leave the range in which the stated rounding holds.
+        """
+        if self.chances == (0.0, 1.0) and self.rounds == 1:
+            return logs_in_range(ratios[:, 0], float(np.max(ratios)), math.inf)
+        return log_beginnings(self._alone, ratios)[:, 0]
+
+    @cached_property
+    def _alone(self) -> "Beginnings":
+        return Beginnings.of([self])
+
+    def weights(self, rate: float) -> Array:
+        """The chance of each h over C(r, h) q^h (1 - q)^(r - h), at a rate q near the share."""
+        taken = np.flatnonzero(self.chances)
+        logs = np.log(np.array(self.chances)[taken]) - log_choose(self.rounds, taken) - taken * math.log(rate)
+        if rate < 1:
+            logs -= (self.rounds - taken) * math.log1p(-rate)
+        weights = np.zeros(len(self.chances))
+        with np.errstate(over="ignore"):  # refused where X is computed
+            weights[taken] = np.exp(logs)
+        return weights
+
+    def tilted(self, order: float, drift: float = 0.0) -> "_Tilted":
+        """The factor under X^order."""
+        exponents, log_mu, (counts, log_chance) = self.tilts(order)
+        log_weights = log_chance + counts @ log_mu
+        largest = float(log_weights.max())
+        below = np.cumsum(np.exp(log_weights - largest))
+        error = (
+            rounding_of_overlaps(self.rounds, max(order, 2) * self.people)
+            + 2 * order * self.people * self.chance_rounding
+            + self.rounds * self.round.table_rounding
+            + ((8 * order + 16) * (float(np.abs(log_mu).max() * self.rounds) + 1) + len(below)) * UNIT
+        )
+        relative = 3 * error + 3 * self.rounds * self.round.law_rounding + 64 * UNIT
+        variation = self.rounds * self.round.table_rounding + 4 * len(below) * UNIT
+        log_moment = largest + math.log(below[-1])
+        return _Tilted(counts, exponents, log_mu, below / below[-1], log_moment, log_moment, relative, variation)
+
+    def tilts(self, order: float) -> tuple[Array, Array, "Occupancies"]:
+        """How rounds are held under X^order, at whole orders, or below 2 under X times Y of docs/k-of-t.md, Proposition
+        5: of each class the exponent of a round's ratio and the log mean of what it weighs; how many rounds each has.
+        """
+        exponents = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
+        log_mu = np.array(list(map(self.round.log_moment, exponents)))
+        if order >= 2:
+            return exponents, log_mu, occupancies(self.chances, self.rounds, int(order))
+        return exponents, log_mu, pairs(self.chances, self.rounds, order - 1)
+
+    @property
+    def widest(self) -> int:
+        """Ratios of one draw."""
+        return self.rounds
+
+    @property
+    def work(self) -> int:
+        """Steps of the recursion a draw."""
+        return self.rounds * (self.most + 8) + 100
+
+    def fingerprint(self) -> bytes:
+        pairs = "" if self.people == 1 else " pairs"
+        return f"{self.chances} {self.rounds} {self.copies}{pairs}".encode() + self.round.fingerprint()
+
+    @property
+    def ratio_rounding(self) -> float:
+        """Bound on the relative error of X: a sum of products of h ratios (each off by a few units of its logarithm),
+        with three roundings a round, and the factors outside. Underflow adds less than 1e-90: as many steps as there
+        are, each off by 1e-308, times at most 1e200 (what they grow by, and the weight of h successes at the end).
+        """
+        rate = min(self.share, 1.0)
+        outside = 16 * (math.lgamma(self.rounds + 1) + self.rounds + 1) - 8 * self.most * math.log(rate)
+        outside -= 8 * self.rounds * math.log1p(-rate) if rate < 1 else 0.0
+        units = 3 * self.rounds + (4 * EXPONENT + 4) * self.most + outside
+        return units * UNIT + 2 * self.most * self.round.law_rounding + self.chance_rounding
+
+
+class Beginnings(NamedTuple):
+    """Beginnings of one factor of X, ascending, the last the factor itself. ``rounds``: of each, shape (n,). ``rate``:
+    the share. ``tails``: shape (n, k + 1), of each number h of rounds taken part in. ``fewest``: of them in all rounds.
+    """
+
+    rounds: NDArray[np.int64]
+    rate: float
+    tails: Array
+    fewest: int
+
+    @classmethod
+    def of(cls, factors: "Sequence[Factor]") -> "Beginnings":
+        numbers, last = np.array(list(map(attrgetter("rounds"), factors))), factors[-1]
+        if not isinstance(last, HiddenRounds):
+            return cls(numbers, 1.0, np.zeros((0, 0)), 0)
+        rate = min(last.share, 1.0)
+        tails = np.zeros((len(factors), len(last.chances)))
+        for tail, each in zip(tails, factors, strict=True):
+            assert isinstance(each, HiddenRounds)
+            tail[: len(each.chances)] = each.weights(rate)
+        return cls(numbers, rate, tails, int(np.flatnonzero(last.chances)[0]))
+
+
+def log_beginnings(parts: Beginnings, ratios: Array) -> Array:
+    """log X after each beginning, shape (draws, n); see :meth:`HiddenRounds.log_ratios`."""
+    means, largest = arithmetic.symmetric_means(ratios, parts.rate, parts.tails, parts.rounds, parts.fewest)
+    return logs_in_range(means, largest * max(parts.tails.max(), 1.0))
+
+
+def logs_in_range(means: Array, largest: float, limit: float = 1e200) -> Array:
+    """Their logs, if the ``largest`` number on the way is below the ``limit``; else NotEvaluable."""
+    if not largest < limit:
+        raise NotEvaluable("likelihood ratios leave the range of floating point")
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(means))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Everything that is released: X is the product of all factors."""
+
+    factors: "tuple[Factor, ...]"
+
+    @cached_property
+    def hidden(self) -> list[HiddenRounds]:
+        """The factors whose rounds are independent."""
+        found = list[HiddenRounds]()
+        for each in self.factors:
+            if isinstance(each, HiddenRounds):
+                found.append(each)
+        return found
+
+    @property
+    def ratio_rounding(self) -> float:
+        """Bound on the relative error of X."""
+        found = 0.0
+        for each in self.factors:
+            found += each.copies * (each.ratio_rounding + 4 * EXPONENT * UNIT)
+        return found
+
+    @property
+    def log_least(self) -> float:
+        """log of a number that X is never below: the chance of having taken part in no round."""
+        chances = [(each.chances[0], each.copies) for each in self.factors]
+        return sum(copies * math.log(chance) if chance else -math.inf for chance, copies in chances)
+
+    @cached_property
+    def work(self) -> int:
+        """Steps a draw takes."""
+        found = 0
+        for each in self.factors:
+            found += each.copies * each.work
+        return found
+
+    def fingerprint(self) -> bytes:
+        """Tells runs apart, so that each has its own random numbers."""
+        return b"|".join(map(methodcaller("fingerprint"), self.factors))
+
+
+# Overlaps of several choices, and the exact moments of X that follow; docs/k-of-t.md has the proofs.
+
+MOST_OVERLAPS, _MOST_TO_EXTEND = 500_000, 5_000
+"""Rows that the recursion keeps at once (some 40 MB), and from which it goes on to one subset more."""
+
+
+class Occupancies(NamedTuple):
+    """All occupancies of t subsets. ``counts``: shape (S, t + 1): n_0..n_t of each; rows sum to the rounds in question.
+    ``log_chance``: shape (S,): log of the probability of each, under t independent uniform subsets.
+    """
+
+    counts: NDArray[np.int32]
+    log_chance: Array
+
+
+def occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies:
+    """Of ``order`` independent subsets of ``rounds`` rounds, each uniform among those of a size drawn by ``chances``;
+    NotEvaluable if there are too many.
+    """
+    found = _occupancies(chances, rounds, order)
+    if found is None:
+        raise NotEvaluable(f"{order} hidden choices of up to {len(chances) - 1} of {rounds} rounds overlap too much")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies | None:
+    """Adding a subset takes a_c of the n_c rounds held c times, in C(n_c, a_c) ways each. Classes are taken one after
+    another, and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
+    """
+    if rounds >= 2**31:  # no room in the table
+        return None
+    if order == 0:
+        return Occupancies(np.array([[rounds]], np.int32), np.zeros(1))
+    before = _occupancies(chances, rounds, order - 1)
+    if before is None or len(before.counts) > _MOST_TO_EXTEND:
+        return None
+    sizes = np.flatnonzero(chances).astype(np.int32)
+    counts = np.pad(before.counts, ((0, 0), (0, 2)))  # the last column: rounds that the new subset has yet to take
+    log_chance = np.add.outer(before.log_chance, np.log(np.array(chances)[sizes]) - log_choose(rounds, sizes)).ravel()
+    counts = np.repeat(counts, len(sizes), axis=0)
+    counts[:, -1] = np.tile(sizes, len(before.counts))
+    for held in range(order - 1, -1, -1):
+        there, left = counts[:, held], counts[:, -1]
+        least = np.maximum(0, left - counts[:, :held].sum(axis=1))
+        ways = np.maximum(np.minimum(there, left) - least + 1, 0)
+        if ways.sum() > MOST_OVERLAPS:
+            return None
+        rows = np.repeat(np.arange(len(counts)), ways)
+        taken = least[rows] + (np.arange(len(rows)) - np.repeat(np.cumsum(ways) - ways, ways)).astype(np.int32)
+        log_chance = log_chance[rows] + log_choose(there[rows], taken)
+        counts = counts[rows]
+        counts[:, held + 1] += taken
+        counts[:, held] -= taken
+        counts[:, -1] -= taken
+        counts, log_chance = merged_rows(counts, log_chance)
+    return Occupancies(np.ascontiguousarray(counts[:, :-1]), log_chance)
+
+
+def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: int, off: float = 0.0) -> Array:
+    """Integer moments of X where a person takes part in hidden rounds, a uniform set of a size drawn by ``chances``.
+    ``log_moments``: log E[x^a] of one round, exact or from above, at a = 0..A, shape (A + 1,). ``chances``: of taking
+    part 0, 1, .. times, each known to a relative error of ``off``. ``rounds``: all of them released. Returns log E[X^a]
+    at a = 0..A, exact or from above, shape (A + 1,), rounding included.
+    """
+    result = np.zeros(len(log_moments))
+    for order in range(2, len(log_moments)):
+        counts, log_chance = occupancies(chances, rounds, order)
+        held = counts[:, 2:] @ np.asarray(log_moments[2 : order + 1])
+        error = rounding_of_overlaps(rounds, order) + 2 * order * off + 16 * order * UNIT * float(np.abs(held).max())
+        result[order] = np.logaddexp.reduce(log_chance + held) + error
+    return result
+
+
+def merged_rows(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[np.int32], Array]:
+    """Equal rows put together. The first column follows from the others and is not compared."""
+    sizes = (counts[:, 1:].max(axis=0).astype(np.int64) + 1).tolist()
+    if math.prod(sizes) < 2**62:
+        key = np.zeros(len(counts), np.int64)
+        for column, size in enumerate(sizes, start=1):
+            key = key * size + counts[:, column]
+        order = np.argsort(key, kind="stable")
+    else:
+        order = np.lexsort(counts[:, 1:].T)
+    counts, log_chance = counts[order], log_chance[order]
+    differs = np.any(counts[1:] != counts[:-1], axis=1)
+    starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
+    largest = np.maximum.reduceat(log_chance, starts)
+    lengths = np.diff(np.append(starts, len(counts)))
+    total = np.add.reduceat(np.exp(log_chance - np.repeat(largest, lengths)), starts)
+    return counts[starts], largest + np.log(total)
+
+
+def pairs(chances: tuple[float, ...], rounds: int, power: float) -> Occupancies:
+    """How many rounds are in neither, in the first alone, in the second alone, and in both of two sets: the first
+    counts by its probability w, the second by w to a ``power`` in (0, 1), so that the weights are no chances.
+    """
+    sizes, most = np.flatnonzero(chances), len(chances) - 1
+    if len(sizes) ** 2 * (most + 1) > 4 * MOST_OVERLAPS:
+        raise NotEvaluable(f"two hidden choices of up to {most} of {rounds} rounds overlap in too many ways")
+    first, second, both = (each.ravel() for each in np.meshgrid(sizes, sizes, np.arange(most + 1)))
+    there = (both <= np.minimum(first, second)) & (first + second - both <= rounds)
+    first, second, both = first[there], second[there], both[there]
+    log_chances = np.log(chances, where=np.array(chances) > 0, out=np.zeros(most + 1))
+    log_weight = log_chances[first] + log_choose(first, both) + log_choose(rounds - first, second - both)
+    log_weight += power * (log_chances[second] - log_choose(rounds, second))
+    counts = np.stack([rounds - first - second + both, first - both, second - both, both], axis=1)
+    return Occupancies(counts.astype(np.int32), log_weight)
+
+
+# Laws to draw the rounds of a run from.
+
+
+class Moment(NamedTuple):
+    """log E[X^order] <= ``log_moment``."""
+
+    order: float
+    log_moment: float
+
+
+class Proposal(ABC):
+    """A law R to draw the rounds of a run from, and values v whose mean under R is delta. ``run``: what is released.
+    ``name``: for a person to read; tells proposals for one run apart. ``parameters``: which of its kind it is.
+    ``moment``: what bounds v; its order is the power of X in the density of R. ``variation``: bound on the total
+    variation between the draws and R. ``relative``: bound on the relative error of v, X aside. With r the
+    ``ratio_rounding`` of the run, values are off by at most a factor exp(relative + order * r), and belong to an
+    epsilon off by r.
+    """
+
+    run: Run
+    name: str
+    parameters: tuple[float, ...]
+    moment: Moment
+    variation: float
+    relative: float
+
+    def log_bound(self, epsilon: float) -> float:
+        """log of the largest value of v."""
+        return log_delta_of_moment(*self.moment, epsilon)
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
+        """Logs of two positive numbers a and b for each draw; v = (a - exp(epsilon) b)+."""
+
+    def on(self, run: Run) -> "Proposal":
+        """The same proposal for another run."""
+        return cast(Callable[..., Proposal], type(self))(run, *self.parameters)
+
+
+@dataclass(frozen=True, eq=False)
+class Pilot:
+    """A first look that certifies nothing: where to look closer, and how many draws that takes. ``epsilon``, ``delta``:
+    a point of the privacy profile, estimated. ``spread``: standard deviation of one draw over the mean. ``bound``: the
+    largest value of one draw over the mean. ``slope``: how fast log delta falls as epsilon rises there.
+    """
+
+    proposal: Proposal
+    epsilon: float
+    delta: float
+    spread: float
+    bound: float
+    slope: float
+
+    def error(self, draws: float, log_term: float, bound: float | None = None) -> float:
+        """Relative error of delta that so many draws will leave. ``bound``: 1 for lower ends, which need none."""
+        stake = min(math.sqrt(2 * log_term / draws) / self.spread, STAKE / (bound or self.bound))
+        return stake * self.spread**2 / 2 + log_term / (draws * stake)
+
+    @property
+    def effort(self) -> float:
+        """Draws for an epsilon known to 0.01 either way."""
+        return self.draws_for(0.01 * self.slope, 32.0)
+
+    def draws_for(self, error: float, log_term: float) -> float:
+        """Draws that leave a relative error of delta of so much, or a fifth."""
+        error = min(error, 0.2)
+        stake = min(error / self.spread**2, STAKE / self.bound)
+        return log_term / (stake * (error - stake * self.spread**2 / 2)) if stake > 0 else math.inf
+
+
+STAKE = 0.8  # the largest stake on an upper end, over 1 / b
+HIGHEST_SAMPLED_ORDER = 16
+_WIDE = 1.7  # standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches
+_VERY_WIDE = 3.0  # the same, where other proposals need tables of their own
+_LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)  # orders to try where noise is little
+_MOST_COINS = 64  # orders of independent rounds to try
+_DRIFTS = (1.5, 4.0, 10.0, 25.0)  # drifts to try; each adds this much to the order if X is a constant times G
+_UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its inverse
+_EXACT = 0.2  # share of draws by a power of X, beside independent rounds; the bound is multiplied by its inverse
+
+Rank = Callable[[float, float], float]  # what a moment (order, log) proves about the answer: the smaller, the better
+Look = Callable[[Proposal], Pilot]  # takes the pilot of a proposal
+
+
+def best(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
+    """Of pilots (and their parameters) the one that needs the fewest draws; stops where that rises. Raises
+    ``NotEvaluable``: there is no first one, or its draws meet no loss beyond epsilon.
+    """
+    chosen = None
+    try:
+        for parameter, pilot in pilots:
+            if chosen is not None and pilot.effort >= chosen[1].effort:
+                break
+            chosen = parameter, pilot
+    except NotEvaluable:
+        if chosen is None:
+            raise
+    if chosen is None or chosen[1].effort == math.inf:
+        raise NotEvaluable("the draws meet no loss beyond epsilon")
+    return chosen
+
+
+class _Tilted(NamedTuple):
+    """One factor of X under the tilt X^t. ``counts``: shape (S, n), the occupancies; n = t + 1, or 4 for t below 2.
+    ``exponents``: shape (n,): of the ratio of a round that is held 0, .., t times (below 2: by neither, by one, by the
+    other, by both). ``log_mu``: logs of the moments of these exponents. ``below``: shape (S,), distribution function
+    over occupancies. ``log_moment``: log E[X^t]. ``relative``, ``variation``: what one copy adds to a proposal's.
+    """
+
+    counts: NDArray[np.int32]
+    exponents: Array
+    log_mu: Array
+    below: Array
+    log_moment: float
+    drifted_moment: float  # the same: rounds of independent noise have no drift
+    relative: float
+    variation: float
+
+
+class _Coins(NamedTuple):
+    """One factor of X under the tilt prod_i (1 + r x_i)^t, where rounds are independent. ``order``: t, whole. ``odds``:
+    r. ``chances``: of the exponents 0, .., t of a round. ``log_moment``: log E[(1 + r x)^t]. ``typical``: log of about
+    E[X^t]. ``error``: bound on the error of the log of the density.
+    """
+
+    order: int
+    odds: float
+    chances: Array
+    log_moment: float
+    typical: float
+    error: float
+
+    @classmethod
+    def of(cls, factor: HiddenRounds, order: int) -> "_Coins":
+        """With the odds that bound X^t best: X <= max_h w_h / C(T, h) r^-h prod_i (1 + r x_i), convex in log r."""
+        held, taken = np.arange(order + 1.0), np.flatnonzero(factor.chances)
+        log_terms = log_choose(order, np.arange(order + 1)) + [factor.round.log_moment(exponent) for exponent in held]
+        log_sets = np.log(np.array(factor.chances)[taken]) - log_choose(factor.rounds, taken)
+
+        def logs(position: float) -> tuple[float, float]:
+            """log E[(1 + r x)^t], and log of the bound on X^t over prod_i (1 + r x_i)^t."""
+            return float(np.logaddexp.reduce(log_terms + held * position)), order * max(log_sets - taken * position)
+
+        def proved(position: float) -> float:
+            moment, bound = logs(position)
+            return factor.rounds * moment + bound
+
+        at_share = -math.log(max(1 / factor.share - 1, 1e-15))
+        low, high = at_share - 16, at_share + 4
+        for _ in range(40):
+            left, right = low + 0.382 * (high - low), low + 0.618 * (high - low)
+            low, high = (low, right) if proved(left) < proved(right) else (left, high)
+        moment = logs(low)[0]
+        typical = proved(low) - factor.rounds * order * math.log1p(math.exp(at_share)) - logs(at_share)[1]
+        masses = np.exp(log_terms + held * low - moment)
+        size = float(np.abs(log_terms).max()) + order * (abs(low) + 8) + 1
+        error = factor.rounds * (16 * (size + order * EXPONENT) * UNIT + factor.round.table_rounding)
+        return cls(order, math.exp(low), masses / masses.sum(), moment, typical, error)
+
+
+def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, float]:
+    """The sum over all sets of (w times their ratio) to a ``power`` in (0, 1): as hidden rounds, whose ratios are to be
+    given to that power, and the log of what their mean is to be multiplied by.
+    """
+    h = np.arange(factor.most + 1)
+    with np.errstate(divide="ignore"):
+        logs = power * np.log(factor.chances) + (1 - power) * log_choose(factor.rounds, h)
+    total = float(np.logaddexp.reduce(logs))
+    if np.any((logs > -np.inf) & (logs < total - 600)):
+        raise NotEvaluable("the chances of hidden choices differ too much for an order below 2")
+    off = power * factor.chance_rounding + rounding_of_overlaps(factor.rounds, 2)
+    return replace(factor, chances=tuple(np.exp(logs - total).tolist()), chance_rounding=off), total
+
+
+class RemoveProposal(Proposal):
+    """H(P, Q), docs/k-of-t.md, Propositions 1 to 3: dR = (w X^t / M_t + (1 - w) Y / E[Y]) dQ, Y the product of (1 + r
+    x)^u over all ratios x. Without Y (u = 0) w is 1. Y stands in for orders with too many occupancies. Below 2, for
+    little noise, X^t stands for X times the sum over all choices of (their probability times their ratio)^(t - 1)
+    (Proposition 5). ``order``: t, a whole number from 2 on, or between 1 and 2. ``coins``: u, a whole number. With
+    correlated noise Y is X^t G^g, G as in :meth:`DependentTilt.draw`; ``drift``: g >= 0.
+    """
+
+    def __init__(self, run: Run, order: float, coins: int = 0, drift: float = 0.0) -> None:
+        if coins and len(run.hidden) < len(run.factors):
+            raise NotEvaluable("rounds of correlated noise are not independent")
+        self.run, self.order, self.coins, self.drift = run, order, coins, drift
+        self.parameters = order, coins, drift
+        self.name = f"order {order:.3g}" + (f" and independent rounds of order {coins}" if coins else "")
+        self.name += f" and drift {drift:.2g}" if drift else ""
+        self._share = _EXACT if coins else _UNDRIFTED if drift else 1.0
+        self._tilted, self._coins = list[_Tilted | DependentTilt](), list[_Coins]()
+        self.log_moment = self._drifted_moment = self.relative = self.variation = 0.0
+        for each in run.factors:
+            tilted = each.tilted(order, drift)
+            self._tilted.append(tilted)
+            self.log_moment += each.copies * tilted.log_moment
+            self._drifted_moment += each.copies * tilted.drifted_moment
+            self.relative += each.copies * tilted.relative
+            self.variation += each.copies * (tilted.variation + coins * 1e-12)
+        self.moment = Moment(order, self.log_moment - math.log(self._share))
+        for factor in run.hidden if coins else ():
+            self._coins.append(_Coins.of(factor, coins))
+        for factor, coin in zip(run.hidden, self._coins, strict=False):
+            law_rounding = 4 * coins * factor.rounds * factor.round.law_rounding
+            self.relative += factor.copies * (law_rounding + 8 * coins * UNIT + 3 * coin.error)
+        self._powers = list(map(partial(_sum_of_powers, power=order - 1), run.hidden)) if order < 2 else []
+        off = 0.0
+        for each, _ in self._powers:
+            off += each.copies * (each.ratio_rounding + 64 * UNIT)
+        self.relative += off
+
+    def _ratios(
+        self, rng: np.random.Generator, j: int, independent: NDArray[np.bool_]
+    ) -> tuple[Array, NDArray[np.int32]]:
+        """Ratios of factor j, and how many of them have each exponent. Binomial numbers more than ten standard
+        deviations out do not occur; ``variation`` has 1e-12 for that.
+        """
+        factor, tilted, some = self.run.factors[j], self._tilted[j], int(independent.sum())
+        assert isinstance(factor, HiddenRounds)
+        assert isinstance(tilted, _Tilted)
+        exponents, width = tilted.exponents, len(tilted.exponents)
+        counts = np.zeros((len(independent), width), np.int32)
+        drawn = np.searchsorted(tilted.below, rng.random(len(independent) - some), side="right")
+        counts[~independent] = tilted.counts[np.minimum(drawn, len(tilted.below) - 1)]
+        if self.coins:
+            counts = np.pad(counts, ((0, 0), (0, self.coins + 1)))
+            exponents = np.append(exponents, np.arange(self.coins + 1.0))
+            counts[independent, width:] = rng.multinomial(factor.rounds, self._coins[j].chances, size=some)
+        return factor.round.draw(rng, exponents, counts)[0], counts
+
+    def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
+        second = rng.random(draws) >= self._share
+        log_ratio, log_power, log_second = np.zeros((3, draws))
+        for j, factor in enumerate(self.run.factors):
+            for _ in range(factor.copies):
+                tilted = self._tilted[j]
+                if not isinstance(factor, HiddenRounds):
+                    assert not isinstance(tilted, _Tilted)
+                    one, log_mean = tilted.draw(rng, second)
+                    log_second += self.drift * log_mean
+                    log_ratio += one
+                    continue
+                ratios, _ = self._ratios(rng, j, second & (self.coins > 0))
+                log_ratio += factor.log_ratios(ratios)
+                if self._powers:
+                    powers, log_total = self._powers[j]
+                    log_power += powers.log_ratios(ratios ** (self.order - 1)) + log_total
+                if self.coins:
+                    coin = self._coins[j]
+                    log_second += (
+                        coin.order * arithmetic.log_products(ratios, coin.odds) - factor.rounds * coin.log_moment
+                    )
+        if self.drift:
+            log_second += self.order * log_ratio - self._drifted_moment
+        return self._excess(log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, log_second)
+
+    def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
+        """Proposition 6: as ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n)."""
+        if self._powers or self.drift:
+            raise NotEvaluable("beginnings are drawn at whole orders, and without drift, only")
+        (factor,), (tilted,), first = self.run.factors, self._tilted, int(parts.rounds[0])
+        if not isinstance(factor, HiddenRounds):
+            assert not isinstance(tilted, _Tilted)
+            log_ratio, later = tilted.draw_beginnings(rng, draws, parts.rounds)
+            log_a, log_b = self._excess(log_ratio, self.order * log_ratio, np.zeros(1))
+            return log_a - later, log_b - later
+        assert isinstance(tilted, _Tilted)
+        independent = rng.random(draws) >= self._share
+        ratios, counts = self._ratios(rng, 0, independent)
+        held = arithmetic.shuffle_ends(ratios, counts, rng.random((draws, factor.rounds - first)))
+        log_mu = np.append(tilted.log_mu, np.zeros(self.coins + 1))  # independent later rounds integrate to 1
+        later = np.cumsum(np.pad(log_mu[held], ((0, 0), (0, 1)))[:, ::-1], axis=1)[:, ::-1]
+        log_ratio, log_coins = log_beginnings(parts, ratios), np.zeros(1)
+        for coin in self._coins:
+            log_coins = (coin.order * np.cumsum(np.log1p(coin.odds * ratios), axis=1))[:, parts.rounds - 1]
+            log_coins -= parts.rounds * coin.log_moment
+        log_a, log_b = self._excess(log_ratio, self.order * log_ratio, log_coins)
+        return log_a - later[:, parts.rounds - first], log_b - later[:, parts.rounds - first]
+
+    def _excess(self, log_ratio: Array, log_power: Array, log_second: Array) -> tuple[Array, Array]:
+        """Logs of a and b, for v = (X - e^epsilon)+ dQ/dR."""
+        density = math.log(self._share) - self.log_moment + log_power
+        if self._share < 1:
+            density = np.logaddexp(density, math.log1p(-self._share) + log_second)
+        some = log_ratio > -math.inf
+        log_b = np.where(some, -density, math.inf)
+        return np.where(some, log_b + log_ratio, -math.inf), log_b
+
+    def slack(self, parts: Beginnings) -> float:
+        """log of what the bound of draws of beginnings is to be multiplied by: moments of a cut law may be below 1."""
+        tilted = self._tilted[0]
+        least = float(tilted.log_mu.min()) if isinstance(tilted, _Tilted) else 0.0
+        return float(parts.rounds[-1] - parts.rounds[0]) * max(0.0, -least)
+
+    @classmethod
+    def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
+        """Of the order whose bound is the least, or the whole one below; where that leaves a wide spread, of the best
+        independent rounds, or the best drift, beside it.
+        """
+        proposal = cls.by_moments(run, rank, highest)
+        if proposal.order == 2:
+            with suppress(NotEvaluable):
+                low = min((cls(run, each) for each in _LOW_ORDERS), key=lambda each: rank(*each.moment))
+                if rank(*low.moment) < rank(*proposal.moment):
+                    return look(low)
+        orders = range(int(proposal.order), max(int(proposal.order) - 2, 1), -1)
+        found = best(zip(orders, map(look, map(partial(cls, run), orders)), strict=True))[1]
+        if found.spread < (_WIDE if len(run.hidden) == len(run.factors) else _VERY_WIDE):
+            return found
+        tried = [found]
+        if len(run.hidden) < len(run.factors):
+            for drift in _DRIFTS:
+                with suppress(NotEvaluable):  # with so much of it ratios leave the range of floating point
+                    tried.append(look(cls(run, found.proposal.moment.order, 0, drift)))
+            return min(tried, key=attrgetter("effort"))
+        with suppress(NotEvaluable):  # ratios may leave the range of floating point
+            coins = cls._best_coins(run, rank)
+            tried += [look(cls(run, int(proposal.order), each)) for each in (coins, coins - 1) if each > 1]
+        # Where the bound is too large for an upper end, that is left to others: the spread decides about the lower one.
+        return min(tried, key=lambda pilot: replace(pilot, bound=min(pilot.bound, 1000.0)).effort)
+
+    @staticmethod
+    def _best_coins(run: Run, rank: Rank) -> int:
+        """The order that would prove the least if moments were ``typical``."""
+        least, chosen = math.inf, 2
+        for order in range(2, _MOST_COINS):
+            typical = sum(each.copies * _Coins.of(each, order).typical for each in run.hidden)
+            if (found := rank(order, typical)) >= least:
+                break
+            least, chosen = found, order
+        return chosen
+
+    @classmethod
+    def by_moments(cls, run: Run, rank: Rank, highest: int = HIGHEST_SAMPLED_ORDER) -> "RemoveProposal":
+        """The order, up to ``highest``, whose bound is the least."""
+        found = cls(run, 2)
+        for order in range(3, highest + 1):
+            try:
+                proposal = cls(run, order)
+            except NotEvaluable:
+                break
+            if rank(*proposal.moment) >= rank(*found.moment):
+                break
+            found = proposal
+        return found
+
+    @staticmethod
+    def share(run: Run) -> float:
+        """P-mass at infinite ratios. Only rounds taken part in can meet one."""
+        chances = list[tuple[float, int]]()
+        for each in run.hidden:
+            chances.append((each.round.infinite, each.copies * each.most))
+        return chance_of_any(chances)
+
+
+class AddProposal(Proposal):
+    """H(Q, P), docs/k-of-t.md, Proposition 4: dR prop. to G^-a dQ, with G as in ``RemoveProposal``. ``share`` adds the
+    mass at x = 0. ``tilt``: a > 0.
+    """
+
+    def __init__(self, run: Run, tilt: float) -> None:
+        if len(run.hidden) < len(run.factors):
+            raise NotEvaluable("rounds of correlated noise are drawn in the remove direction only")
+        self.run, self.tilt, self.parameters = run, tilt, (tilt,)
+        self.name = f"tilt {tilt:.3g}"
+        self.log_moment = self.relative = self.variation = 0.0
+        for each in run.hidden:
+            exponent, rounds = tilt * each.share, each.copies * each.rounds
+            log_moment = rounds * each.round.log_moment(-exponent)
+            on_each = rounds * each.round.table_rounding
+            size = (EXPONENT * exponent + abs(log_moment) + 1) * rounds
+            self.log_moment += log_moment
+            self.relative += 2 * on_each + 16 * size * UNIT + (3 + 2 * exponent) * rounds * each.round.law_rounding
+            self.variation += on_each
+        self.moment = Moment(1 + tilt, self.log_moment)
+
+    def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
+        log_a, log_ratio = np.full(draws, self.log_moment), np.zeros(draws)
+        for factor in self.run.hidden:
+            exponent, counts = self.tilt * factor.share, np.full((draws, 1), factor.rounds, np.int32)
+            for _ in range(factor.copies):
+                ratios, log_of_products = factor.round.draw(rng, np.array([-exponent]), counts)
+                log_a += exponent * log_of_products
+                log_ratio += factor.log_ratios(ratios)
+        return log_a, log_a + log_ratio
+
+    @classmethod
+    def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = 0) -> Pilot:
+        """Of the best tilt, from that of the least bound down."""
+        candidates = [cls(run, 2.0**power) for power in np.arange(-10, 10, 0.5)]
+        least = int(np.argmin([rank(*proposal.moment) for proposal in candidates]))
+        return best((each.tilt, look(each)) for each in candidates[least::-1])[1]
+
+    @staticmethod
+    def share(run: Run) -> float:
+        """Q-mass at ratio 0, of any round."""
+        return chance_of_any((each.round.zero, each.copies * each.rounds) for each in run.hidden)
+
+
+class Block(Proposal):
+    """Draws for the last of some beginnings of one factor, with a column for each of them."""
+
+    def __init__(self, whole: Proposal, parts: "Sequence[Factor]") -> None:
+        assert isinstance(whole, RemoveProposal)
+        self.whole, self.run, self.parts, self.moment = whole, whole.run, Beginnings.of(parts), whole.moment
+        self.name, self.relative = f"{whole.name} from {parts[0].rounds}", 2 * whole.relative
+        self.variation = whole.variation + parts[-1].rounds ** 2 * UNIT
+
+    def log_bound(self, epsilon: float) -> float:
+        return self.whole.log_bound(epsilon) + self.whole.slack(self.parts)
+
+    def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
+        return self.whole.draw_beginnings(rng, draws, self.parts)
+
+
+# Certified means of bounded draws.
 
 SEED = 20260713  # of the accountant's own coins, which are independent of all data
 
@@ -52,7 +943,7 @@ def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure:
     rounding = proposal.run.ratio_rounding
     epsilons = np.concatenate([above - rounding, below + rounding], axis=-1)
     error = proposal.relative + (proposal.moment.order + 1) * rounding + 4 * SUMMING
-    bound = np.exp([min(proposal.log_bound(epsilon) + error, 700.0) for epsilon in epsilons.flat])
+    bound = np.exp(np.minimum(np.array(list(map(proposal.log_bound, epsilons.flat))) + error, 700.0))
     bound, count = bound.reshape(epsilons.shape), above.shape[-1]
     log_term = math.log(epsilons.size / failure)
     stakes = _stakes(proposal, epsilons, count, math.sqrt(2 * log_term / draws))
@@ -131,8 +1022,8 @@ def _values(log_a: Array, log_b: Array, epsilon: float | Array) -> Array:
 def _drawn(proposal: Proposal, draws: int = 0) -> tuple[Array, Array]:
     """The same random numbers for every proposal: differences between proposals are then better known than either."""
     parts = _batches(proposal, draws or pilot_draws(proposal.run), 0, lambda log_a, log_b: (log_a, log_b))
-    log_a, log_b = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return log_a, log_b
+    log_a, log_b = zip(*parts, strict=True)
+    return np.concatenate(log_a), np.concatenate(log_b)
 
 
 def _sums(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) -> Array:
@@ -146,7 +1037,7 @@ def _sums(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) -> Arr
         found = np.empty(columns.shape)
         for i, (a, b) in enumerate(zip(np.atleast_2d(log_a.T), np.atleast_2d(log_b.T), strict=True)):
             some = a - b > columns[i, order[i, 0]]  # elsewhere all values are 0
-            found[i] = sums_of_logs(np.exp(a[some]), np.exp(b[some]), scales[i], sorted_stakes[i])
+            found[i] = arithmetic.sums_of_logs(np.exp(a[some]), np.exp(b[some]), scales[i], sorted_stakes[i])
         return found
 
     total = np.sum(_batches(proposal, draws, _question(proposal, epsilons, draws), summed), axis=0)
@@ -154,8 +1045,9 @@ def _sums(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) -> Arr
 
 
 def _batches(proposal: Proposal, draws: int, question: int, use: Callable[[Array, Array], Result]) -> list[Result]:
-    """What becomes of each batch of draws. Batches do not depend on how many threads there are."""
-    rows = max(64, min(MOST_ROWS, _BATCH // proposal.run.widest))
+    """The results of all batches of draws. Batches do not depend on how many threads there are."""
+    widest = max(map(attrgetter("widest"), proposal.run.factors))
+    rows = max(64, min(MOST_ROWS, _BATCH // widest))
 
     def batch(first: int) -> Result:
         rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([SEED, question, first])))
@@ -222,7 +1114,7 @@ class SampledProfile:
         much work, or not worth it; another bound has to answer.
         """
         remove = self._epsilon(self.remove, delta, precision, known, highest)
-        add = self.known(lambda law: law.add.epsilon(delta), remove.upper)
+        add = self.known("epsilon", delta, remove.upper)
         return _with_add(remove, add, lambda: self._epsilon(self.add or self.remove, delta, precision, known))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
@@ -230,7 +1122,7 @@ class SampledProfile:
         otherwise as :meth:`epsilon`.
         """
         remove = self.delta_remove(epsilon, precision=precision)
-        known = self.known(lambda law: law.add.delta(epsilon), remove.upper)
+        known = self.known("delta", epsilon, remove.upper)
         return _with_add(remove, known, lambda: self.delta_add(epsilon, precision=precision))
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
@@ -245,12 +1137,13 @@ class SampledProfile:
             return Bounds(0.0, 0.0, Method.RARE_OUTPUT.of())
         return self._delta(self.add, epsilon, precision)
 
-    def known(self, ask: Callable[[Law], Bounds], enough: float) -> float:
+    def known(self, question: Literal["epsilon", "delta"], at: float, enough: float) -> float:
         """An upper end of the add direction by the laws; no more of them are asked once it is at most ``enough``."""
         known = math.inf if self.add else 0.0
         for law in self.laws:
             with suppress(NotEvaluable):
-                known = min(known, ask(law()).upper)
+                add = law().directions[1]
+                known = min(known, (add.epsilon(at) if question == "epsilon" else add.delta(at)).upper)
             if known <= enough:
                 break
         return known
@@ -258,15 +1151,13 @@ class SampledProfile:
     def _epsilon(
         self, direction: Direction, delta: float, precision: float, known: float, highest: int = HIGHEST_SAMPLED_ORDER
     ) -> Bounds:
-        checks.delta(delta)
-        checks.precision(precision)
         charge = CHARGE * delta
         spendable = delta - charge - direction.share(self.upper)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
         most = self.most_draws(PRECISION / precision)
         look = partial(pilot_at_delta, delta=spendable)
-        pilot = direction.pilot(self.upper, methodcaller("bound_at", spendable), look, highest)
+        pilot = direction.pilot(self.upper, partial(epsilon_of_moment, delta=spendable), look, highest)
         if pilot.epsilon * (1 + precision / 2) >= known:
             raise NotEvaluable("another bound is as low")
         failure, certified = charge / QUESTIONS, len(STEPS) * 2
@@ -274,9 +1165,9 @@ class SampledProfile:
         aim = 0.42 * precision * max(pilot.epsilon, 0.02)
         needed = pilot.draws_for(aim * pilot.slope, log_term) if pilot.epsilon > 0 else FOR_ZERO
         draws = int(min(max(needed, 4096), most))
-        half_width(pilot.for_lower, draws, log_term)
+        half_width(pilot, draws, log_term, bound=1.0)
         pilot = pilot_at_delta(pilot.proposal, spendable, max(512, min(draws // 4, 500_000)))
-        half = half_width(pilot.for_lower, draws, log_term)
+        half = half_width(pilot, draws, log_term, bound=1.0)
         below = np.maximum(pilot.epsilon - half * STEPS, 0.0)
         above = np.minimum(pilot.epsilon + pilot.error(draws, log_term) / pilot.slope * STEPS, 600.0)
         above[0] = above[0] if pilot.epsilon > 0 else 0.0
@@ -287,13 +1178,13 @@ class SampledProfile:
         return Bounds(min(lower, upper), upper, Method.SAMPLED.of(draws, pilot.proposal.name, charge))
 
     def _delta(self, direction: Direction, epsilon: float, precision: float) -> Bounds:
-        checks.epsilon(epsilon)
-        checks.positive("precision", precision)
+        check_epsilon(epsilon)
+        check_positive("precision", precision)
         if epsilon > 200:
             raise NotEvaluable("epsilon is too large to be sampled")
         at, most = np.array([epsilon]), self.most_draws()
         look = partial(pilot_at_epsilon, epsilon=epsilon)
-        pilot = direction.pilot(self.upper, methodcaller("log_bound", epsilon), look)
+        pilot = direction.pilot(self.upper, partial(log_delta_of_moment, epsilon=epsilon), look)
         charge = CHARGE * min(pilot.delta, 1e-3)
         failure = charge / QUESTIONS
         draws = int(min(max(pilot.draws_for(precision / 2, math.log(4 / failure)), 4096), most))
@@ -310,12 +1201,12 @@ class SampledProfile:
         """
         look = partial(pilot_at_delta, delta=delta, draws=draws)
         if proposal is None:
-            return self.remove.pilot(self.upper, methodcaller("bound_at", delta), look)
+            return self.remove.pilot(self.upper, partial(epsilon_of_moment, delta=delta), look)
         return look(proposal.on(self.upper))
 
     def by_moments(self, delta: float) -> RemoveProposal:
         """For searches: the order whose moment proves the least epsilon, ``bound_at(delta)``."""
-        return self.remove.by_moments(self.upper, methodcaller("bound_at", delta))
+        return self.remove.by_moments(self.upper, partial(epsilon_of_moment, delta=delta))
 
     def _certified(
         self, proposal: Proposal, above: Array, below: Array, draws: int, failure: float
@@ -337,9 +1228,9 @@ class SampledProfile:
         return most
 
 
-def half_width(pilot: Pilot, draws: int, log_term: float) -> float:
-    """Of the bracket on epsilon that so many draws will leave, if it is worth them."""
-    half = pilot.error(draws, log_term) / pilot.slope
+def half_width(pilot: Pilot, draws: int, log_term: float, bound: float | None = None) -> float:
+    """Half of the width of the bracket on epsilon that so many draws will leave, if it is worth them."""
+    half = pilot.error(draws, log_term, bound) / pilot.slope
     if 2 * half > _HOPELESS * max(pilot.epsilon, 0.1):
         raise NotEvaluable(f"sampling leaves epsilon, some {pilot.epsilon:.2g}, uncertain by {2 * half:.1g}")
     return half

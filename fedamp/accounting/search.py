@@ -1,42 +1,48 @@
-"""Questions that take many answers: risks, the least noise and the best number for a budget, the cost after each round,
-and what uses of people's data cost together when each is chosen after seeing the earlier ones.
+"""Questions that take many answers: the least noise and the best number for a budget, the cost after each round, and
+what uses of people's data cost together when each is chosen after seeing the earlier ones.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import count
-from operator import methodcaller
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fedamp.accounting import checks
-from fedamp.accounting.answers import in_closed_form, is_pair, is_sampled, law_upper, sampled_profile, upper_epsilon
 from fedamp.accounting.arithmetic import UNIT, Array, crossing, delta_left, gaussian_delta
-from fedamp.accounting.bounds import EpsilonAt, Method, NotEvaluable, TradeOff, in_floating_point, search_orders
-from fedamp.accounting.convolve import DEFAULT_POINTS
-from fedamp.accounting.events import Allocation, Cyclic, Mechanism, ModelMix, Relation, Spaced, WithoutReplacement
-from fedamp.accounting.hidden_rounds import (
-    Block,
-    HiddenRounds,
-    ListedRounds,
-    Pilot,
-    RemoveProposal,
-    Run,
-    SpacedRounds,
+from fedamp.accounting.bounds import (
+    EpsilonAt,
+    Method,
+    NotEvaluable,
+    check_count,
+    check_delta,
+    check_number,
+    check_positive,
+    check_precision,
+    epsilon_of_moment,
+    in_floating_point,
+    log_delta_of_moment,
+    search_orders,
 )
-from fedamp.accounting.law import Detail
-from fedamp.accounting.renyi import HIGHEST_ORDER, rdp
+from fedamp.accounting.hidden import Allocation
+from fedamp.accounting.law import DEFAULT_POINTS, Detail
+from fedamp.accounting.mechanism import Fact, Mechanism, in_closed_form, law_upper, normal, upper_epsilon
+from fedamp.accounting.renyi import HIGHEST_ORDER
+from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampling import (
     CHARGE,
     FOR_ZERO,
     PRECISION,
     QUESTIONS,
     STEPS,
+    Block,
+    Factor,
+    Pilot,
+    RemoveProposal,
+    Run,
     SampledProfile,
     certify,
     half_width,
@@ -45,74 +51,6 @@ from fedamp.accounting.sampling import (
     pilot_draws,
     pilots_of_columns,
 )
-from fedamp.accounting.theorems import factors, normal, participation
-
-# Risks: error rates of attacks, which decide from all that is released whether a person took part. None exceeds the
-# upper end of a risk. A promise below the lower end would be false. docs/risk.md has more.
-
-_LARGEST_EPSILON = 50.0  # grids end here: tests of larger likelihood ratios have false positive rates below e^-50
-
-
-def privacy_profile(mechanism: Mechanism, epsilons: ArrayLike) -> tuple[Array, Array]:
-    """Lower and upper ends of delta, in [0, 1], at each of ``epsilons`` >= 0; all of the same shape, which is any."""
-    return _profile(mechanism, np.asarray(epsilons, dtype=np.float64), None)
-
-
-def _profile(mechanism: Mechanism, grid: Array, points: int | None) -> tuple[Array, Array]:
-    answers = [mechanism.delta(epsilon, points=points) for epsilon in grid.ravel().tolist()]
-    lower, upper = ([getattr(answer, end) for answer in answers] for end in ("lower", "upper"))
-    return np.clip(lower, 0.0, 1.0).reshape(grid.shape), np.clip(upper, 0.0, 1.0).reshape(grid.shape)
-
-
-@lru_cache(maxsize=64)
-def trade_off(mechanism: Mechanism, values: int = 100) -> TradeOff:
-    """The trade-off function of a mechanism. About so many ``values`` of the privacy profile are taken, at least 20:
-    evenly from 0 to where delta is 1e-2, on to 1e-9 and 1e-15 (not beyond epsilon = 50), and where they help most. What
-    is not known between them is part of every bracket, whose width falls with the square of this number, down to that
-    of delta (as the default grid gives it, hidden rounds not sampled).
-    """
-    checks.count("values", values, 20)
-    body, tail, end = (
-        min(mechanism.epsilon(delta, points=DEFAULT_POINTS).upper, _LARGEST_EPSILON) for delta in (1e-2, 1e-9, 1e-15)
-    )
-    mechanism = normal(mechanism)
-    start = np.linspace(0.0, body, 7 * values // 20), np.linspace(body, tail, values // 4)
-    epsilons = np.unique(np.concatenate(start))
-    curve = TradeOff(epsilons, *_profile(mechanism, epsilons, DEFAULT_POINTS))
-    for step in range(5):
-        more = curve.coarsest(values // 10) if step < 4 else np.linspace(tail, end, values // 4 + 1)
-        more = np.setdiff1d(more, curve.epsilons)  # both ends may be the same
-        known, new = (curve.epsilons, curve.lower, curve.upper), (more, *_profile(mechanism, more, DEFAULT_POINTS))
-        order = np.argsort(np.r_[curve.epsilons, more])
-        curve = TradeOff(*(np.r_[old, fresh][order] for old, fresh in zip(known, new, strict=True)))
-    return curve
-
-
-def in_words(mechanism: Mechanism, false_positive_rate: float = 0.01, whom: str = "you") -> str:
-    """The true positive rate of a whole run at a ``false_positive_rate`` in (0, 1), taken at three digits, rounded up,
-    as a sentence for the people concerned. It holds for every test by an attacker who knows all but the noise, the
-    hidden choices, and whether the person took part (under substitution: which data was used). ``whom``: the guarantee
-    is about: "you", or what "it" can stand for.
-    """
-    rate = float(f"{checks.probability('false_positive_rate', false_positive_rate):.3g}")
-    if not 0 < rate < 1:
-        raise ValueError(f"false_positive_rate must be in (0, 1), got {false_positive_rate!r}")
-    again = "you" if whom == "you" else "it"
-    claim, denied, true = f"{whom} took part", f"{again} did not", f"{again} did"
-    if mechanism.relation is Relation.SUBSTITUTION:
-        claim, denied, true = "certain data was used and not certain other data", "the other was", "it was"
-    curve = trade_off(mechanism)
-    if curve.advantage.upper == 0:
-        return f"Nothing that is released depends on whether {claim}: a suspicion stays a guess."
-    people = 10 ** max(2, math.ceil(-math.log10(rate)))
-    right = math.ceil(float(curve.true_positive_rate(rate)[1]) * people * 10) / 10
-    number = f"{right:.1f}".removesuffix(".0")
-    share = f"at most {number} of {people} cases" if right < people else "possibly every case"
-    return (
-        f"Somebody who suspects that {claim}, and accepts a false alarm in {rate * people:.4g} of {people} cases "
-        f"in which {denied}, is right in {share} in which {true}."
-    )
-
 
 # The least noise, and the best number.
 
@@ -145,21 +83,25 @@ def calibrate(
         precision: of sampling, as in ``Mechanism.epsilon``; the answer is about as much above the smallest one.
 
     Raises:
-        ValueError: no noise multiplier up to 1e18 keeps the budget.
+        ValueError: no noise multiplier up to 1e18 keeps the budget, or an argument is out of its range.
+
+    >>> from fedamp.accounting import Gaussian, Poisson, Repeat
+    >>> round(calibrate(lambda noise: Repeat(Poisson(Gaussian(noise), 0.1), 20), 2.0, 1e-5), 3)
+    1.362
     """
     if advantage is not None or tpr_at is not None:
         if epsilon is not None or delta is not None:
             raise ValueError("epsilon and delta, or a risk (advantage or tpr_at), must be given, got both")
         return calibrate_risk(build, advantage=advantage, tpr_at=tpr_at, tolerance=tolerance)
-    epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
+    epsilon, delta = check_positive("epsilon", epsilon), check_delta(delta)
     if delta < 1e-300:
         raise ValueError(f"delta must be at least 1e-300, got {delta!r}")
-    checks.positive("tolerance", tolerance)
-    if is_sampled(first := normal(build(1.0))) or is_pair(first):
+    check_positive("tolerance", tolerance)
+    if (first := normal(build(1.0))).is_sampled or first.is_pair:
         try:
             with in_floating_point():
                 return _calibrate_sampled(
-                    lambda noise: normal(build(noise)), epsilon, delta, checks.precision(precision)
+                    lambda noise: normal(build(noise)), epsilon, delta, check_precision(precision)
                 )
         except ValueError:
             pass  # the law has to answer
@@ -175,18 +117,18 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     goal, asked = f"epsilon = {epsilon:g}", precision
 
     def by_law(noise: float) -> float:
-        return law_upper(_with_law(build(noise)), delta, 200)
+        return law_upper(build(noise).like_with_law(), delta, 200)
 
     near = _search(by_law, epsilon, goal, 1.0, 0.02, 0.3)
-    first = sampled_profile(build(near))
+    first = build(near).sampled_profile()
     first.most_draws(PRECISION / precision)  # or NotEvaluable
     proposal, draws = first.estimate(delta).proposal, 8 * pilot_draws(first.upper)
 
     def estimated(noise: float, draws: int = 0) -> float:
-        return sampled_profile(build(noise)).estimate(delta, proposal, draws).epsilon
+        return build(noise).sampled_profile().estimate(delta, proposal, draws).epsilon
 
     near = _search(estimated, epsilon, goal, near, 5e-3, 0.01)
-    if is_pair(build(near)):  # whose brackets are twice as wide
+    if build(near).is_pair:  # whose brackets are twice as wide
         precision = min(2 * precision, 0.1)
     # The slope is known well enough from few draws, the height is not. Where epsilon falls to 0 there is no slope.
     slope = math.log(estimated(near * 0.99) / estimated(near)) / -math.log(0.99)
@@ -199,13 +141,6 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
             break  # the law is as good, and quicker
         noise *= max((found.upper / epsilon) ** (1 / slope), 1 + 0.1 * precision)
     raise NotEvaluable(f"no noise multiplier near {near:.4g} is certified to keep epsilon = {epsilon:g}")
-
-
-def _with_law(event: Mechanism) -> Mechanism:
-    """The event, with runs in the place of spaced ones that cost about as much, and have a law."""
-    if isinstance(event, Spaced):
-        return Allocation(event.mechanism, event.k, -(-event.rounds // event.gap))
-    return event.with_parts(_with_law)
 
 
 def calibrate_risk(
@@ -222,12 +157,19 @@ def calibrate_risk(
         advantage: in (0, 1); see :attr:`TradeOff.advantage`.
         tpr_at: a false positive rate and the true positive rate allowed there, 0 < first < second < 1.
         tolerance: relative; the answer is at most this much above the smallest one that ``trade_off`` knows.
+
+    Raises:
+        ValueError: not exactly one risk is given, or it is out of its range.
+
+    >>> from fedamp.accounting import Gaussian
+    >>> round(calibrate_risk(Gaussian, advantage=0.2), 2)
+    1.97
     """
-    checks.positive("tolerance", tolerance)
+    check_positive("tolerance", tolerance)
     if (advantage is None) == (tpr_at is None):
         raise ValueError("exactly one of advantage and tpr_at must be given")
     if tpr_at is None:
-        false, true = 0.0, checks.number("advantage", advantage)
+        false, true = 0.0, check_number("advantage", advantage)
         if not 0 < true < 1:
             raise ValueError(f"advantage must be in (0, 1), got {advantage}")
     else:
@@ -282,13 +224,24 @@ def _search(
 def calibrate_count(
     build: Callable[[int], Mechanism], epsilon: float, delta: float, *, smallest: int = 1, largest: int
 ) -> int:
-    """The last whole number (of a person's rounds, of all rounds, of submodels), from ``smallest`` to ``largest``, that
-    keeps a budget of ``epsilon`` > 0 at ``delta`` in (0, 1): the largest one if the epsilon of ``build(number)`` rises
-    with it, the smallest one if it falls. ValueError: none in the range keeps the budget.
+    """Return the last whole number (of a person's rounds, of all rounds, of submodels) that keeps a budget: the largest
+    one if the epsilon of ``build(number)`` rises with it, the smallest one if it falls.
+
+    Args:
+        build: from a number to a mechanism.
+        epsilon, delta: the budget, > 0 and in (0, 1).
+        smallest, largest: the numbers to try, >= 0.
+
+    Raises:
+        ValueError: none in the range keeps the budget.
+
+    >>> from fedamp.accounting import Gaussian, Repeat
+    >>> calibrate_count(lambda rounds: Repeat(Gaussian(10.0), rounds), 2.0, 1e-5, largest=100)
+    25
     """
-    checks.positive("epsilon", epsilon)
-    checks.delta(delta)
-    checks.count("largest", largest, checks.count("smallest", smallest, 0))
+    check_positive("epsilon", epsilon)
+    check_delta(delta)
+    check_count("largest", largest, check_count("smallest", smallest, 0))
 
     sampled = count()
 
@@ -296,7 +249,7 @@ def calibrate_count(
         mechanism = build(number)
         if upper_epsilon(mechanism, delta) <= epsilon:
             return True
-        ask = is_sampled(mechanism) and next(sampled) < _ATTEMPTS  # then the law decides
+        ask = mechanism.is_sampled and next(sampled) < _ATTEMPTS  # then the law decides
         return ask and mechanism.epsilon(delta).upper <= epsilon
 
     good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
@@ -323,28 +276,39 @@ _LOOKING = 12_000  # draws that pilots take, about
 def epsilon_over_rounds(
     mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None, precision: float = PRECISION
 ) -> Array:
-    """Upper ends of epsilon after each round of a run, shape (len(rounds),).
+    """Return upper ends of epsilon after each round of a run, shape (len(rounds),).
 
     They come from the numerical law or sampling at some rounds, and from Rényi bounds at every round without a law. A
     round costs at most what any later round costs: the curve never falls, and ends at the epsilon of the whole run.
 
-    ``delta``: in (0, 1). ``rounds``: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
-    ``precision``: of the whole run, as in ``Mechanism.epsilon``; a coarser one than the default also leaves out the
-    draws that answer for all rounds at once, and most rounds then cost what a later one does.
+    Args:
+        mechanism: the whole run.
+        delta: in (0, 1).
+        rounds: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
+        precision: of the whole run, as in ``Mechanism.epsilon``; a coarser one than the default also leaves out the
+            draws that answer for all rounds at once, and most rounds then cost what a later one does.
+
+    Raises:
+        ValueError: an argument is out of its range, or rounds are not ascending.
+
+    >>> from fedamp.accounting import Gaussian, Repeat
+    >>> epsilon_over_rounds(Repeat(Gaussian(4.0), 3), 1e-5).round(3).tolist()
+    [0.926, 1.356, 1.698]
     """
-    checks.delta(delta)
+    check_delta(delta)
     asked = tuple(range(1, mechanism.span + 1)) if rounds is None else tuple(rounds)
     for number in asked:
-        checks.count("rounds", number, 0, mechanism.span)
+        check_count("rounds", number, 0, mechanism.span)
     if sorted(asked) != list(asked):
         raise ValueError("rounds must be ascending")
-    if (simpler := normal(mechanism, of_a_class=False)).span == mechanism.span:
+    if (simpler := normal(mechanism, same_rounds=True)).span == mechanism.span:
         mechanism = simpler
-    if isinstance(mechanism, Cyclic):
+    if Fact.REPRESENTED in mechanism.own_facts:
+        run = mechanism.representative()
         begun = np.array([mechanism.begun(number) for number in asked])
         numbers, places = np.unique(begun, return_inverse=True)
-        return epsilon_over_rounds(mechanism.of_a_class, delta, numbers.tolist(), precision)[places]
-    return _over_rounds(mechanism, delta, asked, checks.precision(precision)).copy()
+        return epsilon_over_rounds(run, delta, numbers.tolist(), precision)[places]
+    return _over_rounds(mechanism, delta, asked, check_precision(precision)).copy()
 
 
 @lru_cache(maxsize=64)
@@ -356,22 +320,23 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], pre
     with suppress(NotEvaluable), in_floating_point():
         if precision <= PRECISION:
             spent[:-1] = _by_sampling(mechanism, delta, asked)
-    most = SAMPLED_CHECKPOINTS if is_sampled(mechanism) else _CHECKPOINTS
+    most = SAMPLED_CHECKPOINTS if mechanism.is_sampled else _CHECKPOINTS
     checkpoints = [i for i in _checkpoints(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
     highest = 0
-    if is_sampled(mechanism):
+    if mechanism.is_sampled:
         with suppress(NotEvaluable):  # the beginnings of a run need at most twice its order
-            highest = 2 * int(sampled_profile(mechanism).by_moments(delta).order)
+            highest = 2 * int(mechanism.sampled_profile().by_moments(delta).order)
     for i in checkpoints:
         beginning = mechanism.after(asked[i])
         # Draws of their own at a few rounds: those that rounds share tell some spaced ones less precisely.
-        known = spent[i] < np.inf and not isinstance(mechanism, Spaced)
+        known = spent[i] < np.inf and Fact.LAW_IS_FAR not in mechanism.own_facts
         quick = law_upper(beginning, delta, 300) if known else _quick_upper(beginning, delta, highest)
         spent[i] = min(spent[i], quick)
-    if mechanism.contains((ModelMix, WithoutReplacement)) or not np.isfinite(spent[checkpoints]).all():
+    less = {Fact.WORST_CASE_CHECKED, Fact.LESS_BY_MOMENTS} & mechanism.facts
+    if less or not np.isfinite(spent[checkpoints]).all():
         orders = search_orders(HIGHEST_ORDER)
         for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
-            by_moments = EpsilonAt(delta).convert(orders, rdp(mechanism.after(asked[i]), orders)).value
+            by_moments = EpsilonAt(delta).convert(orders, mechanism.after(asked[i]).rdp(orders)).value
             spent[i] = min(spent[i], by_moments)
     spent = np.minimum.accumulate(spent[::-1])[::-1]
     hides = (whole := in_closed_form(mechanism)) is not None and not whole.is_plain
@@ -400,24 +365,14 @@ def _by_sampling(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
     return spent
 
 
-def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> Mapping[int, HiddenRounds | SpacedRounds]:
+def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> Mapping[int, Factor]:
     """The only factor of X after each of these ``rounds``; none where there are several factors, nothing is hidden, or
     draws take too long.
     """
-    if factors(mechanism) != (0.0, {mechanism: 1}) or not is_sampled(mechanism):
+    if mechanism.factors() != (0.0, {mechanism: 1}) or not mechanism.is_sampled:
         return {}
-    run, one = sampled_profile(mechanism).upper, participation(mechanism).mechanism
-    if _CURVE_WORK / 4 / run.work < _FEWEST:
-        return {}
-    (whole,) = run.factors
-    if isinstance(whole, SpacedRounds):
-        if isinstance(whole, ListedRounds) or not whole.event.is_banded:
-            return {}
-        return {number: replace(whole, event=replace(whole.event, released=number)) for number in rounds}
-    after = {number: participation(mechanism.after(number)) for number in rounds}
-    after = {number: each for number, each in after.items() if each.mechanism == one}
-    off = max((each.rounding for each in after.values()), default=0.0)
-    return {number: HiddenRounds(whole.round, each.chances, number, 1, off) for number, each in after.items()}
+    run = mechanism.sampled_profile().upper
+    return {} if _CURVE_WORK / 4 / run.work < _FEWEST else mechanism.begun_factors(run.factors[0], rounds)
 
 
 def _steps(asked: tuple[int, ...]) -> list[int]:
@@ -436,8 +391,8 @@ def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Arr
     found, parts, left = np.full(len(beginnings), np.inf), [(0, len(beginnings))], _ADD_LAWS
     while parts and left:
         first, end = parts.pop(0)
-        profile = sampled_profile(beginnings[end - 1], Detail(300, with_lower=False))
-        last = profile.known(lambda law: law.add.epsilon(delta), float(enough[end - 1]))
+        profile = beginnings[end - 1].sampled_profile(Detail(300, with_lower=False))
+        last = profile.known("epsilon", delta, float(enough[end - 1]))
         found[first:end] = np.minimum(found[first:end], last)
         left -= 1
         if np.any(found[first : end - 1] > enough[first : end - 1]):
@@ -446,7 +401,7 @@ def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Arr
     return found
 
 
-def _swept(parts: Sequence[HiddenRounds | SpacedRounds], delta: float) -> Array:
+def _swept(parts: Sequence[Factor], delta: float) -> Array:
     """Upper ends of the remove direction after each of the beginnings ``parts``; infinite where sampling has none."""
     spent, end, left, failure = np.full(len(parts), np.inf), len(parts), _CURVE_WORK, CHARGE * delta / QUESTIONS
     log_term, proposal = math.log(2 * len(parts) * len(STEPS) / failure), None
@@ -460,7 +415,7 @@ def _swept(parts: Sequence[HiddenRounds | SpacedRounds], delta: float) -> Array:
         try:
             if proposal is None or run.hidden:
                 look = partial(pilot_at_delta, delta=spendable, draws=1024)
-                proposal = RemoveProposal.pilot(run, methodcaller("bound_at", spendable), look).proposal
+                proposal = RemoveProposal.pilot(run, partial(epsilon_of_moment, delta=spendable), look).proposal
             if not run.hidden:  # without drift; the best order changes slowly, and each has a table of its own
                 proposal = RemoveProposal(run, proposal.moment.order)
             pilots = pilots_of_columns(Block(proposal, parts[max(0, end - _AHEAD) : end]), spendable)[::-1]
@@ -492,12 +447,12 @@ def _draws(pilot: Pilot, log_term: float) -> float:
 def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
     """An upper end of epsilon: by law, or by coarse sampling where that is much lower."""
     by_law = law_upper(mechanism, delta, 300)
-    if not is_sampled(mechanism):
+    if not mechanism.is_sampled:
         return by_law
     try:
         with in_floating_point():
-            profile = sampled_profile(mechanism, Detail(300, with_lower=False))
-            precision = 0.01 if mechanism.contains(Spaced) else 0.03  # no law is near
+            profile = mechanism.sampled_profile(Detail(300, with_lower=False))
+            precision = 0.01 if Fact.LAW_IS_FAR in mechanism.facts else 0.03  # no law is near
             return min(by_law, profile.epsilon(delta, precision=precision, known=by_law, highest=highest).upper)
     except NotEvaluable:
         return by_law
@@ -549,9 +504,9 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        if not checks.positive("epsilon", self.epsilon) <= LARGEST_EPSILON:
+        if not check_positive("epsilon", self.epsilon) <= LARGEST_EPSILON:
             raise ValueError(f"epsilon must be at most {LARGEST_EPSILON:g}, got {self.epsilon!r}")
-        checks.delta(self.delta)
+        check_delta(self.delta)
         delta_left(self.delta, _MOST_USES)  # refuses what is too small
 
     @property
@@ -585,7 +540,7 @@ class Budget:
             return math.inf
         lines = _curve(mechanism, self.tails * _END)
         found = self._share_of(lines)
-        if not sampled or not found < math.inf or not is_sampled(normal(mechanism)):
+        if not sampled or not found < math.inf or not normal(mechanism).is_sampled:
             return found
         level = 2.0 ** math.ceil(math.log2(found * self.tails))
         paid = (
@@ -636,7 +591,7 @@ def _sampled_curve(mechanism: Mechanism, end: float, level: float) -> Lines:
     """The same, with delta sampled where it is between ``level`` and 250 times that: there the Gaussian is closest."""
     lines = _curve(mechanism, end)
     known = lines.c - lines.a * np.exp(lines.epsilon)
-    found, profile = [(lines.epsilon, known)], sampled_profile(normal(mechanism))
+    found, profile = [(lines.epsilon, known)], normal(mechanism).sampled_profile()
     for low, high in ((0.7, 5), (5, 40), (40, 250)):
         near = (known >= low * level) & (known <= high * level)
         if near.sum() > 1:
@@ -655,17 +610,14 @@ def _sampled_deltas(profile: SampledProfile, epsilons: Array, known: float, fail
     """
     last = float(epsilons[-1])
     look = partial(pilot_at_epsilon, epsilon=last)
-    pilot = profile.remove.pilot(profile.upper, methodcaller("log_bound", last), look)
+    pilot = profile.remove.pilot(profile.upper, partial(log_delta_of_moment, epsilon=last), look)
     if known <= _HARDLY * pilot.delta:
         raise NotEvaluable("the law is as good")
     needed = pilot.draws_for(_DELTA_PRECISION, math.log(2 * _SAMPLED / failure))
     draws = int(min(max(needed, 4096), profile.most_draws()))
     remove = certify(pilot.proposal, epsilons, np.zeros(0), draws, failure)[0] + profile.remove.share(profile.upper)
 
-    def add(epsilon: float) -> float:
-        return profile.known(lambda law: law.add.delta(epsilon), 0.0)
-
-    return np.maximum(remove, [add(epsilon) for epsilon in epsilons.tolist()])
+    return np.maximum(remove, [profile.known("delta", epsilon, 0.0) for epsilon in epsilons.tolist()])
 
 
 def _hull(epsilons: Array, upper: Array) -> Lines:

@@ -22,9 +22,11 @@ from typing import IO, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from fedamp.accounting import checks, events
 from fedamp.accounting.arithmetic import Array, delta_left
-from fedamp.accounting.bounds import Bounds
+from fedamp.accounting.bounds import Bounds, Relation, check_count, check_delta, check_positive, check_scale_or_zero
+from fedamp.accounting.hidden import Allocation, GroupPoissonGaussian, Poisson, SubstitutedPoissonGaussian
+from fedamp.accounting.mechanism import Mechanism, check_relation, from_json
+from fedamp.accounting.releases import Gaussian, Repeat
 from fedamp.accounting.sampling import PRECISION
 from fedamp.accounting.search import epsilon_over_rounds
 from fedamp.base.reading import open_regular
@@ -214,12 +216,12 @@ def has_left(ledger: Json) -> list[str]:
     return [words for words, left in what.items() if left]
 
 
-def before_rounds(mechanism: events.Mechanism, beside: int) -> events.Mechanism:
+def before_rounds(mechanism: Mechanism, beside: int) -> Mechanism:
     """What a run costs that has released something, but no round: what is ahead of the rounds, or the first round."""
     return mechanism.after(max(ahead_of_rounds(mechanism, beside), 1))
 
 
-def ahead_of_rounds(mechanism: events.Mechanism, beside: int) -> int:
+def ahead_of_rounds(mechanism: Mechanism, beside: int) -> int:
     """How many releases a mechanism has before its first round: those of all units, which every cost includes. They are
     the statistics before training and the evaluation at the end, ``beside`` in all; with a single round all are one.
     """
@@ -235,7 +237,7 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
         yield Check("keys", "fail", f"nothing computes {', '.join(sorted(strange))} again; expected: no such key")
     # To the bit as the run did: draws of a sampled curve follow from delta's bits.
     delta = delta_left(ledger["delta"])
-    mechanism, releases, planned = events.from_json(ledger["mechanism"]), ledger["releases"], ledger["rounds_planned"]
+    mechanism, releases, planned = from_json(ledger["mechanism"]), ledger["releases"], ledger["rounds_planned"]
     private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
     by_another = ledger.get("written_by", own := f"fedamp {version()}") != own
     planned_cost = mechanism.epsilon(delta, precision=precision)
@@ -249,7 +251,7 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
         if (seen is None) != (claimed is None):
             yield Check(whom, "fail", f"{whom}_mechanism and epsilon_{whom}: one is missing; expected: both or none")
         elif seen is not None and claimed is not None:
-            seen_cost = events.from_json(seen).epsilon(delta, precision=precision)
+            seen_cost = from_json(seen).epsilon(delta, precision=precision)
             yield bracket(whom, f"epsilon_{whom}", claimed, seen_cost, by_another)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
@@ -292,8 +294,8 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
 
 def mechanism_check(ledger: Json) -> Check:
     """Whether the noise of every part of the model is in the mechanisms that are charged, and how it is correlated."""
-    mechanism, wrong = events.from_json(ledger["mechanism"]), None
-    others = {key: events.from_json(ledger[key]) for key in ("server_mechanism", "nodes_mechanism") if ledger.get(key)}
+    mechanism, wrong = from_json(ledger["mechanism"]), None
+    others = {key: from_json(ledger[key]) for key in ("server_mechanism", "nodes_mechanism") if ledger.get(key)}
     charged = {"it": mechanism} | others
     for name, each in charged.items():
         noise = set(_values(each.to_json(), "noise_multiplier"))
@@ -303,7 +305,7 @@ def mechanism_check(ledger: Json) -> Check:
         for what, multiplier in multipliers.items() if mechanism.is_private else ():
             # Of a group's release, where it is exact. All releases that one coin decides have one noise together, less.
             size = ledger["group_size"]
-            least = min(noise) * (1 if each.contains(events.GroupPoissonGaussian) else size)
+            least = min(noise) * (1 if each.contains(GroupPoissonGaussian) else size)
             together = size > 1 and least <= multiplier * (1 + TOLERANCE)
             if not together and not noise & {multiplier, multiplier / size}:
                 wrong = f"the noise multiplier {multiplier} of {what} is not in {name}"
@@ -645,7 +647,7 @@ class Claims:
     k: int | None = None
     cohort: float | None = None
     people: int | None = None
-    relation: str = str(events.Relation.ZERO_OUT)
+    relation: str = str(Relation.ZERO_OUT)
     delta: float = 1e-5
     epsilon: float | None = None
 
@@ -655,27 +657,27 @@ class Claims:
         """
         return list(self._checks())
 
-    def mechanism(self, noise_multiplier: float) -> events.Mechanism:
+    def mechanism(self, noise_multiplier: float) -> Mechanism:
         """What is released, at a noise multiplier in units of a contribution."""
-        one = events.Gaussian(noise_multiplier, relation=events.relation_of("relation", self.relation))
+        one = Gaussian(noise_multiplier, relation=check_relation("relation", self.relation))
         if self.rate is not None and self.k is not None:
             raise ValueError("rate and k must not both be given: they are two ways to choose")
         if self.k is not None:
-            return events.Allocation(one, self.k, self.rounds)
+            return Allocation(one, self.k, self.rounds)
         if self.rate is None:
-            return events.Repeat(one, self.rounds)
+            return Repeat(one, self.rounds)
         if one.change == 2:
-            return events.Repeat(events.SubstitutedPoissonGaussian(noise_multiplier, self.rate), self.rounds)
-        return events.Repeat(events.Poisson(one, self.rate), self.rounds)
+            return Repeat(SubstitutedPoissonGaussian(noise_multiplier, self.rate), self.rounds)
+        return Repeat(Poisson(one, self.rate), self.rounds)
 
     def _checks(self) -> Iterator[Check]:
         self.mechanism(1.0)  # refuses what makes no sense
-        checks.delta(self.delta)
+        check_delta(self.delta)
         for name, value in (("cohort", self.cohort), ("epsilon", self.epsilon)):
             if value is not None:
-                checks.positive(name, value)
+                check_positive(name, value)
         if self.people is not None:
-            share = 1 / checks.count("people", self.people)
+            share = 1 / check_count("people", self.people)
             large = f"delta {self.delta:g} is not below 1 / people, {share:.2g}" if self.delta >= share else None
             yield Check.of("delta", f"{self.delta:g}", caution=large)
             chance = self.rate if self.k is None else self.k / self.rounds
@@ -686,22 +688,22 @@ class Claims:
         if self.clip is None or self.clip == math.inf:
             yield Check("epsilon", "fail", "none: without clipping one person moves a round by any amount")
             return
-        clip, divided_by = checks.positive("clip", self.clip), checks.positive("divided_by", self.divided_by)
-        moved = clip / divided_by * (2 if self.relation == events.Relation.SUBSTITUTION else 1)
+        clip, divided_by = check_positive("clip", self.clip), check_positive("divided_by", self.divided_by)
+        moved = clip / divided_by * (2 if self.relation == Relation.SUBSTITUTION else 1)
         by = f"a person moves the release by up to {moved:g} (clip {clip:g} over {divided_by:g}, {self.relation})"
-        expected = moved if self.sensitivity is None else checks.positive("sensitivity", self.sensitivity)
+        expected = moved if self.sensitivity is None else check_positive("sensitivity", self.sensitivity)
         wrong = f"sensitivity {expected:g} contradicts the clip: {by}"
         yield Check.of("sensitivity", by, fail=wrong if _differ(expected, moved) else None)
         noise = self.noise
         if self.noise_multiplier is not None:
-            said = checks.scale_or_zero("noise_multiplier", self.noise_multiplier) * expected
+            said = check_scale_or_zero("noise_multiplier", self.noise_multiplier) * expected
             noise = said if noise is None else noise
             means = f"noise_multiplier {self.noise_multiplier:g} at sensitivity {expected:g} is a deviation of {said:g}"
             wrong = f"noise {noise:g} contradicts it: {means}"
             yield Check.of("noise", means, fail=wrong if _differ(noise, said) else None)
         if noise is None:
             raise ValueError("noise or noise_multiplier must be given")
-        if not checks.scale_or_zero("noise", noise):
+        if not check_scale_or_zero("noise", noise):
             yield Check("epsilon", "fail", "none: no noise is added")
             return
         plan = self.mechanism(noise * divided_by / clip)

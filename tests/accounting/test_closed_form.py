@@ -30,10 +30,9 @@ from fedamp.accounting import (
     epsilon_over_rounds,
     group,
 )
-from fedamp.accounting.answers import revealed, sampled_profile, upper_epsilon
-from fedamp.accounting.hidden_rounds import RemoveProposal
-from fedamp.accounting.law import Detail, numerical_law
-from fedamp.accounting.sampling import certify
+from fedamp.accounting.law import Detail
+from fedamp.accounting.mechanism import closed_form_of, numerical_law, upper_epsilon
+from fedamp.accounting.sampling import RemoveProposal, certify
 
 DELTA = 1e-5
 
@@ -173,7 +172,7 @@ def test_poisson_rounds_are_between_the_ends_with_coins_told(noise, rate, rounds
     event = Repeat(Poisson(Gaussian(noise), rate), rounds)
     with mpmath.workdps(40):
         rate = mpmath.mpf(rate)
-        found = revealed(event).epsilon(DELTA)
+        found = closed_form_of(event).epsilon(DELTA)
         # 1e-5: the search ends at 1e-9 of epsilon, over which delta moves by less
         assert coins_told(noise, rate, rounds, found.upper, 0) == pytest.approx(DELTA, rel=1e-5)
         assert coins_told(noise, rate, rounds, found.lower, 1) == pytest.approx(DELTA, rel=1e-5)
@@ -253,7 +252,7 @@ def outcomes(k: int, rounds: int, released: int, true: float, power: float) -> l
 @pytest.mark.parametrize("released", [5, 3])
 @pytest.mark.parametrize("order", [1.1, 1.5, 1.9])
 def test_a_low_order_has_the_moment_and_the_mean_that_enumeration_gives(released, order):
-    run = sampled_profile(Allocation(RandomisedResponse(0.9), 2, 5).after(released)).upper
+    run = Allocation(RandomisedResponse(0.9), 2, 5).after(released).sampled_profile().upper
     proposal, listed = RemoveProposal(run, order), outcomes(2, 5, released, 0.9, order - 1)
     moment = math.log(math.fsum(mass * x * y for mass, x, y in listed))
     assert proposal.log_moment == pytest.approx(moment, rel=1e-9)
@@ -267,7 +266,7 @@ def test_a_low_order_has_the_moment_and_the_mean_that_enumeration_gives(released
 
 @pytest.mark.parametrize("order", [1.05, 1.3, 1.6, 1.95])
 def test_draws_of_a_low_order_are_within_their_bound(order):
-    run = sampled_profile(Allocation(Gaussian(0.3), 3, 12).after(9)).upper
+    run = Allocation(Gaussian(0.3), 3, 12).after(9).sampled_profile().upper
     proposal = RemoveProposal(run, order)
     log_a, log_b = proposal.draw(np.random.default_rng(1), 50_000)
     for epsilon in (1.0, 15.0, 30.0):
@@ -303,7 +302,7 @@ def nested(rng: np.random.Generator, depth: int):
 def test_random_expressions_have_a_law_between_both_ends(seed):
     """Of all kinds that have an exact numerical law, which is computed in another way."""
     event = nested(np.random.default_rng(seed), 1 + seed % 4)
-    law, found = numerical_law(event, Detail(300)), revealed(event)
+    law, found = numerical_law(event, Detail(300)), closed_form_of(event)
     for delta in (0.1, 1e-3, 1e-6):
         exact, ends = law.epsilon(delta), found.epsilon(delta)
         assert ends.lower <= exact.upper
@@ -317,7 +316,7 @@ def test_random_expressions_have_a_law_between_both_ends(seed):
 def test_many_kinds_of_choices_keep_the_order_of_the_ends():
     """Kinds are put together where there are too many; both ends stay outside those of the parts."""
     coins = [Repeat(Poisson(Gaussian(0.1 * (1 + i / 7)), 0.3), 30) for i in range(3)]
-    found = revealed(Compose(coins))
+    found = closed_form_of(Compose(coins))
     assert len(found.chance) <= 512
     assert found.chance.sum() == pytest.approx(1, abs=1e-9)
     answer, together = found.epsilon(DELTA), Compose(coins).epsilon(DELTA)
@@ -330,7 +329,10 @@ def test_what_is_released_without_noise_keeps_its_chance():
     hidden = Poisson(NotPrivate(), 0.1)
     assert hidden.epsilon(0.2).upper == 0
     assert hidden.epsilon(0.05).upper == math.inf
-    assert revealed(Poisson(RandomSelection([NotPrivate(), Gaussian(2.0)], [0.01, 0.99]), 0.5)).epsilon(0.02).upper < 2
+    assert (
+        closed_form_of(Poisson(RandomSelection([NotPrivate(), Gaussian(2.0)], [0.01, 0.99]), 0.5)).epsilon(0.02).upper
+        < 2
+    )
 
 
 def test_calibration_of_hidden_rounds_at_little_noise_nearly_uses_the_budget():

@@ -4,12 +4,16 @@
 """
 
 import ast
+import doctest
+import importlib
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
-from fedamp.accounting import Mechanism, answers, law, renyi, theorems
+import fedamp.accounting
+from fedamp.accounting import Hidden, Mechanism
 from tests.accounting.contract import PROOFS
 from tests.documentation import ROOT, run_session
 
@@ -23,59 +27,59 @@ def test_examples_print_what_the_page_says(page):
     assert run_session(f"docs/{page}.md") > 10
 
 
-def operations():
-    """The operation of ``Law`` behind each case of ``law_by_kind``."""
-    function = ast.parse(inspect.getsource(law.law_by_kind))
-    cases = next(node for node in ast.walk(function) if isinstance(node, ast.Match)).cases
-    for case in cases:
-        names = [node.cls.attr for node in ast.walk(case.pattern) if isinstance(node, ast.MatchClass)]
-        calls = [
-            node.func.attr
-            for node in ast.walk(case.body[-1])
-            if isinstance(node, ast.Call) and hasattr(node.func, "attr")
-        ]
-        known = [call for call in calls if hasattr(law.Law, call)]
-        yield from ((name, getattr(law.Law, known[0]) if known else None) for name in names)
+def defining(kind, name):
+    """The class that says for a kind what a method answers, if it is not the base of all mechanisms."""
+    found = next(each for each in kind.__mro__ if name in vars(each))
+    return None if found in (Mechanism, Hidden) else found
+
+
+def cited(method):
+    """The theorems, in parentheses, of a method's docstring."""
+    text = " ".join((inspect.getdoc(method) or "").split())
+    return re.findall(r"\(((?:ours|[^()]*\b(?:19|20)\d\d)[^()]*)\)", text)
 
 
 def charge(kind):
-    """The function that says what a kind costs, and the module's name for it."""
-    by_law = dict(operations())
-    for module, registry in (
-        ("theorems", theorems.charged_as.registry),
-        ("law", law.law_by_kind.registry),
-        ("answers", answers.answer_by_law.registry),
-    ):
-        if kind in registry:
-            return f"{module}.{registry[kind].__name__}", registry[kind]
-    if by_law.get(kind.__name__):
-        return f"law.Law.{by_law[kind.__name__].__name__}", by_law[kind.__name__]
-    if kind in renyi._KINDS:
-        return f"renyi.{renyi._KINDS[kind].__name__}", renyi._KINDS[kind]
-    return "theorems.normal", theorems.normal
+    """The method that says what a kind costs, with its theorem, if it has one; and its name."""
+    names = ("charged_as", "law", "by_law", "representative", "moments")
+    found = [(name, defined) for name in names if (defined := defining(kind, name))]
+    known = [(f"{defined.__name__}.{name}", vars(defined)[name]) for name, defined in found]
+    return next((each for each in known if cited(each[1])), known[0])
 
 
 def table():
     rows = ["| event | release | theorem | charged by | attained by | test |", "| --- | --- | --- | --- | --- | --- |"]
     for name, kind in sorted(Mechanism.kinds.items()):
-        text = " ".join(inspect.getdoc(kind).split())
+        text = " ".join(inspect.getdoc(kind).partition(">>>")[0].split())
         release = re.search(r"Release: (.*?)\.(?= [A-Z`]|$)", text).group(1)
         function, found = charge(kind)
-        cited = re.findall(
-            r"\(((?:ours|[^()]*\b(?:19|20)\d\d)[^()]*)\)", " ".join((inspect.getdoc(found) or "").split())
-        )
-        lower = theorems.attained.registry.get(kind)
-        attains = f"`{lower.__name__}`" if lower else ""
+        lower = defining(kind, "attained")
+        attains = "itself" if getattr(kind, "is_exact", False) else f"`{lower.__name__}.attained`" if lower else ""
         tests = ", ".join(f"`{each}`" for each in PROOFS[name])
-        rows.append(
-            f"| `{name}` | {release.replace('|', '&#124;')} | {'; '.join(cited)} | `{function}` | {attains} | {tests} |"
-        )
+        charged = f"{'; '.join(cited(found))} | `{function}`"
+        rows.append(f"| `{name}` | {release.replace('|', '&#124;')} | {charged} | {attains} | {tests} |")
     return "\n".join(rows) + "\n"
 
 
 def test_the_table_of_theorems_is_that_of_the_code():
     page = PAGE.read_text("utf-8")
     assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)] == table()
+
+
+MODULES = [file.stem for file in sorted(Path(fedamp.accounting.__file__).parent.glob("*.py")) if file.stem[0] != "_"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_docstrings_print_what_they_say(name):
+    assert doctest.testmod(importlib.import_module(f"fedamp.accounting.{name}")).failed == 0
+
+
+def test_every_public_name_has_an_example():
+    finder = doctest.DocTestFinder(recurse=False)
+    things = {name: getattr(fedamp.accounting, name) for name in fedamp.accounting.__all__}
+    things = {name: each for name, each in things.items() if inspect.isfunction(each) or name in Mechanism.kinds}
+    without = [name for name, each in things.items() if not any(t.examples for t in finder.find(each, name))]
+    assert without == []
 
 
 def test_the_tests_of_theorems_are_there():

@@ -136,7 +136,7 @@ def test_noise_that_no_number_can_hold_is_refused(build):
 
 
 def test_a_slow_answer_says_which_bound_it_comes_from(monkeypatch):
-    monkeypatch.setattr("fedamp.accounting.answers._PATIENCE", 0.0)
+    monkeypatch.setattr("fedamp.accounting.mechanism._PATIENCE", 0.0)
     with pytest.warns(UserWarning, match=r"^epsilon took .* answered by: numerical law"):
         Submodels(Gaussian(1.7), 3).epsilon(1e-5)
 

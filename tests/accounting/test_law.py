@@ -11,8 +11,8 @@ from scipy.stats import binom, norm
 
 from fedamp.accounting import Gaussian, Poisson, RandomisedResponse, Repeat
 from fedamp.accounting.arithmetic import normal_mass
-from fedamp.accounting.convolve import Placed, choose_lattice, convolve_order
-from fedamp.accounting.law import Law, numerical_law
+from fedamp.accounting.law import Law, Placed, choose_lattice, convolve_order
+from fedamp.accounting.mechanism import numerical_law
 from tests.accounting.oracles import gaussian_delta
 
 POINTS = 400

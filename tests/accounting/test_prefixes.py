@@ -21,12 +21,10 @@ from fedamp.accounting import (
     Submodels,
     epsilon_over_rounds,
 )
-from fedamp.accounting.answers import sampled_profile
-from fedamp.accounting.hidden_rounds import Block, RemoveProposal
-from fedamp.accounting.renyi import moments_of
-from fedamp.accounting.sampling import certify
+from fedamp.accounting.hidden import coin_groups
+from fedamp.accounting.mechanism import moments_of
+from fedamp.accounting.sampling import Block, RemoveProposal, certify
 from fedamp.accounting.search import beginnings
-from fedamp.accounting.theorems import coin_groups
 from tests.accounting.oracles import allocation_on_grid, beginning, bits, capped, declined, delta_of, uniform_sets
 
 DELTA = 1e-5
@@ -184,7 +182,7 @@ def test_draws_of_the_run_bracket_every_beginning_of_it(name, order, coins):
     parts = list(beginnings(run, range(2, run.span)).values())[-5:]
     laws = [bits(beginning(choices(), part.rounds), part.rounds, 0.75) for part in parts]
     epsilons = np.array([[0.1], [0.2], [0.4], [0.5], [0.6]])[-len(parts) :]
-    block = Block(RemoveProposal(sampled_profile(run.after(parts[-1].rounds)).upper, order, coins), parts)
+    block = Block(RemoveProposal(run.after(parts[-1].rounds).sampled_profile().upper, order, coins), parts)
     upper, lower = certify(block, epsilons, epsilons, 100_000, 1e-6)
     for (inside, outside), epsilon, above, below in zip(laws, epsilons[:, 0], upper[:, 0], lower[:, 0], strict=True):
         exact = np.maximum(inside - math.exp(epsilon) * outside, 0).sum()

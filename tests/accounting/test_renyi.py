@@ -18,7 +18,8 @@ from fedamp.accounting import (
     Submodels,
     epsilon_from_rdp,
 )
-from fedamp.accounting.renyi import Transform, moments_of, negative_moments
+from fedamp.accounting.mechanism import moments_of
+from fedamp.accounting.renyi import Transform, negative_moments
 
 
 def moment_of_mean(base_moment, copies: int, order: int) -> float:

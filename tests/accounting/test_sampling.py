@@ -21,21 +21,20 @@ from fedamp.accounting import (
     calibrate,
     group,
 )
-from fedamp.accounting.answers import sampled_profile
 from fedamp.accounting.bounds import NotEvaluable
-from fedamp.accounting.hidden_rounds import (
+from fedamp.accounting.law import Law
+from fedamp.accounting.mechanism import blocks_met, moments_of, numerical_law
+from fedamp.accounting.sampling import (
     AddProposal,
     FiniteRound,
     GaussianRound,
     HiddenRounds,
     RemoveProposal,
     Run,
+    SampledProfile,
+    certify,
     hidden_log_moments,
 )
-from fedamp.accounting.law import Law, numerical_law
-from fedamp.accounting.renyi import moments_of
-from fedamp.accounting.sampling import SampledProfile, certify
-from fedamp.accounting.theorems import blocks_met, participation
 from tests.accounting.oracles import (
     allocation_on_grid,
     beginning,
@@ -53,7 +52,7 @@ DELTA = 1e-5
 
 
 def run_of(ratio, k, rounds, released=None) -> Run:
-    found = participation(Allocation(Gaussian(1.0), k, rounds).after(rounds if released is None else released))
+    found = Allocation(Gaussian(1.0), k, rounds).after(rounds if released is None else released).participation()
     return Run((HiddenRounds(ratio, found.chances, found.rounds, 1, found.rounding),))
 
 
@@ -359,7 +358,7 @@ def test_a_product_with_everything_known_is_what_the_accountants_say():
     """k = T is a composition: two epochs of it and another release are one Gaussian; dp_accounting's is 1e-4 off."""
     event = Compose([Repeat(Allocation(Gaussian(4.0), 3, 3), 2), Gaussian(3.0)])
     exact = privacy_loss_distribution.from_gaussian_mechanism((6 / 16 + 1 / 9) ** -0.5).get_epsilon_for_delta(DELTA)
-    found = sampled_profile(event).epsilon(DELTA)
+    found = event.sampled_profile().epsilon(DELTA)
     assert found.lower <= exact <= found.upper + 1e-4
     assert found.width <= 6e-3 * found.upper
 
@@ -394,7 +393,7 @@ def test_a_group_costs_at_least_what_two_people_reveal_and_less_than_by_the_spli
 def test_moments_against_enumeration_of_choices(one_round, k, rounds, released):
     log_mu = moments_of(one_round).raw(256)[:5]
     choices = list(itertools.combinations(range(rounds), k))
-    held = participation(Allocation(Gaussian(1.0), k, rounds).after(released))
+    held = Allocation(Gaussian(1.0), k, rounds).after(released).participation()
     found = hidden_log_moments(log_mu, held.chances, held.rounds, held.rounding)
     for order in (2, 3, 4):
         total = 0.0

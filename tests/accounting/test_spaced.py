@@ -18,9 +18,8 @@ from fedamp.accounting import (
     epsilon_over_rounds,
     from_json,
 )
-from fedamp.accounting.answers import sampled_profile
-from fedamp.accounting.hidden_rounds import Block, RemoveProposal, Run, SpacedRounds
-from fedamp.accounting.sampling import certify
+from fedamp.accounting.sampling import Block, RemoveProposal, Run, certify
+from fedamp.accounting.spaced import SpacedRounds
 
 COEFFICIENTS = (0.6, 0.3)
 
@@ -87,7 +86,7 @@ def test_brackets_hold_the_integral_and_the_add_direction_is_the_smaller_one(k, 
 @pytest.mark.parametrize("coefficients", [COEFFICIENTS, tuple(0.4 * 0.6**i for i in range(9))])
 @pytest.mark.parametrize("listed", [400, 0])
 def test_plain_draws_over_all_schedules_agree(k, rounds, released, noise, coefficients, listed, monkeypatch):
-    monkeypatch.setattr("fedamp.accounting.hidden_rounds._MOST_SETS", listed)  # one by one, or by the recursion
+    monkeypatch.setattr("fedamp.accounting.spaced._MOST_SETS", listed)  # one by one, or by the recursion
     means = signals(k, rounds, 3, coefficients, noise, released)
     rng = np.random.default_rng(3)
     z = rng.standard_normal((60_000, released)) + means[rng.integers(len(means), size=60_000)]
@@ -136,7 +135,7 @@ def test_without_bands_and_gap_it_is_the_allocation():
 
 def test_the_chances_of_rounds_and_the_moments_are_those_of_the_enumeration():
     means = signals(2, 8, 3, COEFFICIENTS, 0.9, 8)
-    profile = sampled_profile(Spaced(Gaussian(0.9), 2, 8, 3, COEFFICIENTS))
+    profile = Spaced(Gaussian(0.9), 2, 8, 3, COEFFICIENTS).sampled_profile()
     (rounds,) = profile.upper.factors
     shares = np.bincount(np.ravel(schedules(2, 8, 3)), minlength=8) / len(means)
     assert rounds.shares == pytest.approx(shares)
@@ -161,7 +160,7 @@ def test_proposals_of_products_reproduce_their_moment(drift):
     """E_R[dQ/dR] = E_R[X dQ/dR] = 1 for two spaced runs, one of them a beginning, and hidden rounds beside them."""
     events = Spaced(Gaussian(2.0), 2, 9, 3, COEFFICIENTS), Spaced(Gaussian(3.0), 3, 12, 3, COEFFICIENTS).after(7)
     whole = Compose([Repeat(events[0], 2), events[1], Allocation(Gaussian(3.0), 2, 6), Gaussian(4.0)])
-    run, draws = sampled_profile(whole).upper, 200_000
+    run, draws = whole.sampled_profile().upper, 200_000
     assert sum(each.copies for each in run.factors) == 5
     log_a, log_b = RemoveProposal(run, 3, 0, drift).draw(np.random.default_rng(2), draws)
     for values in (np.exp(log_a), np.exp(log_b)):

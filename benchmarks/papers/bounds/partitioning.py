@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from scipy.stats import hypergeom
 
 from benchmarks.papers.bounds.mixtures import Floats
-from fedamp.accounting.hidden_rounds import hidden_log_moments
+from fedamp.accounting.sampling import hidden_log_moments
 
 
 def cheap_rdp(noise_multiplier: float, chosen: int, rounds: int, orders: ArrayLike) -> Floats:

@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any, Literal
 from warnings import catch_warnings
 
-from fedamp.accounting import checks, events
-from fedamp.accounting.theorems import losses, substituted
+from fedamp import accounting as events
+from fedamp.accounting.bounds import check_count
+from fedamp.accounting.mechanism import losses
 from fedamp.accounting.verify import Check, Claims, each_key_once
 from fedamp.base.reading import read_regular
 
@@ -92,7 +93,7 @@ def _written(mechanism: events.Mechanism, change: int) -> Any:
         case events.Poisson(inner, rate):
             return dp.PoissonSampledDpEvent(rate, _written(inner, change))
         case events.WithoutReplacement(inner, batch, population, 1):
-            return dp.SampledWithoutReplacementDpEvent(population, batch, _written(substituted(inner), change))
+            return dp.SampledWithoutReplacementDpEvent(population, batch, _written(inner.substituted(), change))
         case events.Repeat(_, 0):
             return dp.NoOpDpEvent()
         case events.Repeat(inner, times):
@@ -359,7 +360,7 @@ class FlowerAccountant:
 
     def _with(self, event: Any, count: int) -> "Counter[tuple[float, int, int]]":
         key = event.noise_multiplier, event.sample_size, event.population_size
-        counts = self._composed + Counter({key: checks.count("count", count)})
+        counts = self._composed + Counter({key: check_count("count", count)})
         self._mechanism(counts)
         return counts
 
@@ -369,7 +370,7 @@ class FlowerAccountant:
     def _release(self, noise: float, sample: int, population: int) -> events.Mechanism:
         if population != self.config.population_size:
             raise ValueError(f"population_size must be {self.config.population_size}, got {population}")
-        checks.count("sample_size", sample, 1, population, "population_size")
+        check_count("sample_size", sample, 1, population, "population_size")
         match self.config.sampling_method.value:
             case "poisson":
                 return events.Poisson(events.Gaussian(noise, relation=ADD_REMOVE), sample / population)

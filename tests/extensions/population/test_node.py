@@ -156,7 +156,7 @@ def test_a_task_that_was_paid_for_brings_no_accountant(people):
         from fedamp.client.policy import check
         state = RecordDict({{"population": ConfigRecord({{"use": {use_of(TASK, "")!r}}})}})
         check(Context(1, 2, {node(people).node_config!r}, state, {{}}), {TASK.to_json()!r}, False)
-        print({{"fedamp.accounting.answers", "numba", "torch"}} & set(sys.modules))
+        print({{"fedamp.accounting.mechanism", "numba", "torch"}} & set(sys.modules))
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

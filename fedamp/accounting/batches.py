@@ -1,0 +1,170 @@
+"""Batches of a fixed size, drawn without replacement."""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.accounting.arithmetic import Array, log_binomials, log_choose, log_sum
+from fedamp.accounting.bounds import Bounds, Count, DeltaAt, Method, NotEvaluable, Question, Relation, UpTo
+from fedamp.accounting.groups import group
+from fedamp.accounting.hidden import Poisson
+from fedamp.accounting.law import Detail, Law
+from fedamp.accounting.mechanism import Fact, Mechanism, check_mechanism, log_moments, numerical_law
+from fedamp.accounting.releases import GaussianMixture, RandomisedResponse, RandomSelection, attained_part
+from fedamp.accounting.renyi import Moments
+
+
+@dataclass(frozen=True)
+class WithoutReplacement(Mechanism):
+    """A batch of ``batch`` out of ``population`` people, drawn uniformly without replacement; both are public. Release:
+    M of a uniform batch of n of N people.
+
+    Its neighbours differ by substitution: ``size`` people are replaced by others (or their contributions zeroed). The
+    batch's release is written for zero-out; a substitution is charged as a change of two contributions.
+
+    ``batch`` and ``size``, the number of people changed together, are from 1 to ``population``.
+
+    >>> from fedamp.accounting import Gaussian
+    >>> print(WithoutReplacement(Gaussian(2.0), 10, 100).epsilon(1e-5))
+    1.685 (at least 1.684)
+    """
+
+    mechanism: Annotated[Mechanism, check_mechanism]
+    batch: Annotated[int, UpTo("population", smallest=1)]
+    population: Count
+    size: Annotated[int, UpTo("population", smallest=1)] = 1
+    own_facts = (Fact.LESS_BY_MOMENTS, Fact.OF_WHOLE_RUN)
+    relation = Relation.SUBSTITUTION
+
+    def check(self) -> None:
+        if self.mechanism.relation is Relation.SUBSTITUTION:
+            expected = "WithoutReplacement takes a release for zero-out, and charges substitution itself"
+            raise ValueError(f"{expected}; got one for substitution ({self.mechanism.words})")
+
+    @property
+    def words(self) -> str:
+        together = "" if self.size == 1 else f", as {self.size} of them together see it"
+        return f"{self.batch} of {self.population} people without replacement ({self.mechanism.words}){together}"
+
+    def simplified(self) -> Mechanism:
+        whole = self.batch == self.population
+        return self.mechanism.substituted().exact_group(self.size) if whole else self
+
+    def unamplified(self) -> Mechanism:
+        people = min(self.size, self.batch)
+        opened = self.mechanism.with_own_bits(people).unamplified()
+        try:
+            return group(opened.substituted(), people)
+        except NotEvaluable:
+            return WithoutReplacement(opened, self.batch, self.batch, people)
+
+    def group_by_rounds(self, size: int) -> Mechanism:
+        """It charges groups itself."""
+        opened = self.mechanism.unamplified()
+        opened.exact_group(2)
+        return WithoutReplacement(opened, self.batch, self.population, min(self.size * size, self.population))
+
+    def people_in_batch(self) -> tuple[NDArray[np.int64], Array]:
+        """How many people of the group may be in the batch, and the log of each number's hypergeometric chance."""
+        others = self.population - self.size
+        hits = np.arange(max(0, self.batch - others), min(self.size, self.batch) + 1)
+        logs = log_choose(self.size, hits) + log_choose(others, self.batch - hits)
+        return hits, np.asarray(logs - log_sum(logs))
+
+    def some_in_batch(self, rule: Callable[[int], Mechanism]) -> tuple[float, Mechanism]:
+        """The chance that any of the people are in the batch, and what a batch with i of them, as likely as it is then,
+        costs against one with their substitutes or with others: what the ``rule`` makes of 2 i contributions.
+        """
+        hits, logs = self.people_in_batch()
+        some = hits > 0
+        share = float(log_sum(logs[some]))
+        parts, weights = [rule(2 * int(i)) for i in hits[some]], np.exp(logs[some] - share)
+        drawn = parts[0] if len(set(parts)) == 1 else RandomSelection(parts, tuple(weights / weights.sum()))
+        return min(1.0, math.exp(share)), drawn
+
+    def changed_batch(self) -> Poisson:
+        """The costlier order of a changed batch, hidden choices inside revealed (ours, from Balle, Barthe, Gaboardi
+        2018, Theorem 10: docs/accounting.md). A bit of a batch is a sampled bit: the chance that it is true is a
+        mixture that the batch decides, with and without the people in question, and extreme points are the worst, in
+        moments too (Schuchardt et al. 2024, Theorem 3.7). NotEvaluable: several changes of the mechanism are not one of
+        their sum.
+        """
+        opened = self.mechanism.with_own_bits(min(self.size, self.batch)).unamplified()
+        share, drawn = self.some_in_batch(opened.exact_group)
+        return Poisson(drawn, share)
+
+    def attained(self) -> Mechanism | None:
+        """All others send the same number, and the people in question that one, or minus it: a changed batch itself, or
+        of several people under Gaussian noise one around as many shifts. Else zeroed contributions of one person.
+        """
+        precision, others = self.mechanism.factors()
+        if self.size > 1 and precision and not others:
+            hits, logs = self.people_in_batch()
+            weights = np.exp(logs) / np.exp(logs).sum()
+            return GaussianMixture((2 * precision**0.5 * hits).tolist(), weights.tolist())
+        if self.size == 1 and self.mechanism.unamplified() == attained_part(self.mechanism):
+            with suppress(NotEvaluable):
+                return self.changed_batch()
+        return Poisson(attained_part(self.mechanism), self.batch / self.population)
+
+    def law(self, detail: Detail) -> Law:
+        """Both orders of a changed batch have the profile of ``changed_batch`` (ours: docs/accounting.md)."""
+        return numerical_law(self.changed_batch(), detail).in_either_order()
+
+    def by_law(self, question: Question) -> Bounds:
+        """A single release: given that i >= 1 of the group are in the batch, it differs from one of their substitutes
+        by a change of 2 i; joint convexity in i. The batch holds any of the group with a chance p, and
+        delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
+        """
+        if isinstance(self.mechanism, RandomisedResponse):
+            return self.changed_batch().by_law(question)
+        share, drawn = self.some_in_batch(partial(group, self.mechanism))
+        if isinstance(question, DeltaAt):
+            inner = math.log1p(math.expm1(question.epsilon) / share) if question.epsilon < 700 else question.epsilon
+            answer = drawn.delta(inner, points=question.points)
+            return Bounds(0.0, share * answer.upper, answer.origin)
+        if question.delta >= share:
+            return Bounds(0.0, 0.0, Method.RARE_BATCH.of())
+        answer = drawn.epsilon(question.delta / share, points=question.points)
+        upper = math.log1p(share * math.expm1(answer.upper)) if answer.upper < 700 else answer.upper
+        return Bounds(0.0, upper, answer.origin)
+
+    def moments(self) -> Moments:
+        return BatchMoments(self)
+
+
+class BatchMoments(Moments):
+    """With w_i the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the
+    moments of a change of 2 i: the smaller of the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5,
+    corrected) and 1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with m_2 = min(4 (M_2
+    - 1), 2 M_2) and m_l = 2 M_l. The latter is Wang, Balle, Kasiviswanathan 2019, Theorem 9, for size 1 (Schuchardt et
+    al. 2024, Theorem 3.6 and Proposition E.2). For a group, condition as they do on "none of it is in the batch"; |x -
+    y|^l z^(1-l) is jointly convex, so that the number i may be revealed there. Both directions, also under composition.
+    """
+
+    def __init__(self, event: WithoutReplacement) -> None:
+        super().__init__(partial(numerical_law, event), symmetric=True)
+        self.event = event
+
+    def _raw(self, highest: int) -> Array:
+        if isinstance(self.event.mechanism, RandomisedResponse):
+            return log_moments(self.event.changed_batch(), highest)
+        hits, logs = self.event.people_in_batch()
+        none = np.zeros(highest + 1)
+        charged = partial(group, self.event.mechanism)
+        moved = np.stack([log_moments(charged(2 * int(i)), highest) if i else none for i in hits])
+        number_seen = log_sum(logs[:, None] + moved, axis=0)
+        if hits[0] > 0:
+            return number_seen
+        twice = math.log(2) + moved[1:]
+        twice[:, 2] += np.minimum(0.0, math.log(2) + np.log(np.maximum(-np.expm1(-moved[1:, 2]), 1e-300)))
+        a, share = np.arange(highest + 1), float(log_sum(logs[1:]))
+        terms = log_binomials(highest) + (a - 1) * share + log_sum(logs[1:, None] + twice, axis=0)
+        bound = np.logaddexp(0.0, log_sum(terms[:, 2:]))
+        return np.minimum(np.where(a < 2, 0.0, bound), number_seen)

@@ -1,0 +1,743 @@
+"""Hidden choices of one person: sampling, submodels, and rounds."""
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.accounting.arithmetic import UNIT, Array, log_choose, normal_mass, repeated, rounding_of_chances
+from fedamp.accounting.bounds import (
+    Bounds,
+    Count,
+    NotEvaluable,
+    Probability,
+    Question,
+    Relation,
+    Scale,
+    UpTo,
+    check_count,
+)
+from fedamp.accounting.law import DEFAULT_POINTS, NOTHING_REVEALED, Detail, Law, Revealed, normal_grid, one_of
+from fedamp.accounting.mechanism import (
+    Fact,
+    Hidden,
+    Mechanism,
+    Participation,
+    Release,
+    closed_form_of,
+    moments_of,
+    numerical_law,
+    outcomes_of,
+)
+from fedamp.accounting.outcomes import Outcomes, hidden_outcomes
+from fedamp.accounting.releases import (
+    NOTHING,
+    Compose,
+    Gaussian,
+    GaussianMixture,
+    RandomisedResponse,
+    Repeat,
+    attained_in_parts,
+    attained_part,
+    composed,
+)
+from fedamp.accounting.renyi import MeanMoments, Moments, ThinnedMoments, shifted_moments
+from fedamp.accounting.sampling import hidden_log_moments
+
+
+@dataclass(frozen=True)
+class Poisson(Hidden):
+    """A person takes part with probability ``rate`` in [0, 1], independently and in secret. ``mechanism`` is the
+    release of a participant. Parts that share the coin (the shared and the split part of one round) must be composed
+    first and sampled together. Release: M with chance q, else M without the person.
+
+    >>> print(Poisson(Gaussian(1.0), 0.1).epsilon(1e-5))
+    1.685 (at least 1.684)
+    """
+
+    rate: Probability
+    text = "Poisson sampling at rate {0.rate:g} of ({0.mechanism.words})"
+    is_mean = True
+
+    def simplified(self) -> Mechanism:
+        return self.mechanism if self.rate == 1 else self
+
+    def attained(self) -> Mechanism | None:
+        """Exact in what it is made of (Zhu, Dong, Wang 2022, Theorem 11)."""
+        return attained_in_parts(self)
+
+    def attained_in_draws(self) -> Mechanism | None:
+        return self.with_parts(lambda part: part.attained_in_draws() or NOTHING)
+
+    def law(self, detail: Detail) -> Law:
+        """X becomes (1 - rate) + rate X (Zhu, Dong, Wang 2022, Theorem 11)."""
+        return numerical_law(self.mechanism, detail).thin(self.rate)
+
+    def moments(self) -> Moments:
+        inner = moments_of(self.mechanism)
+        return inner if self.rate == 1 else ThinnedMoments(partial(numerical_law, self), inner, self.rate)
+
+    def outcomes(self) -> Outcomes:
+        return outcomes_of(self.mechanism).thin(self.rate) if self.rate < 1 else super().outcomes()
+
+    def closed_form(self) -> Revealed:
+        inner = closed_form_of(self.mechanism)
+        if self.rate == 1:
+            return inner
+        without = NOTHING_REVEALED, 1 - self.rate, math.log(1 - self.rate)
+        return one_of([without, (inner, self.rate, math.log(self.rate))])
+
+    def participation(self) -> Participation:
+        inner = self.mechanism.participation()
+        if self.rate == 0 or (len(inner.chances) == 2 and inner.rounds == 1):  # the law of one round is exact
+            return super().participation()
+        chances = self.rate * np.array(inner.chances)
+        chances[0] += 1 - self.rate
+        return Participation(inner.mechanism, tuple(chances.tolist()), inner.rounds, inner.rounding + 4 * UNIT)
+
+    def chance_to_take_part(self) -> Fraction:
+        return Fraction(self.rate) * self.mechanism.chance_to_take_part()
+
+    def certain_loss(self) -> Fraction:
+        """The remove direction is the larger one."""
+        if (most := self.mechanism.certain_loss()) < 700:
+            loss = float(most)
+            return Fraction(math.log1p(self.rate * math.expm1(loss)) * (1 + 8 * UNIT * (1 + loss)))
+        return super().certain_loss()
+
+    def exact_group(self, size: int) -> Mechanism:
+        if isinstance(self.mechanism, RandomisedResponse):
+            # Schuchardt et al. 2024, Theorem G.1: the worst is a bit that anybody of the group turns.
+            return Poisson(self.mechanism, 1 - (1 - self.rate) ** size)
+        one = _as_gaussian(self.mechanism)
+        return GroupPoissonGaussian(one.noise_multiplier, self.rate, size, relation=one.relation)
+
+    def group_by_rounds(self, size: int) -> Mechanism:
+        return Poisson(self.mechanism.unamplified(), self.rate).exact_group(size)
+
+
+def _as_gaussian(mechanism: Mechanism) -> Gaussian:
+    """Gaussian releases that one coin decides together as one release; NotEvaluable if they are not Gaussian."""
+    if isinstance(mechanism, Gaussian):
+        return mechanism
+    if isinstance(mechanism, Compose):
+        known = [_as_gaussian(part) for part in mechanism.mechanisms]
+        return replace(known[0], noise_multiplier=sum(part.noise_multiplier**-2 for part in known) ** -0.5)
+    raise NotEvaluable(f"{type(mechanism).__name__} is not Gaussian")
+
+
+@dataclass(frozen=True, repr=False)
+class GroupPoissonGaussian(Release):
+    """``size`` people (1 to 500) together under Poisson sampling and Gaussian noise, each sampled independently. The
+    noise multiplier is in units of one person's clipping norm. Release: f + b_1 v_1 + .. + b_K v_K + z, b_i coins of
+    rate q, z ~ N(0, s^2 I).
+
+    >>> print(GroupPoissonGaussian(2.0, 0.1, 3).epsilon(1e-5))
+    1.285 (at least 1.284)
+    """
+
+    noise_multiplier: Scale
+    rate: Probability
+    size: Annotated[int, partial(check_count, largest=500)]
+    takes_substitution = False
+    is_exact = True
+    text = (
+        "a group of {0.size} under Poisson sampling at rate {0.rate:g} and "
+        "Gaussian noise of multiplier {0.noise_multiplier:g}"
+    )
+
+    def simplified(self) -> Mechanism:
+        if self.size > 1 and self.rate < 1:
+            return self
+        return Poisson(Gaussian(self.noise_multiplier / self.size, relation=self.relation), self.rate)
+
+    def unamplified(self) -> Mechanism:
+        return Gaussian(self.noise_multiplier / self.size, relation=self.relation)
+
+    def charged_as(self) -> Mechanism:
+        """The number of them in a round is binomial and their contributions point the same way in the worst case, for
+        Rényi (Schuchardt et al. 2024, Theorem 4.2) and, by the same supermodularity, for the hockey-stick; hence a
+        numerical law, which that paper leaves open.
+        """
+        size, rate = self.size, self.rate
+        if rate == 1:
+            return Gaussian(self.noise_multiplier / size, relation=self.relation)
+        chances = [math.comb(size, i) * rate**i * (1 - rate) ** (size - i) for i in range(size + 1)]
+        total = math.fsum(chances)
+        shifts = [i / self.noise_multiplier for i in range(size + 1)]
+        return GaussianMixture(shifts, [chance / total for chance in chances], relation=self.relation)
+
+
+@dataclass(frozen=True)
+class SubstitutedPoissonGaussian(Mechanism):
+    """A Gaussian sum of a Poisson sample, for neighbours that differ by substitution: with probability ``rate`` the
+    person's contribution is in it, or the other person's in its place. Release: f + b v + z, or f + b v' + z, b a coin
+    of rate q, z ~ N(0, s^2 I).
+
+    >>> print(SubstitutedPoissonGaussian(2.0, 0.1).epsilon(1e-5))
+    0.4605 (at least 0.4604)
+    """
+
+    noise_multiplier: Scale
+    rate: Probability
+    text = "Poisson sampling at rate {0.rate:g} of Gaussian noise of multiplier {0.noise_multiplier:g}"
+
+    relation = Relation.SUBSTITUTION
+    is_exact = True
+
+    def simplified(self) -> Mechanism:
+        return Gaussian(self.noise_multiplier, relation=Relation.SUBSTITUTION) if self.rate == 1 else self
+
+    def unamplified(self) -> Mechanism:
+        return Gaussian(self.noise_multiplier, relation=Relation.SUBSTITUTION)
+
+    def law(self, detail: Detail) -> Law:
+        """The contributions x, y of the worst pair are opposite and of norm 1. In u = <x, z>, v = <y, z> the
+        hockey-stick is E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+ at u' = u - |x|^2/2, v' = v - |y|^2/2.
+        Its mixed second derivative is <= 0, so that it falls with <x, y> (Slepian) and, as <x, y> < 0, grows with
+        either norm (Stein); the proof is new (ours).
+        """
+        rate, shift = self.rate, 1 / self.noise_multiplier
+        z, low, high = normal_grid(shift, detail.points, detail.reach, -shift)
+        nobody = (1 - rate) * normal_mass(low, high)
+        mass_in = nobody + rate * normal_mass(low - shift, high - shift)
+        mass_out = nobody + rate * normal_mass(low + shift, high + shift)
+        log_ratio = _log_mean(rate, shift * z - shift**2 / 2) - _log_mean(rate, -shift * z - shift**2 / 2)
+        return Law.from_masses(log_ratio, mass_in, mass_out, detail.points)
+
+    def moments(self) -> Moments:
+        return SubstitutedMoments(self)
+
+
+class SubstitutedMoments(Moments):
+    """Of a Poisson sample whose neighbours differ by substitution."""
+
+    def __init__(self, event: SubstitutedPoissonGaussian) -> None:
+        super().__init__(partial(numerical_law, event), symmetric=True)
+        self.event = event
+
+    def _raw(self, highest: int) -> Array:
+        """Moments are jointly convex: 1 where the person is not sampled, a distance of two contributions where so."""
+        return _log_mean(self.event.rate, shifted_moments(2 / self.event.noise_multiplier, highest))
+
+
+def _log_mean(rate: float, log_ratio: Array) -> Array:
+    """log(1 - rate + rate X)."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio))
+
+
+@dataclass(frozen=True)
+class Submodels(Hidden):
+    """A person trains one of ``count`` >= 1 disjoint submodels, drawn at random and hidden (Dong, Chen, Özgür 2025,
+    Theorem 3.4). ``mechanism`` is one submodel's release. Release: (M_1, .., M_d), the person in M_j alone, j uniform.
+
+    Submodels drawn afresh each round are ``Repeat(Submodels(m, d), T)``; drawn once for the run,
+    ``Submodels(Repeat(m, T), d)``. Parts outside all submodels (the output layer, normalisation) are shared. Compose
+    them inside the round, with their own clipping norm.
+
+    >>> print(Submodels(Gaussian(1.0), 4).epsilon(1e-5))
+    3.031 (at least 3.03)
+    """
+
+    count: Count
+    text = "one hidden submodel of {0.count} ({0.mechanism.words})"
+    is_mean = hides_bits = True
+
+    def simplified(self) -> Mechanism:
+        return self.mechanism if self.count == 1 else self
+
+    def attained(self) -> Mechanism | None:
+        """Exact in what it is made of (Dong, Chen, Özgür 2025, Theorem 3.4)."""
+        return attained_in_parts(self)
+
+    def law(self, detail: Detail) -> Law:
+        """The mean of independent copies (Dong, Chen, Özgür 2025, Theorem 3.4)."""
+        return numerical_law(self.mechanism, detail).mean(self.count)
+
+    def moments(self) -> Moments:
+        inner = moments_of(self.mechanism)
+        return inner if self.count == 1 else MeanMoments(partial(numerical_law, self), inner, self.count)
+
+    def outcomes(self) -> Outcomes:
+        return hidden_outcomes(outcomes_of(self.mechanism), (0.0, 1.0), self.count, 0.0)
+
+    def closed_form(self) -> Revealed:
+        return closed_form_of(self.mechanism).chosen(1.0, -math.log(self.count))
+
+    def signal_to_noise(self) -> float | None:
+        signal = self.mechanism.signal_to_noise()
+        return None if signal is None else 1 / self.count * signal
+
+    def chance_to_take_part(self) -> Fraction:
+        return self.mechanism.chance_to_take_part()
+
+
+@dataclass(frozen=True)
+class Dropout(Hidden):
+    """A person keeps each unit of the whole model with probability ``keep`` in (0, 1]: one hidden mask per person and
+    round. Masks must be drawn with at most this probability; one n-th to floating point counts as one n-th. Release: M,
+    of the units of a mask alone, each kept with chance p.
+
+    >>> print(Dropout(Gaussian(1.0), 0.5).epsilon(1e-5))
+    3.698 (at least 2.943)
+    """
+
+    keep: Probability
+    text = "hidden dropout, keep {0.keep:g}, of ({0.mechanism.words})"
+    hides_bits = True
+
+    def check(self) -> None:
+        if self.keep == 0:
+            raise ValueError("keep must be in (0, 1], got 0.0")
+
+    def simplified(self) -> Mechanism:
+        return self.mechanism if self.keep == 1 else self
+
+    def charged_as(self) -> Mechanism:
+        """For keep <= 1/2 the mean of floor(1/keep) copies: give every unit one of floor(1/keep) labels with
+        probability ``keep`` each, or none, and keep the units of one random label; the labels' supports are disjoint
+        (Dong, Chen, Özgür 2025, Theorem 3.5 and Corollary 3.7, extended). Above 1/2 two masks of one person overlap in
+        most units, no two disjoint labels exist, and no amplification is claimed.
+        """
+        return Submodels(self.mechanism, max(1, math.floor(1 / self.keep)))
+
+    def attained(self) -> Mechanism | None:
+        """A network of one unit: dropping it silences the person. Or, with a larger second moment where noise is much,
+        the limit of many units over which a contribution spreads evenly: its sum over the units has length sqrt(keep).
+        """
+        signal = self.mechanism.signal_to_noise()
+        if signal is not None and signal < 700 and self.keep * signal > math.log1p(self.keep**2 * math.expm1(signal)):
+            return Gaussian((self.keep * signal) ** -0.5, relation=self.relation or Relation.ZERO_OUT)
+        return Poisson(attained_part(self.mechanism), self.keep)
+
+    def signal_to_noise(self) -> float | None:
+        """That of a contribution that spreads evenly; see ``attained``."""
+        signal = self.mechanism.signal_to_noise()
+        return None if signal is None else self.keep * signal
+
+
+# Hidden rounds.
+
+
+class HiddenRoundsOfRun(Hidden, is_kind=False):
+    """Base of runs of which a person takes part in some hidden rounds."""
+
+    is_mean = hides_bits = True
+
+    @property
+    def most_rounds(self) -> int:
+        """The most rounds that a person takes part in, of the whole run."""
+        raise NotImplementedError
+
+    def unamplified(self) -> Mechanism:
+        return Repeat(self.mechanism.unamplified(), min(self.most_rounds, self.span))
+
+    def certain_loss(self) -> Fraction:
+        return self.mechanism.unamplified().certain_loss() * min(self.most_rounds, self.span)
+
+    def attained(self) -> Mechanism | None:
+        """Of one hidden round, and of all rounds, the run of what a round attains; of more the sum of all rounds'
+        releases, or one round alone (``attained_in_draws`` knows more).
+        """
+        return self.with_parts(attained_part) if self.most_rounds == 1 else self._attained_by_first_round()
+
+    def _attained_by_first_round(self) -> Mechanism | None:
+        first = self.after(min(1, self.span)).participation()
+        if len(first.chances) < 2:
+            return None
+        return Poisson(attained_part(first.mechanism), first.chances[1] * max(0.0, 1 - first.rounding))
+
+    def attained_in_draws(self) -> Mechanism | None:
+        """The run of what a round attains."""
+        return self.with_parts(attained_part)
+
+    def bounds(self) -> list[Mechanism]:
+        """Mechanisms of other kinds, or with more rounds, that each cost at least as much."""
+        return [self.charged_as()]
+
+    def moments(self) -> Moments:
+        return HiddenRoundsMoments(self)
+
+    def outcomes(self) -> Outcomes:
+        choice = self.participation()
+        return hidden_outcomes(outcomes_of(choice.mechanism), choice.chances, choice.rounds, choice.rounding)
+
+    def closed_form(self) -> Revealed:
+        """A person takes part in h rounds with a chance c_h; all sets of h rounds are equally likely."""
+        found = self.participation()
+        one, parts, known, rounds = closed_form_of(found.mechanism), [], NOTHING_REVEALED, 0
+        possible = np.flatnonzero(found.chances).tolist()
+        if len(possible) > _MOST_SIZES:
+            raise NotEvaluable("a person may take part in too many different numbers of rounds")
+        for h in possible:
+            known, rounds = known.times(repeated(one, h - rounds, Revealed.times)) if h else known, h
+            parts.append((known, found.chances[h], math.log(found.chances[h]) - float(log_choose(found.rounds, h))))
+        return one_of(parts, found.rounding + 64 * (math.lgamma(found.rounds + 1) + 1) * UNIT)
+
+
+_MOST_SIZES = 2000  # of a set of rounds, in closed form
+_EXACT_ORDER = 5  # up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond
+
+
+class HiddenRoundsMoments(Moments):
+    """The smallest, order by order: the split's or the coins' bound, those of runs with more rounds, since moments only
+    grow with the rounds, and at low orders the exact moment (docs/k-of-t.md), if there are not too many overlaps.
+    """
+
+    def __init__(self, event: HiddenRoundsOfRun) -> None:
+        super().__init__(partial(numerical_law, event))
+        self.event = event
+        self.bounds = [moments_of(bound) for bound in event.bounds()]
+
+    def _raw(self, highest: int) -> Array:
+        result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
+        found = self.event.participation()
+        for order in range(min(_EXACT_ORDER, highest), 1, -1) if len(found.chances) > 2 else ():
+            try:
+                one = moments_of(found.mechanism).raw(highest)[: order + 1]
+                exact = hidden_log_moments(one, found.chances, found.rounds, found.rounding)
+                result[: order + 1] = np.minimum(result[: order + 1], exact)
+                break
+            except NotEvaluable:
+                continue
+        return np.asarray(result)
+
+    def _negative(self, highest: int) -> Array:
+        return np.asarray(np.min([bound.negative(highest) for bound in self.bounds], axis=0))
+
+    def _central(self, highest: int) -> Array:
+        return self.bounds[0].central(highest)
+
+
+@dataclass(frozen=True)
+class Allocation(HiddenRoundsOfRun):
+    """The whole run of ``rounds`` >= 1 rounds, of which a person takes part in exactly ``k`` (0 to ``rounds``), drawn
+    at random and hidden. ``mechanism`` is one round; it may itself be amplified (``Submodels``) or composed. Release:
+    (M_1, .., M_T), the person in those of a uniform set of k.
+
+    >>> print(Allocation(Gaussian(1.0), 1, 10).epsilon(1e-5))
+    2.19 (at least 2.188)
+    """
+
+    k: Annotated[int, UpTo("rounds")]
+    rounds: Count
+
+    @property
+    def words(self) -> str:
+        chosen = "one hidden round" if self.k == 1 else f"{self.k} hidden rounds"
+        return f"{chosen} of {self.rounds} ({self.mechanism.words})"
+
+    @property
+    def span(self) -> int:
+        return self.rounds
+
+    @property
+    def most_rounds(self) -> int:
+        return self.k
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return AllocationPrefix(self.mechanism, self.k, self.rounds, rounds)
+
+    def simplified(self) -> Mechanism:
+        return Repeat(self.mechanism, self.rounds) if self.k == self.rounds else self
+
+    def charged_as(self) -> Mechanism:
+        """A random partition of the rounds into k groups, as even as integers allow, with one round drawn from each, is
+        a random choice of k rounds; joint convexity removes the partition, and X is a product of k means (Feldman,
+        Shenfeld 2025, Theorem 3.1 and Lemmas 3.2 and F.1). Exact for k = 1.
+        """
+        size, larger = divmod(self.rounds, max(self.k, 1))
+        groups = ((size, self.k - larger), (size + 1, larger))
+        return composed((Submodels(self.mechanism, each), n) for each, n in groups if n) if self.k else NOTHING
+
+    def law(self, detail: Detail) -> Law:
+        """The product of means that ``charged_as`` says."""
+        size, larger = divmod(self.rounds, self.k)
+        one, laws = numerical_law(self.mechanism, detail), list[tuple[Law, int]]()
+        for each, n in ((size, self.k - larger), (size + 1, larger)):
+            if n:
+                laws.append((one.mean(each), n))
+        return Law.product(laws)
+
+    def attained(self) -> Mechanism | None:
+        """Of one hidden round, and of all rounds, the run of what a round attains; of more the sum of all rounds'
+        releases, or one round alone (``attained_in_draws`` knows more).
+        """
+        if self.k in (1, self.rounds):  # of all rounds nothing is hidden
+            return self.with_parts(attained_part)
+        if self.k and (signal := self.signal_to_noise()) is not None:
+            if not 1e-50 <= (noise := signal**-0.5) <= 1e50:
+                return None
+            return Gaussian(noise, relation=self.relation or Relation.ZERO_OUT)
+        return self._attained_by_first_round()
+
+    def signal_to_noise(self) -> float | None:
+        signal = self.mechanism.signal_to_noise()
+        return None if signal is None else self.k**2 / self.rounds * signal
+
+    def participation(self) -> Participation:
+        return _first_rounds(self.mechanism, np.eye(1, self.k + 1, self.k)[0], self.rounds, self.rounds)
+
+    def chance_to_take_part(self) -> Fraction:
+        return min(Fraction(1), self.k * self.mechanism.chance_to_take_part())
+
+
+class BegunRounds(Hidden, is_kind=False):
+    """Base of hidden rounds of which the first ``released`` are out, 0 to ``rounds``; None: all."""
+
+    rounds: Count
+    released: int | None
+
+    def check(self) -> None:
+        if self.released is not None:
+            released = check_count("released", self.released, 0, self.rounds, "rounds")
+            self._set(released=None if released == self.rounds else released)
+
+    @property
+    def span(self) -> int:
+        return self.rounds if self.released is None else self.released
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return replace(self, released=rounds)  # type: ignore[call-arg]
+
+
+class PartOfRun(HiddenRoundsOfRun, is_kind=False):
+    """Base of hidden rounds whose best bound is one of several."""
+
+    own_facts = (Fact.SEVERAL_BOUNDS,)
+
+    def costlier(self) -> list[Mechanism]:
+        return self.bounds()
+
+    def by_law(self, question: Question) -> Bounds:
+        """The smallest of several bounds. None is exact, so a grid finer than the default is not worth its time."""
+        bounds = self.bounds()
+        if question.points is None and len(bounds) > 1:
+            question = replace(question, points=DEFAULT_POINTS)
+        return min((part.by_law(question) for part in bounds), key=attrgetter("upper"))
+
+
+@dataclass(frozen=True)
+class AllocationPrefix(PartOfRun):
+    """The first ``released`` rounds (0 to ``rounds``) of an ``Allocation`` with the other fields. The other rounds are
+    not out, and may never be. Release: the first r of (M_1, .., M_T), the person in those of a uniform set of k.
+
+    >>> print(AllocationPrefix(Gaussian(1.0), 1, 10, 5).epsilon(1e-5))
+    2.04 (at least 2.039)
+    """
+
+    k: Annotated[int, UpTo("rounds")]
+    rounds: Count
+    released: Annotated[int, UpTo("rounds")]
+
+    @property
+    def words(self) -> str:
+        return f"the first {self.released} rounds of ({self.whole().words})"
+
+    @property
+    def span(self) -> int:
+        return self.released
+
+    @property
+    def most_rounds(self) -> int:
+        return self.k
+
+    def whole(self) -> Allocation:
+        """The run that it is the beginning of."""
+        return Allocation(self.mechanism, self.k, self.rounds)
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        return replace(self, released=rounds)
+
+    def simplified(self) -> Mechanism:
+        if self.k == self.rounds:
+            return Repeat(self.mechanism, self.released)
+        return self.whole() if self.released == self.rounds else self
+
+    def charged_as(self) -> Mechanism:
+        """The number H of a person's rounds among those released is hypergeometric, hence a sum of independent coins of
+        probabilities p_i (Vatutin, Mikhailov 1982). Split the released rounds at random into one group per coin, of any
+        fixed sizes: one hidden round of group i, if coin i says so, is a random choice of H rounds. By joint convexity
+        in the partition X is at most the product of (1 - p_i) + p_i (mean of the group's copies), in convex order.
+        Exact for k = 1.
+        """
+        groups = best_coin_groups(self.k, self.rounds, self.released)
+        return composed((Poisson(Submodels(self.mechanism, size), p), n) for p, size, n in groups)
+
+    def bounds(self) -> list[Mechanism]:
+        """What it is charged as and, where that is not exact, the whole run: more rounds never cost less
+        (docs/k-of-t.md).
+        """
+        return [self.charged_as(), self.whole()] if self.k > 1 else [self.charged_as()]
+
+    def participation(self) -> Participation:
+        return _first_rounds(self.mechanism, np.eye(1, self.k + 1, self.k)[0], self.rounds, self.released)
+
+    def chance_to_take_part(self) -> Fraction:
+        chance = Fraction(self.k * self.released, self.rounds) * self.mechanism.chance_to_take_part()
+        return min(Fraction(1), chance)
+
+
+@dataclass(frozen=True)
+class CappedPoisson(BegunRounds, PartOfRun):
+    """Poisson sampling over ``rounds`` >= 1 rounds, with a cap. Where a person's coins choose more than ``at_most``
+    rounds, the person takes part in that many of them, drawn uniformly (Feldman, Shenfeld 2025, proof of Corollary
+    4.7). Release: (M_1, .., M_T), the person in at most c of those that coins of rate q choose.
+
+    ``mechanism``: one round. ``rate``: of the coins, in [0, 1]. ``at_most``: 1 to ``rounds``. ``released``: how many
+    rounds are out, 0 to ``rounds``; default: all.
+
+    >>> print(CappedPoisson(Gaussian(1.0), 0.1, 1, 10).epsilon(1e-5))
+    1.735 (at least 1.734)
+    """
+
+    rate: Probability
+    at_most: Annotated[int, UpTo("rounds", smallest=1)]
+    rounds: Count
+    released: int | None = None
+
+    @property
+    def words(self) -> str:
+        beginning = "" if self.released is None else f"the first {self.released} of "
+        sampled = f"{self.rounds} rounds of Poisson sampling at rate {self.rate:g}"
+        return f"{beginning}{sampled}, at most {self.at_most} a person ({self.mechanism.words})"
+
+    @property
+    def most_rounds(self) -> int:
+        return self.at_most
+
+    def simplified(self) -> Mechanism:
+        if self.at_most == self.rounds:  # the cap is never met
+            return Repeat(Poisson(self.mechanism, self.rate), self.span)
+        return Allocation(self.mechanism, self.at_most, self.rounds).after(self.span) if self.rate == 1 else self
+
+    def charged_as(self) -> Mechanism:
+        """Without the cap: leaving rounds out, by any rule that does not look at releases, never costs (docs/k-of-t.md;
+        Feldman, Shenfeld 2025, Corollary 4.7). Exact for a cap of one round.
+        """
+        if self.at_most > 1:
+            return Repeat(Poisson(self.mechanism, self.rate), self.span)
+        ever = -math.expm1(self.rounds * math.log1p(-self.rate)) if self.rate < 1 else 1.0
+        chance = min(1.0, ever * self.span / self.rounds * (1 + 1e-12))  # up: a larger rate costs more
+        return Poisson(Submodels(self.mechanism, self.span), chance) if self.span else NOTHING
+
+    def bounds(self) -> list[Mechanism]:
+        """Without the cap and, where that is not exact, as if everybody took part as often as the cap allows: a choice
+        of more rounds never costs less (docs/k-of-t.md).
+        """
+        most = Allocation(self.mechanism, self.at_most, self.rounds).after(self.span)
+        return [self.charged_as(), most] if self.at_most > 1 else [self.charged_as()]
+
+    def participation(self) -> Participation:
+        if self.rate in (0.0, 1.0):
+            always = int(self.rate) * self.at_most
+            return _first_rounds(self.mechanism, np.eye(1, always + 1, always)[0], self.rounds, self.span)
+        h = np.arange(self.rounds + 1)
+        logs = log_choose(self.rounds, h) + h * math.log(self.rate) + h[::-1] * math.log1p(-self.rate)
+        chances = np.exp(logs)
+        capped = np.append(chances[: self.at_most], chances[self.at_most :].sum())
+        off = rounding_of_chances(self.rounds, self.rate)
+        return _first_rounds(self.mechanism, capped, self.rounds, self.span, off)
+
+    def chance_to_take_part(self) -> Fraction:
+        return min(Fraction(1), self.span * Fraction(self.rate) * self.mechanism.chance_to_take_part())
+
+
+def with_refusals(found: Participation) -> Participation:
+    """Poisson sampling inside the rounds as a smaller number of rounds: a uniform set, thinned, is uniform."""
+    while isinstance(found.mechanism, Poisson) and 0 < found.mechanism.rate < 1:
+        rate, h = found.mechanism.rate, np.arange(len(found.chances))
+        logs = log_choose(h, np.minimum(h[:, None], h)) + h[:, None] * math.log(rate)
+        chances = _mixed(logs + (h - h[:, None]) * math.log1p(-rate), h[:, None] <= h, np.array(found.chances))
+        rounding = found.rounding + rounding_of_chances(len(h), rate)
+        found = Participation(found.mechanism.mechanism, chances, found.rounds, rounding)
+    return found
+
+
+def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: int, off: float = 0.0) -> Participation:
+    """Of a uniform set of h of all rounds, the part among those released is uniform, of a hypergeometric size."""
+    if released < rounds:
+        h, j = np.arange(len(chances)), np.arange(min(len(chances) - 1, released) + 1)[:, None]
+        there = (j <= h) & (h - j <= rounds - released)
+        outside = np.where(there, h - j, 0)
+        logs = log_choose(released, j) + log_choose(rounds - released, outside) - log_choose(rounds, h)
+        chances = np.array(_mixed(logs, there, chances))
+        off += rounding_of_chances(rounds)
+    return with_refusals(Participation(mechanism, tuple(chances.tolist()), released, off))
+
+
+def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float, ...]:
+    """The chances of j = 0, 1, .., given those of j under each h (``logs``, by j and h) and those of h."""
+    mixed = np.where(there, np.exp(np.where(there, logs, -np.inf)), 0.0) @ chances
+    return tuple(np.trim_zeros(mixed, "b").tolist())
+
+
+# The number of rounds as a sum of independent coins.
+
+
+def _chances(k: int, rounds: int, released: int) -> Array:
+    """Probabilities of independent coins whose sum has the law of a person's rounds among the released ones; shape
+    (min(k, released),). They are the roots of a Jacobi polynomial: E[C(H, j)] = C(k, j) C(r, j) / C(T, j) makes the
+    product of (x - p_i) proportional to 2F1(-n, T - n + 1; |r - k| + 1; x), n = min(k, r). Where k + r > T the coins of
+    those not drawn are turned over.
+    """
+    if min(k, released) == 1:
+        return np.array([max(k, released) / rounds])
+    if k + released > rounds:
+        turned = (k, rounds, rounds - released) if k <= released else (rounds - k, rounds, released)
+        hidden = 1 - _chances(*turned)
+        return np.concatenate([np.ones(min(k, released) - len(hidden)), hidden])
+    n, alpha, beta = min(k, released), abs(released - k), rounds - k - released
+    if n == 0:
+        return np.zeros(0)
+    total, i = alpha + beta, np.arange(1.0, n)
+    first = (beta - alpha) / (total + 2)
+    diagonal = np.concatenate([[first], (beta - alpha) * total / ((2 * i + total) * (2 * i + total + 2))])
+    numerator = 4 * i * (i + alpha) * (i + beta) * (i + total)
+    beside = np.sqrt(numerator / ((2 * i + total) ** 2 * (2 * i + total + 1) * (2 * i + total - 1)))
+    if n <= 32:  # no slow import
+        eigenvalues = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside, -1))
+    else:
+        from scipy.linalg import eigvalsh_tridiagonal
+
+        eigenvalues = eigvalsh_tridiagonal(diagonal, beside)
+    return np.clip((1 - eigenvalues) / 2, 0.0, 1.0)
+
+
+def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tuple[float, int, int]]:
+    """The coins of a prefix and the sizes of their groups, at most ``most`` distinct ones: (probability, size, number).
+    Sizes are in proportion to the probabilities (the best at order 2). More coins than ``most`` share the largest
+    probability and the smallest size of their neighbours, which costs more.
+    """
+    exact = np.sort(_chances(k, rounds, released))
+    if not len(exact):
+        return []
+    # Up, by what eigenvalues of a matrix of norm 1 may be off: a larger rate costs more.
+    off = 8 * UNIT * (len(exact) + 4) if len(exact) > 1 else 0.0
+    coins = np.minimum(exact * (1 + 8 * UNIT) + off, 1.0)
+    low, high = 0.0, released / coins[-1] * 2
+    for _ in range(4):  # the largest multiple of the coins that fits, to one part in 20,000
+        tried = np.linspace(low, high, 13)
+        fits = np.maximum(1, np.floor(tried[:, None] * coins)).sum(axis=1) <= released
+        last = int(np.flatnonzero(fits)[-1])
+        low, high = tried[last], tried[min(last + 1, 12)]
+    sizes = np.maximum(1, np.floor(low * coins)).astype(int)
+    sizes[np.argsort(sizes - low * coins, kind="stable")[: released - sizes.sum()]] += 1
+    chunks = np.array_split(np.arange(len(coins)), min(most, len(coins)))
+    return [(float(coins[chunk].max()), int(sizes[chunk].min()), len(chunk)) for chunk in chunks]
+
+
+@lru_cache(maxsize=1024)
+def best_coin_groups(k: int, rounds: int, released: int) -> list[tuple[float, int, int]]:
+    """The groups of this prefix or, where groups are small, of a longer one: it costs at least as much, but may divide
+    better. The second moment, sum of p^2 / size, decides.
+    """
+    ahead = 31 if released < 3 * k <= 600 else 0
+    candidates = [coin_groups(k, rounds, r) for r in range(released, min(rounds, released + ahead) + 1)]
+    return min(candidates, key=lambda groups: sum(n * p * p / size for p, size, n in groups))

@@ -1,0 +1,650 @@
+"""Releases of one participation, and releases after one another: what all other mechanisms are made of."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial, reduce
+from typing import Annotated
+
+import numpy as np
+
+from fedamp.accounting.arithmetic import UNIT, Array, log_sum, normal_mass, repeated
+from fedamp.accounting.bounds import (
+    CountOrZero,
+    NotEvaluable,
+    OnePer,
+    Probability,
+    Relation,
+    Scale,
+    check_number,
+    check_scale_or_zero,
+    check_sequence,
+    check_weights,
+)
+from fedamp.accounting.law import Detail, Law, Revealed, normal_grid, one_of
+from fedamp.accounting.mechanism import (
+    Mechanism,
+    OfOne,
+    Release,
+    check_mechanisms,
+    closed_form_of,
+    law_of_product,
+    moments_of,
+    numerical_law,
+    outcomes_of,
+)
+from fedamp.accounting.outcomes import LARGEST_LOG, Outcomes, rounding_of_logs
+from fedamp.accounting.renyi import (
+    MixtureMoments,
+    Moments,
+    ProductMoments,
+    integrated_moments,
+    integrated_order,
+    shifted_moments,
+    unbounded_moments,
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Gaussian(Release):
+    """A sum with Gaussian noise. Its standard deviation is ``noise_multiplier`` clipping norms of a contribution.
+    Release: f + v + z, z ~ N(0, s^2 I).
+
+    >>> print(Gaussian(2.0).epsilon(1e-5))
+    1.994 (at least 1.993)
+    """
+
+    noise_multiplier: Scale
+    text = "Gaussian noise of multiplier {0.noise_multiplier:g}"
+    is_exact = is_mean = True
+
+    def law(self, detail: Detail) -> Law:
+        """X = exp(z / s - 1 / (2 s^2)), z standard normal."""
+        return Law.gaussian(self.noise_multiplier / self.change, points=detail.points, reach=detail.reach)
+
+    def moments(self) -> Moments:
+        return GaussianMoments(partial(numerical_law, self), self.noise_multiplier / self.change)
+
+    def closed_form(self) -> Revealed:
+        signal = np.full(1, self.change**2 / self.noise_multiplier**2)
+        return Revealed(signal, signal, np.ones(1), np.zeros(1), 4 * UNIT)
+
+    def factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+        return times * self.change**2 / self.noise_multiplier**2, {}
+
+    def signal_to_noise(self) -> float:
+        return self.change**2 / self.noise_multiplier**2
+
+    def substituted(self) -> Mechanism:
+        return replace(self, relation=Relation.SUBSTITUTION)
+
+    def exact_group(self, size: int) -> Mechanism:
+        return replace(self, noise_multiplier=self.noise_multiplier / size)
+
+
+class GaussianMoments(Moments):
+    """Of a Gaussian release whose noise has so many standard deviations of the change."""
+
+    def __init__(self, law: Callable[[], Law], noise: float) -> None:
+        super().__init__(law, symmetric=True)
+        self.noise = noise
+
+    def _nodes(self, order: int, step: float = 0.25) -> tuple[Array, Array]:
+        # E[X^a] is largest around z = a / s.
+        z = np.arange(-10.0, order / self.noise + 10.0, step)
+        return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), z / self.noise - 0.5 / self.noise**2
+
+    def _central(self, highest: int) -> Array:
+        return integrated_moments(1 / self.noise, highest, 4000.0, self._nodes)
+
+    def finite_law(self) -> tuple[Array, Array, float]:
+        """By quadrature, more accurate than the numerical law; what lies left of the nodes counts as X = 0."""
+        if self.noise < 0.04:
+            return super().finite_law()
+        log_masses, log_ratios = self._nodes(2, 0.25 * min(1.0, self.noise))  # exp(-u X) falls within a few s
+        return np.append(log_masses, math.log(1e-22)), np.append(log_ratios, -np.inf), 0.0
+
+    def _raw(self, highest: int) -> Array:
+        return shifted_moments(1 / self.noise, highest)
+
+
+@dataclass(frozen=True, repr=False)
+class Laplace(Release):
+    """A number with Laplace noise of the given scale, in units of the largest absolute contribution. Epsilon is at most
+    1 / scale (2 / scale under substitution). Release: f + v + z, z of density exp(-|z| / b) / (2 b).
+
+    >>> print(Laplace(2.0).epsilon(1e-5))
+    0.5 (at least 0.4999)
+    """
+
+    scale: Scale
+    text = "Laplace noise of scale {0.scale:g}"
+    is_exact = is_symmetric = True
+
+    def law(self, detail: Detail) -> Law:
+        return Law.laplace(self.scale / self.change, points=detail.points)
+
+    def certain_loss(self) -> Fraction:
+        return Fraction(self.change) / Fraction(self.scale)
+
+    def substituted(self) -> Mechanism:
+        return replace(self, relation=Relation.SUBSTITUTION)
+
+    def exact_group(self, size: int) -> Mechanism:
+        return replace(self, scale=self.scale / size)
+
+
+@dataclass(frozen=True, repr=False)
+class RandomisedResponse(Release):
+    """One bit about all the data, true with a ``probability`` in [1/2, 1) and flipped otherwise. It is one bit however
+    many people's data change. If every person gives a bit, a group of K people goes through K of these: ``Repeat``.
+    Release: a bit b with chance p, else 1 - b.
+
+    >>> print(RandomisedResponse(0.75).epsilon(1e-5))
+    1.099 (at least 1.098)
+    """
+
+    probability: Probability
+    text = "randomised response, true with probability {0.probability:g}"
+    is_exact = is_symmetric = True
+
+    def check(self) -> None:
+        if not 0.5 <= self.probability < 1:
+            raise ValueError(f"probability must be in [0.5, 1), got {self.probability!r}")
+
+    def law(self, detail: Detail) -> Law:
+        true, false = np.log(self.probability), np.log1p(-self.probability)
+        log_weights, log_ratios = np.array([true, false]), np.array([false - true, true - false])
+        return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=detail.points)
+
+    def outcomes(self) -> Outcomes:
+        true, false = math.log(self.probability), math.log1p(-self.probability)
+        log_ratio = np.array([true - false, false - true])
+        return Outcomes(np.array([false, true]), log_ratio, 0.0, rounding_of_logs(false))
+
+    def certain_loss(self) -> Fraction:
+        return Fraction(abs(math.log(self.probability) - math.log1p(-self.probability)) * (1 + 8 * UNIT))
+
+    def substituted(self) -> Mechanism:
+        return replace(self, relation=Relation.SUBSTITUTION)
+
+    def exact_group(self, size: int) -> Mechanism:
+        return self
+
+    def with_own_bits(self, size: int, chosen: bool = False) -> Mechanism:
+        return Repeat(self, size) if chosen else self
+
+
+@dataclass(frozen=True, repr=False)
+class FiniteOutcomes(Release):
+    """A release with finitely many outcomes: the probability of each with the person's contribution, ``present``, and
+    with its replacement, ``absent``, for the worst neighbours. Both are of one length and sum to 1. Release: i with
+    chance present_i, or absent_i.
+
+    >>> print(FiniteOutcomes((0.5, 0.5), (0.25, 0.75)).delta(0.0))
+    0.2501 (at least 0.2499)
+    """
+
+    present: Annotated[Sequence[float], OnePer("present")]
+    absent: Annotated[Sequence[float], OnePer("present")]
+    is_exact = True
+
+    @property
+    def words(self) -> str:
+        return f"one of {len(self.present)} outcomes"
+
+    def law(self, detail: Detail) -> Law:
+        present, absent = np.array(self.present), np.array(self.absent)
+        both = absent > 0
+        infinite = float(present[~both].sum())
+        return Law.from_points(present[both] / absent[both], absent[both], infinite=infinite, points=detail.points)
+
+    def moments(self) -> Moments:
+        return FiniteMoments(partial(numerical_law, self))
+
+    def outcomes(self) -> Outcomes:
+        out, inside = np.array(self.absent), np.array(self.present)
+        with np.errstate(divide="ignore"):
+            log_out, log_in = np.log(out[out > 0]), np.log(inside[out > 0])
+        return Outcomes(log_out, log_in - log_out, math.fsum(inside[out == 0]), rounding_of_logs(LARGEST_LOG))
+
+    def certain_loss(self) -> Fraction:
+        pairs = list(zip(self.present, self.absent, strict=True))
+        if not all((p > 0) == (q > 0) for p, q in pairs):
+            return super().certain_loss()
+        logs = [(math.log(p), math.log(q)) for p, q in pairs if p]
+        return Fraction(max(abs(p - q) - 4 * UNIT * (p + q) for p, q in logs) * (1 + 4 * UNIT))
+
+
+class FiniteMoments(Moments):
+    """Of a release with finitely many outcomes, some of which may give the data away."""
+
+    def _negative(self, highest: int) -> Array:
+        law = self._law().upper
+        if law.zero:
+            return unbounded_moments(highest)[1:]
+        return np.array([log_sum(law.log_weights(0.0) - b * law.log_ratio) for b in range(highest)])
+
+    def _raw(self, highest: int) -> Array:
+        return unbounded_moments(highest) if self._law().upper.infinite else super()._raw(highest)
+
+
+_MOST_KNOWN = 690.0  # beyond, the probabilities of a black box leave floating point
+
+
+@dataclass(frozen=True, repr=False)
+class Approximate(Release):
+    """A black box that is (``known_epsilon``, ``known_delta``)-private, as somebody else has proved; ``known_epsilon``
+    is >= 0, ``known_delta`` in [0, 1). Nothing more is known of it. Release: any, with P(A) <= exp(epsilon) Q(A) +
+    delta.
+
+    >>> print(Approximate(0.5, 1e-6).epsilon(1e-5))
+    0.5 (at least 0.4999)
+    """
+
+    known_epsilon: Annotated[float, check_scale_or_zero]
+    known_delta: Probability = 0.0
+    text = "a black box of epsilon {0.known_epsilon:g} and delta {0.known_delta:g}"
+
+    @property
+    def releases_nothing(self) -> bool:
+        return self.known_epsilon == self.known_delta == 0
+
+    def charged_as(self) -> Mechanism:
+        """The worst mechanism with this guarantee, of which every other one is a function (Kairouz, Oh, Viswanath 2015,
+        Theorem 3.4; Murtagh, Vadhan 2016).
+        """
+        if self.known_epsilon > _MOST_KNOWN:  # as if it told everything
+            return FiniteOutcomes((1.0, 0.0), (0.0, 1.0), relation=self.relation)
+        rest, less = 1 - self.known_delta, 1 / (1 + math.exp(self.known_epsilon))
+        present = (self.known_delta, rest * (1 - less), rest * less, 0.0)
+        return FiniteOutcomes(present, present[::-1], relation=self.relation)
+
+    def attained(self) -> Mechanism:
+        """The worst one; what is private at a smaller epsilon is so at a larger one."""
+        return self if self.known_epsilon <= _MOST_KNOWN else replace(self, known_epsilon=_MOST_KNOWN)
+
+    def outcomes(self) -> Outcomes:
+        known, chance = self.known_epsilon, self.known_delta
+        rest = math.log1p(-chance) - math.log1p(math.exp(-known))
+        log_out, log_ratio = np.array([rest - known, rest]), np.array([known, -known])
+        if chance:
+            log_out, log_ratio = np.append(log_out, math.log(chance)), np.append(log_ratio, -np.inf)
+        return Outcomes(log_out, log_ratio, chance, rounding_of_logs(known + LARGEST_LOG))
+
+    def largest_loss(self) -> tuple[Fraction, Fraction]:
+        return Fraction(str(self.known_epsilon)), Fraction(str(self.known_delta))
+
+    def certain_loss(self) -> Fraction:
+        return Fraction(str(self.known_epsilon)) if not self.known_delta else super().certain_loss()
+
+
+@dataclass(frozen=True)
+class NotPrivate(Mechanism):
+    """A release without noise (noise multiplier 0): epsilon is infinite, for any neighbours. Release: f + v.
+
+    >>> NotPrivate().epsilon(1e-5).upper
+    inf
+    """
+
+    text = "no noise, no privacy"
+    is_private = False
+    is_exact = tells_everything = True
+
+    def law(self, detail: Detail) -> Law:
+        """No output with the person in can occur without."""
+        return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
+
+    def closed_form(self) -> Revealed:
+        signal = np.full(1, np.inf)
+        return Revealed(signal, signal, np.ones(1), np.zeros(1))
+
+    def substituted(self) -> Mechanism:
+        return self
+
+    def exact_group(self, size: int) -> Mechanism:
+        return self
+
+
+@dataclass(frozen=True, repr=False)
+class GaussianMixture(Release):
+    """Unit Gaussian noise around a random shift when the person (or group) is in, around 0 when not. X = sum_i w_i
+    exp(m_i z - m_i^2 / 2), z standard normal, increases in z. Many dimensions reduce to it if all shifts point the same
+    way. That is the worst case for Rényi and hockey-stick divergences (supermodularity, as in the proof of Theorem 6.4
+    of Yin, Zaheer, Li 2026). The shifts m_i >= 0 are in standard deviations of the noise; the weights w_i sum to 1.
+    Release: m_i + z with chance w_i, or z, z ~ N(0, 1).
+
+    >>> print(GaussianMixture([0.0, 1.0], [0.75, 0.25]).delta(0.0))
+    0.09574 (at least 0.09573)
+    """
+
+    shifts: Sequence[float]
+    weights: Sequence[float]
+    takes_substitution = False
+    is_exact = is_mean = True
+
+    def check(self) -> None:
+        shifts = tuple(check_number("shifts", shift) for shift in check_sequence("shifts", self.shifts))
+        if not all(0 <= shift < math.inf for shift in shifts):
+            raise ValueError(f"shifts must be >= 0 and finite, got {shifts!r}")
+        merged: dict[float, float] = {}
+        for shift, weight in sorted(zip(shifts, check_weights("weights", self.weights, len(shifts)), strict=True)):
+            if weight > 0:
+                merged[shift] = merged.get(shift, 0.0) + weight
+        self._set(shifts=tuple(merged), weights=tuple(merged.values()))
+
+    @property
+    def words(self) -> str:
+        return f"Gaussian noise around one of {len(self.shifts)} shifts up to {self.shifts[-1]:g}"
+
+    def simplified(self) -> Mechanism:
+        if len(self.shifts) > 1:
+            return self
+        return Gaussian(1 / self.shifts[0], relation=self.relation) if self.shifts[0] else NOTHING
+
+    def log_ratio(self, z: Array) -> Array:
+        """log X at z, shape (n,)."""
+        shifts, log_weights = np.array(self.shifts), np.log(self.weights)
+        chunks = np.array_split(z, max(1, len(z) * len(shifts) // 1_000_000))
+        return np.concatenate([log_sum(log_weights + shifts * (c[:, None] - shifts / 2)) for c in chunks])
+
+    def law(self, detail: Detail) -> Law:
+        z, low, high = normal_grid(self.shifts[-1], detail.points, detail.reach)
+        pairs = zip(self.shifts, self.weights, strict=True)
+        mass_in = np.sum([weight * normal_mass(low - shift, high - shift) for shift, weight in pairs], axis=0)
+        return Law.from_masses(self.log_ratio(z), mass_in, normal_mass(low, high), detail.points)
+
+    def moments(self) -> Moments:
+        return GaussianMixtureMoments(self)
+
+    def closed_form(self) -> Revealed:
+        signal, chance = np.square(self.shifts), np.array(self.weights)
+        return Revealed(signal, signal, chance, np.log(chance), 4 * UNIT)
+
+
+class GaussianMixtureMoments(Moments):
+    """Of Gaussian noise around a random shift."""
+
+    def __init__(self, event: GaussianMixture) -> None:
+        super().__init__(partial(numerical_law, event))
+        self.event, self.largest = event, float(event.shifts[-1])
+
+    def _nodes(self, low: float, high: float) -> tuple[Array, Array]:
+        step = min(0.25, 0.5 / max(self.largest, 1e-9))
+        z = np.arange(low, high, step)
+        return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), self.event.log_ratio(z)
+
+    def _central(self, highest: int) -> Array:
+        nodes = lambda order: self._nodes(-10.0, order * self.largest + 10.0)  # noqa: E731
+        return integrated_moments(self.largest, highest, 1000.0, nodes)
+
+    def _negative(self, highest: int) -> Array:
+        order = integrated_order(self.largest, highest, 1000.0)
+        result = shifted_moments(self.largest, highest)[1:].copy()
+        if not order:
+            return result
+        log_weights, log_ratios = self._nodes(-order * self.largest - 10.0, 10.0 + self.largest)
+        result[:order] = [max(0.0, float(log_sum(log_weights - n * log_ratios))) for n in range(order)]
+        return result
+
+
+# Releases after one another.
+
+
+class Product(Mechanism, is_kind=False):
+    """Base of releases after one another: X is a product of independent factors (Zhu, Dong, Wang 2022, Theorem 10)."""
+
+    is_mean = True
+
+    def law(self, detail: Detail) -> Law:
+        """Of independent factors, Gaussians put together (Zhu, Dong, Wang 2022, Theorem 10)."""
+        precision, others = self.factors()
+        return law_of_product(precision, tuple(others.items()), detail)
+
+    def moments(self) -> Moments:
+        times = self.times if isinstance(self, Repeat) else 1
+        return ProductMoments(partial(numerical_law, self), [(moments_of(part), times) for part in self.parts if times])
+
+    def outcomes(self) -> Outcomes:
+        precision, others = self.factors()
+        if precision:
+            raise NotEvaluable("Gaussian releases have too many outcomes")
+        return Outcomes.product((outcomes_of(part), times) for part, times in others.items())
+
+    def attained(self) -> Mechanism | None:
+        """Exact in what it is made of (Zhu, Dong, Wang 2022, Theorem 10)."""
+        return attained_in_parts(self)
+
+    def attained_in_draws(self) -> Mechanism | None:
+        return self.with_parts(lambda part: part.attained_in_draws() or NOTHING)
+
+    def substituted(self) -> Mechanism:
+        return self.with_parts(lambda part: part.substituted())
+
+    def exact_group(self, size: int) -> Mechanism:
+        return self.with_parts(lambda part: part.exact_group(size))
+
+    def group_by_rounds(self, size: int) -> Mechanism:
+        return self.with_parts(lambda part: part.group_by_rounds(size))
+
+    def certain_loss(self) -> Fraction:
+        most, chance = self.largest_loss()
+        return super().certain_loss() if chance else most
+
+
+def attained_part(part: Mechanism) -> Mechanism:
+    """What a part of a mechanism attains; ``NOTHING`` if nothing is known."""
+    return part.attained() or NOTHING
+
+
+def attained_in_parts(event: Mechanism) -> Mechanism | None:
+    """The mechanism of what its parts attain; None if their relations differ."""
+    try:
+        return event.with_parts(attained_part)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class Compose(Product):
+    """Releases after one another. Each may depend on those before. If every part is a single release, they make one
+    round together (for instance the shared and the split part of a model). If some part spans several rounds, the
+    rounds of the parts follow one another. All parts are of one neighbouring relation. Release: (M_1, M_2, ..), each
+    may depend on those before.
+
+    >>> print(Compose([Gaussian(3.0), Gaussian(4.0)]).epsilon(1e-5))
+    1.628 (at least 1.627)
+    """
+
+    mechanisms: Annotated[Sequence[Mechanism], check_mechanisms]
+
+    @property
+    def words(self) -> str:
+        return "[" + "; then ".join(part.words for part in self.mechanisms) + "]"
+
+    @property
+    def span(self) -> int:
+        spans = [part.span for part in self.mechanisms]
+        return 1 if all(span == 1 for span in spans) else sum(spans)
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        released: list[Mechanism] = []
+        for part in self.mechanisms:
+            if taken := min(rounds, part.span):
+                released.append(part.after(taken))
+            rounds -= taken
+        return Compose(tuple(released)) if released else NOTHING
+
+    def simplified(self) -> Mechanism:
+        if len(self.mechanisms) == 1:
+            return self.mechanisms[0]
+        if any(part.releases_nothing for part in self.mechanisms):
+            return Compose(tuple(part for part in self.mechanisms if not part.releases_nothing) or (NOTHING,))
+        return self
+
+    def unamplified(self) -> Mechanism:
+        return self.with_parts(lambda part: part.unamplified())
+
+    def attained(self) -> Mechanism | None:
+        """Exact in what it is made of (Zhu, Dong, Wang 2022, Theorem 10)."""
+        try:
+            return self.with_parts(attained_part)
+        except ValueError:  # the parts' relations differ: of releases after one another, one
+            known = map(attained_part, self.parts)
+            return next((part for part in known if part.relation is not None), None)
+
+    def closed_form(self) -> Revealed:
+        return reduce(Revealed.times, [closed_form_of(part) for part in self.mechanisms])
+
+    def factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+        precision, others = 0.0, Counter[Mechanism]()
+        for part in self.mechanisms:
+            more, rest = part.factors(times)
+            precision += more
+            others.update(rest)
+        return precision, dict(others)
+
+    def signal_to_noise(self) -> float | None:
+        signals = [part.signal_to_noise() for part in self.mechanisms]
+        return None if None in signals else sum(signal for signal in signals if signal is not None)
+
+    def chance_to_take_part(self) -> Fraction:
+        return min(Fraction(1), sum((part.chance_to_take_part() for part in self.mechanisms), Fraction(0)))
+
+    def largest_loss(self) -> tuple[Fraction, Fraction]:
+        known_losses, chances = zip(*(part.largest_loss() for part in self.mechanisms), strict=True)
+        return sum(known_losses, Fraction(0)), sum(chances, Fraction(0))
+
+
+@dataclass(frozen=True)
+class Repeat(Product, OfOne):
+    """The same mechanism ``times`` >= 0 times, one after another, with fresh randomness each time. Release: (M_1, ..,
+    M_t).
+
+    >>> print(Repeat(Gaussian(10.0), 100).epsilon(1e-5))
+    4.378 (at least 4.377)
+    """
+
+    times: CountOrZero
+
+    @property
+    def words(self) -> str:
+        return f"{self.times} times ({self.mechanism.words})" if self.times else "nothing"
+
+    @property
+    def span(self) -> int:
+        return self.times * self.mechanism.span
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        whole, rest = divmod(rounds, self.mechanism.span)
+        released = Repeat(self.mechanism, whole)
+        return Compose((released, self.mechanism.after(rest))) if rest else released
+
+    def simplified(self) -> Mechanism:
+        return self.mechanism if self.times == 1 else self
+
+    def unamplified(self) -> Mechanism:
+        return Repeat(self.mechanism.unamplified(), self.times)
+
+    def closed_form(self) -> Revealed:
+        return repeated(closed_form_of(self.mechanism), self.times, Revealed.times)
+
+    def factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+        return self.mechanism.factors(times * self.times) if self.times else (0.0, {})
+
+    def signal_to_noise(self) -> float | None:
+        signal = self.mechanism.signal_to_noise()
+        return None if signal is None else float(self.times) * signal
+
+    def chance_to_take_part(self) -> Fraction:
+        return min(Fraction(1), self.times * self.mechanism.chance_to_take_part())
+
+    def largest_loss(self) -> tuple[Fraction, Fraction]:
+        one, rarely = self.mechanism.largest_loss() if self.times else (Fraction(0), Fraction(0))
+        return self.times * one, self.times * rarely
+
+
+def composed(parts: Iterable[tuple[Mechanism, int]]) -> Mechanism:
+    """Return mechanisms one after another, each so many times; of none ``NOTHING``.
+
+    >>> composed([(Gaussian(1.0), 2)]).span
+    2
+    """
+    return Compose([Repeat(each, times) for each, times in parts] or [NOTHING])
+
+
+NOTHING = Repeat(NotPrivate(), 0)  # the release that says nothing, for any neighbouring relation
+
+
+@dataclass(frozen=True)
+class RandomSelection(Mechanism):
+    """One of several mechanisms, drawn with the given weights. Its release is public, and the draw may be (Yin, Zaheer,
+    Li 2026, Theorems 5.1 and 5.2). A mechanism without privacy costs its whole weight in delta at every epsilon, and no
+    Rényi divergence is finite. The weights, >= 0 and of sum 1, do not depend on the data. Release: (j, M_j), j with
+    chance w_j.
+
+    >>> print(RandomSelection([Gaussian(1.0), Gaussian(4.0)], [0.5, 0.5]).epsilon(1e-5))
+    4.213 (at least 4.212)
+    """
+
+    mechanisms: Annotated[Sequence[Mechanism], check_mechanisms]
+    weights: Annotated[Sequence[float], OnePer("mechanisms")]
+
+    @property
+    def words(self) -> str:
+        pairs = zip(self.weights, self.mechanisms, strict=True)
+        return "one of (" + ", ".join(f"{weight:g}: {part.words}" for weight, part in pairs) + ")"
+
+    @property
+    def is_private(self) -> bool:
+        return all(part.is_private for part in self.used[0])
+
+    @property
+    def releases_nothing(self) -> bool:
+        return all(part.releases_nothing for part in self.used[0])
+
+    @property
+    def used(self) -> tuple[tuple[Mechanism, ...], tuple[float, ...]]:
+        """The mechanisms that may be drawn, and their weights."""
+        used = [pair for pair in zip(self.mechanisms, self.weights, strict=True) if pair[1]]
+        return tuple(part for part, _ in used), tuple(weight for _, weight in used)
+
+    def simplified(self) -> Mechanism:
+        used, _ = self.used
+        return used[0] if len(used) == 1 else self
+
+    def unamplified(self) -> Mechanism:
+        return self.with_parts(lambda part: part.unamplified())
+
+    def attained(self) -> Mechanism | None:
+        """Exact in what it is made of (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
+        return attained_in_parts(self)
+
+    def law(self, detail: Detail) -> Law:
+        """The mixture of the parts' laws (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
+        used, weights = self.used
+        return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
+
+    def moments(self) -> Moments:
+        used, weights = self.used
+        return MixtureMoments(partial(numerical_law, self), [moments_of(part) for part in used], weights)
+
+    def outcomes(self) -> Outcomes:
+        used, weights = self.used
+        return Outcomes.mixture([outcomes_of(part) for part in used], weights)
+
+    def closed_form(self) -> Revealed:
+        """The draw may be seen: it takes no part in the weight."""
+        return one_of([(closed_form_of(part), weight, 0.0) for part, weight in zip(*self.used, strict=True)])
+
+    def chance_to_take_part(self) -> Fraction:
+        pairs = zip(*self.used, strict=True)
+        return sum((Fraction(weight) * part.chance_to_take_part() for part, weight in pairs), Fraction(0))
+
+    def certain_loss(self) -> Fraction:
+        return max(part.certain_loss() for part in self.used[0])
+
+    def substituted(self) -> Mechanism:
+        return self.with_parts(lambda part: part.substituted())

@@ -1,0 +1,640 @@
+"""Correlated noise, where a person's rounds are hidden and meet: classes of rounds, spaced rounds, balls in bins;
+docs/correlated-noise.md.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import combinations, pairwise, product
+from typing import Annotated, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.accounting.arithmetic import (
+    BUFFERS,
+    EXPONENT,
+    UNIT,
+    Array,
+    add_columns,
+    chain_weights,
+    log_sum,
+    spaced_beginnings,
+    spaced_means,
+    taken_rounds,
+)
+from fedamp.accounting.bounds import (
+    Count,
+    NotEvaluable,
+    Relation,
+    UpTo,
+    check_count,
+    check_scale_or_zero,
+    check_sequence,
+)
+from fedamp.accounting.hidden import Allocation, BegunRounds
+from fedamp.accounting.mechanism import Fact, Hidden, Mechanism
+from fedamp.accounting.releases import Gaussian, Repeat
+from fedamp.accounting.sampling import Factor, logs_in_range
+
+
+@dataclass(frozen=True)
+class Cyclic(Hidden):
+    """A run of ``rounds`` >= 1 rounds; round t is of the public class t modulo ``classes`` (1 to ``rounds``). A person
+    is of one class, and takes part in exactly ``k`` (0 to rounds // classes) of its rounds, drawn at random and hidden.
+    ``mechanism`` is one participation. Release: (M_1, .., M_T), the person in k of those of one class.
+
+    The classes are for banded noise (docs/correlated-noise.md): with at most as many bands as classes, the rows of
+    different participations do not meet, and one participation over all its rows is one release of ``mechanism``. The
+    cost is that of a class with the fewest rounds, rounds // classes: more of them hide the same choice better.
+
+    >>> print(Cyclic(Gaussian(1.0), 1, 20, 4).epsilon(1e-5))
+    2.821 (at least 2.82)
+    """
+
+    k: Annotated[int, UpTo("rounds")]
+    rounds: Count
+    classes: Annotated[int, UpTo("rounds", smallest=1)]
+    text = "{0.of_a_class.words}, in one of {0.classes} public classes of {0.rounds} rounds"
+    own_facts = (Fact.ROWS_MEET, Fact.REPRESENTED)
+
+    def check(self) -> None:
+        check_count("k", self.k, 0, self.rounds // self.classes, "rounds // classes")
+
+    @property
+    def of_a_class(self) -> Mechanism:
+        """The run over the rounds of a class with the fewest: what is charged."""
+        return Allocation(self.mechanism, self.k, self.rounds // self.classes)
+
+    @property
+    def span(self) -> int:
+        return self.rounds
+
+    def representative(self) -> Mechanism:
+        """The run over the rounds of a class with the fewest (ours: docs/correlated-noise.md)."""
+        return self.of_a_class
+
+    def begun(self, rounds: int) -> int:
+        """The most rounds of a class among the first ``rounds`` of all, 0 to rounds // classes."""
+        return min(-(-rounds // self.classes), self.rounds // self.classes)
+
+    def _prefix(self, rounds: int) -> Mechanism:
+        """A participation of which some rows are out costs at most what all of them cost."""
+        return self.of_a_class.after(self.begun(rounds))
+
+    def simplified(self) -> Mechanism:
+        return self.of_a_class if self.classes == 1 else self
+
+    def unamplified(self) -> Mechanism:
+        return self.of_a_class.unamplified()
+
+
+class Correlated(BegunRounds, is_kind=False):
+    """Base of hidden rounds with noise C^-1 z, C the lower triangular Toeplitz matrix of the coefficients 1, c_1, c_2,
+    ..; of the ``rounds`` the first ``released`` are out, 0 to ``rounds``; None: all.
+    """
+
+    gap: int
+    coefficients: tuple[float, ...]
+    is_mean = True
+    own_facts: ClassVar[tuple[Fact, ...]] = (Fact.ROWS_MEET,)
+
+    def check(self) -> None:
+        given = check_sequence("coefficients", self.coefficients)
+        coefficients = tuple(check_scale_or_zero("coefficients", each) for each in given)
+        self._set(coefficients=coefficients)
+        rise = any(later > sooner for sooner, later in pairwise((1.0, *coefficients)))
+        if not self.is_banded and (rise or len(coefficients) >= self.rounds):
+            enough = f"the bands ({len(coefficients) + 1}), or the rounds with coefficients that never rise from 1"
+            raise ValueError(f"gap must be at least {enough}; got {self.gap} and {self.rounds}")
+
+    @property
+    def chosen(self) -> str:
+        """The hidden rounds of a person, in words."""
+        raise NotImplementedError
+
+    @property
+    def words(self) -> str:
+        beginning = "" if self.released is None else f"the first {self.released} rounds of "
+        noise = f"with noise over {len(self.coefficients) + 1} rounds"
+        return f"{beginning}{self.chosen}, {noise} ({self.mechanism.words})"
+
+    @property
+    def is_banded(self) -> bool:
+        """Whether the rows of different participations do not meet."""
+        return len(self.coefficients) < self.gap
+
+    @property
+    def times(self) -> int:
+        """The most rounds of a person among those released."""
+        raise NotImplementedError
+
+    @property
+    def known_signal(self) -> float:
+        """Squared length of what a person with known rounds adds, at most, over that of one participation: rounds as
+        early, and as close, as can be (docs/correlated-noise.md).
+        """
+        column, starts = (1.0, *self.coefficients), [i * self.gap for i in range(self.times)]
+        rows = [math.fsum(column[t - s] for s in starts if 0 <= t - s < len(column)) for t in range(self.span)]
+        return math.fsum(row * row for row in rows) / math.fsum(each * each for each in column)
+
+    def unamplified(self) -> Mechanism:
+        return self.charged_as().unamplified()
+
+    def charged_as(self) -> Mechanism:
+        """As if the rounds were known; sampling credits the hidden choice (ours: docs/correlated-noise.md).
+        NotEvaluable: the rows of different participations meet, and releases are not Gaussian.
+        """
+        if self.is_banded:
+            return Repeat(self.mechanism, self.times)
+        precision, others = self.mechanism.unamplified().factors()
+        if others:
+            raise NotEvaluable("only Gaussian releases are charged beside noise without bands")
+        signal = (precision * self.known_signal + BUFFERS**2) * (1 + 1e-12)
+        return Gaussian(signal**-0.5, relation=self.relation or Relation.ZERO_OUT)
+
+    def attained_in_draws(self) -> Mechanism:
+        """Only sampling knows lower ends."""
+        return self
+
+    @property
+    def is_hidden_factor(self) -> bool:
+        """Whether its releases are Gaussian."""
+        if self.is_empty:
+            return False
+        precision, others = self.mechanism.factors()
+        return precision > 0 and not others
+
+    def sampled_factors(self, times: int) -> tuple[Factor, Factor]:
+        one = self.sampled_rounds(self.mechanism.factors()[0] ** -0.5, times)
+        return one, one
+
+    def sampled_rounds(self, noise_multiplier: float, copies: int = 1) -> "SpacedRounds":
+        """The factor of X, with sets one by one where bands do not keep them apart and they are few."""
+        return ListedRounds(self, noise_multiplier, copies)
+
+    def begun_factors(self, whole: Factor, rounds: Sequence[int]) -> Mapping[int, Factor]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Spaced(Correlated):
+    """A run of ``rounds`` >= 1 rounds with correlated noise, of which a person takes part in exactly ``k`` (0 to
+    rounds), any two at least ``gap`` apart: a uniform and hidden choice among all such sets. ``mechanism`` is one
+    participation. The hidden choice amplifies Gaussian releases (docs/correlated-noise.md); with others it counts as
+    known. Release: (f_t + v_t) + C^-1 z, v_t = 0 but in a uniform set of k rounds, any two at least a gap apart.
+
+    ``coefficients``: c_1, c_2, .. of the noise, each >= 0. Up to gap - 1 are bands: rows of different participations do
+    not meet. With more, up to rounds - 1, the sequence 1, c_1, c_2, .. never rises, and releases are Gaussian.
+    ``released``: how many rounds are out, 0 to ``rounds``; default: all.
+
+    >>> Spaced(Gaussian(1.0), 2, 6, 3, (0.5,)).sets
+    6
+    """
+
+    k: Annotated[int, UpTo("rounds")]
+    rounds: Count
+    gap: Annotated[int, UpTo("rounds", smallest=1)]
+    coefficients: tuple[float, ...]
+    released: int | None = None
+    own_facts = (Fact.ROWS_MEET, Fact.LAW_IS_FAR)
+
+    def check(self) -> None:
+        if not self.sets:
+            raise ValueError(f"{self.k} rounds {self.gap} apart do not fit into {self.rounds} rounds")
+
+    @property
+    def chosen(self) -> str:
+        return f"{self.k} hidden rounds of {self.rounds}, at least {self.gap} apart"
+
+    @property
+    def sets(self) -> int:
+        """The number of sets of rounds that a person may have."""
+        return spaced_sets(self.rounds, self.k, self.gap)
+
+    @property
+    def times(self) -> int:
+        return min(self.k, -(-self.span // self.gap))
+
+    def simplified(self) -> Mechanism:
+        if self.coefficients:
+            return self
+        if 1 in (self.k, self.gap):
+            return Allocation(self.mechanism, self.k, self.rounds).after(self.span)
+        if self.sets == 1 and self.released is None:
+            return self.charged_as()  # with correlated noise the last columns may be cut off: less
+        return self
+
+    def sampled_rounds(self, noise_multiplier: float, copies: int = 1) -> "SpacedRounds":
+        kind = SpacedRounds if self.is_banded or self.sets > _MOST_SETS else ListedRounds
+        return kind(self, noise_multiplier, copies)
+
+    def begun_factors(self, whole: Factor, rounds: Sequence[int]) -> Mapping[int, Factor]:
+        if not isinstance(whole, SpacedRounds) or isinstance(whole, ListedRounds) or not self.is_banded:
+            return {}
+        return {number: replace(whole, event=replace(whole.event, released=number)) for number in rounds}
+
+    def like_with_law(self) -> Mechanism:
+        return Allocation(self.mechanism, self.k, -(-self.rounds // self.gap))
+
+
+@dataclass(frozen=True)
+class BallsInBins(Correlated):
+    """As ``Spaced``, but a person's rounds follow from the first one: s, s + gap, s + 2 gap, .., s one of the first
+    ``gap`` rounds, uniform and hidden (Chua et al. 2025). Release: (f_t + v_t) + C^-1 z, v_t = 0 but in the rounds
+    of one residue modulo the gap.
+
+    >>> BallsInBins(Gaussian(1.0), 6, 3, (0.5,)).times
+    2
+    """
+
+    rounds: Count
+    gap: Annotated[int, UpTo("rounds", smallest=1)]
+    coefficients: tuple[float, ...]
+    released: int | None = None
+
+    @property
+    def chosen(self) -> str:
+        return f"every {self.gap}th of {self.rounds} rounds from a hidden one on"
+
+    @property
+    def times(self) -> int:
+        return -(-self.span // self.gap)
+
+    def simplified(self) -> Mechanism:
+        if self.gap == self.rounds and not self.coefficients:
+            return Allocation(self.mechanism, 1, self.rounds).after(self.span)
+        return self
+
+
+def spaced_sets(rounds: int, k: int, gap: int) -> int:
+    """The number of sets of ``k`` of ``rounds`` rounds that are at least ``gap`` apart."""
+    return math.comb(max(rounds - (k - 1) * (gap - 1), 0), k) if k else 1
+
+
+# How they are sampled.
+
+_HIGHEST = 8  # order: 256 moves of a state at most
+_MOST_TUPLES = 4_000_000  # of listed sets: 32 MB
+_MOST_ROUNDS = 1000  # without bands
+_MOST_SETS = 2000  # that are listed
+_MOST_STATES = 16_000_000  # numbers in a table: 128 MB
+
+
+class Far(NamedTuple):
+    """Sums of products of columns at least a gap apart, over sigma^2: the middle of the most and the least, and half
+    their difference. ``inside``: over the pairs of a set. ``between``: over the pairs of two sets.
+    """
+
+    inside: tuple[float, float]
+    between: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class SpacedRounds:
+    """One factor of X: hidden rounds of correlated noise. ``event``: what is released. ``noise_multiplier``: of one
+    participation. ``copies``: how many independent factors like this one there are.
+
+    X is the mean, over all sets S of k rounds at least ``gap`` apart, of the product of w_s over S, with w_s =
+    exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)), c_s column s of C, cut after the released rows. Columns of a set are
+    orthogonal if C has bands. Those of t sets that are drawn for X^t are not: their joint law is that of a Markov chain
+    over the rounds since each of the t sets had its last one, and the rounds it has left. Without bands, columns that
+    are a gap apart or more overlap as well; sets differ little in how much, and the difference is charged as ``Far``.
+    """
+
+    event: Spaced
+    noise_multiplier: float
+    copies: int = 1
+    chances: ClassVar[tuple[float, ...]] = (0.0, 1.0)
+
+    @property
+    def rounds(self) -> int:
+        """How many are released."""
+        return self.event.span
+
+    def tilted(self, order: float, drift: float = 0.0) -> "_Schedules | _ListedTuples":
+        """The factor under X^order, and under X^order G^drift."""
+        return _Schedules.of(replace(self, copies=1), order, drift)
+
+    @cached_property
+    def column(self) -> Array:
+        """A column of C over sigma, shape (bands,)."""
+        column = np.array([1.0, *self.event.coefficients])
+        return np.asarray(column / (np.linalg.norm(column) * self.noise_multiplier))
+
+    @cached_property
+    def overlaps(self) -> Array:
+        """<c_s, c_(s - d)> / sigma^2 at [s, d], d = 0..gap, shape (rounds, gap + 1)."""
+        rounds, gap, released = self.event.rounds, self.event.gap, self.event.span
+        padded = np.pad(self.column, (0, gap + 1))
+        terms = np.array([self.column * padded[d : d + len(self.column)] for d in range(gap + 1)])
+        sums = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))
+        rows = np.clip(released - np.arange(rounds), 0, len(self.column))
+        return np.ascontiguousarray(sums[:, rows].T)
+
+    @cached_property
+    def far(self) -> Far:
+        """docs/correlated-noise.md, "Noise without bands": the sum over pairs is at most the largest sum, over a set,
+        of the largest sums over another one.
+        """
+        event = self.event
+        if event.is_banded:
+            return Far((0.0, 0.0), (0.0, 0.0))
+        if event.rounds > _MOST_ROUNDS:
+            raise NotEvaluable(f"noise without bands is charged for up to {_MOST_ROUNDS} rounds")
+        places = np.subtract.outer(np.arange(event.span), np.arange(event.rounds))
+        column = np.pad(self.column, (0, event.rounds))
+        cut = np.where(places >= 0, column[np.maximum(places, 0)], 0.0)
+        apart = np.abs(np.subtract.outer(np.arange(event.rounds), np.arange(event.rounds)))
+        products = np.where(apart >= event.gap, cut.T @ cut, 0.0)
+        early = np.arange(event.k) * event.gap  # as coefficients never rise, no set has more inside
+        inside = float(products[np.ix_(early, early)].sum())
+        own = np.where((apart > 0) & (apart < event.gap), -np.inf, -products)
+        own[np.diag_indices(event.rounds)] = event.rounds  # more than all others, so that a round is in its own set
+        least_inside = -float(_most(_most(own, event) - event.rounds, event))
+        between, least = float(_most(_most(products, event), event)), -float(_most(_most(-products, event), event))
+        ends = (inside / 2, max(least_inside, 0.0) / 2), (between, max(least, 0.0))
+        inner, outer = (((most + few) / 2, (most - few) / 2 + 1e-9 * most) for most, few in ends)
+        return Far(inner, outer)
+
+    @cached_property
+    def shares(self) -> Array:
+        """The chance of each round to be one of a person's, 0 for rounds that are not released, shape (rounds,)."""
+        event = self.event
+        found = np.zeros(event.rounds)
+        for s in range(event.span):
+            before, behind, left = max(s + 1 - event.gap, 0), max(event.rounds - s - event.gap, 0), event.k - 1
+            ways = (
+                spaced_sets(before, c, event.gap) * spaced_sets(behind, left - c, event.gap) for c in range(event.k)
+            )
+            found[s] = sum(ways) / event.sets
+        return found
+
+    @cached_property
+    def drift(self) -> tuple[Array, Array, float]:
+        """The mean m of all sets' columns over sigma, shape (released,); <c_s, m> / sigma, shape (rounds,); the mean
+        of |c_s|^2 over all sets' rounds, summed, over sigma^2.
+        """
+        released = self.event.span
+        mean = np.convolve(self.shares, self.column)[:released]
+        along = np.zeros(self.event.rounds)
+        along[:released] = np.correlate(np.pad(mean, (0, len(self.column) - 1)), self.column, "valid")
+        return mean, along, float(self.shares @ self.overlaps[:, 0])
+
+    @property
+    def ratio_rounding(self) -> float:
+        units = 2 * self.event.rounds + (8 * len(self.column) + 8) * EXPONENT * self.event.k + 64
+        return (0.0 if self.event.is_banded else BUFFERS) + self.far.inside[1] + units * UNIT
+
+    @property
+    def widest(self) -> int:
+        return 2 * self.event.rounds
+
+    @property
+    def work(self) -> int:
+        return self.event.rounds * (self.event.k + len(self.column) + 60) + 100
+
+    def fingerprint(self) -> bytes:
+        return f"{self.event.to_json()} {self.copies}".encode() + np.float64(self.noise_multiplier).tobytes()
+
+    def log_ratios(self, rows: Array) -> tuple[Array, Array]:
+        """log X, and log G = the sum of the shares times log w_s, of z in ``rows``, shape (draws, released)."""
+        event = self.event
+        scale = math.exp(-math.log(event.sets) / event.k)
+        padded, halves = np.pad(rows, ((0, 0), (0, len(self.column) - 1))), self.overlaps[:, 0] / 2
+        means, logs, largest = spaced_means(
+            padded, self.column, halves, self.shares, scale, event.k, event.gap, event.span
+        )
+        return logs_in_range(means, largest) - self.far.inside[0], logs
+
+
+def _most(weights: Array, event: Spaced) -> Array:
+    """The largest sum of weights over a person's possible rounds, for each row of ``weights``, shape (.., rounds)."""
+    sums = np.full((event.rounds + 1, event.k + 1, *weights.shape[:-1]), -np.inf)
+    sums[:, 0] = 0.0
+    for s in range(event.rounds):
+        sums[s + 1, 1:] = np.maximum(sums[s, 1:], weights[..., s] + sums[max(s + 1 - event.gap, 0), :-1])
+    return np.asarray(sums[-1, -1])
+
+
+class _Moves(NamedTuple):
+    """What t sets can do in a round. A set is of one of 1 + k gap kinds: it has no round yet, or some number of rounds
+    left and had its last one ``age`` + 1 rounds ago (``gap`` - 1 stands for that and more). A state is a multiset of t
+    kinds, as the sets are alike. ``ages``: shape (states, t), of a state's kinds. ``done``: shape (states,), whether no
+    rounds are left. Moves from state i are ``starts[i]`` to ``starts[i + 1]``, the first: no set takes the round.
+    ``targets``, ``taken``: shape (moves,): the state after each, and how many sets take the round.
+    """
+
+    ages: NDArray[np.int64]
+    done: NDArray[np.bool_]
+    starts: NDArray[np.int64]
+    targets: NDArray[np.int32]
+    taken: NDArray[np.int8]
+
+
+@lru_cache(maxsize=8)
+def _moves(k: int, gap: int, order: int) -> _Moves:
+    kind, states = np.arange(1 + k * gap), np.zeros((1, 0), int)
+    for size in range(1, order + 1):  # multisets in an order in which those of the first kinds come first
+        firsts = [states[: math.comb(each + size - 1, size - 1)] for each in kind]
+        states = np.concatenate([np.pad(f, ((0, 0), (0, 1)), constant_values=i) for i, f in enumerate(firsts)])
+    age, left = np.where(kind > 0, (kind - 1) % gap, gap - 1), np.where(kind > 0, k - 1 - (kind - 1) // gap, k)
+    older, taking = np.where((kind > 0) & (age < gap - 1), kind + 1, kind), 1 + (k - left) * gap
+    place = np.arange(order)
+    rank = np.array([[math.comb(each + i, i + 1) for i in range(order)] for each in kind.tolist()])
+    may, moves = ((age == gap - 1) & (left > 0))[states], []
+    for mask in product((False, True), repeat=order):
+        sources = np.flatnonzero(may[:, list(mask)].all(axis=1))
+        after = np.sort(np.where(mask, taking[states[sources]], older[states[sources]]), axis=1)
+        moves.append((sources, rank[after, place].sum(axis=1), np.full(len(sources), sum(mask))))
+    sources, targets, taken = (np.concatenate(each) for each in zip(*moves, strict=True))
+    order_of_sources = np.argsort(sources, kind="stable")
+    starts = np.searchsorted(sources[order_of_sources], np.arange(len(states) + 1))
+    targets, taken = targets[order_of_sources].astype(np.int32), taken[order_of_sources].astype(np.int8)
+    return _Moves(age[states], (left[states] == 0).all(axis=1), starts, targets, taken)
+
+
+class _Tables(NamedTuple):
+    """The chain of t sets. ``weight``: shape (rounds + 1, states): of all that may follow before each round, up to a
+    factor ``scale`` of each. c sets that take round s weigh ``near[which[s], state]^c alone[s, c]``: what they share
+    with sets that had a round shortly before, and with one another. ``log_total``: of the weight of everything.
+    """
+
+    weight: Array
+    scale: Array
+    near: Array
+    which: NDArray[np.int64]
+    alone: Array
+    log_total: float
+
+
+@lru_cache(maxsize=2)
+def _tables(factor: SpacedRounds, order: int, drift: float) -> _Tables:
+    event, gap, overlaps = factor.event, factor.event.gap, factor.overlaps
+    if (event.rounds + 1) * math.comb(event.k * gap + order, order) > _MOST_STATES:
+        raise NotEvaluable(f"{order} spaced schedules have too many states")
+    moves, count = _moves(event.k, gap, order), np.arange(order + 1)
+    kinds, which = np.unique(overlaps[:, 1:], axis=0, return_inverse=True)
+    beside = np.where(np.arange(gap) < gap - 1, kinds, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = np.exp([each[moves.ages].sum(axis=1) for each in beside])
+        alone = np.multiply.outer(drift * factor.drift[1], count) if drift else 0.0
+        alone = np.exp(alone + np.multiply.outer(overlaps[:, 0], count * (count - 1) / 2))
+        weight, scale = np.zeros((event.rounds + 1, len(moves.done))), np.ones(event.rounds)
+        weight[-1] = moves.done
+        chain_weights(weight, scale, near, which.ravel(), alone, moves.starts, moves.targets, moves.taken)
+    whole = float(weight[0, 0])
+    if not 1e-200 < whole < math.inf:
+        raise NotEvaluable("weights of spaced schedules leave the range of floating point")
+    return _Tables(weight, scale, near, which.ravel(), alone, math.log(whole) + float(np.log(scale).sum()))
+
+
+class _Schedules(NamedTuple):
+    """Spaced rounds under X^t, t whole, and under X^t G^drift: tables of both; the other fields as in ``_Tilted``."""
+
+    factor: SpacedRounds
+    order: int
+    drift: float
+    tables: tuple[_Tables, _Tables]
+    log_moment: float
+    drifted_moment: float
+    relative: float
+    variation: float
+
+    @classmethod
+    def of(cls, factor: SpacedRounds, order: float, drift: float) -> "_Schedules":
+        """``log_moment``: log E_Q[X^order], or with ``Far`` what stands for it in the middle of the density."""
+        if order != int(order) or order > _HIGHEST:
+            raise NotEvaluable(f"spaced schedules are drawn at whole orders up to {_HIGHEST} only")
+        event, t = factor.event, int(order)
+        tables = _tables(factor, t, 0.0), _tables(factor, t, drift)
+        log_moment, drifted = (
+            each.log_total - t * math.log(event.sets) + t * (t - 1) / 2 * factor.far.between[0] for each in tables
+        )
+        if drift:
+            mean, _, squares = factor.drift
+            drifted += drift * (drift * float(mean @ mean) - squares) / 2
+        size = (t**2 + drift * (t + drift)) * event.k / factor.noise_multiplier**2
+        steps = 8 * event.rounds * (2**t + 4 + t**2) + 64 * (size + t * math.log(event.sets) + EXPONENT * drift)
+        relative = steps * UNIT + t * (t - 1) / 2 * factor.far.between[1]
+        return cls(factor, t, drift, tables, log_moment, drifted, relative, 16 * steps * UNIT)
+
+    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array]:
+        """log X, and log G = the sum of the shares times log w_s."""
+        rows = rng.standard_normal((len(drifted), self.factor.rounds))
+        for which, drift in ((~drifted, 0.0), (drifted, self.drift)):
+            if which.any():
+                moved = rows[which] + drift * self.factor.drift[0] if drift else rows[which]
+                add_columns(moved, self._taken(rng, len(moved), drift), self.factor.column)
+                rows[which] = moved
+        return self.factor.log_ratios(rows)
+
+    def _taken(self, rng: np.random.Generator, draws: int, drift: float) -> NDArray[np.int8]:
+        """How many of the t sets take each round, shape (draws, rounds)."""
+        event, tables = self.factor.event, self.tables[drift > 0]
+        moves = _moves(event.k, event.gap, self.order)
+        uniforms = rng.random((event.rounds, draws))
+        drawn: NDArray[np.int8] = taken_rounds(uniforms, *tables[:-1], moves.starts, moves.targets, moves.taken)
+        return drawn
+
+    def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
+        """log X after each of the first ``ends`` rounds, and the log of the mean over later rows of the ratios of the t
+        sets that are drawn (docs/correlated-noise.md, "After each round"); both of shape (draws, n).
+        """
+        factor, event = self.factor, self.factor.event
+        rows = rng.standard_normal((draws, factor.rounds))
+        taken, signal, squares = self._taken(rng, draws, 0.0), np.zeros(rows.shape), np.zeros(rows.shape)
+        add_columns(signal, taken, factor.column)
+        add_columns(squares, taken, factor.column**2)
+        later = np.cumsum(np.pad((signal**2 - squares) / 2, ((0, 0), (0, 1)))[:, ::-1], axis=1)[:, ::-1]
+        scale = math.exp(-math.log(event.sets) / event.k)
+        ways = [[spaced_sets(n, c, event.gap) * scale**c for c in range(event.k + 1)] for n in range(event.rounds + 1)]
+        means, largest = spaced_beginnings(
+            rows + signal, factor.column, scale, np.array(ways, float), event.k, event.gap, ends
+        )
+        return logs_in_range(means, largest), later[:, ends]
+
+
+@dataclass(frozen=True)
+class ListedRounds(SpacedRounds):
+    """X as a mean over few sets, each with its signal."""
+
+    event: Correlated  # type: ignore[assignment]
+
+    def tilted(self, order: float, drift: float = 0.0) -> "_ListedTuples":
+        return _ListedTuples(self, order, drift)
+
+    @cached_property
+    def signals(self) -> Array:
+        """C 1_S over sigma for each set, shape (sets, released)."""
+        event, column = self.event, np.pad(self.column, (0, self.event.rounds))
+        if isinstance(event, Spaced):
+            moved = np.arange(event.k) * (event.gap - 1)
+            sets = [np.array(each, int) + moved for each in combinations(range(event.rounds - moved[-1]), event.k)]
+        else:
+            sets = [np.arange(first, event.rounds, event.gap) for first in range(event.gap)]
+        if len(sets) > _MOST_SETS or event.rounds > _MOST_ROUNDS:
+            raise NotEvaluable(f"up to {_MOST_SETS} sets of up to {_MOST_ROUNDS} rounds are listed")
+        found = np.zeros((len(sets), event.span))
+        for signal, rounds in zip(found, sets, strict=True):
+            for s in rounds[rounds < event.span]:
+                signal[s:] += column[: event.span - s]
+        return found
+
+    @property
+    def ratio_rounding(self) -> float:
+        """Of sums of ``span`` products of up to ``EXPONENT``, their exponentials, and the mean."""
+        units = (4 * self.event.span + 8) * EXPONENT + len(self.signals)
+        return (0.0 if self.event.is_banded else BUFFERS) + units * UNIT
+
+    @property
+    def widest(self) -> int:
+        return self.event.span + len(self.signals)
+
+    @property
+    def work(self) -> int:
+        return self.signals.size // 16 + 8 * len(self.signals) + 100
+
+    def log_ratios(self, rows: Array) -> tuple[Array, Array]:
+        """log X of z in ``rows``, shape (draws, released), twice."""
+        logs = rows @ self.signals.T - (self.signals**2).sum(1) / 2
+        if not np.abs(logs).max() < EXPONENT:
+            raise NotEvaluable("likelihood ratios leave the range of floating point")
+        found = np.asarray(log_sum(logs) - math.log(len(self.signals)))
+        return found, found
+
+
+class _ListedTuples:
+    """Listed rounds under X^t, t whole: t sets with chances in proportion to exp of their signals' products; the
+    attributes as in ``_Tilted``.
+    """
+
+    def __init__(self, factor: ListedRounds, order: float, drift: float) -> None:
+        signals, t = factor.signals, int(order)
+        if drift or order != t or len(signals) ** t > _MOST_TUPLES:
+            raise NotEvaluable("few sets are drawn at whole orders, as long as their tuples are few")
+        self.factor, self.signals, self.order = factor, signals, t
+        products, logs = signals @ signals.T, np.zeros((len(signals),) * t)
+        for one, other in combinations(range(t), 2):
+            logs += products.reshape([len(signals) if axis in (one, other) else 1 for axis in range(t)])
+        self._below = np.cumsum(np.exp(logs.ravel() - logs.max()))
+        self.log_moment = float(logs.max() + math.log(self._below[-1]) - t * math.log(len(signals)))
+        self.drifted_moment = self.log_moment
+        self._below /= self._below[-1]
+        self.relative = (4 * (signals.shape[1] + 8) * (float(logs.max()) + 1) + logs.size) * UNIT
+        self.variation = 2 * self.relative
+
+    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array]:
+        """log X, twice."""
+        draws, signals = len(drifted), self.signals
+        drawn = np.minimum(np.searchsorted(self._below, rng.random(draws), side="right"), len(self._below) - 1)
+        rows = rng.standard_normal((draws, signals.shape[1]))
+        for _ in range(self.order):
+            drawn, last = np.divmod(drawn, len(signals))
+            rows += signals[last]
+        return self.factor.log_ratios(rows)
+
+    def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Beginnings of listed sets do not share draws."""
+        raise NotEvaluable("beginnings of listed sets do not share draws")
