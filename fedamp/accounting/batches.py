@@ -28,7 +28,11 @@ class WithoutReplacement(Mechanism):
     Its neighbours differ by substitution: ``size`` people are replaced by others (or their contributions zeroed). The
     batch's release is written for zero-out; a substitution is charged as a change of two contributions.
 
-    ``batch`` and ``size``, the number of people changed together, are from 1 to ``population``.
+    Args:
+        mechanism: the batch's release, for zero-out or add/remove.
+        batch: n, 1 to ``population``.
+        population: N, >= 1.
+        size: the number of people who are changed together, 1 to ``population``.
 
     >>> from fedamp.accounting import Gaussian
     >>> print(WithoutReplacement(Gaussian(2.0), 10, 100).epsilon(1e-5))

@@ -77,6 +77,10 @@ class Group(OfOne):
     """A mechanism as ``size`` people (1 to 1000) together see it, who choose and are sampled independently of one
     another; ``group`` uses it where it knows nothing exact. Release: M, with K people in or out together.
 
+    Args:
+        mechanism: as one person sees it.
+        size: the number of people, 1 to 1000.
+
     >>> from fedamp.accounting import Submodels
     >>> print(Group(Submodels(Gaussian(4.0), 3), 2).epsilon(1e-5))
     1.107 (at least 1.084)

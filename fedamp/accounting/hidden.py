@@ -56,6 +56,10 @@ class Poisson(Hidden):
     release of a participant. Parts that share the coin (the shared and the split part of one round) must be composed
     first and sampled together. Release: M with chance q, else M without the person.
 
+    Args:
+        mechanism: the release of a participant, for zero-out or add/remove.
+        rate: in [0, 1].
+
     >>> print(Poisson(Gaussian(1.0), 0.1).epsilon(1e-5))
     1.685 (at least 1.684)
     """
@@ -137,6 +141,12 @@ class GroupPoissonGaussian(Release):
     noise multiplier is in units of one person's clipping norm. Release: f + b_1 v_1 + .. + b_K v_K + z, b_i coins of
     rate q, z ~ N(0, s^2 I).
 
+    Args:
+        noise_multiplier: over one person's clipping norm, 1e-50 to 1e50.
+        rate: of each person's coin, in [0, 1].
+        size: the number of people, 1 to 500.
+        relation: zero-out (default) or add/remove.
+
     >>> print(GroupPoissonGaussian(2.0, 0.1, 3).epsilon(1e-5))
     1.285 (at least 1.284)
     """
@@ -178,6 +188,10 @@ class SubstitutedPoissonGaussian(Mechanism):
     """A Gaussian sum of a Poisson sample, for neighbours that differ by substitution: with probability ``rate`` the
     person's contribution is in it, or the other person's in its place. Release: f + b v + z, or f + b v' + z, b a coin
     of rate q, z ~ N(0, s^2 I).
+
+    Args:
+        noise_multiplier: over the clipping norm, 1e-50 to 1e50.
+        rate: in [0, 1].
 
     >>> print(SubstitutedPoissonGaussian(2.0, 0.1).epsilon(1e-5))
     0.4605 (at least 0.4604)
@@ -241,6 +255,10 @@ class Submodels(Hidden):
     ``Submodels(Repeat(m, T), d)``. Parts outside all submodels (the output layer, normalisation) are shared. Compose
     them inside the round, with their own clipping norm.
 
+    Args:
+        mechanism: one submodel's release, for zero-out or add/remove.
+        count: the number of submodels, >= 1.
+
     >>> print(Submodels(Gaussian(1.0), 4).epsilon(1e-5))
     3.031 (at least 3.03)
     """
@@ -283,6 +301,10 @@ class Dropout(Hidden):
     """A person keeps each unit of the whole model with probability ``keep`` in (0, 1]: one hidden mask per person and
     round. Masks must be drawn with at most this probability; one n-th to floating point counts as one n-th. Release: M,
     of the units of a mask alone, each kept with chance p.
+
+    Args:
+        mechanism: the release of the whole model, for zero-out or add/remove.
+        keep: the largest probability to keep a unit, in (0, 1].
 
     >>> print(Dropout(Gaussian(1.0), 0.5).epsilon(1e-5))
     3.698 (at least 2.943)
@@ -421,6 +443,11 @@ class Allocation(HiddenRoundsOfRun):
     at random and hidden. ``mechanism`` is one round; it may itself be amplified (``Submodels``) or composed. Release:
     (M_1, .., M_T), the person in those of a uniform set of k.
 
+    Args:
+        mechanism: one round, for zero-out or add/remove.
+        k: how many rounds a person takes part in, 0 to ``rounds``.
+        rounds: of the whole run, >= 1.
+
     >>> print(Allocation(Gaussian(1.0), 1, 10).epsilon(1e-5))
     2.19 (at least 2.188)
     """
@@ -528,6 +555,12 @@ class AllocationPrefix(PartOfRun):
     """The first ``released`` rounds (0 to ``rounds``) of an ``Allocation`` with the other fields. The other rounds are
     not out, and may never be. Release: the first r of (M_1, .., M_T), the person in those of a uniform set of k.
 
+    Args:
+        mechanism: one round, for zero-out or add/remove.
+        k: how many rounds of the whole run a person takes part in, 0 to ``rounds``.
+        rounds: of the whole run, >= 1.
+        released: how many of them are out, 0 to ``rounds``.
+
     >>> print(AllocationPrefix(Gaussian(1.0), 1, 10, 5).epsilon(1e-5))
     2.04 (at least 2.039)
     """
@@ -590,8 +623,12 @@ class CappedPoisson(BegunRounds, PartOfRun):
     rounds, the person takes part in that many of them, drawn uniformly (Feldman, Shenfeld 2025, proof of Corollary
     4.7). Release: (M_1, .., M_T), the person in at most c of those that coins of rate q choose.
 
-    ``mechanism``: one round. ``rate``: of the coins, in [0, 1]. ``at_most``: 1 to ``rounds``. ``released``: how many
-    rounds are out, 0 to ``rounds``; default: all.
+    Args:
+        mechanism: one round, for zero-out or add/remove.
+        rate: of the coins, in [0, 1].
+        at_most: the cap, 1 to ``rounds``.
+        rounds: of the whole run, >= 1.
+        released: how many rounds are out, 0 to ``rounds``; default: all.
 
     >>> print(CappedPoisson(Gaussian(1.0), 0.1, 1, 10).epsilon(1e-5))
     1.735 (at least 1.734)

@@ -27,10 +27,12 @@ class LinearCombination(Mechanism):
     models, which are not released. It holds if gradients do not depend on the models (a single step, or mean
     estimation). It must be asked for by that assumption, which stays recorded in the mechanism.
 
-    ``mechanisms``: one training run per model. ``weights``: one per model, >= 0, sum 1; independent of the data.
-    ``assumption``: ``"joint release"``, or ``"gradients do not depend on the models"``, which needs every run to be
-    ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)`` with one T. ``scales``: learning rate times
-    clipping norm of each model's steps, > 0; only for the second assumption.
+    Args:
+        mechanisms: one training run per model.
+        weights: one per model, >= 0, sum 1; independent of the data.
+        assumption: ``"joint release"``, or ``"gradients do not depend on the models"``, which needs every run to be
+            ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)`` with one T.
+        scales: learning rate times clipping norm of each model's steps, > 0; only for the second assumption.
 
     >>> print(LinearCombination([Gaussian(3.0), Gaussian(4.0)], [0.5, 0.5]).epsilon(1e-5))
     1.628 (at least 0)

@@ -21,10 +21,14 @@ class ModelMix(Release):
     uniform noise of the given width in every coordinate (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1). Release:
     f + v + z + u, z ~ N(0, s^2 I), u uniform, of width w in every coordinate.
 
-    ``noise_multiplier``: s > 0, in units of the clipping norm of the (summed) update. ``width``: tau / eta >= 0 in the
-    same units, the largest distance of the mixed models over the learning rate; 0: no mixing. ``linf_coordinates``: p
-    >= 1: every coordinate is clipped to norm / sqrt(p). Clients train on the model before it is mixed. A round that
-    starts from the mixture costs more than this charge.
+    Clients train on the model before it is mixed. A round that starts from the mixture costs more than this charge.
+
+    Args:
+        noise_multiplier: s, in units of the clipping norm of the (summed) update, 1e-50 to 1e50.
+        width: tau / eta >= 0 in the same units, the largest distance of the mixed models over the learning rate; 0: no
+            mixing.
+        linf_coordinates: p >= 1: every coordinate is clipped to norm / sqrt(p).
+        relation: zero-out (default) or add/remove.
 
     >>> print(ModelMix(2.0, 1.0).epsilon(1e-5))
     1.994 (at least 1.972)
@@ -107,6 +111,12 @@ class MixedCoordinate(Release):
     """What an attacker sees in one coordinate of ``ModelMix``: Gaussian noise plus uniform noise of a ``width``,
     shifted or not. All fields are > 0, in units of the clipping norm. Release: c + z + u, or z + u, z ~ N(0, s^2), u
     uniform of width w.
+
+    Args:
+        noise_multiplier: s, 1e-50 to 1e50.
+        width: w, 1e-50 to 1e50.
+        shift: c, 1e-50 to 1e50.
+        relation: zero-out (default) or add/remove.
 
     >>> print(MixedCoordinate(2.0, 1.0, 0.5).epsilon(1e-5))
     0.9167 (at least 0.9166)

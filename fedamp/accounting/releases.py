@@ -52,6 +52,10 @@ class Gaussian(Release):
     """A sum with Gaussian noise. Its standard deviation is ``noise_multiplier`` clipping norms of a contribution.
     Release: f + v + z, z ~ N(0, s^2 I).
 
+    Args:
+        noise_multiplier: standard deviation of the noise over the largest norm of a contribution, 1e-50 to 1e50.
+        relation: which data sets are neighbours; default: zero-out.
+
     >>> print(Gaussian(2.0).epsilon(1e-5))
     1.994 (at least 1.993)
     """
@@ -115,6 +119,10 @@ class Laplace(Release):
     """A number with Laplace noise of the given scale, in units of the largest absolute contribution. Epsilon is at most
     1 / scale (2 / scale under substitution). Release: f + v + z, z of density exp(-|z| / b) / (2 b).
 
+    Args:
+        scale: b, over the largest absolute contribution, 1e-50 to 1e50.
+        relation: which data sets are neighbours; default: zero-out.
+
     >>> print(Laplace(2.0).epsilon(1e-5))
     0.5 (at least 0.4999)
     """
@@ -141,6 +149,10 @@ class RandomisedResponse(Release):
     """One bit about all the data, true with a ``probability`` in [1/2, 1) and flipped otherwise. It is one bit however
     many people's data change. If every person gives a bit, a group of K people goes through K of these: ``Repeat``.
     Release: a bit b with chance p, else 1 - b.
+
+    Args:
+        probability: of the true bit, in [1/2, 1).
+        relation: which data sets are neighbours; default: zero-out.
 
     >>> print(RandomisedResponse(0.75).epsilon(1e-5))
     1.099 (at least 1.098)
@@ -182,6 +194,11 @@ class FiniteOutcomes(Release):
     """A release with finitely many outcomes: the probability of each with the person's contribution, ``present``, and
     with its replacement, ``absent``, for the worst neighbours. Both are of one length and sum to 1. Release: i with
     chance present_i, or absent_i.
+
+    Args:
+        present: probability of each outcome with the contribution; they sum to 1.
+        absent: with its replacement; of the same length.
+        relation: which data sets are neighbours; default: zero-out.
 
     >>> print(FiniteOutcomes((0.5, 0.5), (0.25, 0.75)).delta(0.0))
     0.2501 (at least 0.2499)
@@ -239,6 +256,11 @@ class Approximate(Release):
     """A black box that is (``known_epsilon``, ``known_delta``)-private, as somebody else has proved; ``known_epsilon``
     is >= 0, ``known_delta`` in [0, 1). Nothing more is known of it. Release: any, with P(A) <= exp(epsilon) Q(A) +
     delta.
+
+    Args:
+        known_epsilon: >= 0, at most 1e50.
+        known_delta: in [0, 1).
+        relation: which data sets are neighbours; default: zero-out.
 
     >>> print(Approximate(0.5, 1e-6).epsilon(1e-5))
     0.5 (at least 0.4999)
@@ -315,6 +337,11 @@ class GaussianMixture(Release):
     way. That is the worst case for Rényi and hockey-stick divergences (supermodularity, as in the proof of Theorem 6.4
     of Yin, Zaheer, Li 2026). The shifts m_i >= 0 are in standard deviations of the noise; the weights w_i sum to 1.
     Release: m_i + z with chance w_i, or z, z ~ N(0, 1).
+
+    Args:
+        shifts: m_i >= 0, in standard deviations of the noise.
+        weights: w_i >= 0, one for each shift; they sum to 1.
+        relation: zero-out (default) or add/remove.
 
     >>> print(GaussianMixture([0.0, 1.0], [0.75, 0.25]).delta(0.0))
     0.09574 (at least 0.09573)
@@ -454,6 +481,9 @@ class Compose(Product):
     rounds of the parts follow one another. All parts are of one neighbouring relation. Release: (M_1, M_2, ..), each
     may depend on those before.
 
+    Args:
+        mechanisms: one or more, of one neighbouring relation.
+
     >>> print(Compose([Gaussian(3.0), Gaussian(4.0)]).epsilon(1e-5))
     1.628 (at least 1.627)
     """
@@ -523,6 +553,10 @@ class Repeat(Product, OfOne):
     """The same mechanism ``times`` >= 0 times, one after another, with fresh randomness each time. Release: (M_1, ..,
     M_t).
 
+    Args:
+        mechanism: one release, or a run.
+        times: >= 0.
+
     >>> print(Repeat(Gaussian(10.0), 100).epsilon(1e-5))
     4.378 (at least 4.377)
     """
@@ -584,6 +618,10 @@ class RandomSelection(Mechanism):
     Li 2026, Theorems 5.1 and 5.2). A mechanism without privacy costs its whole weight in delta at every epsilon, and no
     Rényi divergence is finite. The weights, >= 0 and of sum 1, do not depend on the data. Release: (j, M_j), j with
     chance w_j.
+
+    Args:
+        mechanisms: one or more, of one neighbouring relation.
+        weights: one for each mechanism, >= 0; they sum to 1.
 
     >>> print(RandomSelection([Gaussian(1.0), Gaussian(4.0)], [0.5, 0.5]).epsilon(1e-5))
     4.213 (at least 4.212)

@@ -49,6 +49,12 @@ class Cyclic(Hidden):
     different participations do not meet, and one participation over all its rows is one release of ``mechanism``. The
     cost is that of a class with the fewest rounds, rounds // classes: more of them hide the same choice better.
 
+    Args:
+        mechanism: one participation, for zero-out or add/remove.
+        k: how many rounds a person takes part in, 0 to rounds // classes.
+        rounds: of the whole run, >= 1.
+        classes: 1 to ``rounds``.
+
     >>> print(Cyclic(Gaussian(1.0), 1, 20, 4).epsilon(1e-5))
     2.821 (at least 2.82)
     """
@@ -185,9 +191,14 @@ class Spaced(Correlated):
     participation. The hidden choice amplifies Gaussian releases (docs/correlated-noise.md); with others it counts as
     known. Release: (f_t + v_t) + C^-1 z, v_t = 0 but in a uniform set of k rounds, any two at least a gap apart.
 
-    ``coefficients``: c_1, c_2, .. of the noise, each >= 0. Up to gap - 1 are bands: rows of different participations do
-    not meet. With more, up to rounds - 1, the sequence 1, c_1, c_2, .. never rises, and releases are Gaussian.
-    ``released``: how many rounds are out, 0 to ``rounds``; default: all.
+    Args:
+        mechanism: one participation, for zero-out or add/remove.
+        k: how many rounds a person takes part in, 0 to ``rounds``.
+        rounds: of the whole run, >= 1; k of them ``gap`` apart have to fit.
+        gap: the fewest rounds from one participation to the next, 1 to ``rounds``.
+        coefficients: c_1, c_2, .. of the noise, each >= 0. Up to gap - 1 are bands: rows of different participations do
+            not meet. With more, up to rounds - 1, the sequence 1, c_1, c_2, .. never rises, and releases are Gaussian.
+        released: how many rounds are out, 0 to ``rounds``; default: all.
 
     >>> Spaced(Gaussian(1.0), 2, 6, 3, (0.5,)).sets
     6
@@ -244,6 +255,13 @@ class BallsInBins(Correlated):
     """As ``Spaced``, but a person's rounds follow from the first one: s, s + gap, s + 2 gap, .., s one of the first
     ``gap`` rounds, uniform and hidden (Chua et al. 2025). Release: (f_t + v_t) + C^-1 z, v_t = 0 but in the rounds
     of one residue modulo the gap.
+
+    Args:
+        mechanism: one participation, for zero-out or add/remove.
+        rounds: of the whole run, >= 1.
+        gap: rounds from one participation to the next, 1 to ``rounds``.
+        coefficients: c_1, c_2, .. of the noise, as of ``Spaced``.
+        released: how many rounds are out, 0 to ``rounds``; default: all.
 
     >>> BallsInBins(Gaussian(1.0), 6, 3, (0.5,)).times
     2
