@@ -15,7 +15,7 @@ from fedamp.accounting.bounds import Bounds, Count, DeltaAt, Method, NotEvaluabl
 from fedamp.accounting.groups import group
 from fedamp.accounting.hidden import Poisson
 from fedamp.accounting.law import Detail, Law
-from fedamp.accounting.mechanism import Fact, Mechanism, check_mechanism, log_moments, numerical_law
+from fedamp.accounting.mechanism import Fact, Mechanism, MomentsOf, check_mechanism, log_moments, numerical_law
 from fedamp.accounting.releases import GaussianMixture, RandomisedResponse, RandomSelection, attained_part
 from fedamp.accounting.renyi import Moments
 
@@ -45,6 +45,7 @@ class WithoutReplacement(Mechanism):
     size: Annotated[int, UpTo("population", smallest=1)] = 1
     own_facts = (Fact.LESS_BY_MOMENTS, Fact.OF_WHOLE_RUN)
     relation = Relation.SUBSTITUTION
+    is_symmetric = True
 
     def check(self) -> None:
         if self.mechanism.relation is Relation.SUBSTITUTION:
@@ -143,7 +144,7 @@ class WithoutReplacement(Mechanism):
         return BatchMoments(self)
 
 
-class BatchMoments(Moments):
+class BatchMoments(MomentsOf[WithoutReplacement]):
     """With w_i the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the
     moments of a change of 2 i: the smaller of the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5,
     corrected) and 1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with m_2 = min(4 (M_2
@@ -151,10 +152,6 @@ class BatchMoments(Moments):
     al. 2024, Theorem 3.6 and Proposition E.2). For a group, condition as they do on "none of it is in the batch"; |x -
     y|^l z^(1-l) is jointly convex, so that the number i may be revealed there. Both directions, also under composition.
     """
-
-    def __init__(self, event: WithoutReplacement) -> None:
-        super().__init__(partial(numerical_law, event), symmetric=True)
-        self.event = event
 
     def _raw(self, highest: int) -> Array:
         if isinstance(self.event.mechanism, RandomisedResponse):

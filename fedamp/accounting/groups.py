@@ -27,10 +27,10 @@ from fedamp.accounting.mechanism import (
     LARGEST_SAMPLED,
     Fact,
     Mechanism,
+    MomentsOf,
     OfOne,
     check_mechanism,
     log_moments,
-    numerical_law,
     sampled_epsilon,
 )
 from fedamp.accounting.releases import Gaussian
@@ -88,7 +88,7 @@ class Group(OfOne):
 
     size: Annotated[int, partial(check_count, largest=1000)]
     text = "a group of {0.size}: {0.mechanism.words}"
-    is_group = True
+    is_group = is_symmetric = True
     own_facts = (Fact.SEVERAL_BOUNDS, Fact.OF_WHOLE_RUN)
 
     def check(self) -> None:
@@ -225,15 +225,11 @@ def _epsilon_below(known: float, delta: float, size: int, of_one: Callable[[floa
     return Bounds(0.0, known, one.origin.within(Method.GROUP_PROPERTY))
 
 
-class GroupMoments(Moments):
+class GroupMoments(MomentsOf[Group]):
     """Log moments of order a of i + j people are at most half the sum of those of order 2 a of i people and of order
     2 a - 1 of j (Mironov 2017, Corollary 4; Schuchardt et al. 2024, Appendix B.1, corrected). Where they are smaller,
     the other bounds'.
     """
-
-    def __init__(self, event: Group) -> None:
-        super().__init__(partial(numerical_law, event), symmetric=True)
-        self.event = event
 
     def _raw(self, highest: int) -> Array:
         more = max(highest, min(1024, highest * 2 ** math.ceil(math.log2(self.event.size))))

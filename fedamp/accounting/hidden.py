@@ -27,6 +27,7 @@ from fedamp.accounting.mechanism import (
     Fact,
     Hidden,
     Mechanism,
+    MomentsOf,
     Participation,
     Release,
     closed_form_of,
@@ -202,7 +203,7 @@ class SubstitutedPoissonGaussian(Mechanism):
     text = "Poisson sampling at rate {0.rate:g} of Gaussian noise of multiplier {0.noise_multiplier:g}"
 
     relation = Relation.SUBSTITUTION
-    is_exact = True
+    is_exact = is_symmetric = True
 
     def simplified(self) -> Mechanism:
         return Gaussian(self.noise_multiplier, relation=Relation.SUBSTITUTION) if self.rate == 1 else self
@@ -228,12 +229,8 @@ class SubstitutedPoissonGaussian(Mechanism):
         return SubstitutedMoments(self)
 
 
-class SubstitutedMoments(Moments):
+class SubstitutedMoments(MomentsOf[SubstitutedPoissonGaussian]):
     """Of a Poisson sample whose neighbours differ by substitution."""
-
-    def __init__(self, event: SubstitutedPoissonGaussian) -> None:
-        super().__init__(partial(numerical_law, event), symmetric=True)
-        self.event = event
 
     def _raw(self, highest: int) -> Array:
         """Moments are jointly convex: 1 where the person is not sampled, a distance of two contributions where so."""
@@ -407,14 +404,13 @@ _MOST_SIZES = 2000  # of a set of rounds, in closed form
 _EXACT_ORDER = 5  # up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond
 
 
-class HiddenRoundsMoments(Moments):
+class HiddenRoundsMoments(MomentsOf[HiddenRoundsOfRun]):
     """The smallest, order by order: the split's or the coins' bound, those of runs with more rounds, since moments only
     grow with the rounds, and at low orders the exact moment (docs/k-of-t.md), if there are not too many overlaps.
     """
 
     def __init__(self, event: HiddenRoundsOfRun) -> None:
-        super().__init__(partial(numerical_law, event))
-        self.event = event
+        super().__init__(event)
         self.bounds = [moments_of(bound) for bound in event.bounds()]
 
     def _raw(self, highest: int) -> Array:

@@ -36,7 +36,7 @@ from enum import Enum
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -566,6 +566,9 @@ class Mechanism:
         return Bounds(min(max(found.lower, sampled.lower), upper), upper, origin)
 
 
+Kind = TypeVar("Kind", bound=Mechanism)
+
+
 def common_relation(parts: Sequence[Mechanism]) -> Relation | None:
     """The neighbouring relation of all parts, or ValueError if they differ."""
     relations = list(dict.fromkeys(filter(None, map(attrgetter("relation"), parts))))
@@ -757,6 +760,14 @@ def numerical_law(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Law:
 def moments_of(event: Mechanism) -> Moments:
     """The moments of a mechanism of any kind."""
     return ProductMoments(partial(numerical_law, event), []) if event.releases_nothing else event.moments()
+
+
+class MomentsOf(Moments, Generic[Kind]):
+    """Base of the moments of one kind, which know its fields."""
+
+    def __init__(self, event: Kind) -> None:
+        super().__init__(partial(numerical_law, event), event.is_symmetric)
+        self.event = event
 
 
 @lru_cache(maxsize=256)

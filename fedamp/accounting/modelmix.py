@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from fedamp.accounting.arithmetic import Array, log_sum
 from fedamp.accounting.bounds import Count, NotEvaluable, Scale, check_scale_or_zero
 from fedamp.accounting.law import Cells, Detail, Law, contract, spread
-from fedamp.accounting.mechanism import Fact, Mechanism, Release, moments_of, numerical_law
+from fedamp.accounting.mechanism import Fact, Mechanism, MomentsOf, Release, moments_of, numerical_law
 from fedamp.accounting.releases import Gaussian, Repeat
 from fedamp.accounting.renyi import HIGHEST_ORDER, Moments, integrated_moments, integrated_order
 
@@ -38,6 +38,7 @@ class ModelMix(Release):
     width: Annotated[float, check_scale_or_zero]
     linf_coordinates: Count = 1
     takes_substitution = False
+    is_symmetric = True
     own_facts = (Fact.WORST_CASE_CHECKED,)
     text = (
         "ModelMix of width {0.width:g}, {0.linf_coordinates} coordinates, "
@@ -69,15 +70,15 @@ class ModelMix(Release):
         return ModelMixMoments(self)
 
 
-class ModelMixMoments(Moments):
+class ModelMixMoments(MomentsOf[ModelMix]):
     """At whole orders from 2 up the worst contribution has its whole norm in as few coordinates as it may (Xiao, Wan,
     Devadas 2022, Theorem 4.1, Corollary 4.1). Its condition is checked for the parameters in use, not proved
     (``method`` says so); orders at which the check fails are charged as plain Gaussian noise.
     """
 
     def __init__(self, event: ModelMix) -> None:
-        super().__init__(partial(numerical_law, event), symmetric=True)
-        self.event, self.worst = event, moments_of(event.attained())
+        super().__init__(event)
+        self.worst = moments_of(event.attained())
         self.plain = moments_of(Gaussian(event.noise_multiplier))
 
     def _central(self, highest: int) -> Array:
@@ -126,7 +127,7 @@ class MixedCoordinate(Release):
     width: Scale
     shift: Scale
     takes_substitution = False
-    is_exact = True
+    is_exact = is_symmetric = True
     text = "a shift of {0.shift:g} under Gaussian {0.noise_multiplier:g} and uniform {0.width:g} noise"
 
     def law(self, detail: Detail) -> Law:
@@ -166,12 +167,8 @@ class MixedCoordinate(Release):
         return MixedCoordinateMoments(self)
 
 
-class MixedCoordinateMoments(Moments):
+class MixedCoordinateMoments(MomentsOf[MixedCoordinate]):
     """Of one coordinate under Gaussian and uniform noise, by quadrature."""
-
-    def __init__(self, event: MixedCoordinate) -> None:
-        super().__init__(partial(numerical_law, event), symmetric=True)
-        self.event = event
 
     def _central(self, highest: int) -> Array:
         s, shift = self.event.noise_multiplier, self.event.shift

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial, reduce
@@ -26,6 +26,7 @@ from fedamp.accounting.bounds import (
 from fedamp.accounting.law import Detail, Law, Revealed, normal_grid, one_of
 from fedamp.accounting.mechanism import (
     Mechanism,
+    MomentsOf,
     OfOne,
     Release,
     check_mechanisms,
@@ -62,14 +63,14 @@ class Gaussian(Release):
 
     noise_multiplier: Scale
     text = "Gaussian noise of multiplier {0.noise_multiplier:g}"
-    is_exact = is_mean = True
+    is_exact = is_symmetric = is_mean = True
 
     def law(self, detail: Detail) -> Law:
         """X = exp(z / s - 1 / (2 s^2)), z standard normal."""
         return Law.gaussian(self.noise_multiplier / self.change, points=detail.points, reach=detail.reach)
 
     def moments(self) -> Moments:
-        return GaussianMoments(partial(numerical_law, self), self.noise_multiplier / self.change)
+        return GaussianMoments(self)
 
     def closed_form(self) -> Revealed:
         signal = np.full(1, self.change**2 / self.noise_multiplier**2)
@@ -88,12 +89,12 @@ class Gaussian(Release):
         return replace(self, noise_multiplier=self.noise_multiplier / size)
 
 
-class GaussianMoments(Moments):
-    """Of a Gaussian release whose noise has so many standard deviations of the change."""
+class GaussianMoments(MomentsOf[Gaussian]):
+    """Of a Gaussian release. ``noise``: its standard deviation over the change."""
 
-    def __init__(self, law: Callable[[], Law], noise: float) -> None:
-        super().__init__(law, symmetric=True)
-        self.noise = noise
+    @property
+    def noise(self) -> float:
+        return self.event.noise_multiplier / self.event.change
 
     def _nodes(self, order: int, step: float = 0.25) -> tuple[Array, Array]:
         # E[X^a] is largest around z = a / s.
@@ -219,7 +220,7 @@ class FiniteOutcomes(Release):
         return Law.from_points(present[both] / absent[both], absent[both], infinite=infinite, points=detail.points)
 
     def moments(self) -> Moments:
-        return FiniteMoments(partial(numerical_law, self))
+        return FiniteMoments(self)
 
     def outcomes(self) -> Outcomes:
         out, inside = np.array(self.absent), np.array(self.present)
@@ -235,7 +236,7 @@ class FiniteOutcomes(Release):
         return Fraction(max(abs(p - q) - 4 * UNIT * (p + q) for p, q in logs) * (1 + 4 * UNIT))
 
 
-class FiniteMoments(Moments):
+class FiniteMoments(MomentsOf[FiniteOutcomes]):
     """Of a release with finitely many outcomes, some of which may give the data away."""
 
     def _negative(self, highest: int) -> Array:
@@ -391,12 +392,12 @@ class GaussianMixture(Release):
         return Revealed(signal, signal, chance, np.log(chance), 4 * UNIT)
 
 
-class GaussianMixtureMoments(Moments):
+class GaussianMixtureMoments(MomentsOf[GaussianMixture]):
     """Of Gaussian noise around a random shift."""
 
-    def __init__(self, event: GaussianMixture) -> None:
-        super().__init__(partial(numerical_law, event))
-        self.event, self.largest = event, float(event.shifts[-1])
+    @property
+    def largest(self) -> float:
+        return float(self.event.shifts[-1])
 
     def _nodes(self, low: float, high: float) -> tuple[Array, Array]:
         step = min(0.25, 0.5 / max(self.largest, 1e-9))
