@@ -198,7 +198,11 @@ class Method(StrEnum):
 
 
 class Origin(NamedTuple):
-    """A method, and the facts of an answer. ``unmixed``: ModelMix was charged without mixing."""
+    """A method, and the facts of an answer.
+
+    Attributes:
+        unmixed: ModelMix was charged without mixing.
+    """
 
     method: Method
     facts: tuple[object, ...] = ()
@@ -296,8 +300,11 @@ class ByOrder(NamedTuple):
 
 @dataclass(frozen=True)
 class EpsilonAt:
-    """The question for the smallest epsilon at ``delta``. ``points``: of numerical laws; default: 1200, and up to 4800
-    where the bracket is wider than one part in 1000. ``with_lower``: whether the lower end is asked for.
+    """The question for the smallest epsilon at ``delta``.
+
+    Attributes:
+        points: of numerical laws; default: 1200, and up to 4800 where the bracket is wider than one part in 1000.
+        with_lower: whether the lower end is asked for.
     """
 
     delta: float

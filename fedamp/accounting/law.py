@@ -62,10 +62,14 @@ _TINY = 1e-290  # below this a mass has lost digits to underflow, and a ratio fo
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """A finite law of ``X = dP/dQ``. ``log_ratio``: shape (n,), increasing, finite: log X at each point. ``mass_in``:
-    shape (n,), P-mass of each point, ``exp(log_ratio) * mass_out`` up to rounding. ``mass_out``: shape (n,), Q-mass of
-    each point. ``zero``: Q-mass where X = 0 (outputs that the data in question rules out). ``infinite``: P-mass where X
-    is infinite (outputs that give the data away).
+    """A finite law of ``X = dP/dQ``.
+
+    Attributes:
+        log_ratio: shape (n,), increasing, finite: log X at each point.
+        mass_in: shape (n,), P-mass of each point, ``exp(log_ratio) * mass_out`` up to rounding.
+        mass_out: shape (n,), Q-mass of each point.
+        zero: Q-mass where X = 0 (outputs that the data in question rules out).
+        infinite: P-mass where X is infinite (outputs that give the data away).
     """
 
     log_ratio: Array
@@ -90,8 +94,11 @@ class Points:
 @dataclass(frozen=True, eq=False)
 class Cells:
     """Mass sorted into cells: cell 0 lies below ``edges[0]``, cell c between ``edges[c - 1]`` and ``edges[c]``.
-    ``edges``: shape (n,), log ratios, strictly increasing. ``mass_in``, ``mass_out``: shape (n + 1,), P-mass and Q-mass
-    of each cell. ``zero``, ``infinite``: as in :class:`Points`; not part of any cell.
+
+    Attributes:
+        edges: shape (n,), log ratios, strictly increasing.
+        mass_in, mass_out: shape (n + 1,), P-mass and Q-mass of each cell.
+        zero, infinite: as in :class:`Points`; not part of any cell.
     """
 
     edges: Array
@@ -202,10 +209,13 @@ def union(laws: Sequence[Points]) -> Points:
 
 @dataclass(frozen=True, eq=False)
 class PointProfile:
-    """``delta(epsilon) = E_Q[(X - e^epsilon)+]``, which between two points is linear in ``e^epsilon``. ``log_ratio``:
-    shape (n,), increasing. ``delta``: shape (n,), the profile at ``epsilon = log_ratio[i]``. ``slope``: shape (n,),
-    ``exp(log_ratio[i])`` times the Q-mass of the points from i up: left of point i the profile rises by ``slope[i] * (1
-    - exp(epsilon - log_ratio[i]))``.
+    """``delta(epsilon) = E_Q[(X - e^epsilon)+]``, which between two points is linear in ``e^epsilon``.
+
+    Attributes:
+        log_ratio: shape (n,), increasing.
+        delta: shape (n,), the profile at ``epsilon = log_ratio[i]``.
+        slope: shape (n,), ``exp(log_ratio[i])`` times the Q-mass of the points from i up: left of point i the profile
+            rises by ``slope[i] * (1 - exp(epsilon - log_ratio[i]))``.
     """
 
     log_ratio: Array
@@ -243,8 +253,10 @@ RATIO_LIMIT = 600.0  # largest |log ratio| that enters a mean: beyond it masses 
 
 class Pairing(NamedTuple):
     """How two likelihood ratios a and b become one. ``mean_weights`` (u, v) makes ``u a + v b`` with u + v = 1;
-    ``None`` makes the product ``a b``. ``coefficients``: P-mass of a pair as multiples of P_a Q_b, Q_a P_b and P_a P_b
-    (its Q-mass is Q_a Q_b).
+    ``None`` makes the product ``a b``.
+
+    Attributes:
+        coefficients: P-mass of a pair as multiples of P_a Q_b, Q_a P_b and P_a P_b (its Q-mass is Q_a Q_b).
     """
 
     mean_weights: tuple[float, float] | None
@@ -425,10 +437,14 @@ class Tilt:
 
 @dataclass(frozen=True)
 class Lattice:
-    """Where a product is convolved. ``orders``: the orders convolved, increasing, the first below 0 and the last above
-    1. ``start``: log ratio at which it starts; nearly all mass, under every order, lies between this and its end.
-    ``step``: distance of its points. ``size``: number of its points, a power of two. ``fine``: whether the step is as
-    small as was asked for.
+    """Where a product is convolved.
+
+    Attributes:
+        orders: the orders convolved, increasing, the first below 0 and the last above 1.
+        start: log ratio at which it starts; nearly all mass, under every order, lies between this and its end.
+        step: distance of its points.
+        size: number of its points, a power of two.
+        fine: whether the step is as small as was asked for.
     """
 
     orders: tuple[Tilt, ...]
@@ -468,8 +484,11 @@ def choose_lattice(factors: Factors, points: int) -> Lattice:
 
 @dataclass(frozen=True, eq=False)
 class TiltedMoments:
-    """``log E[X^order; 0 < X < infinity]`` of a product, and what follows from it. ``log_ratio``, ``log_out``: shape
-    (factors, n), padded with points of no mass. ``times``: shape (factors,).
+    """``log E[X^order; 0 < X < infinity]`` of a product, and what follows from it.
+
+    Attributes:
+        log_ratio, log_out: shape (factors, n), padded with points of no mass.
+        times: shape (factors,).
     """
 
     log_ratio: Array
@@ -654,10 +673,14 @@ def normal_grid(
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """The law of ``X = dP/dQ`` under Q, bracketed in convex order. ``upper``: a mean-preserving spread of the true law.
-    ``lower``: a contraction of it. ``rounding``: bound r on the relative error of all masses from floating point.
-    Masses off by at most a factor ``1 + r`` move the profile by at most ``2 r`` in epsilon and ``1 + r`` in delta;
-    answers are widened by it. ``points``: number of points the operations keep.
+    """The law of ``X = dP/dQ`` under Q, bracketed in convex order.
+
+    Attributes:
+        upper: a mean-preserving spread of the true law.
+        lower: a contraction of it.
+        rounding: bound r on the relative error of all masses from floating point. Masses off by at most a factor ``1 +
+            r`` move the profile by at most ``2 r`` in epsilon and ``1 + r`` in delta; answers are widened by it.
+        points: number of points the operations keep.
     """
 
     upper: Points
@@ -676,8 +699,11 @@ class Law:
     @classmethod
     @lru_cache(maxsize=256)
     def gaussian(cls, noise_multiplier: float, *, points: int = DEFAULT_POINTS, reach: float = 9.5) -> "Law":
-        """The Gaussian mechanism: ``X = exp(z/s - 1/(2 s^2))``, z standard normal. ``noise_multiplier``: s > 0,
-        standard deviation of the noise over the sensitivity. ``reach``: see ``Detail``.
+        """The Gaussian mechanism: ``X = exp(z/s - 1/(2 s^2))``, z standard normal.
+
+        Args:
+            noise_multiplier: s > 0, standard deviation of the noise over the sensitivity.
+            reach: see ``Detail``.
         """
         shift = 1.0 / check_positive("noise_multiplier", noise_multiplier)
         z, low, high = normal_grid(shift, points, reach)
@@ -686,8 +712,11 @@ class Law:
 
     @classmethod
     def from_masses(cls, log_ratio: Array, mass_in: Array, mass_out: Array, points: int) -> "Law":
-        """X is an increasing function of a number. ``log_ratio``: log X at some places, shape (n,). ``mass_in``,
-        ``mass_out``: P- and Q-mass left of, between and right of the places, shape (n + 1,).
+        """X is an increasing function of a number.
+
+        Args:
+            log_ratio: log X at some places, shape (n,).
+            mass_in, mass_out: P- and Q-mass left of, between and right of the places, shape (n + 1,).
         """
         cells = Cells(log_ratio, mass_in, mass_out)
         return cls(spread(cells), contract(cells), rounding_of_masses(log_ratio), points)
@@ -695,7 +724,11 @@ class Law:
     @classmethod
     @lru_cache(maxsize=64)
     def laplace(cls, scale: float, *, points: int = DEFAULT_POINTS) -> "Law":
-        """The Laplace mechanism of sensitivity 1. ``scale``: b > 0 of the noise density ``exp(-|z|/b) / (2 b)``."""
+        """The Laplace mechanism of sensitivity 1.
+
+        Args:
+            scale: b > 0 of the noise density ``exp(-|z|/b) / (2 b)``.
+        """
         z = np.linspace(0.0, 1.0, 4 * points)
         log_ratio = (2.0 * z - 1.0) / check_positive("scale", scale)
         between_out = 0.5 * np.exp(-z[:-1] / scale) * -np.expm1(-np.diff(z) / scale)
@@ -710,8 +743,12 @@ class Law:
     def from_points(
         cls, ratio: ArrayLike, mass_out: ArrayLike, *, infinite: float = 0.0, points: int = DEFAULT_POINTS
     ) -> "Law":
-        """A finite law, exact. ``ratio``: values of X, >= 0, in any order. ``mass_out``: their Q-masses, summing to 1.
-        ``infinite``: P-mass where X is infinite; ``sum(ratio * mass_out) + infinite`` must be 1.
+        """A finite law, exact.
+
+        Args:
+            ratio: values of X, >= 0, in any order.
+            mass_out: their Q-masses, summing to 1.
+            infinite: P-mass where X is infinite; ``sum(ratio * mass_out) + infinite`` must be 1.
         """
         ratio, mass_out = np.asarray(ratio, float), np.asarray(mass_out, float)
         if ratio.shape != mass_out.shape or ratio.ndim != 1 or not (ratio >= 0).all() or not (mass_out >= 0).all():
@@ -731,7 +768,11 @@ class Law:
         return Law(self.upper, _CONSTANT, self.rounding, self.points)
 
     def thin(self, rate: float) -> "Law":
-        """Poisson sampling: ``(1 - rate) + rate X`` (Zhu, Dong, Wang 2022, Theorem 11). ``rate``: in [0, 1]."""
+        """Poisson sampling: ``(1 - rate) + rate X`` (Zhu, Dong, Wang 2022, Theorem 11).
+
+        Args:
+            rate: in [0, 1].
+        """
         if check_probability("rate", rate) in (0.0, 1.0):
             return self if rate else _ONE
         lower = self.lower if self.lower is _CONSTANT else thinned(self.lower, rate)
@@ -911,9 +952,12 @@ _MOST_KINDS, _RARE, _MOST_SIZES = 512, 1e-40, 2000
 @dataclass(frozen=True, eq=False)
 class Revealed:
     """The kinds of choices that a mechanism hides, each with the Gaussian that is released given one of them.
-    ``least``, ``most``: shape (n,): squared signal-to-noise ratio that is attained, and that is charged. ``chance``:
-    shape (n,): of all choices of the kind together. ``log_weight``: shape (n,): log w_A of one of them, at least.
-    ``off``: bound on the relative errors, and on the absolute one of ``log_weight``.
+
+    Attributes:
+        least, most: shape (n,): squared signal-to-noise ratio that is attained, and that is charged.
+        chance: shape (n,): of all choices of the kind together.
+        log_weight: shape (n,): log w_A of one of them, at least.
+        off: bound on the relative errors, and on the absolute one of ``log_weight``.
     """
 
     least: Array

@@ -522,7 +522,12 @@ class Mechanism:
 
     def sampled_profile(self, detail: Detail = DEFAULT_DETAIL) -> SampledProfile:
         """The sampler of a mechanism that ``is_sampled``: its hidden rounds one by one, and all the rest as one law.
-        ``detail``: of the law that bounds the add direction. NotEvaluable: a round, or the rest, has no numerical law.
+
+        Args:
+            detail: of the law that bounds the add direction.
+
+        Raises:
+            NotEvaluable: a round, or the rest, has no numerical law.
         """
         precision, others = self.factors()
         dependent, hidden, rest = list[tuple[Factor, Factor]](), list[tuple[Factor, Factor]](), dict[Mechanism, int]()
@@ -665,8 +670,12 @@ class Hidden(OfOne, is_kind=False):
 @dataclass(frozen=True)
 class Participation:
     """A person takes part in H of ``rounds`` released rounds: H is drawn, then a uniform set of that size.
-    ``mechanism``: one round. ``chances``: of H = 0, 1, ..; the last one is positive. ``rounds``: the number of released
-    rounds. ``rounding``: bound on the relative error of ``chances``.
+
+    Attributes:
+        mechanism: one round.
+        chances: of H = 0, 1, ..; the last one is positive.
+        rounds: the number of released rounds.
+        rounding: bound on the relative error of ``chances``.
     """
 
     mechanism: Mechanism

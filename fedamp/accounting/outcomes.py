@@ -21,8 +21,12 @@ _UNDERFLOW = 1e-290  # more than all masses that are too small for floating poin
 
 
 class Outcomes(NamedTuple):
-    """The law of X = dP/dQ under Q. ``log_out``, ``log_ratio``: shape (n,): logs of the Q-mass of each outcome, and of
-    X there, -inf where X is 0. ``infinite``: P-mass where X is infinite. ``off``: bound on the error of each log.
+    """The law of X = dP/dQ under Q.
+
+    Attributes:
+        log_out, log_ratio: shape (n,): logs of the Q-mass of each outcome, and of X there, -inf where X is 0.
+        infinite: P-mass where X is infinite.
+        off: bound on the error of each log.
     """
 
     log_out: Array

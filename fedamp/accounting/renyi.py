@@ -100,7 +100,11 @@ def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infini
 
 def transform_from_moments(log_raw: Array, log_negative: Array, u: Array) -> Transform:
     """From moments alone: exp(-ux) <= 1 - ux + (ux)^2/2 near 0; beyond, exp(-ux) <= (c/(e u x))^c for every c > 0
-    (Chernoff). ``log_raw``: log E[X^a], a = 0..A (only a = 2 is used). ``log_negative``: log E[X^-b], b = 0..A-1.
+    (Chernoff).
+
+    Args:
+        log_raw: log E[X^a], a = 0..A (only a = 2 is used).
+        log_negative: log E[X^-b], b = 0..A-1.
     """
     second = np.exp(min(log_raw[2], 700.0))
     turn = np.minimum(u, 1 / second)  # the parabola's lowest point; the transform decreases in u

@@ -30,12 +30,14 @@ class TradeOff:
     """The symmetric trade-off function f that belongs to a bracketed privacy profile.
 
     With c(s) = min over tests of (false negative rate + s * false positive rate), which is 1 - delta(log s) for s >= 1
-    and s c(1/s) below, f(alpha) = sup over s of c(s) - s alpha (Dong, Roth, Su 2022, Proposition 2.12). Every single
-    s therefore gives a lower bound of f. The upper bound needs c between the points of the grid: c is concave, so that
-    it lies below the lines that continue it from either side.
+    and s c(1/s) below, f(alpha) = sup over s of c(s) - s alpha (Dong, Roth, Su 2022, Proposition 2.12). Every single s
+    therefore gives a lower bound of f. The upper bound needs c between the points of the grid: c is concave, so that it
+    lies below the lines that continue it from either side.
 
-    ``epsilons``: shape (n,), increasing from 0, finite. ``lower``, ``upper``: shape (n,), ends of delta, in [0, 1];
-    raised to the largest at any later epsilon, or lowered to the smallest at any earlier one.
+    Attributes:
+        epsilons: shape (n,), increasing from 0, finite.
+        lower, upper: shape (n,), ends of delta, in [0, 1]; raised to the largest at any later epsilon, or lowered to
+            the smallest at any earlier one.
     """
 
     epsilons: Array
@@ -197,10 +199,14 @@ class TradeOff:
 
 
 def _concave_bound(s: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """An upper bound of a concave function between whose points it is straight. ``s``, ``low``, ``high``: shape (n,),
-    where the function is known and between what; its slopes are in [0, 1], the first 1. Returns points and values,
-    shape (3, n - 1): at both ends of each interval, and where the lines meet that continue the function from the left
-    and from the right.
+    """An upper bound of a concave function between whose points it is straight.
+
+    Args:
+        s, low, high: shape (n,), where the function is known and between what; its slopes are in [0, 1], the first 1.
+
+    Returns:
+        Points and values, shape (3, n - 1): at both ends of each interval, and where the lines meet that continue the
+        function from the left and from the right.
     """
     gap = np.diff(s)
     from_left = np.r_[1.0, np.clip((high[1:-1] - low[:-2]) / gap[:-1], 0.0, 1.0)]

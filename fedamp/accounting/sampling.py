@@ -60,7 +60,11 @@ _PARTS = 2**14  # a power of two, so that the part a uniform number falls in is 
 
 @dataclass(frozen=True)
 class GaussianRound:
-    """x = exp(z / s - 1 / (2 s^2)), z standard normal, exactly. ``noise_multiplier``: s > 0."""
+    """x = exp(z / s - 1 / (2 s^2)), z standard normal, exactly.
+
+    Attributes:
+        noise_multiplier: s > 0.
+    """
 
     noise_multiplier: float
     zero = infinite = law_rounding = 0.0
@@ -88,7 +92,10 @@ class GaussianRound:
 @dataclass(frozen=True, eq=False)
 class FiniteRound:
     """A finite law of x, such as either end of a ``Law``: its upper law gives upper bounds, its lower law lower ones.
-    ``points``: log ratios with P-masses and Q-masses. ``law_rounding``: bound on the relative error of the masses.
+
+    Attributes:
+        points: log ratios with P-masses and Q-masses.
+        law_rounding: bound on the relative error of the masses.
     """
 
     points: Points
@@ -216,9 +223,13 @@ class Factor(Protocol):
 @dataclass(frozen=True, eq=False)
 class HiddenRounds:
     """One factor of X: a person takes part in H of ``rounds`` released rounds, a uniform set of a random size.
-    ``round``: the likelihood ratio of one round. ``chances``: of H = 0, 1, ..; the last one is positive. ``rounds``: >=
-    1. ``copies``: how many independent factors like this one there are. ``chance_rounding``: bound on the relative
-    error of ``chances``.
+
+    Attributes:
+        round: the likelihood ratio of one round.
+        chances: of H = 0, 1, ..; the last one is positive.
+        rounds: >= 1.
+        copies: how many independent factors like this one there are.
+        chance_rounding: bound on the relative error of ``chances``.
     """
 
     round: Round
@@ -316,8 +327,13 @@ class HiddenRounds:
 
 
 class Beginnings(NamedTuple):
-    """Beginnings of one factor of X, ascending, the last the factor itself. ``rounds``: of each, shape (n,). ``rate``:
-    the share. ``tails``: shape (n, k + 1), of each number h of rounds taken part in. ``fewest``: of them in all rounds.
+    """Beginnings of one factor of X, ascending, the last the factor itself.
+
+    Attributes:
+        rounds: of each, shape (n,).
+        rate: the share.
+        tails: shape (n, k + 1), of each number h of rounds taken part in.
+        fewest: of them in all rounds.
     """
 
     rounds: NDArray[np.int64]
@@ -401,8 +417,11 @@ MOST_OVERLAPS, _MOST_TO_EXTEND = 500_000, 5_000
 
 
 class Occupancies(NamedTuple):
-    """All occupancies of t subsets. ``counts``: shape (S, t + 1): n_0..n_t of each; rows sum to the rounds in question.
-    ``log_chance``: shape (S,): log of the probability of each, under t independent uniform subsets.
+    """All occupancies of t subsets.
+
+    Attributes:
+        counts: shape (S, t + 1): n_0..n_t of each; rows sum to the rounds in question.
+        log_chance: shape (S,): log of the probability of each, under t independent uniform subsets.
     """
 
     counts: NDArray[np.int32]
@@ -455,9 +474,14 @@ def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupan
 
 def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: int, off: float = 0.0) -> Array:
     """Integer moments of X where a person takes part in hidden rounds, a uniform set of a size drawn by ``chances``.
-    ``log_moments``: log E[x^a] of one round, exact or from above, at a = 0..A, shape (A + 1,). ``chances``: of taking
-    part 0, 1, .. times, each known to a relative error of ``off``. ``rounds``: all of them released. Returns log E[X^a]
-    at a = 0..A, exact or from above, shape (A + 1,), rounding included.
+
+    Args:
+        log_moments: log E[x^a] of one round, exact or from above, at a = 0..A, shape (A + 1,).
+        chances: of taking part 0, 1, .. times, each known to a relative error of ``off``.
+        rounds: all of them released.
+
+    Returns:
+        log E[X^a] at a = 0..A, exact or from above, shape (A + 1,), rounding included.
     """
     result = np.zeros(len(log_moments))
     for order in range(2, len(log_moments)):
@@ -515,12 +539,16 @@ class Moment(NamedTuple):
 
 
 class Proposal(ABC):
-    """A law R to draw the rounds of a run from, and values v whose mean under R is delta. ``run``: what is released.
-    ``name``: for a person to read; tells proposals for one run apart. ``parameters``: which of its kind it is.
-    ``moment``: what bounds v; its order is the power of X in the density of R. ``variation``: bound on the total
-    variation between the draws and R. ``relative``: bound on the relative error of v, X aside. With r the
-    ``ratio_rounding`` of the run, values are off by at most a factor exp(relative + order * r), and belong to an
-    epsilon off by r.
+    """A law R to draw the rounds of a run from, and values v whose mean under R is delta. With r the ``ratio_rounding``
+    of the run, values are off by at most a factor exp(relative + order * r), and belong to an epsilon off by r.
+
+    Attributes:
+        run: what is released.
+        name: for a person to read; tells proposals for one run apart.
+        parameters: which of its kind it is.
+        moment: what bounds v; its order is the power of X in the density of R.
+        variation: bound on the total variation between the draws and R.
+        relative: bound on the relative error of v, X aside.
     """
 
     run: Run
@@ -545,9 +573,13 @@ class Proposal(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """A first look that certifies nothing: where to look closer, and how many draws that takes. ``epsilon``, ``delta``:
-    a point of the privacy profile, estimated. ``spread``: standard deviation of one draw over the mean. ``bound``: the
-    largest value of one draw over the mean. ``slope``: how fast log delta falls as epsilon rises there.
+    """A first look that certifies nothing: where to look closer, and how many draws that takes.
+
+    Attributes:
+        epsilon, delta: a point of the privacy profile, estimated.
+        spread: standard deviation of one draw over the mean.
+        bound: the largest value of one draw over the mean.
+        slope: how fast log delta falls as epsilon rises there.
     """
 
     proposal: Proposal
@@ -558,7 +590,11 @@ class Pilot:
     slope: float
 
     def error(self, draws: float, log_term: float, bound: float | None = None) -> float:
-        """Relative error of delta that so many draws will leave. ``bound``: 1 for lower ends, which need none."""
+        """Relative error of delta that so many draws will leave.
+
+        Args:
+            bound: 1 for lower ends, which need none.
+        """
         stake = min(math.sqrt(2 * log_term / draws) / self.spread, STAKE / (bound or self.bound))
         return stake * self.spread**2 / 2 + log_term / (draws * stake)
 
@@ -607,10 +643,16 @@ def best(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
 
 
 class _Tilted(NamedTuple):
-    """One factor of X under the tilt X^t. ``counts``: shape (S, n), the occupancies; n = t + 1, or 4 for t below 2.
-    ``exponents``: shape (n,): of the ratio of a round that is held 0, .., t times (below 2: by neither, by one, by the
-    other, by both). ``log_mu``: logs of the moments of these exponents. ``below``: shape (S,), distribution function
-    over occupancies. ``log_moment``: log E[X^t]. ``relative``, ``variation``: what one copy adds to a proposal's.
+    """One factor of X under the tilt X^t.
+
+    Attributes:
+        counts: shape (S, n), the occupancies; n = t + 1, or 4 for t below 2.
+        exponents: shape (n,): of the ratio of a round that is held 0, .., t times (below 2: by neither, by one, by the
+            other, by both).
+        log_mu: logs of the moments of these exponents.
+        below: shape (S,), distribution function over occupancies.
+        log_moment: log E[X^t].
+        relative, variation: what one copy adds to a proposal's.
     """
 
     counts: NDArray[np.int32]
@@ -624,9 +666,15 @@ class _Tilted(NamedTuple):
 
 
 class _Coins(NamedTuple):
-    """One factor of X under the tilt prod_i (1 + r x_i)^t, where rounds are independent. ``order``: t, whole. ``odds``:
-    r. ``chances``: of the exponents 0, .., t of a round. ``log_moment``: log E[(1 + r x)^t]. ``typical``: log of about
-    E[X^t]. ``error``: bound on the error of the log of the density.
+    """One factor of X under the tilt prod_i (1 + r x_i)^t, where rounds are independent.
+
+    Attributes:
+        order: t, whole.
+        odds: r.
+        chances: of the exponents 0, .., t of a round.
+        log_moment: log E[(1 + r x)^t].
+        typical: log of about E[X^t].
+        error: bound on the error of the log of the density.
     """
 
     order: int
@@ -1086,11 +1134,14 @@ Direction = type[RemoveProposal] | type[AddProposal]
 
 @dataclass(frozen=True, eq=False)
 class SampledProfile:
-    """The privacy profile of a run that has hidden rounds; docs/k-of-t.md. ``upper``: its likelihood ratio, exact or
-    larger in convex order. ``lower``: the same, exact or smaller; the same object as ``upper`` if exact, None if no
-    lower end is wanted. ``laws``: each makes a law whose add direction bounds this one's, asked in turn. The add
-    direction is sampled only if they leave it larger than the remove direction, a rare case. ``remove``,
-    ``add``: the proposals of each direction; ``add`` None where it is never the larger one.
+    """The privacy profile of a run that has hidden rounds; docs/k-of-t.md.
+
+    Attributes:
+        upper: its likelihood ratio, exact or larger in convex order.
+        lower: the same, exact or smaller; the same object as ``upper`` if exact, None if no lower end is wanted.
+        laws: each makes a law whose add direction bounds this one's, asked in turn. The add direction is sampled only
+            if they leave it larger than the remove direction, a rare case.
+        remove, add: the proposals of each direction; ``add`` None where it is never the larger one.
     """
 
     upper: Run
@@ -1107,11 +1158,19 @@ class SampledProfile:
         known: float = math.inf,
         highest: int = HIGHEST_SAMPLED_ORDER,
     ) -> Bounds:
-        """Smallest epsilon >= 0 at ``delta``, in both directions. ``delta``: in (0, 1). ``precision``: relative width
-        of the bracket that is aimed at, in [1e-4, 0.1]. ``known``: an upper end from elsewhere; nothing is certified
-        that would hardly be below it. ``highest``: order to try in the remove direction; low ones are found sooner.
-        Returns a bracket with a failure probability of 1e-6 delta, charged to ``upper``. Raises ``NotEvaluable``: too
-        much work, or not worth it; another bound has to answer.
+        """Smallest epsilon >= 0 at ``delta``, in both directions.
+
+        Args:
+            delta: in (0, 1).
+            precision: relative width of the bracket that is aimed at, in [1e-4, 0.1].
+            known: an upper end from elsewhere; nothing is certified that would hardly be below it.
+            highest: order to try in the remove direction; low ones are found sooner.
+
+        Returns:
+            A bracket with a failure probability of 1e-6 delta, charged to ``upper``.
+
+        Raises:
+            NotEvaluable: too much work, or not worth it; another bound has to answer.
         """
         remove = self._epsilon(self.remove, delta, precision, known, highest)
         add = self.known("epsilon", delta, remove.upper)

@@ -302,7 +302,11 @@ _MOST_STATES = 16_000_000  # numbers in a table: 128 MB
 
 class Far(NamedTuple):
     """Sums of products of columns at least a gap apart, over sigma^2: the middle of the most and the least, and half
-    their difference. ``inside``: over the pairs of a set. ``between``: over the pairs of two sets.
+    their difference.
+
+    Attributes:
+        inside: over the pairs of a set.
+        between: over the pairs of two sets.
     """
 
     inside: tuple[float, float]
@@ -311,14 +315,18 @@ class Far(NamedTuple):
 
 @dataclass(frozen=True)
 class SpacedRounds:
-    """One factor of X: hidden rounds of correlated noise. ``event``: what is released. ``noise_multiplier``: of one
-    participation. ``copies``: how many independent factors like this one there are.
+    """One factor of X: hidden rounds of correlated noise.
 
     X is the mean, over all sets S of k rounds at least ``gap`` apart, of the product of w_s over S, with w_s =
     exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)), c_s column s of C, cut after the released rows. Columns of a set are
     orthogonal if C has bands. Those of t sets that are drawn for X^t are not: their joint law is that of a Markov chain
     over the rounds since each of the t sets had its last one, and the rounds it has left. Without bands, columns that
     are a gap apart or more overlap as well; sets differ little in how much, and the difference is charged as ``Far``.
+
+    Attributes:
+        event: what is released.
+        noise_multiplier: of one participation.
+        copies: how many independent factors like this one there are.
     """
 
     event: Spaced
@@ -439,9 +447,13 @@ def _most(weights: Array, event: Spaced) -> Array:
 class _Moves(NamedTuple):
     """What t sets can do in a round. A set is of one of 1 + k gap kinds: it has no round yet, or some number of rounds
     left and had its last one ``age`` + 1 rounds ago (``gap`` - 1 stands for that and more). A state is a multiset of t
-    kinds, as the sets are alike. ``ages``: shape (states, t), of a state's kinds. ``done``: shape (states,), whether no
-    rounds are left. Moves from state i are ``starts[i]`` to ``starts[i + 1]``, the first: no set takes the round.
-    ``targets``, ``taken``: shape (moves,): the state after each, and how many sets take the round.
+    kinds, as the sets are alike.
+
+    Attributes:
+        ages: shape (states, t), of a state's kinds.
+        done: shape (states,), whether no rounds are left. Moves from state i are ``starts[i]`` to ``starts[i + 1]``,
+            the first: no set takes the round.
+        targets, taken: shape (moves,): the state after each, and how many sets take the round.
     """
 
     ages: NDArray[np.int64]
@@ -474,9 +486,13 @@ def _moves(k: int, gap: int, order: int) -> _Moves:
 
 
 class _Tables(NamedTuple):
-    """The chain of t sets. ``weight``: shape (rounds + 1, states): of all that may follow before each round, up to a
-    factor ``scale`` of each. c sets that take round s weigh ``near[which[s], state]^c alone[s, c]``: what they share
-    with sets that had a round shortly before, and with one another. ``log_total``: of the weight of everything.
+    """The chain of t sets.
+
+    Attributes:
+        weight: shape (rounds + 1, states): of all that may follow before each round, up to a factor ``scale`` of each.
+            c sets that take round s weigh ``near[which[s], state]^c alone[s, c]``: what they share with sets that had a
+            round shortly before, and with one another.
+        log_total: of the weight of everything.
     """
 
     weight: Array

@@ -229,8 +229,10 @@ def ahead_of_rounds(mechanism: Mechanism, beside: int) -> int:
 
 
 def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check]:
-    """Compute the numbers of ``ledger.json`` again: each may be more than the cost, never less. ``by_round``: upper
-    ends of epsilon after each round, where they do not follow from the mechanism alone.
+    """Compute the numbers of ``ledger.json`` again: each may be more than the cost, never less.
+
+    Args:
+        by_round: upper ends of epsilon after each round, where they do not follow from the mechanism alone.
     """
     strange = set(ledger) - keys_of("ledger.json") | set().union(*ledger["releases"]) - keys_of("releases")
     if strange:
@@ -535,8 +537,12 @@ UNCHARGEABLE = (ArithmeticError, AttributeError, LookupError, MemoryError, Recur
 
 def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
     """Check digests, signature and chain of a folder or archive, and compute the ledger's numbers again.
-    ``public_key``: of the server, 64 hexadecimal digits, as it was told elsewhere; default: the bundle's own.
-    ValueError: there is no bundle, or it cannot be read.
+
+    Args:
+        public_key: of the server, 64 hexadecimal digits, as it was told elsewhere; default: the bundle's own.
+
+    Raises:
+        ValueError: there is no bundle, or it cannot be read.
     """
     with Bundle(path) as bundle:
         if bundle.strange:  # before anything is read
