@@ -13,7 +13,7 @@ from tests.documentation import ROOT
 from tests.tools import but_patience
 
 # Refuse the package, as if it was not installed; then run commands in this one process.
-PROGRAM = """
+HIDDEN = """
 import json
 import sys
 
@@ -25,6 +25,10 @@ class Hidden:
 
 
 sys.meta_path.insert(0, Hidden)
+"""
+PROGRAM = (
+    HIDDEN
+    + """
 from fedamp.__main__ import main
 
 for words in json.loads(sys.argv[1]):
@@ -38,6 +42,32 @@ import fedamp
 assert not hasattr(fedamp, "sweep")
 assert not [name for name in sys.modules if name.startswith("fedamp.extensions")]
 """
+)
+# A server and two nodes, whose messages are those of a deployment.
+DEPLOYED = (
+    HIDDEN
+    + """
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from fedamp.client import stacks
+from fedamp.runs.folder import opened
+from fedamp.server.loop import play
+from fedamp.server.observers import Observer
+from fedamp.server.setup import prepare
+from tests.deployed import Deployment
+from tests.federations import hosting, small
+
+stacks._TRIES = 1  # as in the fixture few_tries
+nodes = {"north": "0-29", "south": "30-59"}
+scenario = small("rounds=2", "check_in={scheme: all}", "known_seed=false", hosting(nodes))
+with opened(scenario, Path("run"), resume=False) as (folder, seed):
+    grid = Deployment({name: {"hosts": units} for name, units in nodes.items()})
+    play(prepare(scenario, seed), grid, folder, Observer())
+print([len(round_) for round_ in grid.replies])
+assert not [name for name in sys.modules if name.startswith("fedamp.extensions")]
+"""
+)
 SHORT = ("rounds=2", "client.steps=1", "privacy.noise_multiplier=1", "privacy.epsilon=null")
 SCENARIOS = {  # with what makes two rounds of each
     "digits": ("check_in.k=1",),
@@ -89,3 +119,34 @@ def test_a_command_of_a_hidden_extension_is_one_line(tmp_path):
     for line, name in zip(errors, EXTENSIONS.values(), strict=True):
         assert line.startswith(f"error: No such command '{name}'")
         assert line.endswith("; see fedamp --help")
+
+
+def test_a_server_and_two_nodes_play_a_run(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", DEPLOYED, str(ROOT)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[2, 2]", "both nodes answered in both rounds"
+    summary, ledger = (json.loads((tmp_path / "run" / f"{name}.json").read_text()) for name in ("summary", "ledger"))
+    assert (summary["stopped_because"], summary["rounds_completed"]) == ("finished", 2)
+    assert summary["clients_trained"] == summary["clients_scheduled"] == 120
+    assert ledger["epsilon_nodes"]["upper"] >= ledger["whole_run_epsilon"]["upper"]
+    [*printed, _], errors = alone(tmp_path, ["verify", "run"])
+    assert errors == []
+    assert printed[-1] == "exit 0"
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("privacy.population=people.db", "privacy.population=people.db: unknown key"),
+        ("aggregation={scheme: secure}", "aggregation"),
+        ("model.local=[output]", "model.local: no extension keeps parameters with their client"),
+    ],
+)
+def test_a_key_of_a_hidden_extension_is_refused(tmp_path, key, words):
+    run = ["run", str(ROOT / "scenarios/digits.yaml"), "--set", key, "--engine", "serial", "--out", "run"]
+    _, errors = alone(tmp_path, run)
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert not (tmp_path / "run").exists()

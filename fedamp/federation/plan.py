@@ -33,6 +33,7 @@ from fedamp.base import ids
 from fedamp.base.numbers import at_most
 from fedamp.base.section import MOST_UNITS
 from fedamp.errors import ScenarioError
+from fedamp.extension import keys
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.contracts import charged_as, unchecked_words
 from fedamp.federation.kept_answers import ANEW, Answers
@@ -664,6 +665,8 @@ def make_plan(scenario: Scenario, units: int, seed: int | None = None, answers: 
         delta_left(scenario.privacy.delta)
     except ValueError as error:
         raise ScenarioError(f"privacy.{error}") from None
+    if scenario.model.local and not keys("local_parameters"):
+        raise ScenarioError("model.local: no extension keeps parameters with their client; expected: it is left out")
     if units > MOST_UNITS:
         raise ScenarioError(f"data: {units:,} {scenario.privacy.unit}s; expected: at most {MOST_UNITS:,}")
     plan = Plan(scenario, units, scenario.seed if seed is None else seed, seed is None, answers)

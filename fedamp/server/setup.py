@@ -22,7 +22,7 @@ from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
 from fedamp.engines.simulation import WorkerDemand
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
-from fedamp.extension import keys, named
+from fedamp.extension import named
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -198,8 +198,6 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
     Raises:
         InputError: data, model, loss and plan do not fit; one line that names the key.
     """
-    if scenario.model.local and not keys("local_parameters"):
-        raise ScenarioError("model.local: no extension keeps parameters with their client; expected: it is left out")
     count = privacy_units(scenario)
     if planned is None or planned.units != count:  # the data may have changed since
         planned = make_plan(scenario, count, answers=KEPT)
