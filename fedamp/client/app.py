@@ -144,9 +144,8 @@ class PrivateClientApp(ClientApp):
                 why = NODE_FAILED
                 log.exception("this node could not do what it was asked")
             again = isinstance(error, configuration.StartedAgainError)
-            data = RoundAnswer(text=why, status=AnswerStatus.STARTED_AGAIN if again else AnswerStatus.FAILED).sealed(
-                order
-            )
+            status = AnswerStatus.STARTED_AGAIN if again else AnswerStatus.FAILED
+            data = RoundAnswer(text=why, status=status).sealed(order)
         time.sleep(max(0.0, began + seconds - time.monotonic()))
         return Message(message_content(data), reply_to=message)
 
