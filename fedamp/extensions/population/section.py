@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from fedamp.base.section import Before, NeedsHooks, OwnersFile
-from fedamp.federation.facts import NOBODY_PAYS, Claim, Stance
+from fedamp.federation.facts import FACTS, NOBODY_PAYS, Claim, Stance
 
 POPULATION = Annotated[
     str | None,
@@ -19,7 +19,7 @@ POPULATION = Annotated[
     Before("noise_cohort"),
     OwnersFile(),
     NeedsHooks("a custom app charges no people"),
-    Stance(breaks=(Claim(NOBODY_PAYS),), concerns=frozenset({NOBODY_PAYS})),
+    Stance(breaks=(Claim(NOBODY_PAYS),), keeps=FACTS - {NOBODY_PAYS}, concerns=frozenset({NOBODY_PAYS})),
 ]
 
 
