@@ -9,9 +9,9 @@ import pytest
 
 import fedamp
 from fedamp.errors import InputError, ModelError
+from fedamp.extensions.pages.board import About
 from fedamp.federation import reader
 from fedamp.models.networks import build
-from fedamp.report.board import About
 
 MARK = "RAN"
 CODE = """

@@ -13,7 +13,7 @@ from fedamp.extensions.merging.candidates import MergeError
 from fedamp.extensions.merging.merge import merge_runs
 from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.federation import reader
-from tests.report.test_page import Page
+from tests.extensions.pages.test_page import Page
 from tests.server.plays import Crash, Killed, ledger_of, model_of, play_in, rounds_of
 
 SHOPS = """

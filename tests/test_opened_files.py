@@ -90,13 +90,13 @@ def _membership(name: str) -> Callable[[Path], object]:
 
 
 def _about(file: Path) -> object:
-    from fedamp.report.board import read_about
+    from fedamp.extensions.pages.board import read_about
 
     return read_about(file)
 
 
 def _release_key(file: Path) -> object:
-    from fedamp.report.release import signing_key
+    from fedamp.extensions.pages.release import signing_key
 
     return signing_key(file)
 
@@ -319,7 +319,7 @@ ALLOWED = {
     "engines/ray.py": {"self._output.open('ab')": "writes the log of a run folder, which holds no pipe (refuse_link)"},
     "federation/kept_answers.py": {"file.read_bytes()": "the installed package itself"},
     "population/store.py": {"os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 384)": "makes a new file"},
-    "report/release.py": {
+    "extensions/pages/release.py": {
         "packed.open('wb')": "makes a file in a folder that this process has just made",
         "(Path(folder) / name).open('wb')": "makes a file in a temporary folder",
     },

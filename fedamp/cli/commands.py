@@ -167,7 +167,7 @@ def report(
     out_file: Annotated[Path, Option("--out", help="the HTML file")] = Path("report.html"),
 ) -> None:
     """One HTML file about a run, or several, to share."""
-    from fedamp.report.page import write_report
+    from fedamp.extensions.pages.page import write_report
 
     print_paths("report", write_report(runs, out_file))
 
@@ -177,7 +177,7 @@ def watch(run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")]) -
     """Serve a live page about a run to this machine's browsers, until Ctrl-C."""
     from threading import Event
 
-    from fedamp.report.watch import served
+    from fedamp.extensions.pages.watch import served
 
     with suppress(KeyboardInterrupt), served(run_) as address:
         # The address holds a secret, so it goes to the terminal and into no file.
@@ -212,7 +212,7 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Write the signed folder, and zip, that may leave the server."""
-    from fedamp.report.release import release
+    from fedamp.extensions.pages.release import release
 
     made = release(run_, out_folder, key, about)
     if as_json:
@@ -230,7 +230,7 @@ def verify(
 ) -> None:
     """Recompute every number of a ledger, and find every change since the run or its release."""
     from fedamp.accounting.verify import is_bundle
-    from fedamp.report.release import verify_release
+    from fedamp.extensions.pages.release import verify_release
     from fedamp.runs.verification import checks_json, verify_ledger
 
     checks = verify_release(run_, key, head) if is_bundle(run_) else terminal.patiently(verify_ledger, run_, head)

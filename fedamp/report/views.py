@@ -151,7 +151,7 @@ class OpenedRun(run.Run):
     def report(self, out: str | Path | None = None) -> Path:
         """Write a page to share; default: ``report.html`` in the run's folder."""
         with needs_extras():
-            from fedamp.report.page import write_report
+            from fedamp.extensions.pages.page import write_report
 
         with modes_of(self.folder):
             return write_report([self.folder], Path(out) if out else self.folder / "report.html")

@@ -171,7 +171,7 @@ def environment(*packages: str) -> "Environment":
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    loader = ChoiceLoader([PackageLoader(package) for package in ("fedamp.report", *packages)])
+    loader = ChoiceLoader([PackageLoader(package) for package in ("fedamp.extensions.pages", *packages)])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     made.trim_blocks = made.lstrip_blocks = True
     made.globals |= {"numbers": numbers, "words": sys.modules[__name__], "version": version()}

@@ -7,8 +7,8 @@ from safetensors.numpy import load_file
 import fedamp
 from fedamp.accounting import Gaussian, Poisson, Repeat
 from fedamp.errors import InputError, ScenarioError
+from fedamp.extensions.pages.board import check_guarantee
 from fedamp.federation.plan import make_plan
-from fedamp.report.board import check_guarantee
 from tests.federations import small
 
 BALANCED = "privacy={clip: 0.5, noise_multiplier: 2.0, noise_cohort: 900}"

@@ -8,15 +8,15 @@ import pytest
 from scipy.stats import norm
 
 import fedamp
+from fedamp.extensions.pages.board import About, write_papers
+from fedamp.extensions.pages.watch import progress
 from fedamp.extensions.population.store import Population
 from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.report import page, words
-from fedamp.report.board import About, write_papers
 from fedamp.report.tables import printed, run_table
-from fedamp.report.watch import progress
 from fedamp.runs.run import read_run
+from tests.extensions.pages.test_board import ABOUT
 from tests.federations import small
-from tests.report.test_board import ABOUT
 
 NOISE = 4.0
 ALONE = ("federation.evaluate_every=0", "check_in={scheme: all}", f"privacy.noise_multiplier={NOISE}", "rounds=3")

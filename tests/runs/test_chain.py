@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fedamp.errors import FederationError, Interrupted, RunFolderError
 from fedamp.extensions.merging.merge import merge_runs
 from fedamp.extensions.merging.weights import MergeRequest
+from fedamp.extensions.pages.page import write_report
 from fedamp.report.comparison import compare
-from fedamp.report.page import write_report
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.run import read_run
 from fedamp.runs.verification import verify_ledger

@@ -13,8 +13,8 @@ from fedamp.errors import FedampError, Interrupted, RunFolderError
 from fedamp.extensions.merging.candidates import MergeError
 from fedamp.extensions.merging.merge import merge_runs
 from fedamp.extensions.merging.weights import MergeRequest
+from fedamp.extensions.pages.release import release
 from fedamp.extensions.tune.sweep import read_sweep
-from fedamp.report.release import release
 from fedamp.runs.total import check_independent, total
 from tests.federations import small
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedamp.accounting.verify import FILES, MANIFEST, text_of, verify_bundle, worst
-from fedamp.report.release import release, verify_release
+from fedamp.extensions.pages.release import release, verify_release
 from fedamp.server.launch import launch
 from tests.chains import relinked
 from tests.federations import Silent, small

@@ -20,8 +20,8 @@ from fedamp.base.record import one_line
 from fedamp.base.section import Section
 from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.errors import InputError
+from fedamp.extensions.pages.page import interpretation
 from fedamp.report import words
-from fedamp.report.page import interpretation
 from fedamp.runs.run import Run
 
 PAPERS = ("nist-sp-800-226.md", "registry.yaml", "model-card.md", "assessment.md")

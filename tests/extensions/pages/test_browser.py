@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedamp.report.page import write_report
+from fedamp.extensions.pages.page import write_report
 from tests.tools import BROWSER
 
 WIDTHS = (400, 1000, 1600)

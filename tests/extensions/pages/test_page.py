@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fedamp.errors import InputError
-from fedamp.report.page import write_report
+from fedamp.extensions.pages.page import write_report
 from fedamp.report.words import KNOWN_SEED
 from fedamp.runs.verification import verify_ledger
 from tests.chains import forge

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from fedamp.errors import RunFolderError
+from fedamp.extensions.pages.watch import progress, served
 from fedamp.report import watch
-from fedamp.report.watch import progress, served
 from fedamp.server.launch import launch
 from fedamp.server.observers import Observers
+from tests.extensions.pages.test_browser import browse
 from tests.federations import small
-from tests.report.test_browser import browse
 from tests.tools import BROWSER
 
 

@@ -11,8 +11,8 @@ import yaml
 from huggingface_hub import ModelCard
 
 from fedamp.errors import InputError
-from fedamp.report.board import PAPERS
-from fedamp.report.release import release
+from fedamp.extensions.pages.board import PAPERS
+from fedamp.extensions.pages.release import release
 from fedamp.server.launch import launch
 from tests.federations import Silent, small
 

@@ -49,7 +49,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
         run: folder of a run that has ended.
         out: the new folder; default: ``RUN-release``.
         key: file of the server's Ed25519 key (PEM); default: :func:`default_key`, made if there is none.
-        about: what :class:`fedamp.report.board.About` holds, as YAML: then the papers for a board are written beside
+        about: what :class:`fedamp.extensions.pages.board.About` holds, as YAML: then the papers for a board are written beside
             the bundle, into ``OUT-papers``.
 
     Raises:
@@ -58,8 +58,8 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
             a run without a guarantee.
     """
     with needs_extras():
+        from fedamp.extensions.pages.page import certificate  # only here: verify_release needs no extra
         from fedamp.report import board
-        from fedamp.report.page import certificate  # only here: verify_release needs no extra
 
     found = read_run(run)
     if wrong := complaint(found.verify()):

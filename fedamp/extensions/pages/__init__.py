@@ -1,0 +1,1 @@
+"""Pages about runs: reports, releases with the papers of a board, and a live page."""
