@@ -29,6 +29,7 @@ class Extension:
         follows: the command after which a command stands in the help; the others stand at the end.
         accountant_commands: functions that become commands of ``fedamp-accounting``, by the command's name. They take
             the words after it, and return checks (:class:`fedamp.accounting.verify.Check`).
+        pages: ``report``: what writes a page about runs, from their folders and the file.
         trackers: subclasses of :class:`fedamp.server.observers.Observer` that take no arguments, by the names that the
             key ``trackers`` of a scenario accepts.
         readers: what reads folders of models that are not runs, each a :class:`fedamp.runs.folder.FolderReader`, by
@@ -60,6 +61,7 @@ class Extension:
     commands: Mapping[str, str] = field(default_factory=dict)
     follows: Mapping[str, str] = field(default_factory=dict)
     accountant_commands: Mapping[str, str] = field(default_factory=dict)
+    pages: Mapping[str, str] = field(default_factory=dict)
     trackers: Mapping[str, str] = field(default_factory=dict)
     readers: Mapping[str, str] = field(default_factory=dict)
     series: Mapping[str, str] = field(default_factory=dict)

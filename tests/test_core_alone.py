@@ -77,6 +77,9 @@ SCENARIOS = {  # with what makes two rounds of each
 }
 EXTENSIONS = {  # a command of each, and its name in the line about it
     "audit digits": "audit",
+    "release digits": "release",
+    "report digits": "report",
+    "watch digits": "watch",
     "sweep digits --set seed=1,2": "sweep",
     "tune digits --grid client.steps=1,2": "tune",
     "merge a b --method random-selection --epsilon 1 --delta 1e-5": "merge",

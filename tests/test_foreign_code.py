@@ -9,7 +9,7 @@ import pytest
 
 import fedamp
 from fedamp.errors import InputError, ModelError
-from fedamp.extensions.pages.board import About
+from fedamp.extensions.pages.board import AboutRelease
 from fedamp.federation import reader
 from fedamp.models.networks import build
 
@@ -105,7 +105,7 @@ def test_no_command_that_reads_runs_the_code_of_others(theirs, fedamp, tmp_path,
     monkeypatch.chdir(tmp_path)
     shutil.copytree(theirs / "a", "A")
     shutil.copytree(theirs / "b", "B")
-    Path("about.yaml").write_text("".join(f"{key}: not known\n" for key in About.model_fields))
+    Path("about.yaml").write_text("".join(f"{key}: not known\n" for key in AboutRelease.model_fields))
     for command in COMMANDS:
         words = [
             str(theirs / "theirs.yaml") if word == "S" else word for word in command.replace(", ", ",\0").split(" ")

@@ -5,7 +5,6 @@ A command imports everything heavy (torch, Flower, Ray, plots) itself, so that `
 
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -162,30 +161,6 @@ def compare(
 
 
 @app.command()
-def report(
-    runs: Annotated[list[Path], Argument(help="folders of runs, and of merged models; several are compared")],
-    out_file: Annotated[Path, Option("--out", help="the HTML file")] = Path("report.html"),
-) -> None:
-    """One HTML file about a run, or several, to share."""
-    from fedamp.extensions.pages.page import write_report
-
-    print_paths("report", write_report(runs, out_file))
-
-
-@app.command()
-def watch(run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")]) -> None:
-    """Serve a live page about a run to this machine's browsers, until Ctrl-C."""
-    from threading import Event
-
-    from fedamp.extensions.pages.watch import served
-
-    with suppress(KeyboardInterrupt), served(run_) as address:
-        # The address holds a secret, so it goes to the terminal and into no file.
-        terminal.err.print(f"live page, for you alone: {address}", highlight=False, markup=False, soft_wrap=True)
-        Event().wait()
-
-
-@app.command()
 def total(
     runs: Annotated[
         list[Path],
@@ -202,26 +177,6 @@ def total(
 
 
 @app.command()
-def release(
-    run_: Annotated[Path, Argument(metavar="RUN", help="a run folder")],
-    out_folder: Annotated[Path | None, Option("--out", help="default: RUN-release")] = None,
-    key: Annotated[Path | None, Option(help="file of the server's Ed25519 key; default: made once for you")] = None,
-    about: Annotated[
-        Path | None, Option(help="who publishes it and what for, to write the papers for a board; made to be filled in")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write the signed folder, and zip, that may leave the server."""
-    from fedamp.extensions.pages.release import release
-
-    made = release(run_, out_folder, key, about)
-    if as_json:
-        print(json.dumps({"folder": str(made.folder), "archive": str(made.archive), "public_key": made.public_key}))
-    print_paths("may leave the server", made.folder, made.archive, *filter(None, [made.papers]), unless=as_json)
-    print_paths("signed by the key", made.public_key, unless=as_json)
-
-
-@app.command()
 def verify(
     run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, a ledger.json, or a released folder or zip")],
     head: Annotated[str | None, Option(help="the chain's head that the run printed, from your own notes")] = None,
@@ -230,8 +185,7 @@ def verify(
 ) -> None:
     """Recompute every number of a ledger, and find every change since the run or its release."""
     from fedamp.accounting.verify import is_bundle
-    from fedamp.extensions.pages.release import verify_release
-    from fedamp.runs.verification import checks_json, verify_ledger
+    from fedamp.runs.verification import checks_json, verify_ledger, verify_release
 
     checks = verify_release(run_, key, head) if is_bundle(run_) else terminal.patiently(verify_ledger, run_, head)
     print_answer(checks_json(checks), as_json, lambda answer: tables.checks_table("ledger", answer))

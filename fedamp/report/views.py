@@ -19,7 +19,7 @@ from fedamp.base.files import modes_of
 from fedamp.base.numbers import at_most
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, fails_alone, needs_extras
-from fedamp.extension import all_offered
+from fedamp.extension import all_offered, offered
 from fedamp.federation.losses import loss_of, records_of
 from fedamp.report.progress import RunProgress
 from fedamp.report.tables import as_html, printed, run_table
@@ -149,12 +149,13 @@ class OpenedRun(run.Run):
 
     @usual_state()
     def report(self, out: str | Path | None = None) -> Path:
-        """Write a page to share; default: ``report.html`` in the run's folder."""
+        """Write a page to share; default: ``report.html`` in the run's folder. InputError: nothing makes pages here."""
         with needs_extras():
-            from fedamp.extensions.pages.page import write_report
-
+            write_report = next(offered("pages", "report"), None)
+        if write_report is None:
+            raise InputError("report: no extension that is installed makes pages")
         with modes_of(self.folder):
-            return write_report([self.folder], Path(out) if out else self.folder / "report.html")
+            return Path(write_report([self.folder], Path(out) if out else self.folder / "report.html"))
 
     def __repr__(self) -> str:
         """The card, also where Python shows a value: the fields have thousands of letters."""

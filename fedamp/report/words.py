@@ -1,19 +1,15 @@
-"""Words that tables, pictures and pages share, and the environment in which pages are made."""
+"""Words that tables, pictures and pages share."""
 
-import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedamp.accounting.verify import ledger_keys
 from fedamp.base import numbers
 from fedamp.base.numbers import at_most
-from fedamp.base.version import version
 from fedamp.federation.evaluation import ALL, OTHERS
 from fedamp.federation.plan import PROTECTIONS
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
-
     from fedamp.federation.evaluation import Estimate, Evaluated
     from fedamp.runs.records import LedgerRecord
 
@@ -162,17 +158,3 @@ def settings(values: Mapping[str, Any]) -> str:
 def latex(text: str) -> str:
     """A text for LaTeX."""
     return "".join(_LATEX.get(letter, letter) for letter in text)
-
-
-def environment(*packages: str) -> "Environment":
-    """Templates with numbers and words at hand; what is inserted is escaped.
-
-    ``packages`` have templates beside those of the core, each in a folder ``templates``.
-    """
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
-    loader = ChoiceLoader([PackageLoader(package) for package in ("fedamp.extensions.pages", *packages)])
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    made.trim_blocks = made.lstrip_blocks = True
-    made.globals |= {"numbers": numbers, "words": sys.modules[__name__], "version": version()}
-    return made

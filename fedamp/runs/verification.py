@@ -4,10 +4,12 @@
 """
 
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,10 @@ from fedamp.accounting import Bounds
 from fedamp.accounting.bounds import Method
 from fedamp.accounting.verify import (
     ENDED,
+    FILES,
     TOLERANCE,
     UNCHECKED,
+    Bundle,
     Check,
     Verdict,
     bracket,
@@ -27,6 +31,7 @@ from fedamp.accounting.verify import (
     ledger_keys,
     mechanism_check,
     rounds_check,
+    verify_bundle,
     worst,
 )
 from fedamp.base.numbers import power
@@ -88,6 +93,30 @@ def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
         return list(_checks(ledger, files, head))
     except (ArithmeticError, MemoryError, RecursionError, ValueError) as error:
         raise RunFolderError(f"{file}: damaged ledger: what it says cannot be charged ({error})") from None
+
+
+def verify_release(path: Path, public_key: str | None = None, head: str | None = None) -> list[Check]:
+    """Check a released bundle as :func:`fedamp.accounting.verify.verify_bundle`, the model's numbers, and the plan.
+
+    ``head`` is of the ledger's chain, as it was written down elsewhere. RunFolderError: there is no bundle.
+    """
+    try:
+        checks = verify_bundle(path, public_key)
+    except ValueError as error:
+        raise RunFolderError(str(error)) from None
+    if worst(checks) == "fail":
+        return checks
+    with TemporaryDirectory() as folder, Bundle(path) as bundle:
+        for name in FILES:
+            with bundle.stream(name) as stream, (Path(folder) / name).open("wb") as copied:
+                shutil.copyfileobj(stream, copied)
+        files = RunFolder(Path(folder))
+        ledger = LedgerRecord.read(files.ledger)
+        if head not in (None, ledger.head):
+            checks.append(Check("head", "fail", f"{ledger.head}, but {head} was written down"))
+        scenario = scenario_check(ledger, Path(folder) / FILES[2], is_public=True)
+        evaluated = [] if ledger.evaluation is None else [evaluation_check(ledger)]
+        return [*checks, *evaluated, scenario, model_check(ledger, files)]
 
 
 def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterator[Check]:

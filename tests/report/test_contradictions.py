@@ -8,11 +8,12 @@ import pytest
 from scipy.stats import norm
 
 import fedamp
-from fedamp.extensions.pages.board import About, write_papers
+from fedamp.extensions.pages import page
+from fedamp.extensions.pages.board import AboutRelease, write_papers
 from fedamp.extensions.pages.watch import progress
 from fedamp.extensions.population.store import Population
 from fedamp.federation.evaluation import ClientEvaluation
-from fedamp.report import page, words
+from fedamp.report import words
 from fedamp.report.tables import printed, run_table
 from fedamp.runs.run import read_run
 from tests.extensions.pages.test_board import ABOUT
@@ -104,7 +105,7 @@ def texts(request, tmp_path, monkeypatch):
     said |= {"report": page.write_report([run.folder], tmp_path / "report.html").read_text()}
     said |= {"watch": " ".join(progress(run.folder).values())}
     if not {"open", "known"} & {*features.split()}:
-        made = write_papers(read_run(run.folder), About.model_validate(ABOUT), tmp_path / "papers")
+        made = write_papers(read_run(run.folder), AboutRelease.model_validate(ABOUT), tmp_path / "papers")
         said |= {file.name: file.read_text() for file in made.iterdir()}
     said = {name: " ".join(text.replace("&#39;", "'").replace("│", " ").split()) for name, text in said.items()}
     return said, {*features.split()}, json.loads((run.folder / "ledger.json").read_text())

@@ -11,10 +11,10 @@ import pytest
 from fedamp.engines.engines import CLIENT_APP, with_faults
 from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import FederationError
-from fedamp.extensions.pages.release import release, verify_release
+from fedamp.extensions.pages.release import release
 from fedamp.runs.records import LedgerRecord
 from fedamp.runs.run import read_run
-from fedamp.runs.verification import verify_ledger
+from fedamp.runs.verification import verify_ledger, verify_release
 from fedamp.server.loop import ask, evaluate
 from fedamp.server.setup import prepare
 from fedamp.strategies.private import PrivateStrategy

@@ -21,6 +21,7 @@ from fedamp.base.section import Section
 from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.errors import InputError
 from fedamp.extensions.pages.page import interpretation
+from fedamp.extensions.pages.templates import environment
 from fedamp.report import words
 from fedamp.runs.run import Run
 
@@ -28,7 +29,7 @@ PAPERS = ("nist-sp-800-226.md", "registry.yaml", "model-card.md", "assessment.md
 Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-class About(Section):
+class AboutRelease(Section):
     """What an organisation says about a release; every answer stands in the papers as it is given."""
 
     organisation: Said = Field(description="who publishes the model")
@@ -50,10 +51,10 @@ class About(Section):
 
 def form() -> str:
     """The file to fill in: a key a line, each with its question."""
-    return "".join(f"{key}:  # {field.description}\n" for key, field in About.model_fields.items())
+    return "".join(f"{key}:  # {field.description}\n" for key, field in AboutRelease.model_fields.items())
 
 
-def read_about(file: Path) -> About:
+def read_about(file: Path) -> AboutRelease:
     """What the organisation says. InputError: a key is missing, empty, unknown or of another kind; or there was no
     file, and the form to fill in stands there now.
     """
@@ -67,10 +68,11 @@ def read_about(file: Path) -> About:
     except UNREADABLE as error:
         raise InputError(f"{file}: no YAML ({' '.join(str(error).split())})") from None
     try:
-        return About.model_validate(raw if isinstance(raw, dict) else {})
+        return AboutRelease.model_validate(raw if isinstance(raw, dict) else {})
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
-        wanted = About.model_fields[key].description if key in About.model_fields else ", ".join(About.model_fields)
+        fields = AboutRelease.model_fields
+        wanted = fields[key].description if key in fields else ", ".join(fields)
         raise InputError(f"{file}: {one_line(error)}; expected: {wanted}") from None
 
 
@@ -92,7 +94,7 @@ def check_guarantee(run: Run) -> None:
         raise InputError(f"{run.folder}: {why}; expected for papers: a private run with known_seed: false")
 
 
-def write_papers(run: Run, about: About, folder: Path) -> Path:
+def write_papers(run: Run, about: AboutRelease, folder: Path) -> Path:
     """Write :data:`PAPERS` of a run with a guarantee into a new folder; InputError: it cannot be written."""
     check_guarantee(run)
     papers = dict(zip(PAPERS, _papers(run, about), strict=True))
@@ -105,8 +107,8 @@ def write_papers(run: Run, about: About, folder: Path) -> Path:
     return folder
 
 
-def _papers(run: Run, about: About) -> Iterator[str]:
-    made, facts = words.environment().overlay(autoescape=False), _facts(run)
+def _papers(run: Run, about: AboutRelease) -> Iterator[str]:
+    made, facts = environment().overlay(autoescape=False), _facts(run)
     flow: Any = {"allow_unicode": True, "default_flow_style": True, "width": math.inf}
     made.filters["quoted"] = lambda value: str(yaml.safe_dump([value], **flow))[1:-2]
     name = f"{run.ledger.scenario}-{about.organisation}".lower()
@@ -132,7 +134,7 @@ def _facts(run: Run) -> dict[str, str]:
     }
 
 
-def _card(run: Run, about: About) -> dict[str, Any]:
+def _card(run: Run, about: AboutRelease) -> dict[str, Any]:
     """The metadata of a model card, as Hugging Face's hub reads it."""
     card: dict[str, Any] = {
         "license": about.license,

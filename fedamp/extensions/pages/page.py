@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 from fedamp.base.files import write_atomically
 from fedamp.base.reading import read_regular
 from fedamp.errors import RunFolderError
+from fedamp.extensions.pages.public_scenario import public_scenario
+from fedamp.extensions.pages.templates import environment
 from fedamp.federation.cost import risk
 from fedamp.report import style
 from fedamp.report.comparison import Comparison
 from fedamp.report.pictures import run_pictures
-from fedamp.report.scenarios import public
 from fedamp.report.tables import spread
-from fedamp.report.words import environment
 from fedamp.runs.folder import finished_runs
 from fedamp.runs.run import ReleasedModel, Run, read_models
 from fedamp.runs.verification import complaint
@@ -66,7 +66,7 @@ def _environment(models: Iterable[ReleasedModel]) -> Environment:
     made.tests["run"] = lambda model: isinstance(model, Run)
     made.globals |= {"spread": spread, "sha256": sha256, "read": read_regular, "interpretation": interpretation}
     made.globals["public"] = lambda run: yaml.safe_dump(
-        public(run.scenario, run.plan), sort_keys=False, allow_unicode=True
+        public_scenario(run.scenario, run.plan), sort_keys=False, allow_unicode=True
     )
     made.globals["figures_of"] = lambda run: _inline(run_pictures(run))
     return made

@@ -4,7 +4,6 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -18,22 +17,20 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from fedamp.accounting.verify import FILES, FORMAT, MANIFEST, Bundle, Check, signed, text_of, verify_bundle, worst
+from fedamp.accounting.verify import FILES, FORMAT, MANIFEST, Bundle, signed, text_of
 from fedamp.base.files import home, lock, write_secret
 from fedamp.base.reading import TYPED, read_regular, regular
 from fedamp.errors import InputError, RunFolderError, needs_extras
-from fedamp.report.scenarios import public
-from fedamp.runs.folder import RunFolder
+from fedamp.extensions.pages.public_scenario import public_scenario
 from fedamp.runs.ledger import WRITTEN_BY
-from fedamp.runs.records import LedgerRecord
 from fedamp.runs.run import read_run
-from fedamp.runs.verification import complaint, evaluation_check, model_check, scenario_check
+from fedamp.runs.verification import complaint, verify_release
 
 MODEL, LEDGER, SCENARIO, PAGE = FILES
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleasedBundle:
     """A bundle: its folder, its archive, the public key of the server (64 hexadecimal digits), and a board's papers."""
 
     folder: Path
@@ -42,15 +39,15 @@ class Release:
     papers: Path | None = None
 
 
-def release(run: Path, out: Path | None = None, key: Path | None = None, about: Path | None = None) -> Release:
+def release(run: Path, out: Path | None = None, key: Path | None = None, about: Path | None = None) -> ReleasedBundle:
     """Write the bundle of a run, as a folder and a zip beside it.
 
     Args:
         run: folder of a run that has ended.
         out: the new folder; default: ``RUN-release``.
         key: file of the server's Ed25519 key (PEM); default: :func:`default_key`, made if there is none.
-        about: what :class:`fedamp.extensions.pages.board.About` holds, as YAML: then the papers for a board are written beside
-            the bundle, into ``OUT-papers``.
+        about: what :class:`fedamp.extensions.pages.board.AboutRelease` holds, as YAML: then the papers for a board are
+            written beside the bundle, into ``OUT-papers``.
 
     Raises:
         RunFolderError: the run is not there, was changed, or ``out`` exists.
@@ -58,8 +55,8 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
             a run without a guarantee.
     """
     with needs_extras():
-        from fedamp.extensions.pages.page import certificate  # only here: verify_release needs no extra
-        from fedamp.report import board
+        from fedamp.extensions.pages import board
+        from fedamp.extensions.pages.page import certificate
 
     found = read_run(run)
     if wrong := complaint(found.verify()):
@@ -80,8 +77,8 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
         writing.mkdir(parents=True)
         for name in (MODEL, LEDGER):
             shutil.copyfile(regular(found.folder / name), writing / name)
-        public_scenario = public(found.scenario, found.plan)
-        (writing / SCENARIO).write_text(yaml.safe_dump(public_scenario, sort_keys=False, allow_unicode=True))
+        told = public_scenario(found.scenario, found.plan)
+        (writing / SCENARIO).write_text(yaml.safe_dump(told, sort_keys=False, allow_unicode=True))
         (writing / PAGE).write_text(certificate(found), encoding="utf-8")
         public_key = signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
         with Bundle(writing) as bundle:
@@ -102,7 +99,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
         shutil.rmtree(writing, ignore_errors=True)
         with suppress(OSError):
             packed.unlink()
-    return Release(out, archive, public_key, board.write_papers(found, answers, papers) if answers else None)
+    return ReleasedBundle(out, archive, public_key, board.write_papers(found, answers, papers) if answers else None)
 
 
 def _named(path: Path) -> Path:
@@ -135,27 +132,3 @@ def signing_key(file: Path) -> Ed25519PrivateKey:
     if not isinstance(found, Ed25519PrivateKey):
         raise InputError(f"{file}: not an Ed25519 key; expected: openssl genpkey -algorithm ed25519")
     return found
-
-
-def verify_release(path: Path, public_key: str | None = None, head: str | None = None) -> list[Check]:
-    """The checks of :func:`fedamp.accounting.verify.verify_bundle`, of the model's numbers, and of the scenario's plan.
-
-    ``head`` is of the ledger's chain, as it was written down elsewhere. RunFolderError: there is no bundle.
-    """
-    try:
-        checks = verify_bundle(path, public_key)
-    except ValueError as error:
-        raise RunFolderError(str(error)) from None
-    if worst(checks) == "fail":
-        return checks
-    with TemporaryDirectory() as folder, Bundle(path) as bundle:
-        for name in FILES:
-            with bundle.stream(name) as stream, (Path(folder) / name).open("wb") as copied:
-                shutil.copyfileobj(stream, copied)
-        files = RunFolder(Path(folder))
-        ledger = LedgerRecord.read(files.ledger)
-        if head not in (None, ledger.head):
-            checks.append(Check("head", "fail", f"{ledger.head}, but {head} was written down"))
-        scenario = scenario_check(ledger, Path(folder) / SCENARIO, is_public=True)
-        evaluated = [] if ledger.evaluation is None else [evaluation_check(ledger)]
-        return [*checks, *evaluated, scenario, model_check(ledger, files)]

@@ -20,8 +20,8 @@ from typing import Any
 from fedamp import rng
 from fedamp.base.numbers import at_least, at_most
 from fedamp.errors import RunFolderError
+from fedamp.extensions.pages.templates import environment
 from fedamp.report import words
-from fedamp.report.words import environment
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.records import LedgerRecord, reports
 

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedamp.accounting.verify import FILES, MANIFEST, text_of, verify_bundle, worst
-from fedamp.extensions.pages.release import release, verify_release
+from fedamp.extensions.pages.release import release
+from fedamp.runs.verification import verify_release
 from fedamp.server.launch import launch
 from tests.chains import relinked
 from tests.federations import Silent, small
@@ -114,8 +115,8 @@ def test_a_curve_that_is_sampled_is_computed_again_to_the_bit(home, tmp_path):
 
 
 def test_every_section_is_public_but_those_that_are_left_out_by_name(released):
+    from fedamp.extensions.pages.public_scenario import LEFT_OUT
     from fedamp.federation.scenario import Scenario
-    from fedamp.report.scenarios import LEFT_OUT
 
     told = yaml.safe_load((released.folder / FILES[2]).read_text())
     assert told.keys() == Scenario.model_fields.keys() - (LEFT_OUT - {"engine", "federation"}) - {"evaluation"}  # none
@@ -123,12 +124,12 @@ def test_every_section_is_public_but_those_that_are_left_out_by_name(released):
 
 @pytest.mark.parametrize("path", ["../patients", "..", "./x", "~/x", "/srv/x", "C:\\patients", "file:///srv/x"])
 def test_no_path_of_the_server_is_public(path, run):
-    from fedamp.report.scenarios import public
+    from fedamp.extensions.pages.public_scenario import public_scenario
     from fedamp.runs.run import read_run
 
     found = read_run(run)
     model = found.scenario.model.model_copy(update={"options": {"weights": path, "kept": "owner/name", "dots": ".x"}})
-    told = public(found.scenario.model_copy(update={"model": model}), found.plan)
+    told = public_scenario(found.scenario.model_copy(update={"model": model}), found.plan)
     assert told["model"]["options"] == {"weights": "", "kept": "owner/name", "dots": ".x"}
 
 
@@ -297,7 +298,7 @@ def test_the_commands_and_the_verifier_that_needs_nothing_else(run, tmp_path, ho
         "try: runpy.run_module('fedamp.accounting', run_name='__main__')\n"
         "finally: print({'torch', 'flwr', 'ray', 'pydantic'} & set(sys.modules))"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     command = [sys.executable, "-c", program, made["folder"], "--key", made["public_key"]]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
     assert done.returncode == 0, done.stderr

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from fedamp.errors import RunFolderError
+from fedamp.extensions.pages import watch
 from fedamp.extensions.pages.watch import progress, served
-from fedamp.report import watch
 from fedamp.server.launch import launch
 from fedamp.server.observers import Observers
 from tests.extensions.pages.test_browser import browse

@@ -1,0 +1,19 @@
+"""The environment in which pages are made."""
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from fedamp.base import numbers
+from fedamp.base.version import version
+from fedamp.report import words
+
+
+def environment(*packages: str) -> Environment:
+    """Templates with numbers and words at hand; what is inserted is escaped.
+
+    ``packages`` have templates beside those of this one, each in a folder ``templates``.
+    """
+    loader = ChoiceLoader([PackageLoader(package) for package in ("fedamp.extensions.pages", *packages)])
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    made.trim_blocks = made.lstrip_blocks = True
+    made.globals |= {"numbers": numbers, "words": words, "version": version()}
+    return made
