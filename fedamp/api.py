@@ -131,9 +131,9 @@ def play(
     epsilon is that of all rounds, because the releases may have decided when to stop. Between rounds, files that this
     process makes are as private as the run folder.
     """
-    from fedamp.server.launch import rounds
+    from fedamp.server.launch import launch_by_round
 
-    progress = _told(rounds(load(scenario, **settings), Observers(()), given_folder(out), resume))
+    progress = _told(launch_by_round(load(scenario, **settings), Observers(()), given_folder(out), resume))
     weakref.finalize(progress, _close, weakref.ref(progress))  # at the latest when Python ends, while it can write
     return progress
 

@@ -101,13 +101,13 @@ def a_million_clients() -> dict[str, Any]:
 
 def _start(work: Workload, sections: dict[str, Any]) -> float:
     program = (
-        "import os, sys; from pathlib import Path; from fedamp.server.launch import rounds; "
+        "import os, sys; from pathlib import Path; from fedamp.server.launch import launch_by_round; "
         "from fedamp.server.observers import Observer; from fedamp.federation import reader\n"
         "class Watch(Observer):\n"
         "    def started(self, *_): print(sum(os.times()[:4]))\n"
         "    def round_done(self, *_): ...\n"
         "    def stopping(self): ...\n"
-        "next(rounds(reader.load(sys.argv[1]), Watch(), Path(sys.argv[2])))"
+        "next(launch_by_round(reader.load(sys.argv[1]), Watch(), Path(sys.argv[2])))"
     )
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "scenario.yaml", Path(folder) / "run"

@@ -66,7 +66,7 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
     return folder.path
 
 
-def rounds(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Progress:
+def launch_by_round(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Progress:
     """Yield the rounds of :func:`launch` one by one as they are released; returns the run folder.
 
     After an early close the run can be resumed. Ctrl-C stops at once.
