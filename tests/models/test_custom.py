@@ -11,6 +11,7 @@ import torch
 
 import fedamp
 from fedamp.errors import InputError, ModelError
+from fedamp.models.custom import import_own
 from fedamp.models.masks import Masks
 from fedamp.models.model import Model
 from fedamp.models.networks import build, initial_parameters, pinned
@@ -269,3 +270,11 @@ def test_code_of_others_leaves_the_process_as_it_was(beside):
     module = build(Model(name="settled:make"), (3,), 2)
     assert state() == before
     assert isinstance(module, torch.nn.Linear)
+
+
+def test_a_checkout_beside_a_model_is_no_second_fedamp(tmp_path):
+    """An editable installation is in no folder of installed packages."""
+    (tmp_path / "fedamp").mkdir()
+    (tmp_path / "fedamp" / "__init__.py").write_text("raise RuntimeError('a second copy')")
+    (tmp_path / "mine.py").write_text("from fedamp.models.units import Units")
+    assert import_own("mine:Units", str(tmp_path)) is Units
