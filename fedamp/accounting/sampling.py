@@ -48,8 +48,10 @@ from fedamp.accounting.bounds import (
     Bounds,
     Method,
     NotEvaluable,
+    check_delta,
     check_epsilon,
     check_positive,
+    check_precision,
     epsilon_of_moment,
     log_delta_of_moment,
 )
@@ -1210,6 +1212,8 @@ class SampledProfile:
     def _epsilon(
         self, direction: Direction, delta: float, precision: float, known: float, highest: int = HIGHEST_SAMPLED_ORDER
     ) -> Bounds:
+        check_delta(delta)
+        check_precision(precision)
         charge = CHARGE * delta
         spendable = delta - charge - direction.share(self.upper)
         if spendable <= 0:
