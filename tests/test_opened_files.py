@@ -317,8 +317,11 @@ ALLOWED = {
         "np.lib.format.open_memmap(file, 'w+', np.float32, self.shape)": "writes into the cache",
     },
     "engines/ray.py": {"self._output.open('ab')": "writes the log of a run folder, which holds no pipe (refuse_link)"},
+    "federation/contracts.py": {"Path(inspect.getfile(base)).read_bytes()": "an installed package"},
     "federation/kept_answers.py": {"file.read_bytes()": "the installed package itself"},
-    "population/store.py": {"os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 384)": "makes a new file"},
+    "extensions/population/store.py": {
+        "os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 384)": "makes a new file"
+    },
     "extensions/pages/release.py": {
         "packed.open('wb')": "makes a file in a folder that this process has just made",
     },

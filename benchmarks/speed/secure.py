@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.record import made, store
 from fedamp.extensions.secure.collector import Collector
-from fedamp.extensions.secure.member import Member
-from fedamp.extensions.secure.protocol import Settings
+from fedamp.extensions.secure.member import ProtocolMember
+from fedamp.extensions.secure.protocol import ProtocolSettings
 
 RESULTS = Path(__file__).with_suffix(".json")
 CASES = [
@@ -33,11 +33,11 @@ CONTEXT = b"benchmark"
 
 def played(nodes: int, count: int, share: float) -> dict:
     """One round; the sum is checked."""
-    settings = Settings(nodes, int(0.2 * nodes), int(0.1 * nodes))
+    settings = ProtocolSettings(nodes, int(0.2 * nodes), int(0.1 * nodes))
     settings.check()
     keys = {f"node{number:04d}": Ed25519PrivateKey.generate() for number in range(nodes)}
     peers = {name: key.public_key() for name, key in keys.items()}
-    members = {name: Member.enter(settings, CONTEXT, name, "benchmark") for name in keys}
+    members = {name: ProtocolMember.enter(settings, CONTEXT, name, "benchmark") for name in keys}
     words = np.random.default_rng(1).integers(0, 2**32, count, dtype=np.uint32)
     collector, node, sent, server, bytes_down = Collector(settings, CONTEXT, count, 32), {}, {}, 0.0, 0
 

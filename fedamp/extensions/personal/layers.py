@@ -24,11 +24,11 @@ from fedamp.client.worker import LocalParameters
 from fedamp.extensions.personal.places import FILE
 from fedamp.models.pieces import Piece
 
-Values = Mapping[str, NDArray[np.float32]]
+ParameterValues = Mapping[str, NDArray[np.float32]]
 _ROUND = struct.Struct("<q")
 
 
-class Personal(LocalParameters):
+class PersonalParameters(LocalParameters):
     """Clients go on from what they trained in their last round, which the task's file holds."""
 
     def __init__(self, task: ClientTask, piece: Piece) -> None:
@@ -40,7 +40,7 @@ class Personal(LocalParameters):
     @classmethod
     def kept_in(
         cls, folder: Path, shapes: Mapping[str, tuple[int, ...]], every: int
-    ) -> "Callable[[int, int], Values | None]":
+    ) -> "Callable[[int, int], ParameterValues | None]":
         return PersonalLayers(folder / FILE, shapes, every).of
 
     def start(self, start: dict[str, Tensor], stack: ClientStack, round_: int) -> dict[str, Tensor]:
@@ -77,7 +77,7 @@ class PersonalLayers:
         self._path, self._shapes, self._every = path, dict(sorted(shapes.items())), every
         self._place = _ROUND.size + 4 * sum(int(np.prod(shape)) for shape in shapes.values())
 
-    def of(self, client: int, round_: int) -> Values | None:
+    def of(self, client: int, round_: int) -> ParameterValues | None:
         """What a client has before a round (from 1); None for one that has not trained before."""
         before = [place for place in self._places(client) if 0 < _round_of(place) < round_]
         if not before:
@@ -87,7 +87,7 @@ class PersonalLayers:
         parts = zip(self._shapes.items(), np.split(numbers, ends), strict=True)
         return {name: part.reshape(shape) for (name, shape), part in parts}
 
-    def keep(self, client: int, round_: int, values: Values) -> None:
+    def keep(self, client: int, round_: int, values: ParameterValues) -> None:
         """What a client has after a round."""
         rounds = [_round_of(place) for place in self._places(client)]
         newest = int(np.argmax(rounds))

@@ -29,14 +29,14 @@ from fedamp.extensions.population.section import population_file
 from fedamp.extensions.population.store import (
     SLACK,
     STATES,
-    Contents,
-    Counts,
+    DataUse,
     Overspent,
     Population,
+    PopulationContents,
     PopulationError,
-    Price,
-    State,
-    Use,
+    UnitCounts,
+    UsePrice,
+    UseState,
     counted,
     held,
     percent,
@@ -49,7 +49,7 @@ CLAIM = "population.json"
 MOST_EXACT = 8  # uses up to which the cost of the fixed series is computed
 
 
-class Claim(FileRecord):
+class UseClaim(FileRecord):
     """``population.json``; ``record`` is None until the use is reserved."""
 
     kind: ClassVar[str] = "claim on a population"
@@ -62,7 +62,7 @@ class Claim(FileRecord):
 class RunAccount(RunHooks):
     """A run's use of a population; ``place`` is the file of its claim."""
 
-    def __init__(self, population: Population, place: Path, claim: Claim) -> None:
+    def __init__(self, population: Population, place: Path, claim: UseClaim) -> None:
         super().__init__()
         self.population, self._place, self._claim = population, place, claim
         self._asked = self._ended = False
@@ -95,7 +95,7 @@ class RunAccount(RunHooks):
         elif state == "reserved":
             self._move("void")
 
-    def _move(self, state: State) -> None:
+    def _move(self, state: UseState) -> None:
         self.population.move(self._claim.use, state, self._claim.tokens, self._claim.tokens[-1])
 
     def _keep(self, **changes: object) -> None:
@@ -125,10 +125,10 @@ def charged(start: RunStart) -> Iterator[RunAccount | None]:
         raise RunFolderError(f"{place}: gone; expected: as the run left it, or a run that began without a population")
     with _removed_if_refused(start, place):
         if not place.exists():
-            claim = Claim(population=population.id, use=_random(), tokens=(_random(),), record=None)
+            claim = UseClaim(population=population.id, use=_random(), tokens=(_random(),), record=None)
             write_atomically(place, claim.to_text().encode(), mode=0o600)
         copy = "another process plays this run, perhaps a copy of it; expected: one at a time"
-        with held(Claim.read(place).use, PopulationError(f"{folder}: {copy}")):
+        with held(UseClaim.read(place).use, PopulationError(f"{folder}: {copy}")):
             account = _opened(start, population, units, place)
             try:
                 yield account
@@ -154,7 +154,7 @@ def _removed_if_refused(start: RunStart, place: Path) -> Iterator[None]:
 
 def _opened(start: RunStart, population: Population, units: Sequence[str], place: Path) -> RunAccount:
     plan, contents = start.plan, population.read()
-    account = RunAccount(population, place, claim := Claim.read(place))
+    account = RunAccount(population, place, claim := UseClaim.read(place))
     if claim.population != contents.id:
         raise PopulationError(f"{population.file}: another population than the one with which the run began")
     known = contents.uses.get(claim.use)
@@ -182,7 +182,7 @@ def _reserve(account: RunAccount, plan: Plan, wanted: str, units: Sequence[str])
     population, claim = account.population, account._claim
     contents, counts = population.read(), counted(population.owners(units))
     cost = charges(plan, contents, counts)
-    use = Use(claim.use, plan.scenario.name, wanted, cost, counts, token=claim.tokens[-1], run=plan.run)
+    use = DataUse(claim.use, plan.scenario.name, wanted, cost, counts, token=claim.tokens[-1], run=plan.run)
     try:
         contents = population.reserve(use, units)
     except Overspent as error:
@@ -190,7 +190,7 @@ def _reserve(account: RunAccount, plan: Plan, wanted: str, units: Sequence[str])
     account._keep(record=_recorded(contents, use.id))
 
 
-def _recorded(contents: Contents, use: str) -> PopulationRecord:
+def _recorded(contents: PopulationContents, use: str) -> PopulationRecord:
     spent = contents.spent()
     person = int(np.argmax(np.where(contents.needed(contents.uses[use]) > 0, spent, -1.0)))
     budget, share = contents.budget(person), float(spent[person])
@@ -207,7 +207,7 @@ def _recorded(contents: Contents, use: str) -> PopulationRecord:
     )
 
 
-def fixed(contents: Contents, person: int) -> float | None:
+def fixed(contents: PopulationContents, person: int) -> float | None:
     """Upper end of epsilon of a person's uses, had they been fixed in advance; None: too many, or no bound is known."""
     if len(contents.series(person)) > MOST_EXACT:
         return None
@@ -219,20 +219,20 @@ def fixed(contents: Contents, person: int) -> float | None:
     return upper if math.isfinite(upper) else None
 
 
-def charges(plan: Plan, contents: Contents, counts: Counts) -> tuple[Price, ...]:
+def charges(plan: Plan, contents: PopulationContents, counts: UnitCounts) -> tuple[UsePrice, ...]:
     """The cost of a run for a person with each number of units in it, and each budget."""
     if not plan.is_private:
         raise ScenarioError("privacy.noise_multiplier: 0 costs more than any budget; expected with a population: noise")
     return prices(plan.charge.for_person, contents, counts)
 
 
-def prices(of: Callable[[int], Mechanism], contents: Contents, counts: Counts) -> tuple[Price, ...]:
+def prices(of: Callable[[int], Mechanism], contents: PopulationContents, counts: UnitCounts) -> tuple[UsePrice, ...]:
     """The cost of a use for a person with each number of units in it, ``of`` that number, and each budget."""
     pairs = set(zip(counts.tolist(), contents.epsilons[: len(counts)].tolist(), strict=True))
     found = []
     for units, epsilon in sorted(pair for pair in pairs if pair[0]):
         mechanism = of(units)
-        found.append(Price(units, epsilon, Budget(epsilon, contents.delta).share(mechanism), mechanism))
+        found.append(UsePrice(units, epsilon, Budget(epsilon, contents.delta).share(mechanism), mechanism))
     return tuple(found)
 
 
@@ -247,7 +247,7 @@ def check_room(runs: Sequence[tuple[Plan, int]]) -> None:
     population = Population(file)
     contents, names = population.read(), runs[0][0].scenario.data.unit_names(Path())
     counts = counted(population.owners(names))
-    uses = [(Use("", "", "", charges(plan, contents, counts), counts), times) for plan, times in runs]
+    uses = [(DataUse("", "", "", charges(plan, contents, counts), counts), times) for plan, times in runs]
     needed = sum((times * contents.needed(use) for use, times in uses), np.zeros(len(contents.epsilons)))
     left = 1 - contents.spent() * SLACK
     if (needed > left).any():
@@ -294,7 +294,7 @@ def _random() -> str:
     return f"{rng.seed_from_system():064x}"[:32]
 
 
-def standing(contents: Contents) -> dict[str, Any]:
+def standing(contents: PopulationContents) -> dict[str, Any]:
     """The state of a population, as JSON: of whom the most is spent, and how many uses it has of each state."""
     spent = contents.spent()
     person = int(np.argmax(spent))

@@ -19,9 +19,11 @@ else:
     tables = Later("fedamp.report.tables")  # the plan and the accountant come with it
 
 app = Typer(no_args_is_help=True, help="What people pay in all: a budget over runs.")
-File = Annotated[Path, Argument(metavar="FILE", help="the population's file")]
-Data = Annotated[str | None, Option("--data", help="a scenario: its clients are people")]
-People = Annotated[Path | None, Option("--people", help="csv: a line for each unit, and the person if it is another")]
+PopulationFile = Annotated[Path, Argument(metavar="FILE", help="the population's file")]
+ClientsOption = Annotated[str | None, Option("--data", help="a scenario: its clients are people")]
+PeopleOption = Annotated[
+    Path | None, Option("--people", help="csv: a line for each unit, and the person if it is another")
+]
 
 
 def _people(data: str | None, people: Path | None) -> list[tuple[str, str]]:
@@ -42,11 +44,11 @@ def _people(data: str | None, people: Path | None) -> list[tuple[str, str]]:
 
 @app.command()
 def new(
-    file: File,
+    file: PopulationFile,
     epsilon: Annotated[float, Option(help="budget of each person")],
     delta: Annotated[float, Option(help="of the same budget")],
-    data: Data = None,
-    people: People = None,
+    data: ClientsOption = None,
+    people: PeopleOption = None,
 ) -> None:
     """Make a population: people, and what all uses of their data may cost each of them."""
     from fedamp.extensions.population.store import Population
@@ -57,10 +59,10 @@ def new(
 
 @app.command()
 def add(
-    file: File,
+    file: PopulationFile,
     epsilon: Annotated[float, Option(help="budget of each new person")],
-    data: Data = None,
-    people: People = None,
+    data: ClientsOption = None,
+    people: PeopleOption = None,
 ) -> None:
     """Add units and people."""
     from fedamp.extensions.population.store import Population
@@ -71,7 +73,7 @@ def add(
 
 
 @app.command()
-def show(file: File, as_json: AsJson = False) -> None:
+def show(file: PopulationFile, as_json: AsJson = False) -> None:
     """What is spent, of whom the most is spent, and what is left."""
     from fedamp.extensions.population.account import standing
     from fedamp.extensions.population.store import Population
@@ -87,7 +89,9 @@ def show(file: File, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def history(file: File, person: Annotated[str, Argument(help="the person's id")], as_json: AsJson = False) -> None:
+def history(
+    file: PopulationFile, person: Annotated[str, Argument(help="the person's id")], as_json: AsJson = False
+) -> None:
     """The uses that a person was charged."""
     from fedamp.extensions.population.store import Population, percent
 
@@ -111,7 +115,7 @@ def history(file: File, person: Annotated[str, Argument(help="the person's id")]
 
 @app.command()
 def verify(
-    file: File,
+    file: PopulationFile,
     runs: Annotated[list[Path] | None, Argument(help="run folders, released folders or zips")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -14,8 +14,8 @@ from fedamp.accounting import Compose, Gaussian, Mechanism, NotPrivate, Repeat, 
 from fedamp.client.task import ClientTask, log
 from fedamp.errors import DeploymentError, FedampError, one_line
 from fedamp.extensions.population.account import prices
-from fedamp.extensions.population.store import Overspent, Population, PopulationError, Use, counted
-from fedamp.extensions.secure.terms import Terms, terms_of
+from fedamp.extensions.population.store import DataUse, Overspent, Population, PopulationError, counted
+from fedamp.extensions.secure.terms import AgreedTerms, terms_of
 
 
 def cost(task: ClientTask) -> Mechanism:
@@ -32,7 +32,7 @@ def cost(task: ClientTask) -> Mechanism:
         raise DeploymentError(f"the cost of the server's task cannot be read ({one_line(error)[:100]})") from None
 
 
-def cost_of(terms: Terms) -> Mechanism:
+def cost_of(terms: AgreedTerms) -> Mechanism:
     """What the server and the colluding nodes learn of a unit, from the terms alone; submodels hide nothing here."""
     if not all(terms.noise_multipliers):
         return NotPrivate()
@@ -73,7 +73,7 @@ def reserve(file: Path, task: ClientTask, use: str, units: Sequence[str], name: 
             mechanism = cost(task)
             asked = prices(lambda size: group(mechanism, size), contents, counts)
             try:
-                population.reserve(Use(use, name, task.digest, asked, counts), units)
+                population.reserve(DataUse(use, name, task.digest, asked, counts), units)
             except Overspent:
                 raise
             except PopulationError:  # another process was first

@@ -35,9 +35,9 @@ from fedamp.errors import InputError, RunFolderError, UnwritableError
 FORMAT = "fedamp population 1"
 SLACK = 1 + 1e-12  # of sums of shares, for rounding
 
-State = Literal["reserved", "running", "settled", "void"]
-STATES: tuple[State, ...] = ("reserved", "running", "settled", "void")
-Counts = NDArray[np.uint16]
+UseState = Literal["reserved", "running", "settled", "void"]
+STATES: tuple[UseState, ...] = ("reserved", "running", "settled", "void")
+UnitCounts = NDArray[np.uint16]
 
 
 class PopulationError(InputError):
@@ -45,7 +45,7 @@ class PopulationError(InputError):
 
 
 @dataclass(frozen=True)
-class Price:
+class UsePrice:
     """What a use costs a person with ``units`` units in it: the ``share`` of a budget with this ``epsilon``."""
 
     units: int
@@ -55,7 +55,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Use:
+class DataUse:
     """One use of people's data, its state, and the token of whoever may go on with it.
 
     ``plan`` is a digest of what it does; ``counts`` has each person's number of units in it, by the person's number.
@@ -65,9 +65,9 @@ class Use:
     id: str
     name: str
     plan: str
-    charges: tuple[Price, ...]
-    counts: Counts
-    state: State = "reserved"
+    charges: tuple[UsePrice, ...]
+    counts: UnitCounts
+    state: UseState = "reserved"
     token: str = ""
     run: str = ""
 
@@ -77,14 +77,14 @@ class Use:
 
 
 @dataclass
-class Contents:
+class PopulationContents:
     """What the events of a population say. ``epsilons``: each person's budget, by number."""
 
     id: str
     salt: bytes
     delta: float
     epsilons: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    uses: dict[str, Use] = field(default_factory=dict)
+    uses: dict[str, DataUse] = field(default_factory=dict)
     links: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)  # digests of the units that each event added, in order
 
@@ -100,7 +100,7 @@ class Contents:
                 total += self.needed(use)
         return total
 
-    def needed(self, use: Use) -> NDArray[np.float64]:
+    def needed(self, use: DataUse) -> NDArray[np.float64]:
         """Each person's share of a use; infinite where none was computed."""
         counts = np.pad(use.counts, (0, len(self.epsilons) - len(use.counts)))  # also of people who were added later
         needed = np.where(counts > 0, math.inf, 0.0)
@@ -108,7 +108,7 @@ class Contents:
             needed[(counts == charge.units) & (self.epsilons == charge.epsilon)] = charge.share
         return needed
 
-    def series(self, person: int) -> list[tuple[Use, Price]]:
+    def series(self, person: int) -> list[tuple[DataUse, UsePrice]]:
         """The uses that a person was charged, in order."""
         found = []
         for use in self.uses.values():
@@ -199,12 +199,12 @@ class Population:
 
     # What it says.
 
-    def read(self) -> Contents:
+    def read(self) -> PopulationContents:
         """What the file says, checked against its chain and against what was noted outside of it."""
         with self._open(write=False) as (_, contents):
             return contents
 
-    def at(self, head: str) -> Contents:
+    def at(self, head: str) -> PopulationContents:
         """What the file said when this was its head, one of its links."""
         with self._open(write=False) as (database, contents):
             return _read(self.file, database, contents.links.index(head) + 1)
@@ -234,7 +234,7 @@ class Population:
             _budget(epsilon, contents.delta)
             _add(database, contents, rows, epsilon)
 
-    def reserve(self, use: Use, units: Sequence[str]) -> Contents:
+    def reserve(self, use: DataUse, units: Sequence[str]) -> PopulationContents:
         """Price a use to the people of ``units``, unless one of them has less left. A void use may come again.
 
         Overspent: somebody has not enough left. PopulationError: the use is known, another one has its seed, or its
@@ -260,7 +260,7 @@ class Population:
             _append(database, contents, _content(use))
         return contents
 
-    def move(self, use: str, state: State, tokens: Sequence[str], token: str) -> Contents:
+    def move(self, use: str, state: UseState, tokens: Sequence[str], token: str) -> PopulationContents:
         """Change a use's state, for who holds one of ``tokens``; from then on ``token`` is needed.
 
         Raises PopulationError: another process went on with it, or it cannot get from its state to this one.
@@ -279,7 +279,7 @@ class Population:
         return contents
 
     @contextmanager
-    def _open(self, write: bool = True) -> Iterator[tuple[sqlite3.Connection, Contents]]:
+    def _open(self, write: bool = True) -> Iterator[tuple[sqlite3.Connection, PopulationContents]]:
         """A transaction, and what the file says in it."""
         refuse_link(self.file)
         if not self.file.is_file():
@@ -306,7 +306,14 @@ class Overspent(PopulationError):
     """Somebody has less left than a use costs: ``person`` by number, with ``units`` in it and the share ``left``."""
 
     def __init__(
-        self, file: Path, contents: Contents, use: Use, person: int, unit: str, people: int, fits: str = ""
+        self,
+        file: Path,
+        contents: PopulationContents,
+        use: DataUse,
+        person: int,
+        unit: str,
+        people: int,
+        fits: str = "",
     ) -> None:
         self.given, self.person = (file, contents, use, person, unit, people), person
         self.units, self.budget = int(use.counts[person]), contents.budget(person)
@@ -355,7 +362,7 @@ def _checked(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 # Events.
 
 
-def _content(use: Use) -> dict[str, Any]:
+def _content(use: DataUse) -> dict[str, Any]:
     charges = [
         {"units": each.units, "epsilon": each.epsilon, "share": each.share, "mechanism": each.mechanism.to_json()}
         for each in use.charges
@@ -365,12 +372,12 @@ def _content(use: Use) -> dict[str, Any]:
     return about | {"charges": charges, "people": packed}
 
 
-def _applied(contents: Contents | None, event: Mapping[str, Any]) -> Contents:
+def _applied(contents: PopulationContents | None, event: Mapping[str, Any]) -> PopulationContents:
     """The contents after an event. Raises LookupError, TypeError or ValueError for one that cannot be."""
     if contents is None:
         if event["kind"] != "population" or event["format"] != FORMAT:
             raise ValueError(f"not a file of {FORMAT!r}")
-        return Contents(str(event["id"]), bytes.fromhex(event["salt"]), Budget(1.0, event["delta"]).delta)
+        return PopulationContents(str(event["id"]), bytes.fromhex(event["salt"]), Budget(1.0, event["delta"]).delta)
     match event["kind"]:
         case "people":
             more = int(event["people"])
@@ -380,14 +387,14 @@ def _applied(contents: Contents | None, event: Mapping[str, Any]) -> Contents:
             contents.rows.append(event["rows"])
         case "use":
             charges = [
-                Price(each["units"], each["epsilon"], each["share"], from_json(each["mechanism"]))
+                UsePrice(each["units"], each["epsilon"], each["share"], from_json(each["mechanism"]))
                 for each in event["charges"]
             ]
             if any(not (0 <= each.share <= 1 and each.units > 0) for each in charges):
                 raise ValueError("a charge is not a share")
             counts = np.frombuffer(zlib.decompress(base64.b64decode(event["people"])), "<u2")
             given = event["use"], event["name"], event["plan"], tuple(charges), counts
-            contents.uses[event["use"]] = Use(*given, token=event["token"], run=event.get("run", ""))
+            contents.uses[event["use"]] = DataUse(*given, token=event["token"], run=event.get("run", ""))
         case "state":
             if event["state"] not in STATES:
                 raise ValueError(f"no state {event['state']!r}")
@@ -398,7 +405,7 @@ def _applied(contents: Contents | None, event: Mapping[str, Any]) -> Contents:
     return contents
 
 
-def _append(database: sqlite3.Connection, contents: Contents, event: Mapping[str, Any]) -> None:
+def _append(database: sqlite3.Connection, contents: PopulationContents, event: Mapping[str, Any]) -> None:
     previous = contents.head if contents.links else ""
     if previous:
         _applied(contents, event)
@@ -407,7 +414,9 @@ def _append(database: sqlite3.Connection, contents: Contents, event: Mapping[str
     database.execute("INSERT INTO events VALUES (?, ?, ?)", row)
 
 
-def _add(database: sqlite3.Connection, contents: Contents, rows: Sequence[tuple[str, str]], epsilon: float) -> None:
+def _add(
+    database: sqlite3.Connection, contents: PopulationContents, rows: Sequence[tuple[str, str]], epsilon: float
+) -> None:
     first, number = len(contents.epsilons), len(contents.links) + 1
     known, people = dict(database.execute("SELECT owner, person FROM units")), first
     for unit, person in rows:
@@ -434,7 +443,9 @@ def _digest_of_rows(database: sqlite3.Connection, event: int) -> str:
     return state.hexdigest()
 
 
-def _owners(file: Path, database: sqlite3.Connection, contents: Contents, units: Sequence[str]) -> NDArray[np.int64]:
+def _owners(
+    file: Path, database: sqlite3.Connection, contents: PopulationContents, units: Sequence[str]
+) -> NDArray[np.int64]:
     known = dict(database.execute("SELECT unit, person FROM units"))
     found = [known.get(contents.name("unit", unit), -1) for unit in units]
     if -1 in found:
@@ -444,7 +455,7 @@ def _owners(file: Path, database: sqlite3.Connection, contents: Contents, units:
     return np.array(found, np.int64)
 
 
-def counted(owners: NDArray[np.int64]) -> Counts:
+def counted(owners: NDArray[np.int64]) -> UnitCounts:
     """How many units each person has, by number; PopulationError: more than a file holds."""
     counts = np.bincount(owners)
     if counts.max(initial=0) > np.iinfo(np.uint16).max:
@@ -452,13 +463,13 @@ def counted(owners: NDArray[np.int64]) -> Counts:
     return counts.astype(np.uint16)
 
 
-def _read(file: Path, database: sqlite3.Connection, first: int | None = None) -> Contents:
+def _read(file: Path, database: sqlite3.Connection, first: int | None = None) -> PopulationContents:
     """Replay the events, or the ``first`` ones; PopulationError: one is not as it was written."""
 
     def damaged(what: str) -> PopulationError:
         return PopulationError(f"{file}: damaged population: {what}; expected: as fedamp left it")
 
-    contents: Contents | None = None
+    contents: PopulationContents | None = None
     links, numbers, last = list[str](), list[int](), ""
     query = "SELECT number, content, link FROM events ORDER BY number LIMIT ?"
     for number, text, link in database.execute(query, (-1 if first is None else first,)):
@@ -519,7 +530,7 @@ def _folder() -> Path:
     return home() / "populations"
 
 
-class Note(FileRecord):
+class PopulationNote(FileRecord):
     """How far a population had come, in the file ``ID.json``; ``number`` 0: it was about to be made."""
 
     kind: ClassVar[str] = "note of a population"
@@ -529,27 +540,27 @@ class Note(FileRecord):
     head: str
 
 
-Notes = dict[str, Note | RunFolderError]
+PopulationNotes = dict[str, PopulationNote | RunFolderError]
 """By the ids of populations; in the place of a damaged note its error, which concerns its own population alone."""
 
 
-def _notes() -> Notes:
-    found: Notes = {}
+def _notes() -> PopulationNotes:
+    found: PopulationNotes = {}
     for place in sorted(_folder().glob("*.json")):
         try:
-            found[place.stem] = Note.read(place)
+            found[place.stem] = PopulationNote.read(place)
         except RunFolderError as error:
             found[place.stem] = error
     return found
 
 
-def _kept_at(file: Path, notes: Notes, but: str = "") -> str | None:
+def _kept_at(file: Path, notes: PopulationNotes, but: str = "") -> str | None:
     """The id of a population that was kept in a file; ``but``: of another one than this."""
-    each = (note for note in notes.values() if isinstance(note, Note) and note.number and note.id != but)
+    each = (note for note in notes.values() if isinstance(note, PopulationNote) and note.number and note.id != but)
     return next((note.id for note in each if note.file == str(file)), None)
 
 
-def _compare(file: Path, contents: Contents, notes: Notes) -> None:
+def _compare(file: Path, contents: PopulationContents, notes: PopulationNotes) -> None:
     note = notes.get(contents.id)
     if isinstance(note, RunFolderError):
         raise note
@@ -562,10 +573,10 @@ def _compare(file: Path, contents: Contents, notes: Notes) -> None:
         )
 
 
-def _note(file: Path, contents: Contents, number: int | None = None) -> None:
+def _note(file: Path, contents: PopulationContents, number: int | None = None) -> None:
     """Write down how far a population has come, for who holds its lock; ``number`` 0: before it is made."""
     number = len(contents.links) if number is None else number
-    note = Note(id=contents.id, file=str(file), number=number, head=contents.head)
+    note = PopulationNote(id=contents.id, file=str(file), number=number, head=contents.head)
     write_atomically(_folder() / f"{contents.id}.json", note.to_text().encode(), mode=0o600)
 
 

@@ -13,9 +13,9 @@ from fedamp.extensions.secure.protocol import (
     KEYS,
     SHARE,
     SIGNATURE,
-    Members,
-    Settings,
-    Words,
+    MemberList,
+    ProtocolSettings,
+    WordArray,
     add_masks,
     commitment_to,
     derived,
@@ -38,7 +38,7 @@ class Collector:
         survivors: numbers of the members whose words are in the sum.
     """
 
-    settings: Settings
+    settings: ProtocolSettings
     context: bytes
     words: int
     bits: int
@@ -56,7 +56,7 @@ class Collector:
                 self.errors.append(f"node {name}: its public keys are not valid")
                 del found[name]
         self._enough(found, "sent keys")
-        self.list = Members.of(self.settings, self.context, found)
+        self.list = MemberList.of(self.settings, self.context, found)
         return dict.fromkeys(self.list.names, self.list.write())
 
     def neighbours_of(self, name: str) -> int:
@@ -96,7 +96,7 @@ class Collector:
     def masked(self, replies: Mapping[str, bytes]) -> bytes:
         """Masked words to the survivors, as each of them gets them. FederationError: too few."""
         kind = np.dtype(f"<u{self.bits // 8}")
-        self._sum: Words = np.zeros(self.words, kind)
+        self._sum: WordArray = np.zeros(self.words, kind)
         survivors = set()
         for name, reply in replies.items():
             if self._is(name, reply, self.words * kind.itemsize):
@@ -117,7 +117,7 @@ class Collector:
             raise FederationError(f"secure aggregation: {len(found)} nodes signed, expected: {self.settings.signers}")
         return {self.list.number_of[name]: signature for name, signature in found.items()}
 
-    def unmasked(self, replies: Mapping[str, bytes]) -> Words:
+    def unmasked(self, replies: Mapping[str, bytes]) -> WordArray:
         """Shares to the sum of the survivors' words. FederationError: too few shares of some secret.
 
         No mask is left: each key is checked against the one that its node has signed.

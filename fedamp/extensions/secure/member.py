@@ -1,7 +1,7 @@
 """A node of secure aggregation: from its words to masked words, and from the survivors of a round to its shares.
 
-Each message is answered from bytes that the node keeps itself (:attr:`Member.state`), because a node may start a new
-process for each. A node answers once about who survived a round: then nobody can have both secrets of a node.
+Each message is answered from bytes that the node keeps itself (:attr:`ProtocolMember.state`), because a node may start
+a new process for each. A node answers once about who survived a round: then nobody can have both secrets of a node.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from fedamp import rng
 from fedamp.extensions.secure.protocol import (
     KEY,
     SHARE,
-    Keys,
-    Members,
+    MemberKeys,
+    MemberList,
+    ProtocolSettings,
     PublicKey,
-    Settings,
     SigningKey,
-    Words,
+    WordArray,
     add_masks,
     bytes_to_set,
     check_signature,
@@ -45,7 +45,7 @@ SHARES = SEALED + 2 * DIGEST  # bytes of a node's second message, for each neigh
 
 
 @dataclass
-class Member:
+class ProtocolMember:
     """One node in one attempt at a round.
 
     Attributes:
@@ -67,7 +67,7 @@ class Member:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex")
 
-    settings: Settings
+    settings: ProtocolSettings
     context: bytes
     name: str
     agreement: str
@@ -84,7 +84,7 @@ class Member:
 
     @classmethod
     def enter(
-        cls, settings: Settings, context: bytes, name: str, agreement: str, question: bytes = b"", last: int = 0
+        cls, settings: ProtocolSettings, context: bytes, name: str, agreement: str, question: bytes = b"", last: int = 0
     ) -> Self:
         """A new attempt, with a new secret."""
         return cls(settings, context, name, agreement, rng.fresh_bytes(KEY), question, last)
@@ -114,13 +114,13 @@ class Member:
         return _STATE.dump_json(self)
 
     @staticmethod
-    def of(state: bytes) -> "Member":
+    def of(state: bytes) -> "ProtocolMember":
         """From its state."""
         return _STATE.validate_json(state)
 
     @cached_property
-    def members(self) -> Members:
-        return Members.read(self.settings, self.context, self.listed)
+    def members(self) -> MemberList:
+        return MemberList.read(self.settings, self.context, self.listed)
 
     @property
     def number(self) -> int:
@@ -128,7 +128,9 @@ class Member:
 
     def keys(self, key: SigningKey) -> bytes:
         """The first message: public keys, signed."""
-        unsigned = Keys(public_part(self.mask), public_part(self.encryption), commitment_to(self.seed), b"", self.last)
+        unsigned = MemberKeys(
+            public_part(self.mask), public_part(self.encryption), commitment_to(self.seed), b"", self.last
+        )
         return replace(unsigned, signature=sign(key, unsigned.signed(self.agreement, self.context, self.name))).write()
 
     def shares(
@@ -147,7 +149,7 @@ class Member:
         """
         if self.listed:  # another dealing would be encrypted with the same keys
             raise ValueError("this node has dealt its shares already")
-        found = Members.read(self.settings, self.context, members)
+        found = MemberList.read(self.settings, self.context, members)
         for name, keys in zip(found.names, found.keys, strict=True):
             if name not in peers:
                 raise ValueError(f"member {name} is not in this node's agreement")
@@ -175,7 +177,7 @@ class Member:
         ]
         return b"".join([*sealed, *digests])
 
-    def masked(self, shares: Mapping[int, bytes], words: Words) -> bytes:
+    def masked(self, shares: Mapping[int, bytes], words: WordArray) -> bytes:
         """The third message: the words with all masks.
 
         Args:
@@ -265,10 +267,10 @@ class Member:
         return ChaCha20Poly1305(derived(secret, purpose, self.members.digest))
 
 
-_STATE = TypeAdapter(Member)
+_STATE = TypeAdapter(ProtocolMember)
 
 
-def pair_key(mask: bytes, members: Members, own: int, other: int) -> bytes:
+def pair_key(mask: bytes, members: MemberList, own: int, other: int) -> bytes:
     """The key of the mask that two nodes share, from the private key of one of them.
 
     Their numbers are in it: a colluding node that repeats an honest one's public key would cancel that one's mask.

@@ -35,9 +35,9 @@ from fedamp.client.configuration import task_of
 from fedamp.client.exchange import TrainUnits
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DeploymentError, FedampError, one_line
-from fedamp.extensions.secure.member import Member
-from fedamp.extensions.secure.protocol import PublicKey, SigningKey, Words
-from fedamp.extensions.secure.terms import STEPS, Terms, terms_of
+from fedamp.extensions.secure.member import ProtocolMember
+from fedamp.extensions.secure.protocol import PublicKey, SigningKey, WordArray
+from fedamp.extensions.secure.terms import STEPS, AgreedTerms, terms_of
 from fedamp.federation.check_in import Attendance
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.models.model import WHOLE
@@ -59,7 +59,7 @@ class Agreement(FileRecord):
     run: Label
     peers: dict[NodeName, str]
     task: str
-    terms: Terms
+    terms: AgreedTerms
 
     @cached_property
     def digest(self) -> str:
@@ -111,7 +111,7 @@ class Agreement(FileRecord):
         return self
 
 
-class Memory(Record):
+class NodeMemory(Record):
     """What a node must not forget during a run: a node without it stays out.
 
     Attributes:
@@ -149,7 +149,7 @@ class Participant:
 
     agreement: Agreement
     key: SigningKey
-    memory: Memory
+    memory: NodeMemory
     file: Path
 
     @classmethod
@@ -175,7 +175,7 @@ class Participant:
             raise DeploymentError(f"{key}: a key of another kind; expected: Ed25519 or ECDSA")
         file = folder / f"{found.digest[:16]}.json"
         try:
-            memory = Memory.from_json(read_regular(file))
+            memory = NodeMemory.from_json(read_regular(file))
         except (OSError, ValueError):
             raise DeploymentError(
                 f"{file}: this node has no memory of the run, so it stays out; before a run: fedamp join {agreement}"
@@ -208,10 +208,10 @@ class Participant:
         send two messages at once, and each process would sign other survivors.
         """
         with lock(self.file.with_suffix(".lock")):
-            self.memory = Memory.from_json(read_regular(self.file))
+            self.memory = NodeMemory.from_json(read_regular(self.file))
             yield
 
-    def signing(self, round_: int, member: Member, survivors: bytes) -> str:
+    def signing(self, round_: int, member: ProtocolMember, survivors: bytes) -> str:
         """Digest of the survivors of a round; DeploymentError: the memory knows that others were signed in it.
 
         The file of an attempt may be put back, to before it was signed.
@@ -222,21 +222,21 @@ class Participant:
         return found
 
     @property
-    def member(self) -> Member:
+    def member(self) -> ProtocolMember:
         """In this attempt at a round; DeploymentError: it has sent no keys."""
         try:
-            return Member.of(read_regular(self.file.with_suffix(".round")))
+            return ProtocolMember.of(read_regular(self.file.with_suffix(".round")))
         except FileNotFoundError:
             raise DeploymentError("this node has sent no keys for this round") from None
 
     @member.setter
-    def member(self, member: Member) -> None:
+    def member(self, member: ProtocolMember) -> None:
         write_secret(self.file.with_suffix(".round"), member.state.decode())
 
 
-def new_memory(agreement: Agreement) -> Memory:
+def new_memory(agreement: Agreement) -> NodeMemory:
     """Of a node that has taken part in nothing, with a schedule that nobody knows."""
-    return Memory(agreement=agreement.digest, schedule=f"{rng.seed_from_system():064x}")
+    return NodeMemory(agreement=agreement.digest, schedule=f"{rng.seed_from_system():064x}")
 
 
 def join(agreement: Path, folder: Path, without_noise: bool = False) -> Path:
@@ -276,7 +276,9 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
             if int(asked["last"]) > own.memory.signed:
                 raise DeploymentError("this node has forgotten a round that it signed: was its state put back?")
             question = bytes(asked["question"])
-            member = Member.enter(terms.settings, place, own.name, own.agreement.digest, question, own.memory.signed)
+            member = ProtocolMember.enter(
+                terms.settings, place, own.name, own.agreement.digest, question, own.memory.signed
+            )
             reply = member.keys(own.key)
             own.member = member
             return reply
@@ -321,8 +323,13 @@ def _cut(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
 
 
 def _words(
-    order: RoundOrder, own: Participant, member: Member, hosted: set[int], whose: Iterable[bytes], train: TrainUnits
-) -> Words:
+    order: RoundOrder,
+    own: Participant,
+    member: ProtocolMember,
+    hosted: set[int],
+    whose: Iterable[bytes],
+    train: TrainUnits,
+) -> WordArray:
     """What the node adds to the sum of a round, before masks."""
     terms, ids, evaluation = own.agreement.terms, order.ids, task_of(order.task).evaluation
     units = rng.keyed_digest(int(own.memory.schedule, 16), "units", [str(sorted(hosted)).encode(), *whose])
@@ -380,14 +387,19 @@ def own_piece(task_json: str) -> Any:
     return task.submodels.a_piece(pieces)
 
 
-def grid_of_words(clip: float, noise_multiplier: float, terms: Terms) -> float:
+def grid_of_words(clip: float, noise_multiplier: float, terms: AgreedTerms) -> float:
     """The number of which each coordinate of a node's noisy sum is a whole multiple."""
     return grid_of(terms.share(noise_multiplier * clip), STEPS) if noise_multiplier else quantum(clip)
 
 
 def words_of(
-    sums: Sums, count: float, multiplier_of: Mapping[str, float], clip_of: Mapping[str, float], terms: Terms, seed: int
-) -> Words:
+    sums: Sums,
+    count: float,
+    multiplier_of: Mapping[str, float],
+    clip_of: Mapping[str, float],
+    terms: AgreedTerms,
+    seed: int,
+) -> WordArray:
     """A node's sum and its share of the noise, as words modulo 2**bits in the order of ``sums``.
 
     Each share is N(0, deviation^2 / honest), rounded to the grid after it is added (:func:`add_gaussian`). The sum of
@@ -413,11 +425,11 @@ def words_of(
 
 
 def sums_of(
-    words: Words,
+    words: WordArray,
     shapes: Mapping[str, tuple[int, ...]],
     multiplier_of: Mapping[str, float],
     clip_of: Mapping[str, float],
-    terms: Terms,
+    terms: AgreedTerms,
 ) -> tuple[Sums, float]:
     """The noisy sums and the noisy count (0 without) that words stand for: the inverse of :func:`words_of`."""
     signed = words.view(f"i{terms.bits // 8}").astype(np.float64)
@@ -431,11 +443,11 @@ def sums_of(
     return sums, count
 
 
-def length_of(shapes: Mapping[str, tuple[int, ...]], terms: Terms) -> int:
+def length_of(shapes: Mapping[str, tuple[int, ...]], terms: AgreedTerms) -> int:
     """Number of words."""
     return sum(int(np.prod(shape)) for shape in shapes.values()) + counts(shapes, terms)
 
 
-def counts(names: Iterable[str], terms: Terms) -> bool:
+def counts(names: Iterable[str], terms: AgreedTerms) -> bool:
     """Whether a word counts the short updates: where the terms have noise for it, and units train."""
     return bool(terms.count_noise) and any(name != EVALUATION for name in names)

@@ -8,7 +8,8 @@ Claim: whatever the server and the colluding nodes do, they learn of a round at 
 survivors, of which there are at least nodes - dropped - colluding. Why: two signed sets would have an honest signer in
 common, who signs once a round, so there is one list and one set. Of each honest node the secret that this set does not
 name stays hidden, because ``threshold`` is more than the colluding holders. So the masks between honest survivors stay;
-each cancels in sums with both of its ends alone, and the honest survivors are connected (:attr:`Settings.neighbours`).
+each cancels in sums with both of its ends alone, and the honest survivors are connected
+(:attr:`ProtocolSettings.neighbours`).
 """
 
 import hashlib
@@ -45,11 +46,11 @@ _BLOCK = 1 << 16  # words of a mask that are made at a time: they stay in the ca
 
 SigningKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 PublicKey = Ed25519PublicKey | EllipticCurvePublicKey
-Words = NDArray[np.unsignedinteger[Any]]
+WordArray = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True)
-class Settings:
+class ProtocolSettings:
     """Numbers of a run: its nodes, and how many of them may drop out of a round, or collude with the server.
 
     Up to 64 nodes all are neighbours. Beyond, node i has the ``neighbours`` nodes that are nearest to it on a circle in
@@ -95,7 +96,7 @@ class Settings:
 
         Lemma: if each ``neighbours`` / 2 places in a row on the circle have an honest survivor, the honest survivors
         are connected, because two that follow each other are at most so far apart. Nodes check that more survive in a
-        row than may collude there (:meth:`Members.check_survivors`).
+        row than may collude there (:meth:`MemberList.check_survivors`).
         """
         for count in range(4, self.nodes - 1, 2) if self.nodes > COMPLETE else ():
             # A secret has the node's neighbours and itself as holders. Some must be left when others have dropped out,
@@ -138,7 +139,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Keys:
+class MemberKeys:
     """A node's first message: its keys for masks and for encryption, a commitment to its seed, and its signature.
 
     Attributes:
@@ -173,28 +174,28 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Members:
+class MemberList:
     """The members of a round, sorted by name; a member's number is its place.
 
     Attributes:
         context: names the run and the round.
     """
 
-    settings: Settings
+    settings: ProtocolSettings
     context: bytes
     names: tuple[str, ...]
-    keys: tuple[Keys, ...]
+    keys: tuple[MemberKeys, ...]
 
     @classmethod
-    def of(cls, settings: Settings, context: bytes, keys: dict[str, bytes]) -> Self:
+    def of(cls, settings: ProtocolSettings, context: bytes, keys: dict[str, bytes]) -> Self:
         """ValueError: keys of another length, or fewer members than may be in a sum."""
         if not settings.survivors <= len(keys) <= settings.nodes:
             raise ValueError(f"{len(keys)} members; expected: {settings.survivors} to {settings.nodes}")
         names = tuple(sorted(keys))
-        return cls(settings, context, names, tuple(Keys.read(keys[name]) for name in names))
+        return cls(settings, context, names, tuple(MemberKeys.read(keys[name]) for name in names))
 
     @classmethod
-    def read(cls, settings: Settings, context: bytes, data: bytes) -> Self:
+    def read(cls, settings: ProtocolSettings, context: bytes, data: bytes) -> Self:
         """ValueError: no list of members, each once and in order."""
         lines = [line.split(b"\0", 1) for line in _records(data)]
         found = {name.decode(): keys for name, keys in lines}
@@ -313,7 +314,7 @@ def commitment_to(seed: bytes) -> bytes:
     return hashlib.sha256(b"fedamp seed\0" + seed).digest()
 
 
-def add_masks(words: Words, added: Sequence[bytes], taken: Sequence[bytes]) -> None:
+def add_masks(words: WordArray, added: Sequence[bytes], taken: Sequence[bytes]) -> None:
     """Add the masks of some keys of 32 bytes, and take those of others, in place.
 
     A mask is the keystream of AES-256 in counter mode as little-endian words.

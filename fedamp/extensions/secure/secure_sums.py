@@ -18,8 +18,8 @@ from fedamp.errors import FederationError
 from fedamp.extensions.secure.collector import Collector
 from fedamp.extensions.secure.member import DIGEST, SHARES
 from fedamp.extensions.secure.participant import Agreement, counts, length_of, sums_of
-from fedamp.extensions.secure.protocol import KEYS, SHARE, SIGNATURE, Keys, check_signature
-from fedamp.extensions.secure.terms import STEPS, Terms
+from fedamp.extensions.secure.protocol import KEYS, SHARE, SIGNATURE, MemberKeys, check_signature
+from fedamp.extensions.secure.terms import STEPS, AgreedTerms
 from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
 from fedamp.noise import grid_of
@@ -32,7 +32,7 @@ ATTEMPT = 16  # bytes that no other attempt at a round has
 
 
 def honest_norm(
-    reach: float, deviation: float, size: int, nodes: int, terms: Terms, probability: float = IMPOSSIBLE
+    reach: float, deviation: float, size: int, nodes: int, terms: AgreedTerms, probability: float = IMPOSSIBLE
 ) -> float:
     """A norm that the sum of honest nodes exceeds with at most this probability, whatever their records are.
 
@@ -54,7 +54,7 @@ def honest_norm(
 
 
 @dataclass
-class _Round:
+class _RoundAttempt:
     """An attempt at a round: what every order tells, and the node and the order of each name."""
 
     grid: Grid
@@ -75,15 +75,15 @@ class SecureSums(ClippedSums):
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._round: _Round | None = None
+        self._round: _RoundAttempt | None = None
         self._signed_last: dict[str, int] = {}  # the last round that each node has signed
 
     def plays(self, grid: Grid) -> bool:
         return not flower.is_simulated(grid)
 
     @property
-    def terms(self) -> Terms:
-        found: Terms = self.plan.agreed
+    def terms(self) -> AgreedTerms:
+        found: AgreedTerms = self.plan.agreed
         return found
 
     def prepare(
@@ -108,7 +108,7 @@ class SecureSums(ClippedSums):
             told |= {"question": b"", "last": 0}
             collector = Collector(terms.settings, context, length, terms.bits, errors)
             deadline = self.plan.scenario.federation.round_deadline
-            self._round = _Round(grid, told, node_of, by_name, collector, deadline)
+            self._round = _RoundAttempt(grid, told, node_of, by_name, collector, deadline)
             keys = self._exchange("keys", {name: questions[name] for name in asked}, lambda name: KEYS)
             lists = collector.members(self._signed(keys, context))
             told_lists = {name: {"data": data} for name, data in lists.items()}
@@ -128,7 +128,7 @@ class SecureSums(ClippedSums):
         total.noise_surplus = (total.noisy_nodes or self.terms.nodes) / self.terms.honest - 1
         return total
 
-    def _unmasked(self, current: _Round, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
+    def _unmasked(self, current: _RoundAttempt, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
         collector = current.collector
         survivors = collector.masked(self._data(replies, current.orders))
         names = [collector.list.names[number] for number in sorted(collector.survivors)]
@@ -200,7 +200,7 @@ class SecureSums(ClippedSums):
         agreement, found = Agreement.read(Path(file)), {}
         for name, data in keys.items():
             try:
-                each = Keys.read(data)
+                each = MemberKeys.read(data)
                 content = each.signed(agreement.digest, context, name)
                 check_signature(agreement.keys[name], each.signature, content, name)
                 found[name] = data

@@ -17,7 +17,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.record import Record
 from fedamp.base.section import MOST_COUNTED, MOST_UNITS, Before, Count, NotInDigest
-from fedamp.extensions.secure.protocol import Settings
+from fedamp.extensions.secure.protocol import ProtocolSettings
 from fedamp.federation import facts
 from fedamp.federation.aggregation import AggregationScheme
 from fedamp.federation.choices import AnyCheckIn
@@ -64,12 +64,12 @@ class SecureAggregation(AggregationScheme):
         if (hosted := len(scenario.federation.hosted)) and self.nodes not in ("auto", hosted):
             raise ValueError(f"aggregation.nodes is {self.nodes}, but federation.hosts names {hosted}")
 
-    def agreed(self, plan: Any) -> "Terms":
+    def agreed(self, plan: Any) -> "AgreedTerms":
         """The terms of a plan; ValueError: too few nodes for the shares that drop out and collude."""
         asked, check_in, rounds, units = plan.scenario, plan.check_in, plan.scenario.rounds, plan.units
         nodes = (len(asked.federation.hosted) or units) if self.nodes == "auto" else self.nodes
         evaluation = plan.sections.get("evaluation")
-        terms = Terms(
+        terms = AgreedTerms(
             nodes=nodes,
             units=units,
             rounds=rounds,
@@ -97,23 +97,23 @@ class SecureAggregation(AggregationScheme):
         fits = signal * math.sqrt(terms.honest) * 2 ** (STEPS + 1) < 2**30
         return terms.model_copy(update={"bits": 32 if fits else 64})
 
-    def agreed_nodes(self, agreed: "Terms") -> int:
+    def agreed_nodes(self, agreed: "AgreedTerms") -> int:
         """The number of nodes of the terms."""
         return agreed.nodes
 
-    def assumption(self, agreed: "Terms") -> str:
+    def assumption(self, agreed: "AgreedTerms") -> str:
         """Who may be dishonest, and what is expected of the others."""
         return (
             f"The server and up to {agreed.colluding} of {agreed.nodes} nodes may be dishonest: they see noisy sums "
             "alone. The other nodes run fedamp with the terms of this run, and hold the public keys of each other."
         )
 
-    def task_keys(self, agreed: "Terms") -> dict[str, Any]:
+    def task_keys(self, agreed: "AgreedTerms") -> dict[str, Any]:
         """The terms."""
         return {"terms": agreed}
 
 
-class Terms(Record):
+class AgreedTerms(Record):
     """What the nodes of a run agree on: a node takes part in nothing else.
 
     Attributes:
@@ -150,9 +150,9 @@ class Terms(Record):
         return hashlib.sha256(numbers.encode()).digest() + attempt
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ProtocolSettings:
         """Of the protocol."""
-        return Settings(self.nodes, self.dropped, self.colluding)
+        return ProtocolSettings(self.nodes, self.dropped, self.colluding)
 
     @property
     def last_round(self) -> int:
@@ -169,13 +169,13 @@ class Terms(Record):
         return deviation / math.sqrt(self.honest)
 
 
-def terms_of(task: Any) -> Terms | None:
+def terms_of(task: Any) -> AgreedTerms | None:
     """The terms in what clients are told (:class:`fedamp.client.task.ClientTask`); None: it has none."""
-    found: Terms | None = task.terms
+    found: AgreedTerms | None = task.terms
     return found
 
 
-TERMS = Annotated[Terms | None, Field(None), Before("answer_after"), NotInDigest()]
+TERMS = Annotated[AgreedTerms | None, Field(None), Before("answer_after"), NotInDigest()]
 """The key ``terms`` of what clients are told."""
 
 AGREEMENT = Annotated[

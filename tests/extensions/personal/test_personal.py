@@ -17,7 +17,7 @@ from fedamp.client.worker import TrainingNode
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DeploymentError, InputError
-from fedamp.extensions.personal.layers import Personal, PersonalLayers
+from fedamp.extensions.personal.layers import PersonalLayers, PersonalParameters
 from fedamp.server.setup import prepare
 from tests.client.federation import trained
 
@@ -54,7 +54,7 @@ def scenario(folder, **changes):
 def node_of(asked, file):
     prepared = prepare(asked)
     task = prepared.task.model_copy(update={"personal": str(file)})
-    return TrainingNode(task, asked.data.load(0, file.parent), local=Personal), prepared.state.parameters
+    return TrainingNode(task, asked.data.load(0, file.parent), local=PersonalParameters), prepared.state.parameters
 
 
 def order(round_, clients):

@@ -20,7 +20,7 @@ from fedamp.extensions.population import node as budget
 from fedamp.extensions.population import store
 from fedamp.extensions.population.policy import use_of
 from fedamp.extensions.population.store import Population
-from fedamp.extensions.secure.terms import Terms
+from fedamp.extensions.secure.terms import AgreedTerms
 from fedamp.server.loop import ask
 from fedamp.server.setup import prepare
 from tests.client.federation import task_of
@@ -224,7 +224,7 @@ OTHER_TERMS = {"bits", "colluding", "dropped", "nodes", "units"}  # they say how
 
 
 def test_each_of_the_terms_is_charged_or_costs_nothing():
-    assert set(Terms.model_fields) == CHARGED | OTHER_TERMS
+    assert set(AgreedTerms.model_fields) == CHARGED | OTHER_TERMS
 
 
 @pytest.mark.parametrize(
@@ -270,5 +270,5 @@ def test_a_node_pays_for_its_agreement_once_whatever_the_server_calls_the_run(tm
     assert spent(people, 8) == paid
 
 
-def replace_terms(terms: Terms, **changes) -> Terms:
+def replace_terms(terms: AgreedTerms, **changes) -> AgreedTerms:
     return terms.model_copy(update=changes)

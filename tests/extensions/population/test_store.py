@@ -19,7 +19,7 @@ from fedamp.accounting import Gaussian
 from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import chained
 from fedamp.errors import RunFolderError, UnwritableError
-from fedamp.extensions.population.store import Population, PopulationError, Price, Use
+from fedamp.extensions.population.store import DataUse, Population, PopulationError, UsePrice
 
 EPSILON, DELTA = 4.0, 1e-5
 NOISE = 1.7
@@ -29,8 +29,8 @@ UNITS = [f"u{number}" for number in range(5)]
 
 def use(name, population, units=UNITS, share=SHARE):
     counts = store.counted(population.owners(units))
-    charges = tuple(Price(int(k), EPSILON, share, Gaussian(NOISE)) for k in sorted(set(counts.tolist()) - {0}))
-    return Use(name, "run", "plan", charges, counts, token="t")
+    charges = tuple(UsePrice(int(k), EPSILON, share, Gaussian(NOISE)) for k in sorted(set(counts.tolist()) - {0}))
+    return DataUse(name, "run", "plan", charges, counts, token="t")
 
 
 def reserve(population, name, **given):
@@ -87,7 +87,7 @@ def test_the_units_of_one_person_are_charged_to_that_person(tmp_path):
 
 def test_a_person_with_a_number_of_units_that_was_not_charged_is_refused(file):
     population = Population(file)
-    asked = Use("a", "run", "plan", (Price(2, EPSILON, SHARE, Gaussian(NOISE)),), store.counted(np.arange(5)))
+    asked = DataUse("a", "run", "plan", (UsePrice(2, EPSILON, SHARE, Gaussian(NOISE)),), store.counted(np.arange(5)))
     refused(lambda: population.reserve(asked, UNITS), "costs more than all")
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedamp.extensions.secure.collector import Collector
-from fedamp.extensions.secure.member import Member
-from fedamp.extensions.secure.protocol import Settings, bytes_to_set
+from fedamp.extensions.secure.member import ProtocolMember
+from fedamp.extensions.secure.protocol import ProtocolSettings, bytes_to_set
 
 NONE = frozenset[str]()
 
@@ -31,7 +31,7 @@ class Round:
         self.gone: set[str] = set()
 
     def member(self, name):
-        return Member.of(self.states[name])
+        return ProtocolMember.of(self.states[name])
 
     def exchange(self, name_of_it, asked, answer):
         """The replies to an exchange; ``answer`` takes a member and its name."""
@@ -55,7 +55,7 @@ class Round:
             context = self.context + bytes([attempt])
             self.collector = Collector(self.settings, context, self.length, self.bits)
             for name in asked:
-                self.states[name] = Member.enter(self.settings, context, name, "agreement").state
+                self.states[name] = ProtocolMember.enter(self.settings, context, name, "agreement").state
             keys = self.exchange("keys", asked, lambda member, name: member.keys(self.signing[name]))
             self.lists = self.collector.members(keys)
             boxes = self.collector.shares(
@@ -91,6 +91,6 @@ class Round:
 
 
 def settings(nodes, dropped, colluding):
-    found = Settings(nodes, dropped, colluding)
+    found = ProtocolSettings(nodes, dropped, colluding)
     found.check()
     return found

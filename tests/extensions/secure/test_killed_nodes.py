@@ -13,7 +13,7 @@ from flwr.app import Message
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, message_content, sealed_bytes
 from fedamp.extensions.secure import participant as secure
-from fedamp.extensions.secure.member import Member
+from fedamp.extensions.secure.member import ProtocolMember
 from fedamp.extensions.secure.protocol import SHARE, SIGNATURE, padded, set_to_bytes, sign
 from tests.extensions.secure.consortium import Consortium
 from tests.orders import order_in
@@ -52,7 +52,7 @@ class Killable(Consortium):
         if self.names[context.node_id] != NODE or kind == "query":
             return self._app(message, context)
         exchange = "masked" if kind == "train" else kind.removeprefix("train.")
-        before = Member.of(self.file.read_bytes()) if self.file.exists() else None
+        before = ProtocolMember.of(self.file.read_bytes()) if self.file.exists() else None
         if self.kill and self.kill[0] == exchange:
             child = os.fork()
             if not child:
@@ -108,7 +108,7 @@ def questions(consortium, round_, file):
         order = order_in(message)
         other = replace(order, arrays={name: array + 1 for name, array in order.arrays.items()})
         yield flower.with_content(message, other.content())
-    member = Member.of(file)
+    member = ProtocolMember.of(file)
     if not member.listed:
         return
     for message in consortium.asked("keys", round_):

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedamp.extensions.secure import protocol
-from fedamp.extensions.secure.protocol import Keys, Members, Settings, secret_of, shares_of
+from fedamp.extensions.secure.protocol import MemberKeys, MemberList, ProtocolSettings, secret_of, shares_of
 from tests.extensions.secure.federation import settings
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5, 10, 64])
 def test_of_few_nodes_no_two_sets_of_holders_give_both_secrets(nodes):
     for dropped, colluding in itertools.product(range(nodes), repeat=2):
-        found = Settings(nodes, dropped, colluding)
+        found = ProtocolSettings(nodes, dropped, colluding)
         try:
             found.check()
         except ValueError:
@@ -28,8 +28,8 @@ def test_of_few_nodes_no_two_sets_of_holders_give_both_secrets(nodes):
 def members(found, nodes, seed):
     random = np.random.default_rng(seed)
     names = tuple(f"{number:04}" for number in range(nodes))
-    keys = tuple(Keys(random.bytes(32), random.bytes(32), random.bytes(32), b"") for _ in names)
-    return Members(found, b"context", names, keys)
+    keys = tuple(MemberKeys(random.bytes(32), random.bytes(32), random.bytes(32), b"") for _ in names)
+    return MemberList(found, b"context", names, keys)
 
 
 @pytest.mark.parametrize(("nodes", "dropped", "colluding"), [(100, 5, 5), (200, 20, 5)])
@@ -67,7 +67,7 @@ def test_survivors_that_leave_a_gap_in_the_circle_are_refused():
 def test_the_bounds_on_colluding_neighbours_hold_in_simulation(monkeypatch):
     """At a probability of 1/100 for all nodes together, which can be seen: 2,000 lists, 6 deviations."""
     monkeypatch.setattr(protocol, "INSECURE", 0.01)
-    found = Settings(200, 20, 10)
+    found = ProtocolSettings(200, 20, 10)
     limit, random, wrong, lists = found._colluding(20), np.random.default_rng(0), 0, 2000
     for _ in range(lists):
         here = np.zeros(180, int)
@@ -90,4 +90,4 @@ def test_fewer_shares_than_the_threshold_fit_every_secret():
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0\1a", bytes(400), b"\xff" * 999, b"\0\0\0\5a\0bcd"])
 def test_lists_of_members_with_another_form_are_refused(data):
     with pytest.raises(ValueError, match=r"^.+$"):
-        Members.read(settings(3, 1, 0), b"context", data)
+        MemberList.read(settings(3, 1, 0), b"context", data)

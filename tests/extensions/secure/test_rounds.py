@@ -10,13 +10,13 @@ from hypothesis import settings as settings_of_tests
 from hypothesis import strategies as st
 
 from fedamp.errors import FederationError
-from fedamp.extensions.secure.member import DIGEST, SEALED, Member, pair_key
+from fedamp.extensions.secure.member import DIGEST, SEALED, ProtocolMember, pair_key
 from fedamp.extensions.secure.protocol import (
     KEY,
     KEYS,
     SHARE,
-    Keys,
-    Members,
+    MemberKeys,
+    MemberList,
     commitment_to,
     public_part,
     set_to_bytes,
@@ -99,7 +99,7 @@ def test_a_node_with_public_keys_of_low_order_is_left_out():
 def listed(played):
     """The members' keys by name, for a node that has sent its keys and not dealt."""
     played.begin()
-    fresh = {name: Member.enter(FIVE, b"again", name, "agreement") for name in played.names}
+    fresh = {name: ProtocolMember.enter(FIVE, b"again", name, "agreement") for name in played.names}
     return fresh, {name: member.keys(played.signing[name]) for name, member in fresh.items()}
 
 
@@ -108,11 +108,11 @@ def test_a_node_refuses_a_list_with_other_signatures():
     fresh, keys = listed(played)
     stranger = Ed25519PrivateKey.generate()
     forged = fresh["node0001"].keys(stranger)
-    another_run = Member.enter(FIVE, b"again", "node0001", "another").keys(played.signing["node0001"])
-    another_round = Member.enter(FIVE, b"before", "node0001", "agreement").keys(played.signing["node0001"])
+    another_run = ProtocolMember.enter(FIVE, b"again", "node0001", "another").keys(played.signing["node0001"])
+    another_round = ProtocolMember.enter(FIVE, b"before", "node0001", "agreement").keys(played.signing["node0001"])
     unsigned = forged[: 3 * KEY] + bytes(len(forged) - 3 * KEY)
     for false in (forged, another_run, another_round, unsigned):
-        data = Members.of(FIVE, b"again", keys | {"node0001": false}).write()
+        data = MemberList.of(FIVE, b"again", keys | {"node0001": false}).write()
         with pytest.raises(ValueError, match="node0001 is not of its key"):
             fresh["node0000"].shares(data, played.peers)
 
@@ -123,7 +123,7 @@ def test_a_node_refuses_strangers_too_few_and_a_list_without_itself():
     stranger = {"zoe": keys["node0004"]} | {name: keys[name] for name in played.names[:4]}
     four = {name: keys[name] for name in played.names[1:]}
     replaced = keys | {
-        "node0000": Member.enter(FIVE, b"again", "node0000", "agreement").keys(played.signing["node0000"])
+        "node0000": ProtocolMember.enter(FIVE, b"again", "node0000", "agreement").keys(played.signing["node0000"])
     }
     for false, why in (
         (stranger, "zoe is not in"),
@@ -131,9 +131,9 @@ def test_a_node_refuses_strangers_too_few_and_a_list_without_itself():
         (replaced, "not those that it sent"),
     ):
         with pytest.raises(ValueError, match=why):
-            fresh["node0000"].shares(Members.of(FIVE, b"again", false).write(), played.peers)
+            fresh["node0000"].shares(MemberList.of(FIVE, b"again", false).write(), played.peers)
     with pytest.raises(ValueError, match="3 members; expected: 4 to 5"):
-        Members.of(FIVE, b"again", {name: keys[name] for name in played.names[:3]})
+        MemberList.of(FIVE, b"again", {name: keys[name] for name in played.names[:3]})
 
 
 def test_a_node_deals_its_shares_once():
@@ -158,7 +158,7 @@ def test_nodes_with_other_lists_share_no_mask():
     first.begin()
     second.begin()
     secret, (one, two) = bytes(range(32)), (first.collector.list, second.collector.list)
-    same_keys = Members(FIVE, two.context, one.names, one.keys)
+    same_keys = MemberList(FIVE, two.context, one.names, one.keys)
     assert pair_key(secret, one, 0, 1) != pair_key(secret, same_keys, 0, 1)
 
 
@@ -168,7 +168,7 @@ def test_a_repeated_public_key_gives_another_mask():
     played.begin()
     members = played.collector.list
     keys = (members.keys[2], *members.keys[1:])
-    repeated = Members(FIVE, members.context, members.names, keys)
+    repeated = MemberList(FIVE, members.context, members.names, keys)
     assert pair_key(bytes(range(32)), repeated, 1, 0) != pair_key(bytes(range(32)), repeated, 1, 2)
 
 
@@ -178,7 +178,7 @@ def test_a_node_sends_one_masked_sum():
     member = played.member("node0000")
     member.masked(boxes, played.words["node0000"].copy())
     with pytest.raises(ValueError, match="already"):
-        Member.of(member.state).masked(boxes, played.words["node0000"].copy())
+        ProtocolMember.of(member.state).masked(boxes, played.words["node0000"].copy())
 
 
 @pytest.mark.parametrize("sparse", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["complete", "sparse"])
@@ -201,7 +201,7 @@ def test_other_survivors_for_other_nodes_give_no_share_of_the_second_secret(spar
         with pytest.raises(ValueError, match=f"{len(some)} nodes have signed"):
             member.unmask(everybody, false, played.peers)
     answer = member.unmask(everybody, played.signatures, played.peers)
-    again = Member.of(member.state)
+    again = ProtocolMember.of(member.state)
     assert again.unmask(everybody, played.signatures, played.peers) == answer
     with pytest.raises(ValueError, match="other survivors"):
         again.unmask(fewer, played.signatures, played.peers)
@@ -246,7 +246,7 @@ def test_an_answer_holds_one_share_of_each_node():
 
 def test_a_node_that_deals_another_secret_spoils_no_sum(monkeypatch):
     """Its shares fit together, but not to what it has signed: no sum that still has a mask is returned."""
-    genuine = Member.shares
+    genuine = ProtocolMember.shares
 
     def shares(member, members, peers):
         true = member.seed
@@ -256,14 +256,14 @@ def test_a_node_that_deals_another_secret_spoils_no_sum(monkeypatch):
         member.seed = true
         return reply
 
-    monkeypatch.setattr(Member, "shares", shares)
+    monkeypatch.setattr(ProtocolMember, "shares", shares)
     with pytest.raises(FederationError, match="node0003 has dealt false shares"):
         Round(FIVE).play()
 
 
 def test_who_deals_a_right_share_with_a_false_digest_is_named_and_not_its_holder():
     """node0003 tells the server another digest of what it deals to node0001."""
-    played, genuine = Round(FIVE), Member.shares
+    played, genuine = Round(FIVE), ProtocolMember.shares
 
     def shares(member, members, peers):
         reply = genuine(member, members, peers)
@@ -273,7 +273,7 @@ def test_who_deals_a_right_share_with_a_false_digest_is_named_and_not_its_holder
         return reply[:start] + bytes(DIGEST) + reply[start + DIGEST :]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Member, "shares", shares)
+        patched.setattr(ProtocolMember, "shares", shares)
         found, expected = played.play()
     np.testing.assert_array_equal(found, expected)
     [error] = played.collector.errors
@@ -300,7 +300,7 @@ def test_after_unmasking_nothing_is_left_from_which_a_sum_follows():
         for secret in (old.secret, old.mask, old.encryption, old.seed, *old.held.values()):
             assert secret
             assert secret.hex() not in state.replace(answer.hex().encode(), b"").decode()
-        assert Member.of(state).unmask(played.survivors, {}, played.peers) == answer
+        assert ProtocolMember.of(state).unmask(played.survivors, {}, played.peers) == answer
 
 
 def test_a_state_put_back_deals_the_same_shares_to_the_same_list_alone():
@@ -308,8 +308,8 @@ def test_a_state_put_back_deals_the_same_shares_to_the_same_list_alone():
     played = Round(FIVE)
     fresh, keys = listed(played)
     before, four = fresh["node0000"].state, {name: keys[name] for name in played.names[:4]}
-    lists = [Members.of(FIVE, b"again", each).write() for each in (keys, keys, four)]
-    first, again, other = (Member.of(before).shares(each, played.peers) for each in lists)
+    lists = [MemberList.of(FIVE, b"again", each).write() for each in (keys, keys, four)]
+    first, again, other = (ProtocolMember.of(before).shares(each, played.peers) for each in lists)
     assert first == again
     assert not {first[SEALED * place : SEALED * (place + 1)] for place in range(4)} & {
         other[SEALED * place : SEALED * (place + 1)] for place in range(3)
@@ -317,7 +317,7 @@ def test_a_state_put_back_deals_the_same_shares_to_the_same_list_alone():
 
 
 def test_keys_of_an_attempt_are_for_one_question():
-    one = Member.enter(FIVE, b"again", "node0000", "agreement", question=b"one")
+    one = ProtocolMember.enter(FIVE, b"again", "node0000", "agreement", question=b"one")
     other = replace(one, question=b"other")
     assert not {one.mask, one.encryption, one.seed} & {other.mask, other.encryption, other.seed}
 
@@ -325,16 +325,16 @@ def test_keys_of_an_attempt_are_for_one_question():
 def test_a_node_refuses_a_member_that_has_forgotten_what_it_signed():
     played = Round(FIVE)
     played.begin()
-    fresh = {name: Member.enter(FIVE, b"again", name, "agreement", last=6) for name in played.names}
+    fresh = {name: ProtocolMember.enter(FIVE, b"again", name, "agreement", last=6) for name in played.names}
     keys = {name: member.keys(played.signing[name]) for name, member in fresh.items()}
-    data = Members.of(FIVE, b"again", keys).write()
+    data = MemberList.of(FIVE, b"again", keys).write()
     with pytest.raises(ValueError, match="node0003 has forgotten a round that it signed"):
-        Member.of(fresh["node0000"].state).shares(data, played.peers, {"node0003": 7})
+        ProtocolMember.of(fresh["node0000"].state).shares(data, played.peers, {"node0003": 7})
     assert fresh["node0000"].shares(data, played.peers, dict.fromkeys(played.names, 6))
     # The number is signed: the server cannot write another.
     forged = keys["node0003"][: 3 * KEY] + (7).to_bytes(4) + keys["node0003"][3 * KEY + 4 :]
     with pytest.raises(ValueError, match="node0003 is not of its key"):
-        fresh["node0001"].shares(Members.of(FIVE, b"again", keys | {"node0003": forged}).write(), played.peers)
+        fresh["node0001"].shares(MemberList.of(FIVE, b"again", keys | {"node0003": forged}).write(), played.peers)
 
 
 def test_a_state_and_keys_can_be_read_back():
@@ -342,8 +342,8 @@ def test_a_state_and_keys_can_be_read_back():
     played.mask()
     for name in played.names:
         member = played.member(name)
-        assert Member.of(member.state) == member
-    unsigned = Keys(public_part(bytes(32)), public_part(b"1" * 32), commitment_to(b"2" * 32), b"")
+        assert ProtocolMember.of(member.state) == member
+    unsigned = MemberKeys(public_part(bytes(32)), public_part(b"1" * 32), commitment_to(b"2" * 32), b"")
     signature = sign(played.signing["node0000"], b"content")
-    keys = Keys(unsigned.mask, unsigned.encryption, unsigned.commitment, signature)
-    assert Keys.read(keys.write()) == keys
+    keys = MemberKeys(unsigned.mask, unsigned.encryption, unsigned.commitment, signature)
+    assert MemberKeys.read(keys.write()) == keys

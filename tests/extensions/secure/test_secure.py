@@ -16,7 +16,7 @@ from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DeploymentError, FederationError, RunFolderError, ScenarioError
 from fedamp.extensions.secure.participant import (
     Agreement,
-    Memory,
+    NodeMemory,
     Participant,
     grid_of_words,
     join,
@@ -207,7 +207,7 @@ def test_a_round_is_unmasked_once(played):
     assert "other survivors" in played.ask_node("site0", changed(first, survivors=fewer))
     assert "round 1 already" in played.ask_node("site0", to(played, "keys", "site0"))
     memory = next((played.folder / "site0" / "state").glob("*.json"))
-    assert Memory.from_json(memory.read_bytes()).signed == 1
+    assert NodeMemory.from_json(memory.read_bytes()).signed == 1
     assert memory.stat().st_mode & 0o077 == 0
 
 
@@ -284,7 +284,7 @@ def test_a_rounds_file_put_back_answers_no_second_question(tmp_path):
     ):
         file.write_bytes(kept["round"])
         if forgotten:
-            found = Memory.from_json(memory.read_bytes())
+            found = NodeMemory.from_json(memory.read_bytes())
             memory.write_text(found.model_copy(update={"masked": ""}).to_json())
         assert why in consortium.ask_node("site0", question)
     # The same question has the same answer, with the same noise: nothing more is learnt.
@@ -341,7 +341,7 @@ def test_what_a_file_of_secrets_held_is_overwritten(tmp_path):
 def test_a_unit_takes_part_in_no_more_rounds_than_agreed(tmp_path):
     consortium = Consortium(tmp_path, "check_in={scheme: balanced, k: 1}")
     file = next((tmp_path / "site0" / "state").glob("*.json"))
-    memory = Memory.from_json(file.read_bytes())
+    memory = NodeMemory.from_json(file.read_bytes())
     file.write_text(memory.model_copy(update={"check_ins": {str(unit): (7,) for unit in range(4)}}).to_json())
     refused, expected = [], []
     for round_ in range(1, 9):
@@ -454,7 +454,7 @@ def test_the_doctor_shows_what_a_node_agrees_to_and_compares_its_memory(tmp_path
     assert shown["nodes"] == ("pass", "5: 1 may drop out of a round, 1 may collude")
     assert shown["task"] == ("pass", consortium.agreement.task)
     [file] = (own / "state").glob("*.json")
-    memory = Memory.from_json(file.read_bytes())
+    memory = NodeMemory.from_json(file.read_bytes())
     file.write_text(memory.model_copy(update={"agreement": memory.agreement[:16] + 48 * "0"}).to_json())
     [check] = examine_node(*files)
     assert "the memory of another agreement" in check.found
