@@ -20,6 +20,7 @@ from fedamp.engines.wire import (
     NodeFailedError,
     RoundAnswer,
     RoundOrder,
+    UpdateCounts,
     message_content,
     padded,
     rows,
@@ -33,6 +34,7 @@ SHAPES = st.dictionaries(
 )
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 COUNT = st.integers(0, 2**63 - 1)
+COUNTS = {each.name: each.type for each in fields(UpdateCounts)} | {"seconds": float}  # a further one is tried, too
 
 
 def order_of(shapes, units=((3, True), (5, True)), room=4, frozen=(), **train_config) -> RoundOrder:
@@ -97,7 +99,7 @@ def test_an_order_comes_out_as_it_went_in_and_its_size_tells_no_unit(shapes, uni
 @given(
     shapes=SHAPES,
     units=st.dictionaries(st.integers(0, 2**62), st.booleans(), max_size=70),
-    numbers=st.tuples(COUNT, COUNT, COUNT, COUNT, FLOATS, FLOATS),
+    numbers=st.tuples(*(FLOATS if kind is float else COUNT for kind in COUNTS.values())),
     text=st.text(max_size=400).map(lambda text: text.replace("\0", "")),
     data=st.data(),
 )
@@ -105,9 +107,8 @@ def test_a_reply_comes_out_as_it_went_in_and_has_the_promised_size(shapes, units
     frozen = data.draw(st.sets(st.sampled_from(sorted(shapes))))
     order = order_of(shapes, units.items(), len(units) + 3, frozen)
     reported = [unit for unit, counted in units.items() if counted and data.draw(st.booleans())]
-    names = ("failed", "clipped", "below_clip", "records", "loss_sum", "seconds")
     short = text.encode()[:LONGEST_TEXT].decode(errors="replace")
-    answer = answer_to(order, reported, text=text, **dict(zip(names, numbers, strict=True)))
+    answer = answer_to(order, reported, text=text, **dict(zip(COUNTS, numbers, strict=True)))
     expected = replace(answer, text=short)
     reply = answer.sealed(order)
     assert len(reply) == order.answer_size == len(failure("why").sealed(order))
