@@ -9,23 +9,28 @@ the slot of the unit's group, so groups cost nothing. docs/budget.md has the int
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from fedamp.accounting import Gaussian, Mechanism, calibrate, group
-from fedamp.accounting.arithmetic import delta_left
 from fedamp.base import ids
 from fedamp.base.record import Record
 from fedamp.base.section import Before, Count, NoiseMultiplier, Positive, Share
+from fedamp.base.start import Later
 from fedamp.errors import ScenarioError
 from fedamp.federation import facts
 from fedamp.federation.facts import AnyScenario, Claim
 from fedamp.federation.optional import AnyPlan, Kind, OptionalSection
 from fedamp.federation.running import Hosted
+
+if TYPE_CHECKING:
+    from fedamp import accounting
+    from fedamp.accounting import Mechanism, arithmetic
+else:
+    accounting, arithmetic = Later("fedamp.accounting"), Later("fedamp.accounting.arithmetic")  # as in check_in
 
 Floats = NDArray[np.float64]
 Metric = Literal["score", "loss", "calibration"]
@@ -130,7 +135,9 @@ class ClientEvaluation(OptionalSection):
         if self.epsilon is None:
             return self
         try:
-            noise = calibrate(partial(self.cost, plan), self.epsilon, delta_left(plan.scenario.privacy.delta))
+            noise = accounting.calibrate(
+                partial(self.cost, plan), self.epsilon, arithmetic.delta_left(plan.scenario.privacy.delta)
+            )
         except ValueError as error:
             raise ScenarioError(f"evaluation.epsilon finds no noise: {error}") from None
         return self.model_copy(update={"noise_multiplier": noise, "epsilon": None})
@@ -139,14 +146,14 @@ class ClientEvaluation(OptionalSection):
         if isinstance(self.by, dict):
             ids.check_known("evaluation.by", self.by, units)
 
-    def cost(self, plan: AnyPlan, noise_multiplier: float | None = None) -> Mechanism:
+    def cost(self, plan: AnyPlan, noise_multiplier: float | None = None) -> "Mechanism":
         """The cost of the evaluation alone; default: with its own noise."""
-        check_in, release = plan.check_in, Gaussian(noise_multiplier or self._noise)
+        check_in, release = plan.check_in, accounting.Gaussian(noise_multiplier or self._noise)
         rounds, size = plan.scenario.rounds, plan.scenario.privacy.group_size
-        return group(check_in.shown(release) if self.at_end else check_in.charge(release, rounds), size)
+        return accounting.group(check_in.shown(release) if self.at_end else check_in.charge(release, rounds), size)
 
-    def beside(self, plan: AnyPlan) -> tuple[Mechanism, ...]:
-        return (plan.check_in.shown(Gaussian(self._noise)),) if self.at_end else ()
+    def beside(self, plan: AnyPlan) -> "tuple[Mechanism, ...]":
+        return (plan.check_in.shown(accounting.Gaussian(self._noise)),) if self.at_end else ()
 
     def kinds(self, plan: AnyPlan) -> tuple[tuple[Kind, int], ...]:
         rounds = plan.scenario.rounds
@@ -159,8 +166,8 @@ class ClientEvaluation(OptionalSection):
     def dearest(self, plan: AnyPlan) -> Kind:
         return True
 
-    def beside_model(self, plan: AnyPlan, kind: Kind) -> tuple[Mechanism, ...]:
-        return (Gaussian(self._noise),) if kind and not self.at_end else ()
+    def beside_model(self, plan: AnyPlan, kind: Kind) -> "tuple[Mechanism, ...]":
+        return (accounting.Gaussian(self._noise),) if kind and not self.at_end else ()
 
     def costs_without(self, scenario: AnyScenario) -> dict[str, dict[str, Any]]:
         asked = scenario.evaluation
