@@ -151,7 +151,7 @@ def trained(seconds: float) -> list[dict[str, Any]]:
     done = {(row["task"], row["epsilon"], row["bands"], row["seed"]) for row in rows}
     for seed, epsilon, task in product(SEEDS, BUDGETS, TASKS):
         plain = scenario_of(task, epsilon, "auto", seed)
-        chosen = make_plan(plain, privacy_units(plain)).bands
+        chosen = len(make_plan(plain, privacy_units(plain)).coefficients) + 1
         facts.setdefault("chosen", {})[f"{task} at {epsilon}"] = chosen
         for bands in sorted({*BANDS, chosen}):
             if bands * TASKS[task][1] > plain.rounds or (task, epsilon, bands, seed) in done:

@@ -90,7 +90,7 @@ class Cell:
             raw["federation"] = {"validation_share": 0.5}
         own = raw.get("privacy", {})
         if own and noise["noise_multiplier"] != "auto":  # the bands that were best at the budget
-            bands = planned(self).bands
+            bands = len(planned(self).coefficients) + 1
             own = {"noise": {"scheme": "banded", "bands": bands}}
             raw["check_in"] = {**raw["check_in"], "gap": bands}
         raw["privacy"] = {"clip": clip, "delta": DELTA, "amplification": self.how.amplified, **own, **noise}

@@ -6,7 +6,7 @@ from typing import Any
 from fedamp.accounting import Group, Mechanism
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.sampling import PRECISION
-from fedamp.federation import facts
+from fedamp.federation import facts, model_noise
 from fedamp.federation.check_in import PoissonCheckIn
 from fedamp.federation.kept_answers import ANEW, KEPT, Answers
 from fedamp.federation.noise import IndependentNoise
@@ -154,8 +154,8 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
         )
         update = {"check_in": other, "privacy": privacy}
         balanced = make_plan(plan.scenario.model_copy(update=update), plan.units, answers=KEPT)
-        over = plan.noise_per_clip / balanced.noise_per_clip
-    return {"rms": plan.path_noise, "over_independent": over}
+        over = model_noise.per_clip(plan) / model_noise.per_clip(balanced)
+    return {"rms": model_noise.root_mean_square(plan), "over_independent": over}
 
 
 def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:

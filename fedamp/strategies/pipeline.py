@@ -26,6 +26,8 @@ from fedamp.models.pieces import Pieces
 from fedamp.noise import Address, Noise, Uniform, add_gaussian
 from fedamp.strategies.aggregation import Aggregate, Aggregator, ClippedSums, ModelParts, RoundOrders
 
+DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
+
 
 @dataclass(frozen=True)
 class ServerState:
@@ -194,7 +196,9 @@ class ReleasePipeline:
         """
         if aggregate.noisy_nodes is not None:
             return
-        reported, quorum, unit = aggregate.reported, self.plan.quorum, self.plan.scenario.privacy.unit
+        scenario, reported = self.plan.scenario, aggregate.reported
+        unit, quorum = scenario.privacy.unit, scenario.federation.quorum
+        quorum = DEFAULT_QUORUM if quorum is None else quorum
         if 0 < reported <= aggregate.failed:
             why = f" ({aggregate.errors[0]})" if aggregate.errors else ""
             tell(f"{what}: each of {reported} {unit}s failed{why}: the release is noise")

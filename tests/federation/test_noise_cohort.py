@@ -8,6 +8,7 @@ import fedamp
 from fedamp.accounting import Gaussian, Poisson, Repeat
 from fedamp.errors import InputError, ScenarioError
 from fedamp.extensions.pages.board import check_guarantee
+from fedamp.federation import model_noise
 from fedamp.federation.plan import make_plan
 from tests.federations import small
 
@@ -54,7 +55,7 @@ def test_auto_clips_as_the_large_federation_would():
     large = make_plan(small("privacy={clip: auto, noise_multiplier: 2.0}"), 2400)
     plan = make_plan(small(asked), 60)
     assert plan.parts[0].clip == large.parts[0].clip
-    assert plan.noise_per_clip == large.noise_per_clip
+    assert model_noise.per_clip(plan) == model_noise.per_clip(large)
     assert plan.noise_deviations[0] == pytest.approx(large.noise_deviations[0] * 60 / 2400, rel=1e-12)
 
 

@@ -132,7 +132,7 @@ def subject_of(scenario: Scenario, rounds: int) -> AuditSubject:
 
 def _shortened(full: Plan, rounds: int) -> Scenario:
     """The first rounds of a plan as a scenario, with the noise of the whole plan, and without a budget."""
-    whole = full.scenario.with_bands(full.bands, full.coefficients)
+    whole = full.scenario.with_bands(len(full.coefficients) + 1, full.coefficients)
     noise: dict[str, Any] = {"noise_multiplier": full.noise_multiplier, "epsilon": None}
     if whole.privacy.clip == "auto":  # it depends on the number of rounds; the canary's updates are longer anyway
         noise["clip"] = full.clipping.norm(full.noise_multiplier)

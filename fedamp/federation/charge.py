@@ -1,0 +1,327 @@
+"""The cost of a plan: for a unit or a group, for all rounds and for the first ones, in expressions and in numbers.
+
+From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and denominator of each part), then
+:meth:`Charge.of_a_round` (the cost of taking part in a round), then :meth:`Charge.at` (the cost of all rounds).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedamp.accounting import (
+    Bounds,
+    Compose,
+    Gaussian,
+    Mechanism,
+    NotPrivate,
+    Repeat,
+    calibrate,
+    group,
+)
+from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.bounds import Method
+from fedamp.accounting.verify import ahead_of_rounds, before_rounds
+from fedamp.base.numbers import at_most
+from fedamp.errors import ScenarioError
+from fedamp.federation.optional import AnyPlan, Kind
+
+Kinds = Mapping[str, Kind]
+"""A kind of rounds, by the key of the section that tells it apart."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """The cost of a plan for a unit, or for a group of units, as the scenario asks to charge it; no seed changes it."""
+
+    plan: AnyPlan
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """The accounting expression of the whole run, which the ledger charges."""
+        return self.of_group(self._group_size)
+
+    def of_group(self, size: int) -> Mechanism:
+        """The same for ``size`` units together, whatever group size the scenario protects."""
+        return self.at(self.plan.noise_multiplier, size) if self.plan.is_private else NotPrivate()
+
+    def at(self, noise_multiplier: float, group_size: int, capacity: str | None = None) -> Mechanism:
+        """The same for another noise multiplier; for a unit of a class of devices, default: that pays the most."""
+        plan = self.plan
+        charged = [
+            plan.check_in.charge(self.of_a_round(noise_multiplier, kinds, capacity), rounds)
+            for kinds, rounds in self._rounds_by_kind
+        ]
+        amplified = group(_together([*self._beside, *charged]), group_size)
+        assert amplified.relation == plan.check_in.relation, "the ledger names the relation that is charged"
+        return amplified if plan.scenario.privacy.amplification else amplified.unamplified()
+
+    @property
+    def _rounds_by_kind(self) -> list[tuple[Kinds, int]]:
+        """The kinds of rounds by section, and how many rounds each has, in the order in which they are charged."""
+        sections, rounds = self.plan.sections, self._rounds
+        found = {key: section.kinds(self.plan) for key, section in sections.items()}
+        several = [key for key, kinds in found.items() if len(kinds) > 1]
+        if len(several) > 1:
+            raise ScenarioError(f"{several[0]} and {several[1]}: both tell rounds apart; expected: one of them")
+        alike = {key: kinds[0][0] for key, kinds in found.items()}
+        return [(alike | {key: kind}, number) for key in several for kind, number in found[key]] or [(alike, rounds)]
+
+    @property
+    def _beside(self) -> list[Mechanism]:
+        """Releases of all units: each cost includes them from the first round on."""
+        return [release for section in self.plan.sections.values() for release in section.beside(self.plan)]
+
+    def of_a_round(self, noise_multiplier: float, kinds: Kinds, capacity: str | None = None) -> Mechanism:
+        """The cost of taking part in a round of these kinds."""
+        plan, released = self.plan, []
+        for part in plan.parts_at(noise_multiplier):
+            release: Mechanism = Gaussian(part.noise_multiplier)
+            for key, section in plan.sections.items():
+                release = section.wrap(plan, part, release, kinds[key])
+            released.append(plan.submodels.charge(part, release, capacity))
+        released += plan.clipping.charges()
+        for key, section in plan.sections.items():
+            released += section.beside_model(plan, kinds[key])
+        return _together(released)
+
+    def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
+        """The first rounds without amplification: a unit pays for every round that it can have taken part in."""
+        dearest = {key: section.dearest(self.plan) for key, section in self.plan.sections.items()}
+        check_in, round_ = self.plan.check_in, self.of_a_round(noise_multiplier, dearest)
+        known: Mechanism = Repeat(check_in.shown(round_), check_in.most_check_ins(rounds, self._rounds))
+        if not self.plan.scenario.privacy.noise.costs_add_up:
+            known = check_in.charge(round_, self._rounds).after(rounds).unamplified()
+        return group(_together([*self._beside, known]), self._group_size)
+
+    def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
+        """The first rounds, as they are charged."""
+        if not self.plan.scenario.privacy.amplification:
+            return self._unamplified(rounds, noise_multiplier)
+        return self.beginning(self.at(noise_multiplier, self._group_size), rounds)
+
+    def beginning(self, whole: Mechanism, rounds: int) -> Mechanism:
+        """The first rounds of :meth:`at`, with the evaluation at the end; all of it where it spans no rounds."""
+        ahead = ahead_of_rounds(whole, len(self._beside))
+        return whole.after(rounds + ahead) if whole.span == self._rounds + ahead else whole
+
+    def for_person(self, units: int, noise_multiplier: float | None = None) -> Mechanism:
+        """The cost for a person with so many units, of all rounds that the run may come to; with another noise
+        multiplier, of all rounds of the scenario.
+        """
+        if noise_multiplier is not None:
+            return self.beginning(self.at(noise_multiplier, units), self._rounds)
+        return self.beginning(self.at(self.plan.noise_multiplier, units), self.plan.last_round)
+
+    @property
+    def server_mechanism(self) -> Mechanism | None:
+        """The cost for who runs the server, together with the colluding nodes; None: the server sees everything.
+
+        The server sees the noisy sums, as everybody does, and who is asked, unless the nodes draw that themselves.
+        """
+        hides_sums = self.plan.scenario.aggregation.hides_sums
+        return self._charged_to(self.plan.nodes_draw) if hides_sums else None
+
+    @property
+    def nodes_mechanism(self) -> Mechanism | None:
+        """The cost for a registered node, of units of other nodes; None: ``federation.hosts`` names no nodes.
+
+        Flower tells every registered node the traffic of all nodes (``GetRun``), and so who is asked, and when.
+        """
+        protection = self.plan.protection
+        return None if protection is None else self._charged_to(protection != "none")
+
+    def _charged_to(self, hidden: bool) -> Mechanism:
+        """The cost for somebody from whom the check-ins are hidden, or who sees them."""
+        if hidden or not self.plan.is_private:
+            return self.mechanism
+        return self._unamplified(self._rounds, self.plan.noise_multiplier)
+
+    # --- in numbers ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def planned_epsilon(self) -> Bounds:
+        """Of all rounds of the scenario; the guarantee of a run is :attr:`guaranteed_epsilon`."""
+        return self._epsilon(self.mechanism)
+
+    @cached_property
+    def epsilon_by_capacity(self) -> dict[str, Bounds]:
+        """The same for a unit of each public class of devices, the most first; empty where all pay alike."""
+        noise, names = self.plan.noise_multiplier, self.plan.submodels.capacities if self.plan.is_private else ()
+        return {name: self._epsilon(self.at(noise, self._group_size, name)) for name in names}
+
+    @cached_property
+    def unamplified_epsilon(self) -> Bounds:
+        """Of the whole run, without amplification."""
+        return self._epsilon(self.mechanism.unamplified())
+
+    @cached_property
+    def server_epsilon(self) -> Bounds | None:
+        """Of :attr:`server_mechanism`, for all rounds of the scenario."""
+        return self._of(self.server_mechanism)
+
+    @cached_property
+    def nodes_epsilon(self) -> Bounds | None:
+        """Of :attr:`nodes_mechanism`, for all rounds of the scenario."""
+        return self._of(self.nodes_mechanism)
+
+    @cached_property
+    def epsilon_by_round(self) -> NDArray[np.float64]:
+        """Upper end of epsilon after each round; entry r - 1 is after round r."""
+        if not self.plan.is_private or not self.plan.scenario.privacy.amplification:
+            return self.unamplified_epsilon_by_round
+        ahead = ahead_of_rounds(self.mechanism, len(self._beside))
+        if self.mechanism.span != self._rounds + ahead:  # its steps are no rounds: all of it is paid from the first on
+            return np.minimum(self.planned_epsilon.upper, self.unamplified_epsilon_by_round)
+        rounds, precision = range(1 + ahead, self._rounds + ahead + 1), self.plan.scenario.privacy.precision
+        return np.asarray(self.plan.answers.over_rounds(self.mechanism, self._delta, rounds, precision))
+
+    @cached_property
+    def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
+        """Like ``epsilon_by_round``, without amplification."""
+        if not self.plan.is_private:
+            return np.full(self._rounds, np.inf)
+        noise = self.plan.noise_multiplier
+        if not self.plan.scenario.privacy.noise.costs_add_up:
+            known_at = (self._unamplified(round_, noise) for round_ in range(1, self._rounds + 1))
+            return np.array([each.epsilon(self._delta).upper for each in known_at])
+        known = self._unamplified(self._rounds, noise)
+        most = [self.plan.check_in.most_check_ins(round_, self._rounds) for round_ in range(1, self._rounds + 1)]
+        ahead = ahead_of_rounds(known, len(self._beside))
+        rounds = range(1 + ahead, most[-1] + ahead + 1)
+        spent = self.plan.answers.over_rounds(known, self._delta, rounds)
+        return np.asarray(spent[np.array(most) - 1])
+
+    @cached_property
+    def affordable_rounds(self) -> int:
+        """Number of rounds that the budget pays for; all of them without a budget."""
+        budget = self.plan.scenario.privacy.epsilon
+        return self._rounds if budget is None else int(np.searchsorted(self.epsilon_by_round, budget, "right"))
+
+    @cached_property
+    def guaranteed_epsilon(self) -> Bounds:
+        """The cost of all rounds up to the last one. It covers a run whose stop depends on its releases.
+
+        Such a run is a post-processing of the run that continues to its last round (Dwork, Roth 2014, Proposition 2.1).
+        The cost of the released rounds alone (:meth:`spent`) covers a stop that is independent of the data.
+        """
+        return self._spent(self.plan.last_round)
+
+    def spent(self, rounds: int) -> Bounds:
+        """The cost of a number of rounds that was fixed beforehand; the ledger charges the upper end. 0: of what leaves
+        the server before the first round.
+        """
+        return self.guaranteed_epsilon if rounds == self.plan.last_round else self._spent(rounds)
+
+    def compute(self) -> None:
+        """Compute now what takes long."""
+        for name in ("planned_epsilon", "unamplified_epsilon", "guaranteed_epsilon", "server_epsilon", "nodes_epsilon"):
+            getattr(self, name)
+
+    def beyond(self, budget: float, rounds: int) -> str | None:
+        """Which keys cost more than a budget in the first ``rounds``, alone and together, with any noise multiplier;
+        None: they do not.
+        """
+        asked = self.plan.scenario
+
+        def cost(*left_out: Mapping[str, Any]) -> float:
+            scenario = asked.model_copy(update={key: value for each in left_out for key, value in each.items()})
+            charge = replace(self.plan, scenario=scenario).charge
+            return float(charge._first(rounds, 1e18).epsilon(self._delta, points=300).upper)
+
+        if (together := cost()) <= budget:
+            return None
+        without: dict[str, Mapping[str, Any]] = {
+            key: changes
+            for section in reversed(self.plan.sections.values())
+            for key, changes in section.costs_without(asked).items()
+        }
+        without |= {
+            "privacy.clip.noise_multiplier": {"privacy": asked.privacy.model_copy(update={"clip": 1.0})},
+            "submodels.shared_noise_multiplier": {
+                "submodels": asked.submodels.model_copy(update={"shared_noise_multiplier": "same"})
+            },
+        }
+        alone = {key: cost(*(each for other, each in without.items() if other != key)) for key in without}
+        least = cost(*without.values()) + budget / 100  # noise without bands costs something at any multiplier
+        words = [f"{key} costs {at_most(each)}" for key, each in alone.items() if each > least]
+        joint = f"; together they cost {at_most(together)}" if len(words) > 1 else ""
+        return (
+            f"{', '.join(words)}{joint}; expected: more noise there, or privacy.epsilon above that" if words else None
+        )
+
+    def check_budget(self) -> None:
+        """Refuse (ScenarioError) a budget that pays for no round, with the smallest noise multiplier that suffices.
+
+        The cost of the first round often decides, and it is quicker to compute than the curve over the rounds.
+        """
+        privacy = self.plan.scenario.privacy
+        budget, noise = privacy.epsilon, privacy.noise_multiplier
+        if budget is None or noise == "auto":
+            return
+
+        def once(tried: float) -> Bounds:
+            return self._first(1, tried).epsilon(self._delta, points=300)
+
+        quick = "epsilon_by_round" not in vars(self)
+        cost = once(noise)
+        if (quick and cost.upper <= budget) or (cost.lower <= budget and self.affordable_rounds):
+            return
+        try:
+            least = calibrate(lambda tried: self._first(1, tried), budget, self._delta, tolerance=1e-3)
+        except ValueError:
+            why = self.beyond(budget, 1) or "other releases cost more"
+            raise ScenarioError(
+                f"privacy.epsilon: {budget:g} pays for no round with any noise_multiplier: {why}"
+            ) from None
+        while once(least).upper > budget:  # calibrated with more points
+            least *= 1.001
+        raise ScenarioError(
+            f"privacy.epsilon: {budget:g} pays for no round with noise_multiplier {noise:g}: one round costs "
+            f"{at_most(cost.upper)}; expected: noise_multiplier at least {at_most(least, 4)} for one round, or auto "
+            f"for all {self._rounds}"
+        )
+
+    def _of(self, mechanism: Mechanism | None) -> Bounds | None:
+        if mechanism is None:
+            return None
+        return self.planned_epsilon if mechanism is self.mechanism else self._epsilon(mechanism)
+
+    def _spent(self, rounds: int) -> Bounds:
+        if not self.plan.is_private:
+            return self.planned_epsilon
+        if rounds == 0:
+            return self._epsilon(before_rounds(self.mechanism, len(self._beside)))
+        bounds = self._epsilon(self._first(rounds, self.plan.noise_multiplier))
+        upper = float(self.epsilon_by_round[rounds - 1])
+        # Where a step of the charge is no round, no lower end of the first rounds is known.
+        of_all = self.mechanism.span < self._rounds and rounds < self._rounds
+        return Bounds(
+            0.0 if of_all else min(bounds.lower, upper),
+            upper,
+            bounds.origin if upper == bounds.upper else Method.CURVE.of(),
+        )
+
+    def _epsilon(self, mechanism: Mechanism) -> Bounds:
+        found: Bounds = self.plan.answers.epsilon(mechanism, self._delta, self.plan.scenario.privacy.precision)
+        return found
+
+    @property
+    def _delta(self) -> float:
+        """The part of the scenario's delta for the mechanism: the sampler of the noise takes the rest."""
+        return delta_left(self.plan.scenario.privacy.delta)
+
+    @property
+    def _rounds(self) -> int:
+        return int(self.plan.scenario.rounds)
+
+    @property
+    def _group_size(self) -> int:
+        return int(self.plan.scenario.privacy.group_size)
+
+
+def _together(releases: Sequence[Mechanism]) -> Mechanism:
+    return releases[0] if len(releases) == 1 else Compose(tuple(releases))
