@@ -74,7 +74,7 @@ def _policy(file: Path) -> object:
 
 
 def _site(file: Path) -> object:
-    from fedamp.cli.doctor import examine_site
+    from fedamp.extensions.deployment.doctor import examine_site
 
     with chdir(file.parent):
         raise OSError(next(each.found for each in examine_site("site0") if each.name == "authority"))
@@ -82,7 +82,7 @@ def _site(file: Path) -> object:
 
 def _membership(name: str) -> Callable[[Path], object]:
     def read(file: Path) -> object:
-        from fedamp.cli import membership
+        from fedamp.extensions.deployment import membership
 
         return getattr(membership, name)(file)
 

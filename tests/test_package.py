@@ -26,8 +26,8 @@ from typer.main import get_command
 import fedamp
 from fedamp.accounting.arithmetic import compiled
 from fedamp.cli import commands
-from fedamp.cli.doctor import FLOWER
 from fedamp.errors import EXTRAS, missing
+from fedamp.extensions.deployment.doctor import FLOWER
 from tests.conftest import required
 from tests.documentation import ROOT, shell
 

@@ -13,7 +13,7 @@ from typer import Argument, Context, Exit, Option, Typer
 from fedamp.base.start import Later
 from fedamp.base.text import printable
 from fedamp.base.version import version
-from fedamp.cli import first, membership, terminal
+from fedamp.cli import first, terminal
 from fedamp.cli.terminal import (
     AsJson,
     Format,
@@ -28,6 +28,7 @@ from fedamp.cli.terminal import (
 )
 from fedamp.errors import Interrupted, ModelError, UnwritableError, fails_alone
 from fedamp.extension import all_offered, extensions
+from fedamp.extensions.deployment import membership
 
 if TYPE_CHECKING:
     from fedamp.report import tables
@@ -235,7 +236,13 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Versions, devices, Ray, and free memory; and what a deployment lacks, with the command that mends it."""
-    from fedamp.cli.doctor import examine_machine, examine_node, examine_server, examine_site, examine_superlink
+    from fedamp.extensions.deployment.doctor import (
+        examine_machine,
+        examine_node,
+        examine_server,
+        examine_site,
+        examine_superlink,
+    )
     from fedamp.runs.verification import checks_json
 
     checks = examine_superlink(superlink, root_certificates) if superlink else []

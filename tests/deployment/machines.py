@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from fedamp.cli import membership
 from fedamp.data.sections import DigitsData
+from fedamp.extensions.deployment import membership
 from tests.deployment.janitor import start
 from tests.documentation import shell
 from tests.tools import wait

@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fedamp.cli import doctor, membership
 from fedamp.errors import DeploymentError
+from fedamp.extensions.deployment import doctor, membership
 from fedamp.extensions.population.store import Population
 from tests.deployment.machines import free_port
 

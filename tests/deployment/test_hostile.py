@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedamp.cli import membership
 from fedamp.errors import DeploymentError
+from fedamp.extensions.deployment import membership
 from tests.deployment.hostile import BOMB, CALLS, Attacker, Fuzzer, Order, WireNode, serve
 from tests.deployment.machines import NODES, Machines, deployed, wait
 from tests.deployment.test_processes import assert_equals_simulation, wait_for_end, write_scenario

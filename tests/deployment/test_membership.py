@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
-from fedamp.cli import doctor, membership
 from fedamp.errors import DeploymentError, RunFolderError
+from fedamp.extensions.deployment import doctor, membership
 from tests.deployment.hostile import WireNode
 
 

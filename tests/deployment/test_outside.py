@@ -7,7 +7,7 @@ import subprocess
 
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from fedamp.cli import doctor
+from fedamp.extensions.deployment import doctor
 from tests.deployment.machines import Machines
 
 _METHODS = [name for name in vars(FleetHttpClient) if not name.startswith("_")]

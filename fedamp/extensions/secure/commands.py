@@ -6,9 +6,9 @@ from typing import Annotated
 from typer import Argument, Option
 
 from fedamp.base.files import write_atomically
-from fedamp.cli.membership import made, public_key
 from fedamp.cli.terminal import Overrides, ScenarioArgument, load_scenario, patiently, print_paths
 from fedamp.errors import ScenarioError
+from fedamp.extensions.deployment.membership import made, public_key
 
 
 def agreement(

@@ -10,10 +10,10 @@ import pytest
 from scipy.stats import beta, chi, kstest
 
 from fedamp.base.files import write_secret
-from fedamp.cli.doctor import examine_node
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DeploymentError, FederationError, RunFolderError, ScenarioError
+from fedamp.extensions.deployment.doctor import examine_node
 from fedamp.extensions.secure.participant import (
     Agreement,
     NodeMemory,

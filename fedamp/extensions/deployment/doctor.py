@@ -176,7 +176,7 @@ def _there(name: str, file: Path, cure: str) -> Check:
 
 def _authority(file: Path, cure: str) -> Check:
     """Whether the file holds what the owner has compared: one authority."""
-    from fedamp.cli.membership import authority_of, fingerprint_of
+    from fedamp.extensions.deployment.membership import authority_of, fingerprint_of
 
     if not file.exists():
         return _there("authority", file, cure)

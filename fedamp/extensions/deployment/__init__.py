@@ -1,0 +1,1 @@
+"""Who belongs to a deployment, and what a machine of it lacks."""
