@@ -28,7 +28,6 @@ from fedamp.cli.terminal import (
 )
 from fedamp.errors import Interrupted, ModelError, UnwritableError, fails_alone
 from fedamp.extension import all_offered, extensions
-from fedamp.extensions.deployment import membership
 
 if TYPE_CHECKING:
     from fedamp.report import tables
@@ -42,7 +41,7 @@ app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_se
 app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
 shipped = Typer(help="The shipped scenarios, and the JSON schema for editors.", no_args_is_help=True)
 app.add_typer(shipped, name="scenarios")
-for command in (first.new, first.explain, first.check, *membership.COMMANDS):
+for command in (first.new, first.explain, first.check):
     app.command()(command)
 
 
@@ -221,37 +220,6 @@ def schema() -> None:
     from fedamp.federation.reader import json_schema
 
     terminal.print_json(json_schema())
-
-
-@app.command()
-def doctor(
-    superlink: Annotated[str | None, Option(help="HOST:PORT of a deployment's SuperLink to check as well")] = None,
-    root_certificates: Annotated[Path | None, Option(help="file of the authority that its nodes trust")] = None,
-    node: Annotated[
-        tuple[Path, Path, Path] | None,
-        Option(help="a node's agreement, key and state, to check that it can take part in secure aggregation"),
-    ] = None,
-    site: Annotated[str | None, Option(help="name of the node whose folder this is: what it lacks")] = None,
-    server: Annotated[Path | None, Option(help="folder of a deployment's server: what it lacks")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Versions, devices, Ray, and free memory; and what a deployment lacks, with the command that mends it."""
-    from fedamp.extensions.deployment.doctor import (
-        examine_machine,
-        examine_node,
-        examine_server,
-        examine_site,
-        examine_superlink,
-    )
-    from fedamp.runs.verification import checks_json
-
-    checks = examine_superlink(superlink, root_certificates) if superlink else []
-    checks += examine_node(*node) if node else []
-    checks += examine_site(site) if site else []
-    checks += examine_server(server) if server else []
-    answer = examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
-    print_answer(answer, as_json, tables.doctor_table)
-    terminal.judge(checks)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})

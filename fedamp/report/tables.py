@@ -244,18 +244,6 @@ def checks_table(title: str, answer: Answer) -> Table:
     return table
 
 
-def doctor_table(answer: Answer) -> RenderableType:
-    """The machine and, if it was asked for, the deployment."""
-    rows = {"python": f"{answer['python']} on {answer['system']}"}
-    rows |= {name: version or "not installed" for name, version in answer["packages"].items()}
-    rows["cores"] = answer["cores"]
-    for key in ("memory", "free_memory", "free_disk"):
-        rows[key.replace("_", " ")] = f"{answer[f'{key}_bytes'] / 1e9:.1f} GB"
-    rows["devices"] = ", ".join(answer["devices"])
-    deployment = [checks_table("deployment", answer["deployment"])] if "deployment" in answer else []
-    return Group(facts("this machine", rows), *deployment)
-
-
 def partition_summary(counts: "LabelCounts") -> str:
     """How many records clients have."""
     import numpy as np

@@ -206,8 +206,8 @@ def test_each_thing_that_a_node_lacks_has_its_command(tmp_path, serve, keys, mon
         follow = "fedamp enroll site0 --admission site0.admission"
         assert found["authority"] == ("fail", f"there is no ca.crt; {follow}")
         assert found["server"] == ("fail", f"node.conf names none; {follow}")
-        given = {"name": "site0", "key": membership.Request.read(Path("site0.request")).key, "address": serve()}
-        membership.Admission(**given, authority=(keys / "ca.crt").read_text()).write(Path("site0.admission"))
+        given = {"name": "site0", "key": membership.NodeRequest.read(Path("site0.request")).key, "address": serve()}
+        membership.NodeAdmission(**given, authority=(keys / "ca.crt").read_text()).write(Path("site0.admission"))
         membership.enroll("site0", Path("site0.admission"), False)
         assert found["records"][0] == "fail"
         Path("data").mkdir()
@@ -258,5 +258,5 @@ def test_each_thing_that_a_server_lacks_has_its_command(tmp_path):
     assert named(doctor.examine_server(tmp_path))["superlink.db"][0] == "fail"
     (tmp_path / "superlink.db").chmod(0o600)
     assert named(doctor.examine_server(tmp_path))["nodes"][1].endswith("--address HOST:PORT")
-    membership.Nodes(numbers={"site0": "7"}).write(tmp_path / "nodes.json")
+    membership.RegisteredNodes(numbers={"site0": "7"}).write(tmp_path / "nodes.json")
     assert {verdict for verdict, _ in named(doctor.examine_server(tmp_path)).values()} == {"pass"}

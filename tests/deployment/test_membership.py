@@ -40,10 +40,10 @@ def certify(folder: Path, host: str = "fl.example.org") -> None:
 def answer(folder: Path, name: str = "site0") -> Path:
     """What a server that registered the request would give."""
     certify(folder)
-    request = membership.Request.read(folder / f"{name}.request")
+    request = membership.NodeRequest.read(folder / f"{name}.request")
     authority = (folder / "keys" / "ca.crt").read_text()
     told = {"address": "fl.example.org:8000", "authority": authority}
-    given = membership.Admission(name=name, key=request.key, **told)
+    given = membership.NodeAdmission(name=name, key=request.key, **told)
     given.write(folder / f"{name}.admission")
     return folder / f"{name}.admission"
 
@@ -149,18 +149,18 @@ def fingerprints(text: str) -> list[str]:
 def test_a_node_trusts_the_one_authority_whose_fingerprint_its_owner_sees(tmp_path, capsys):
     forms = beside(tmp_path)
     request = enroll(tmp_path / "node")
-    told = {"name": "site0", "key": membership.Request.read(request).key, "address": "fl.example.org:8000"}
+    told = {"name": "site0", "key": membership.NodeRequest.read(request).key, "address": "fl.example.org:8000"}
     given = tmp_path / "node" / "site0.admission"
     before = sorted(given.parent.iterdir())
     for what, text in forms.items():
         if what != "honest":
-            membership.Admission(**told, authority=text).write(given)
+            membership.NodeAdmission(**told, authority=text).write(given)
             with pytest.raises(DeploymentError, match="the authority's certificate cannot be used; expected: one"):
                 enroll(given.parent, admission=given)
             given.unlink()
             assert sorted(given.parent.iterdir()) == before, what
     for text in (forms["honest"], forms["honest"].replace("\n", "\r\n")):  # written again from what was parsed
-        membership.Admission(**told, authority=text).write(given)
+        membership.NodeAdmission(**told, authority=text).write(given)
         capsys.readouterr()
         enroll(given.parent, admission=given)
         written = (given.parent / "ca.crt").read_text()
@@ -201,8 +201,8 @@ def signed_again(request: Path, signing_key: Path, **changes: str) -> None:
 def test_a_request_is_one_key_under_the_name_of_its_file(tmp_path):
     """``admit`` shows the fingerprint of one key beside the file's name; Flower gets the key, under the name inside."""
     request = enroll(tmp_path)
-    other = membership.Request.read(enroll(tmp_path / "other")).key
-    key, own = tmp_path / "site0", membership.Request.read(request).key
+    other = membership.NodeRequest.read(enroll(tmp_path / "other")).key
+    key, own = tmp_path / "site0", membership.NodeRequest.read(request).key
     kind, numbers = own.split()
     padded = base64.b64encode(base64.b64decode(numbers) + b"\0").decode()
     edwards = ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -222,7 +222,7 @@ def test_a_request_is_one_key_under_the_name_of_its_file(tmp_path):
 
 def test_a_public_key_goes_into_an_agreement_alone(tmp_path):
     """What people compare there is the text; a key of ssh-keygen has a comment behind it."""
-    own, other = (membership.Request.read(enroll(tmp_path / name)).key for name in ("one", "other"))
+    own, other = (membership.NodeRequest.read(enroll(tmp_path / name)).key for name in ("one", "other"))
     file = tmp_path / "site0.pub"
     for text in (own, f"{own} anna@clinic\n", f"{own}\r\n"):
         file.write_bytes(text.encode())

@@ -48,7 +48,7 @@ AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 365
 KEYS, NODES = Path("keys"), Path("nodes.json")  # in the server's folder, where its commands are typed
 
 
-class Request(FileRecord):
+class NodeRequest(FileRecord):
     """``NAME.request``: a node's name and public key (OpenSSH), signed by the private one."""
 
     kind: ClassVar[str] = "request"
@@ -73,7 +73,7 @@ class Request(FileRecord):
             raise DeploymentError(found) from None
 
 
-class Admission(FileRecord):
+class NodeAdmission(FileRecord):
     """``NAME.admission``: the key that was registered, and what its node must know of the server."""
 
     kind: ClassVar[str] = "admission"
@@ -96,7 +96,7 @@ def made(kind: type[_R], **fields: Any) -> _R:
         raise DeploymentError(f"{kind.kind}: {one_line(error)}") from None
 
 
-class Nodes(FileRecord):
+class RegisteredNodes(FileRecord):
     """``nodes.json``: Flower's number of each node by its name, which Flower's list does not tell."""
 
     kind: ClassVar[str] = "list of nodes"
@@ -150,12 +150,12 @@ def enroll(
     """On a node: make its key, which stays here, and a request; then, with the admission, what it needs to start."""
     key, following = Path(name), Path(f"{name}.new")
     if admission is not None:
-        _follow(Admission.read(admission), key, following)
+        _follow(NodeAdmission.read(admission), key, following)
         return
     if key.exists() and not renew:
         raise DeploymentError(f"{key}: this node has a key; expected: --renew, or another name")
     private, file = ec.generate_private_key(ec.SECP384R1()), following if key.exists() else key
-    unsigned = made(Request, name=name, key=_written(private.public_key()), signature="")
+    unsigned = made(NodeRequest, name=name, key=_written(private.public_key()), signature="")
     signature = base64.b64encode(private.sign(unsigned.signed, ec.ECDSA(hashes.SHA384()))).decode()
     request = unsigned.model_copy(update={"signature": signature})
     _write_key(file, private, PrivateFormat.OpenSSH)
@@ -178,8 +178,8 @@ def admit(
     own = KEYS / "ca.crt"
     issuer = authority_of(read_regular(own, TYPED), own) if found else None  # before anybody is registered
     given = {"address": address, "authority": issuer and _pem(issuer).decode()}
-    answers = [made(Admission, name=request.name, key=request.key, **given) for request in found]
-    known = Nodes.read(NODES).numbers if NODES.exists() else {}
+    answers = [made(NodeAdmission, name=request.name, key=request.key, **given) for request in found]
+    known = RegisteredNodes.read(NODES).numbers if NODES.exists() else {}
     with _Flower() as flower:
         there = {each["node-id"] for each in flower("list", superlink)["nodes"] if each["status"] != "unregistered"}
         known = {name: number for name, number in known.items() if number in there}  # a database may have been deleted
@@ -191,7 +191,7 @@ def admit(
             raise DeploymentError(f"{twice[0]} is registered already; expected: --renew, or another name")
         for name in [*revoke, *(request.name for request in found if request.name in known)]:
             flower("unregister", known.pop(name), superlink)
-            Nodes(numbers=known).write(NODES)
+            RegisteredNodes(numbers=known).write(NODES)
             print_paths("revoked", name)
         for file, request, answer in zip(requests, found, answers, strict=True):
             with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
@@ -199,14 +199,11 @@ def admit(
                 public.flush()
                 number = flower("register", public.name, superlink, "--name", request.name)["node-id"]
             known[request.name] = str(number)
-            Nodes(numbers=known).write(NODES)
+            RegisteredNodes(numbers=known).write(NODES)
             answer.write(file.with_suffix(".admission"))
             print_paths("for the node", f"{file.with_suffix('.admission')} ({_fingerprint(request.key)})")
     if issuer is not None:
         print_paths("with the authority", fingerprint_of(issuer))
-
-
-COMMANDS = (certify, enroll, admit)
 
 
 def public_key(file: Path) -> str:
@@ -226,9 +223,9 @@ def public_key(file: Path) -> str:
     return written
 
 
-def _request(file: Path) -> Request:
+def _request(file: Path) -> NodeRequest:
     """A node's request; DeploymentError: a false one, or that of another node than the file's name says."""
-    request = Request.read(file)
+    request = NodeRequest.read(file)
     request.check()
     if request.name != file.stem:
         raise DeploymentError(f"{file}: the request of {request.name}; expected: {file.stem}'s, as the file is named")
@@ -243,7 +240,7 @@ def _public_half(file: Path) -> str:
         raise DeploymentError(f"{file}: not a node's key; expected: as enroll wrote it, without a password") from None
 
 
-def _follow(found: Admission, key: Path, following: Path) -> None:
+def _follow(found: NodeAdmission, key: Path, following: Path) -> None:
     """Write what an admission says; the key that it names becomes this node's."""
     own = [file for file in (key, following) if file.exists() and _public_half(file) == found.key]
     if found.name != str(key) or not own:
