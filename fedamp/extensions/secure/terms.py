@@ -186,6 +186,6 @@ AGREEMENT = Annotated[
         "out a node with a false signature",
     ),
     Before("checkpoint_every"),
-    Stance(concerns=frozenset()),
+    Stance(keeps=facts.FACTS),
 ]
 """The key ``federation.agreement`` of a scenario."""

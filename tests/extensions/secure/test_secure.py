@@ -645,3 +645,10 @@ def test_a_hundred_nodes_of_one_client_each_play_the_protocol(tmp_path):
     consortium.dropped = {"keys": ["site7"], "shares": ["site9"], "masked": ["site11"], "agree": ["site13"]}
     strategy = consortium.play()
     assert strategy.collected.noisy_nodes == 97
+
+
+def test_the_server_may_know_the_agreement(tmp_path):
+    """The key costs nothing, and no scenario with it is refused."""
+    (tmp_path / "agreement.json").write_text("{}")
+    told = small("data={name: digits, clients: 20}", SECURE, "federation.agreement=agreement.json")
+    assert told.federation.agreement == "agreement.json"
