@@ -34,7 +34,6 @@ class RunFolder:
         self.scenario, self.summary = path / "scenario.yaml", path / "summary.json"
         self.model, self.plots = path / "model.safetensors", path / "plots"
         self.log, self.checkpoints = path / "log.txt", path / "checkpoint"
-        self.canaries = path / "canaries"  # all released models, and in the end the coins (``privacy.canaries``)
         self.seed, self.salt = path / "seed.secret", path / "salt.secret"
 
     def append_round(self, record: RoundRecord) -> None:

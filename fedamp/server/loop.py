@@ -121,7 +121,7 @@ def play(inputs: RunInputs, grid: Grid, folder: RunFolder, observer: Observer) -
         The summary in the folder.
 
     Raises:
-        FederationError, RunFolderError, PopulationError: as :func:`rounds`.
+        FederationError, InputError: as :func:`rounds`.
     """
     for _ in rounds(inputs, grid, folder, observer, finish_round=True):
         pass
@@ -139,7 +139,7 @@ def _begun(
 
     Raises:
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run, or the run has diverged.
-        PopulationError: the people have not enough left, or their file is not as it was.
+        InputError: an extension refuses the run.
     """
     known = LedgerRecord.read(folder.ledger) if folder.ledger.exists() else None
     ended = known is not None and known.stopped_because in ENDED

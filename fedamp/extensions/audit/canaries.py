@@ -21,6 +21,7 @@ from fedamp.base.devices import usual_state
 from fedamp.base.reading import read_regular
 from fedamp.errors import RunFolderError
 from fedamp.extensions.audit.bound import AttackGuesses, AuditResult
+from fedamp.extensions.audit.kept_models import kept_in
 from fedamp.federation.check_in import CANARY, Attendance
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.reader import load as load_scenario
@@ -67,13 +68,14 @@ def audit_runs(folders: Sequence[Path]) -> AuditResult:
 
 def _of_run(folder: Path) -> tuple[Plan, tuple[AttackGuesses, ...]]:
     files = RunFolder(folder)
-    if not (files.canaries / "coins.json").exists():
+    kept = kept_in(files)
+    if not (kept / "coins.json").exists():
         raise RunFolderError(f"{folder}: no canaries to guess; expected: an ended run with privacy.canaries")
     scenario = load_scenario(files.scenario)
     plan = make_plan(scenario, privacy_units(scenario))
-    coins = np.array(json.loads(read_regular(files.canaries / "coins.json")), dtype=bool)
-    rounds = len(list(files.canaries.glob("*.safetensors"))) - 1
-    models = [load(read_regular(files.canaries / f"{number}.safetensors")) for number in range(rounds + 1)]
+    coins = np.array(json.loads(read_regular(kept / "coins.json")), dtype=bool)
+    rounds = len(list(kept.glob("*.safetensors"))) - 1
+    models = [load(read_regular(kept / f"{number}.safetensors")) for number in range(rounds + 1)]
     return plan, attack(plan, models, coins)
 
 

@@ -3,12 +3,19 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from safetensors.numpy import save
 
 from fedamp.base.arrays import Arrays
 from fedamp.base.files import write_atomically, writing
 from fedamp.runs.around import RunHooks, RunStart
+from fedamp.runs.folder import RunFolder
+
+
+def kept_in(folder: RunFolder) -> Path:
+    """The folder of what a run keeps."""
+    return folder.path / "canaries"
 
 
 class KeptModels(RunHooks):
@@ -16,7 +23,7 @@ class KeptModels(RunHooks):
 
     def __init__(self, start: RunStart) -> None:
         super().__init__()
-        self._plan, self._folder = start.plan, start.folder.canaries
+        self._plan, self._folder = start.plan, kept_in(start.folder)
 
     def before_release(self, round_: int, parameters: Arrays) -> None:
         """Keep the model of a round."""
