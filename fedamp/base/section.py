@@ -121,7 +121,7 @@ NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(no_t
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
-Part = Annotated[float, Field(ge=0, lt=1)]
+LessThanOne = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 T = TypeVar("T")
 Steps = tuple[tuple[Count, Positive], ...]

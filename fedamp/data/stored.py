@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fedamp import rng
 from fedamp.base.reading import read_regular
-from fedamp.base.section import Count, Outputs, Part, Positive, Section, Units
+from fedamp.base.section import Count, LessThanOne, Outputs, Positive, Section, Units
 from fedamp.base.text import canonical
 from fedamp.data import partition
 from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
@@ -221,7 +221,7 @@ class StoredData(DataSection):
         description="true: everybody may know the test records, on which models are evaluated without noise; else no "
         "record is tested on",
     )
-    test_fraction: Part = Field(
+    test_fraction: LessThanOne = Field(
         0.0, description="share of the records that is public and tested on, where there are no test files"
     )
     classes: Outputs | Annotated[tuple[str, ...], Field(min_length=2), AfterValidator(_all_differ)] | None = Field(
@@ -494,7 +494,9 @@ class BenchmarkData(StoredData):
     """Base of the sections of data that are published to compare methods: so is their test set."""
 
     test_is_public: bool = Field(True, strict=True, exclude_if=bool, description="false: no record is tested on")
-    test_fraction: Part = Field(0.2, description="share of the records to test on, where there are no test files")
+    test_fraction: LessThanOne = Field(
+        0.2, description="share of the records to test on, where there are no test files"
+    )
 
     def _draw(self, train: Table, strata: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
         return partition.hold_out(rng.public_stream(seed, "test-set"), strata, self.test_fraction)

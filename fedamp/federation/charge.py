@@ -27,9 +27,9 @@ from fedamp.accounting.bounds import Method
 from fedamp.accounting.verify import ahead_of_rounds, before_rounds
 from fedamp.base.numbers import at_most
 from fedamp.errors import ScenarioError
-from fedamp.federation.optional import AnyPlan, Kind
+from fedamp.federation.optional import AnyPlan, RoundKind
 
-Kinds = Mapping[str, Kind]
+RoundKinds = Mapping[str, RoundKind]
 """A kind of rounds, by the key of the section that tells it apart."""
 
 
@@ -60,7 +60,7 @@ class Charge:
         return amplified if plan.scenario.privacy.amplification else amplified.unamplified()
 
     @property
-    def _rounds_by_kind(self) -> list[tuple[Kinds, int]]:
+    def _rounds_by_kind(self) -> list[tuple[RoundKinds, int]]:
         """The kinds of rounds by section, and how many rounds each has, in the order in which they are charged."""
         sections, rounds = self.plan.sections, self._rounds
         found = {key: section.kinds(self.plan) for key, section in sections.items()}
@@ -75,7 +75,7 @@ class Charge:
         """Releases of all units: each cost includes them from the first round on."""
         return [release for section in self.plan.sections.values() for release in section.beside(self.plan)]
 
-    def of_a_round(self, noise_multiplier: float, kinds: Kinds, capacity: str | None = None) -> Mechanism:
+    def of_a_round(self, noise_multiplier: float, kinds: RoundKinds, capacity: str | None = None) -> Mechanism:
         """The cost of taking part in a round of these kinds."""
         plan, released = self.plan, []
         for part in plan.parts_at(noise_multiplier):

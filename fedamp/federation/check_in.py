@@ -36,7 +36,7 @@ CANARY = 1 << 40  # the id of the first canary (``privacy.canaries``): a unit of
 UnitIds = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-Rate = Annotated[
+CheckInRate = Annotated[
     Probability, Field(examples=[0.4], description="probability that a unit takes part in a round (a coin of a round)")
 ]
 
@@ -182,7 +182,7 @@ class PoissonCheckIn(IndependentRounds):
     """
 
     scheme: Literal["poisson"]
-    rate: Rate
+    rate: CheckInRate
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
         for round_ in range(1, rounds + 1):
@@ -209,7 +209,7 @@ class CappedPoissonCheckIn(CheckIn):
     """
 
     scheme: Literal["capped-poisson"]
-    rate: Rate
+    rate: CheckInRate
     at_most: Count = Field(description="largest number of rounds in which a unit takes part", examples=[3])
     rounds_are_independent = False
     keeps = USUAL_FACTS

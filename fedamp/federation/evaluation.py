@@ -23,7 +23,7 @@ from fedamp.base.start import Later
 from fedamp.errors import ScenarioError
 from fedamp.federation import facts
 from fedamp.federation.facts import AnyScenario, Claim
-from fedamp.federation.optional import AnyPlan, Kind, OptionalSection
+from fedamp.federation.optional import AnyPlan, OptionalSection, RoundKind
 from fedamp.federation.running import Hosted
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class ClientEvaluation(OptionalSection):
     def beside(self, plan: AnyPlan) -> "tuple[Mechanism, ...]":
         return (plan.check_in.shown(accounting.Gaussian(self._noise)),) if self.at_end else ()
 
-    def kinds(self, plan: AnyPlan) -> tuple[tuple[Kind, int], ...]:
+    def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
         rounds = plan.scenario.rounds
         if self.every != "end" and plan.check_in.rounds_are_independent:
             some = rounds // self.every  # in which order they come changes no cost; those that cost more lead
@@ -163,10 +163,10 @@ class ClientEvaluation(OptionalSection):
                 return ((True, some), (False, rounds - some))
         return ((True, rounds),)
 
-    def dearest(self, plan: AnyPlan) -> Kind:
+    def dearest(self, plan: AnyPlan) -> RoundKind:
         return True
 
-    def beside_model(self, plan: AnyPlan, kind: Kind) -> "tuple[Mechanism, ...]":
+    def beside_model(self, plan: AnyPlan, kind: RoundKind) -> "tuple[Mechanism, ...]":
         return (accounting.Gaussian(self._noise),) if kind and not self.at_end else ()
 
     def costs_without(self, scenario: AnyScenario) -> dict[str, dict[str, Any]]:

@@ -15,53 +15,53 @@ AnyScenario = Any
 
 
 @dataclass(frozen=True)
-class Fact:
+class ScenarioFact:
     """A fact about a scenario, as a sentence."""
 
     sentence: str
 
 
 # about the data and the units
-RECORDS_DEALT = Fact("records are dealt among clients, and no column names their clients")
-RECORDS_HAVE_CLIENTS = Fact("each record has a client: data.clients is given, or a column names it")
-UNIT_IS_CLIENT = Fact("the unit is a client with records of its own")
-ONE_GRADIENT = Fact("a unit contributes one gradient a round")
-TRAINED_HERE = Fact("fedamp reads the records and trains the model itself")
-SCORED = Fact("the loss tells whether a record is right")
-CLASS_SHARES = Fact("the loss is cross-entropy, with a share for each class")
+RECORDS_DEALT = ScenarioFact("records are dealt among clients, and no column names their clients")
+RECORDS_HAVE_CLIENTS = ScenarioFact("each record has a client: data.clients is given, or a column names it")
+UNIT_IS_CLIENT = ScenarioFact("the unit is a client with records of its own")
+ONE_GRADIENT = ScenarioFact("a unit contributes one gradient a round")
+TRAINED_HERE = ScenarioFact("fedamp reads the records and trains the model itself")
+SCORED = ScenarioFact("the loss tells whether a record is right")
+CLASS_SHARES = ScenarioFact("the loss is cross-entropy, with a share for each class")
 # about the model
-WHOLE_MODEL = Fact("every unit trains the whole model")
-GLOBAL_MODEL = Fact("all parameters are the server's, and none stays with a client")
+WHOLE_MODEL = ScenarioFact("every unit trains the whole model")
+GLOBAL_MODEL = ScenarioFact("all parameters are the server's, and none stays with a client")
 # about check-in
-ROUNDS_APART = Fact("a unit's rounds are at least a known number of rounds apart")
-ANY_ROUNDS_APART = Fact("a unit's rounds are any set of rounds that are at least a number of rounds apart")
-UNITS_INDEPENDENT = Fact("a unit's check-ins tell nothing about those of other units")
-UNITS_ALIKE = Fact("every round takes each unit with the same probability")
-GROUPS_CHARGED = Fact("the cost of a group of units is known")
+ROUNDS_APART = ScenarioFact("a unit's rounds are at least a known number of rounds apart")
+ANY_ROUNDS_APART = ScenarioFact("a unit's rounds are any set of rounds that are at least a number of rounds apart")
+UNITS_INDEPENDENT = ScenarioFact("a unit's check-ins tell nothing about those of other units")
+UNITS_ALIKE = ScenarioFact("every round takes each unit with the same probability")
+GROUPS_CHARGED = ScenarioFact("the cost of a group of units is known")
 # about noise and clipping
-NOISE_ADDED = Fact("rounds have noise")
-NOISE_INDEPENDENT = Fact("the noise of each round is independent of that of other rounds")
-NOISE_HAS_BANDS = Fact("the noise of a round is correlated over a number of rounds")
-NOISE_FOLLOWS = Fact("the noise multiplier follows from the budget, so that noise is compared at one epsilon")
-NOISE_ALONE = Fact("noise alone hides the sum of a round")
-SERVER_ADDS_NOISE = Fact("the server adds the noise, and no node does")
-CLIP_FIXED = Fact("the clipping norm is fixed before the run")
-CLIPS_APART = Fact("each part of the model may have a clipping norm of its own")
+NOISE_ADDED = ScenarioFact("rounds have noise")
+NOISE_INDEPENDENT = ScenarioFact("the noise of each round is independent of that of other rounds")
+NOISE_HAS_BANDS = ScenarioFact("the noise of a round is correlated over a number of rounds")
+NOISE_FOLLOWS = ScenarioFact("the noise multiplier follows from the budget, so that noise is compared at one epsilon")
+NOISE_ALONE = ScenarioFact("noise alone hides the sum of a round")
+SERVER_ADDS_NOISE = ScenarioFact("the server adds the noise, and no node does")
+CLIP_FIXED = ScenarioFact("the clipping norm is fixed before the run")
+CLIPS_APART = ScenarioFact("each part of the model may have a clipping norm of its own")
 # about what leaves the server
-SUM_OF_ALL = Fact("the server sees the sum of all nodes alone")
-MODEL_ALONE = Fact("a round releases nothing but the sum of the model's updates")
-ROUNDS_ALONE = Fact("nothing but the rounds is released")
-SHOWN_ONCE = Fact("the noise of a round shows in the next model alone, because the server has no memory of it")
-LINEAR_STEP = Fact("the server's step is linear in the sum")
+SUM_OF_ALL = ScenarioFact("the server sees the sum of all nodes alone")
+MODEL_ALONE = ScenarioFact("a round releases nothing but the sum of the model's updates")
+ROUNDS_ALONE = ScenarioFact("nothing but the rounds is released")
+SHOWN_ONCE = ScenarioFact("the noise of a round shows in the next model alone, because the server has no memory of it")
+LINEAR_STEP = ScenarioFact("the server's step is linear in the sum")
 # about how it runs
-SIMULATED = Fact("the units live in a simulation")
-ONE_MACHINE = Fact("the workers are processes of one machine")
-ONE_NODE_EACH = Fact("each unit lives on one node, by its id")
-OWN_NOISE = Fact("noise and charge are those of this run, not of another federation")
-SEED_PUBLIC = Fact("the seed is public, because a rehearsal protects nobody")
-NOBODY_PAYS = Fact("the run stands alone, and no population pays for it")
+SIMULATED = ScenarioFact("the units live in a simulation")
+ONE_MACHINE = ScenarioFact("the workers are processes of one machine")
+ONE_NODE_EACH = ScenarioFact("each unit lives on one node, by its id")
+OWN_NOISE = ScenarioFact("noise and charge are those of this run, not of another federation")
+SEED_PUBLIC = ScenarioFact("the seed is public, because a rehearsal protects nobody")
+NOBODY_PAYS = ScenarioFact("the run stands alone, and no population pays for it")
 
-FACTS = frozenset(value for value in vars().values() if isinstance(value, Fact))
+FACTS = frozenset(value for value in vars().values() if isinstance(value, ScenarioFact))
 
 
 def always(scenario: AnyScenario) -> bool:
@@ -81,7 +81,7 @@ class Claim:
         when: whether the claim holds of a scenario that has the key.
     """
 
-    fact: Fact
+    fact: ScenarioFact
     key: str = ""
     accepted: str = ""
     when: Callable[[AnyScenario], bool] = always
@@ -99,8 +99,8 @@ class Stance:
 
     needs: tuple[Claim, ...] = ()
     breaks: tuple[Claim, ...] = ()
-    keeps: frozenset[Fact] = frozenset()
-    concerns: frozenset[Fact] | None = None
+    keeps: frozenset[ScenarioFact] = frozenset()
+    concerns: frozenset[ScenarioFact] | None = None
 
 
 class Declared(Section):
@@ -112,14 +112,14 @@ class Declared(Section):
 
     needs: ClassVar[tuple[Claim, ...]] = ()
     breaks: ClassVar[tuple[Claim, ...]] = ()
-    keeps: ClassVar[frozenset[Fact]] = frozenset()
-    concerns: ClassVar[frozenset[Fact] | None] = None
+    keeps: ClassVar[frozenset[ScenarioFact]] = frozenset()
+    concerns: ClassVar[frozenset[ScenarioFact] | None] = None
     before: ClassVar[str] = ""
 
     def check_within(self, scenario: AnyScenario) -> None:
         """Refuse keys that do not fit numbers elsewhere in the scenario (ValueError, one line)."""
 
 
-def needing(*facts: Fact) -> tuple[Claim, ...]:
+def needing(*facts: ScenarioFact) -> tuple[Claim, ...]:
     """Claims that a section needs facts, whatever its keys are."""
     return tuple(map(Claim, facts))

@@ -16,7 +16,7 @@ from pydantic import Field
 from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
 from fedamp.base.section import Positive, Section
 from fedamp.federation import facts
-from fedamp.federation.facts import Fact
+from fedamp.federation.facts import ScenarioFact
 
 AVERAGE = "average"  # of the models so far, in the state
 
@@ -35,7 +35,7 @@ class ServerOptimizer(ABC):
     """
 
     scheme: ClassVar[str]
-    keeps: ClassVar[frozenset[Fact]] = frozenset()
+    keeps: ClassVar[frozenset[ScenarioFact]] = frozenset()
     learning_rate: float
 
     @abstractmethod

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 AnyPlan = Any
 """A plan, in :mod:`fedamp.federation.plan`, which imports this module."""
 
-Kind = Any
+RoundKind = Any
 """A kind of rounds, as a section tells them apart; rounds of a kind cost the same."""
 
 
@@ -49,19 +49,19 @@ class OptionalSection(Declared):
         """The costs of releases of all units that are made once, beside the rounds."""
         return ()
 
-    def kinds(self, plan: AnyPlan) -> tuple[tuple[Kind, int], ...]:
+    def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
         """The kinds of the plan's rounds in the order in which they are charged, and how many rounds each has."""
         return ((self.dearest(plan), plan.scenario.rounds),)
 
-    def dearest(self, plan: AnyPlan) -> Kind:
+    def dearest(self, plan: AnyPlan) -> RoundKind:
         """The kind of rounds that costs the most."""
         return None
 
-    def wrap(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: Kind) -> "Mechanism":
+    def wrap(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: RoundKind) -> "Mechanism":
         """The cost of a part's release in a round of a kind, given the cost of its noise alone."""
         return release
 
-    def beside_model(self, plan: AnyPlan, kind: Kind) -> tuple["Mechanism", ...]:
+    def beside_model(self, plan: AnyPlan, kind: RoundKind) -> tuple["Mechanism", ...]:
         """The costs of releases of the cohort in a round of a kind, beside the sum of the model's updates."""
         return ()
 

@@ -12,7 +12,7 @@ from fedamp.base.section import Section
 from fedamp.extension import keys, offered
 from fedamp.federation import facts
 from fedamp.federation.choices import FAMILIES, members, scheme_of
-from fedamp.federation.facts import FACTS, AnyScenario, Claim, Declared, Fact, Stance
+from fedamp.federation.facts import FACTS, AnyScenario, Claim, Declared, ScenarioFact, Stance
 from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.optimizers import OPTIMIZERS
 from fedamp.federation.optional import check_charged
@@ -205,7 +205,9 @@ def _needs(scenario: AnyScenario, stances: dict[str, Declared | Stance]) -> Iter
     yield from ((claim.key, claim) for claim in NEEDS if claim.when(scenario))
 
 
-def _breaks(scenario: AnyScenario, stances: dict[str, Declared | Stance], fact: Fact) -> Iterator[tuple[str, str]]:
+def _breaks(
+    scenario: AnyScenario, stances: dict[str, Declared | Stance], fact: ScenarioFact
+) -> Iterator[tuple[str, str]]:
     """The keys that break a fact, and what is accepted in their places."""
     for path, stance in stances.items():
         claims = [claim for claim in stance.breaks if claim.fact == fact]
@@ -217,12 +219,12 @@ def _breaks(scenario: AnyScenario, stances: dict[str, Declared | Stance], fact: 
     yield from ((claim.key, claim.accepted) for claim in BREAKS if claim.fact == fact and claim.when(scenario))
 
 
-def _keeping(path: str, fact: Fact) -> str:
+def _keeping(path: str, fact: ScenarioFact) -> str:
     """The schemes of a family that keep a fact; of another key, that it is left out."""
     return _named(path, [each for each in members(path) if fact in each.keeps]) if path in FAMILIES else _LEFT_OUT
 
 
-def _without(path: str, fact: Fact) -> str:
+def _without(path: str, fact: ScenarioFact) -> str:
     """The schemes of a family that do not need a fact; of another key, that it is left out."""
     if path not in FAMILIES:
         return _LEFT_OUT
@@ -251,11 +253,11 @@ def _found(scenario: AnyScenario, path: str) -> str:
     return f"{path} {json.dumps(value) if value is None or isinstance(value, bool) else value}"
 
 
-def listed() -> dict[Fact, tuple[list[str], list[str]]]:
+def listed() -> dict[ScenarioFact, tuple[list[str], list[str]]]:
     """The keys that need each fact, and those that break it, for the documentation."""
-    found: dict[Fact, tuple[list[str], list[str]]] = {}
+    found: dict[ScenarioFact, tuple[list[str], list[str]]] = {}
 
-    def add(place: int, fact: Fact, key: str) -> None:
+    def add(place: int, fact: ScenarioFact, key: str) -> None:
         keys_ = found.setdefault(fact, ([], []))[place]
         keys_ += [key] if key not in keys_ else []
 

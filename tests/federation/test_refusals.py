@@ -7,7 +7,7 @@ import pytest
 from fedamp.accounting import Gaussian
 from fedamp.errors import ScenarioError
 from fedamp.federation import facts, refusals
-from fedamp.federation.facts import Fact
+from fedamp.federation.facts import ScenarioFact
 from fedamp.federation.optional import OptionalSection, check_charged
 from tests.documentation import ROOT
 from tests.federations import small
@@ -30,7 +30,7 @@ def evaluated(more: str = "") -> str:
     return f"evaluation={{on: clients, noise_multiplier: 20{more}}}"
 
 
-BROKEN: list[tuple[Fact, str, str, tuple[str, ...]]] = [
+BROKEN: list[tuple[ScenarioFact, str, str, tuple[str, ...]]] = [
     # the fact, the key that needs it, the key that breaks it, and a scenario with both
     (
         facts.RECORDS_DEALT,

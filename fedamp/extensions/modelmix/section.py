@@ -17,7 +17,7 @@ from fedamp.base.section import Before, Count, Positive, Steps, at, check_steps,
 from fedamp.federation import facts
 from fedamp.federation.check_in import CheckIn
 from fedamp.federation.facts import AnyScenario
-from fedamp.federation.optional import AnyPlan, Kind, OptionalSection
+from fedamp.federation.optional import AnyPlan, OptionalSection, RoundKind
 from fedamp.federation.submodels import Part
 from fedamp.noise import Uniform
 
@@ -69,15 +69,15 @@ class Mixing(OptionalSection):
             return ((1, min(widths)),)
         return self.steps
 
-    def kinds(self, plan: AnyPlan) -> tuple[tuple[Kind, int], ...]:
+    def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
         rounds = plan.scenario.rounds
         charged = self.charged(plan.check_in, rounds)
         return tuple((width, number) for (_, width), number in zip(charged, lengths(charged, rounds), strict=True))
 
-    def dearest(self, plan: AnyPlan) -> Kind:
+    def dearest(self, plan: AnyPlan) -> RoundKind:
         return min(width for width, _ in self.kinds(plan))
 
-    def wrap(self, plan: AnyPlan, part: Part, release: Mechanism, kind: Kind) -> Mechanism:
+    def wrap(self, plan: AnyPlan, part: Part, release: Mechanism, kind: RoundKind) -> Mechanism:
         """Charge a part's release at the width ``kind``. Only its ratio to the largest step of a unit matters (Xiao,
         Wan, Devadas 2022, Corollary 4.1).
         """
