@@ -18,6 +18,7 @@ EXTRAS = {
     "interop": "dp_accounting",
     "peft": "peft transformers",
     "prometheus": "prometheus_client",
+    "testing": "pytest",
     **{each: each for each in ("mlflow", "opacus", "pandas", "rdata", "tensorboard", "tokenizers", "wandb")},
 }
 

@@ -1,12 +1,18 @@
 """Private means and deviations of the inputs, which data.transform standardise releases before training."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from fedamp.accounting import Gaussian, Mechanism
+from fedamp.base.start import Later
 from fedamp.federation import facts
 from fedamp.federation.facts import AnyScenario
 from fedamp.federation.optional import AnyPlan, OptionalSection
+
+if TYPE_CHECKING:
+    from fedamp import accounting
+    from fedamp.accounting import Mechanism
+else:
+    accounting = Later("fedamp.accounting")  # a node charges nothing
 
 
 class PrivateMeans(OptionalSection):
@@ -22,8 +28,8 @@ class PrivateMeans(OptionalSection):
         noise = None if step is None else step.noise_multiplier
         return None if noise is None else cls(noise_multiplier=noise)
 
-    def beside(self, plan: AnyPlan) -> tuple[Mechanism, ...]:
-        return (plan.check_in.shown(Gaussian(self.noise_multiplier)),)
+    def beside(self, plan: AnyPlan) -> "tuple[Mechanism, ...]":
+        return (plan.check_in.shown(accounting.Gaussian(self.noise_multiplier)),)
 
     def costs_without(self, scenario: AnyScenario) -> Mapping[str, Mapping[str, Any]]:
         data = scenario.data.with_statistics(None)
