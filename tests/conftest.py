@@ -115,18 +115,21 @@ def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
 QUICK = {"tests", "server", "runs", "tune", "audit", "merging", "population"}  # rooms
 
 
-@pytest.fixture(autouse=True)
-def quickly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def quickly(request: pytest.FixtureRequest) -> Iterator[None]:
     """In rooms that are about neither, few tries, and pictures that nobody looks at are empty files."""
     if request.path.parent.name not in QUICK:
+        yield
         return
-    request.getfixturevalue("few_tries")
     from fedamp.report.style import Picture
 
     def save(picture: Picture, file: Path | io.BytesIO, **options: object) -> None:
         file.write_bytes(b"") if isinstance(file, Path) else super(Picture, picture).savefig(file, **options)
 
-    monkeypatch.setattr(Picture, "savefig", save)
+    with pytest.MonkeyPatch.context() as patch_:
+        patch_.setattr("fedamp.client.stacks._TRIES", 1)
+        patch_.setattr(Picture, "savefig", save)
+        yield
 
 
 def started() -> list[psutil.Process]:
@@ -135,7 +138,8 @@ def started() -> list[psutil.Process]:
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             ours = process.environ().get(MARK) == os.environ[MARK]
-            if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+            ends_with_us = "multiprocessing.resource_tracker" in " ".join(process.cmdline())
+            if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE and not ends_with_us:
                 found.append(process)
     return found
 

@@ -335,7 +335,7 @@ def judged(raw: dict[str, Any], out: Path) -> str:
     return "charged"
 
 
-QUICK = [*range(6, 15), *range(18, 21)]  # a second each at most, and no model of a library
+QUICK = [*range(6, 12), 18, 19]  # a second each at most, and no model of a library
 SLOW = [number for number in range(200) if number not in QUICK]
 ATTEMPTS = 6  # until the sections can be combined
 

@@ -39,7 +39,7 @@ model: {name: "theirs:Net"}
 rounds: 2
 check_in: {scheme: balanced, k: 1}
 client: {loss: "theirs:Loss"}
-privacy: {clip: 1, noise_multiplier: 1}
+privacy: {clip: 1, noise_multiplier: 1, precision: 0.05}
 engine: {kind: serial}
 """
 

@@ -30,7 +30,7 @@ SETTINGS = {
     "rounds": 4,
     "check_in": {"scheme": "balanced", "k": 2},
     "client": {"steps": 2, "learning_rate": 0.5},
-    "privacy": {"clip": 0.5, "noise_multiplier": 1.0},
+    "privacy": {"clip": 0.5, "noise_multiplier": 1.0, "precision": 0.05},
     "known_seed": True,
     "engine": {"kind": "serial"},
 }

@@ -25,7 +25,7 @@ model: {name: logistic}
 rounds: 5
 check_in: {scheme: poisson, rate: 0.3}
 client: {steps: 2, learning_rate: 0.2}
-privacy: {clip: 0.5, noise_multiplier: 1.0}
+privacy: {clip: 0.5, noise_multiplier: 1.0, precision: 0.05}
 engine: {kind: serial}
 federation: {checkpoint_every: 1}
 """

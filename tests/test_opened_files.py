@@ -356,8 +356,9 @@ def opened_otherwise(text: str) -> Iterator[str]:
 
     streams |= {name.id for name, value in bound if isinstance(name, ast.Name) and is_checked(value)}
     methods = {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == "open"}
+    last = {name.rpartition(".")[2] for name in OPENERS}
     for each in ast.walk(tree):
-        if isinstance(each, ast.Call):
+        if isinstance(each, ast.Call) and getattr(each.func, "attr", getattr(each.func, "id", "")) in last:
             name = ast.unparse(each.func)
             of_data = name.endswith(".open") and "folder: Path) -> Tables" in text and methods  # StoredData.open
             path = [*each.args, *(keyword.value for keyword in each.keywords if keyword.arg == "cafile")][:1]

@@ -86,7 +86,7 @@ def test_amplified_cost_is_at_most_the_cost_without_amplification(noise):
 @pytest.mark.parametrize("noise", [pytest.param(0.01, marks=pytest.mark.slow), 0.1])
 def test_no_round_of_a_curve_is_above_the_cost_without_amplification(noise):
     beside = Compose([Allocation(Gaussian(noise), 2, 10), Repeat(Gaussian(0.3), 4)])
-    for event in (*hiding(noise)[2:4], beside):
+    for event in (hiding(noise)[2], beside):
         spent = epsilon_over_rounds(event, DELTA)
         plain = [event.after(r).unamplified().epsilon(DELTA).upper for r in range(1, event.span + 1)]
         assert np.all(spent <= np.array(plain) * (1 + 2e-4)), event
@@ -100,7 +100,7 @@ NARROW = {0.01: 0.002, 0.03: 0.007, 0.1: 0.04, 0.2: 0.008, 0.3: 0.008}
 
 @pytest.mark.parametrize(
     ("noise", "widest"),
-    [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] in (0.03, 0.2, 0.3))) for each in NARROW.items()],
+    [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] != 0.01)) for each in NARROW.items()],
 )
 def test_brackets_are_narrow(noise, widest):
     one = Gaussian(noise)
@@ -145,7 +145,7 @@ def one_of_two(noise: float, epsilon: float):
     return integral / 2
 
 
-@pytest.mark.few(1, 3)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.1, 0.3])
 def test_one_of_two_rounds_by_quadrature(noise):
     with mpmath.workdps(30):
@@ -165,7 +165,7 @@ def coins_told(noise, rate, rounds, epsilon, loss):
     return total
 
 
-@pytest.mark.few(1, 5, 6)
+@pytest.mark.few(5, 6)
 @pytest.mark.parametrize("noise", [0.01, 0.03, 0.1])
 @pytest.mark.parametrize(("rate", "rounds"), [(0.1, 40), (0.9, 10), (0.01, 100)])
 def test_poisson_rounds_are_between_the_ends_with_coins_told(noise, rate, rounds):
@@ -206,7 +206,7 @@ def log_ratios(noise, count, k, rounds, released, draws, seed):
         return np.logaddexp.reduce(symmetric + np.log(sets)[:, None], axis=0)
 
 
-@pytest.mark.few(0, 3)
+@pytest.mark.few(0)
 @pytest.mark.parametrize(
     ("noise", "count", "k", "rounds", "released", "method"),
     [

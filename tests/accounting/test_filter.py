@@ -48,7 +48,7 @@ BAR = [  # the design's figures for 1, 2 and 4 uses, chosen adaptively, at delta
 @pytest.mark.parametrize(
     ("mechanism", "uses", "bar"),
     [
-        pytest.param(mechanism, 2**i, bar, marks=[pytest.mark.slow] * (place < 3 and (place, i) != (1, 2)))
+        pytest.param(mechanism, 2**i, bar, marks=[pytest.mark.slow] * (place < 3))
         for place, (mechanism, bars) in enumerate(BAR)
         for i, bar in enumerate(bars)
     ],
@@ -212,6 +212,7 @@ def test_what_is_known_by_its_largest_loss_alone_costs_at_least_that(epsilon):
     assert math.tanh(epsilon / 2) <= 2 * stats.norm.cdf(mu / 2) - 1 + share * PART * 1e-5
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_a_sampled_curve_pays_for_the_chance_that_it_is_wrong(epsilon, monkeypatch):
     """The law sets that chance. However low a curve sampling then finds, the share's part of delta exceeds it."""

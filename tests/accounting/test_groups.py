@@ -62,7 +62,7 @@ def test_a_group_in_a_fixed_batch_costs_less_than_by_the_generic_property():
         assert charged.epsilon(DELTA).upper < group(charged, size).epsilon(DELTA).upper
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(noise=st.floats(1.0, 20.0), population=st.integers(2, 300), share=st.floats(0.0, 1.0), size=st.integers(1, 12))
 def test_a_larger_group_in_a_fixed_batch_costs_more_up_to_all_being_in_it(noise, population, share, size):
     batch, size = max(1, round(share * population)), min(size, population - 1)

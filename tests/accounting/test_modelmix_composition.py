@@ -88,6 +88,7 @@ def test_the_worst_unit_reaches_what_is_charged(shared, split):
         assert 0.7 * bound(charged(shared, split), order) < reached <= bound(charged(shared, split), order) + 1e-6
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 @settings(max_examples=8, deadline=None)
 @given(angles=st.lists(angle, min_size=4, max_size=4))
@@ -110,7 +111,7 @@ def test_one_hidden_round_of_two(one, other):
         assert math.log(sum(terms) / 2**order) <= bound(Allocation(charged(shared, split), 1, 2), order) + 1e-6
 
 
-@pytest.mark.few(1, 2)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("signs", "rate"),
     [((1, 1, 1, 1), 1.0), ((1, -1, 1, 1), 0.3), ((1, 1, -1, 1), 1.0), ((1, -0.5, 0.7, 1), 0.3)],

@@ -82,6 +82,7 @@ def test_brackets_hold_the_integral_and_the_add_direction_is_the_smaller_one(k, 
         assert bounds.width <= 0.08 * bounds.upper
 
 
+@pytest.mark.few(1, 2, 4, 7)
 @pytest.mark.parametrize(("k", "rounds", "released", "noise"), [(3, 12, 12, 1.5), (2, 10, 7, 0.9)])
 @pytest.mark.parametrize("coefficients", [COEFFICIENTS, tuple(0.4 * 0.6**i for i in range(9))])
 @pytest.mark.parametrize("listed", [400, 0])
@@ -155,6 +156,7 @@ def test_the_chances_of_rounds_and_the_moments_are_those_of_the_enumeration():
     assert drifted == pytest.approx(math.log(np.exp(pairs).mean()) + lengths)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("drift", [0.0, 1.5])
 def test_proposals_of_products_reproduce_their_moment(drift):
     """E_R[dQ/dR] = E_R[X dQ/dR] = 1 for two spaced runs, one of them a beginning, and hidden rounds beside them."""
@@ -167,6 +169,7 @@ def test_proposals_of_products_reproduce_their_moment(drift):
         assert values.mean() == pytest.approx(1.0, abs=5 * values.std() / math.sqrt(draws))
 
 
+@pytest.mark.few(0, 2)
 @pytest.mark.parametrize("beside", [Gaussian(4.0), Allocation(Gaussian(2.0), 1, 3), None])
 def test_it_composes_with_other_releases_and_with_itself(beside):
     """Plain draws over all schedules of a run, and what is beside it: an evaluation, hidden rounds, itself."""

@@ -1,4 +1,4 @@
-"""One deployment for all tests that can share it: what starts takes longer than what is tested."""
+"""One deployment for all tests of a file that can share it: what starts takes longer than what is tested."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def proxy() -> None:
         pytest.skip("there is no nginx here, and `make install` could get none")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def superlink(tmp_path_factory, proxy) -> Iterator[Machines]:
     """SuperLink and proxy, of which no node is known. Hardly a test starts a run there: the look for one may wait."""
     with (
@@ -28,7 +28,7 @@ def superlink(tmp_path_factory, proxy) -> Iterator[Machines]:
         yield machines
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def federation(superlink) -> Machines:
     """SuperLink and proxy, with registered nodes that are not running yet."""
     superlink.admit_nodes()

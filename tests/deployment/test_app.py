@@ -32,9 +32,12 @@ def run_app(scenario: Path, out: Path, **config) -> None:
     app(grid, Context(1, 1, {}, RecordDict(), settings))
 
 
+SHORT = ("rounds=4", "check_in={scheme: poisson, rate: 0.4}")  # quick to account for
+
+
 @pytest.fixture
 def scenario(tmp_path):
-    return write_small(tmp_path, "rounds=4", "known_seed=false", "federation.keep_secrets=true")
+    return write_small(tmp_path, *SHORT, "known_seed=false", "federation.keep_secrets=true")
 
 
 def seed_of(run: Path) -> int:
@@ -67,7 +70,7 @@ def test_the_seed_is_the_systems_in_one_file_for_its_owner_and_nothing_else_tell
 
 def test_a_known_seed_gives_the_simulation_and_the_ledger_says_so(tmp_path, scenario):
     run_app(scenario, tmp_path / "known", **KNOWN)
-    play_in(tmp_path / "simulated", small("rounds=4"))
+    play_in(tmp_path / "simulated", small(*SHORT))
     assert model_of(tmp_path / "known") == model_of(tmp_path / "simulated")
     assert ledger_of(tmp_path / "known") == ledger_of(tmp_path / "simulated")
     assert ledger_of(tmp_path / "known")["noise_seed"].startswith("known: ")

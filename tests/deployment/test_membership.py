@@ -315,6 +315,8 @@ def test_a_key_is_renewed_and_revoked_by_name_on_a_real_superlink(federation):
         assert status(new) == 401
     with pytest.raises(AssertionError, match=f"--revoke {name}: no such node"):
         federation.shell("server: revoke the key of a node", NODE=name)
+    with pytest.raises(AssertionError, match="Public key already in use"):  # what has been revoked stays so
+        federation.run(admit)
     left = json.loads((federation.server / "nodes.json").read_text())["numbers"]
     assert left == told
 

@@ -1,14 +1,20 @@
-"""What somebody who reaches a deployment's port, and has no key, can do there: nothing."""
+"""What somebody who reaches a deployment's port can do there: without a key nothing, with a revoked one neither."""
 
 import re
 import socket
 import ssl
 import subprocess
+import time
+from contextlib import ExitStack, closing
 
+import httpx
+import pytest
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from fedamp.extensions.deployment import doctor
-from tests.deployment.machines import Machines
+from fedamp.extensions.deployment import doctor, membership
+from tests.deployment.hostile import WireNode
+from tests.deployment.machines import NODES, Machines
+from tests.deployment.test_processes import assert_equals_simulation, write_scenario
 
 _METHODS = [name for name in vars(FleetHttpClient) if not name.startswith("_")]
 FLEET = {"/v1/fleet/" + re.sub("(?<!^)(?=[A-Z])", "-", name).lower() for name in _METHODS}
@@ -129,3 +135,29 @@ def test_the_doctor_sees_whether_there_is_a_proxy(superlink):
     assert verdict == "fail"
     assert "/v1/control/list-runs answers with 200" in found
     assert "/v1/runtime/get-nodes answers with 401" in found
+
+
+def test_a_run_with_registered_nodes_equals_its_simulation_and_a_key_is_revoked(federation, monkeypatch):
+    """The page's commands from the keys to the end of a run, with nodes in this process; and then the database."""
+    raw, run = write_scenario(federation, rounds=1), federation.server / "run"
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(closing(WireNode(federation, name))) for name in NODES]
+        federation.start_run(known_seed=True)
+        while not (run / "summary.json").exists():
+            for node in nodes:
+                if (order := node.pull()) is not None:
+                    node.confirm(order)
+                    node.react(order)
+            time.sleep(0.3)
+        assert_equals_simulation(federation, raw, away=set())
+        stolen = nodes[2]
+        monkeypatch.setenv("FLWR_HOME", federation.environment()["FLWR_HOME"])
+        monkeypatch.chdir(federation.server)
+        membership.admit(revoke=[stolen.name])
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            stolen.pull()
+    before = sum(file.stat().st_size for file in federation.server.glob("superlink.db*"))
+    assert before > 10_000
+    federation.kill("superlink")
+    federation.shell("server: delete the database")
+    assert list(federation.server.glob("superlink.db*")) == []

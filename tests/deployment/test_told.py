@@ -195,7 +195,7 @@ def serve(nodes: dict[str, Telling], asked: Callable[[int], set[str]], ended: Ca
                 orders[name] = order
         rounds = {opened(order).round for order in orders.values()}
         if not orders or set(orders) < (asked(max(rounds)) if max(rounds) else set(nodes)):
-            time.sleep(0.02)
+            time.sleep(0.05)
             continue
         came += len(orders)
         observed = orders.pop(OBSERVER, None)
@@ -222,13 +222,19 @@ class Here:
 
     def __init__(self, folder: Path, link: Link) -> None:
         self.folder, self.server, self.link, self.port = folder, folder / "server", link, link.port
-        [block] = blocks(PAGE, "yaml")
-        partition_digits(folder, NODES, CLIENTS)
-        (self.server / "hospitals.yaml").write_text(block.text)
+        self.names = NODES
+        write_scenario(self)
         for name in NODES:
             key = generate_private_key(SECP384R1())
             (folder / name / name).write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
             link.state.create_node("", "", public_key_to_bytes(key.public_key()), LONGEST_SILENCE, name=name)
+
+    def play(self, out: str, **config: Any) -> None:
+        """A new run of the scenario, to its end; others answer for the nodes."""
+        told = {"scenario": str(self.server / "hospitals.yaml"), "out": str(self.server / out)}
+        told |= {key.replace("_", "-"): value for key, value in config.items()}
+        with closing(DeploymentGrid(self.link.grid())) as grid:
+            app(grid, Context(self.link.run_id, 1, {}, RecordDict(), told))
 
 
 @pytest.fixture(scope="module", params=["here", pytest.param("processes", marks=pytest.mark.slow)])
@@ -303,9 +309,7 @@ def told_in(machines: Machines | Here, raw: dict[str, Any], joined: bool = False
             ended = threading.Event()
             answering = stack.enter_context(ThreadPoolExecutor(1)).submit(serve, nodes, asked, ended.is_set)
             stack.callback(ended.set)
-            config = {"scenario": str(machines.server / "hospitals.yaml"), "out": str(run)}
-            grid = stack.enter_context(closing(DeploymentGrid(machines.link.grid())))
-            app(grid, Context(machines.link.run_id, 1, {}, RecordDict(), config))
+            machines.play(run.name)
             ended.set()
             answering.result()
     ledger, looks = ledger_of(run), nodes[OBSERVER].counters

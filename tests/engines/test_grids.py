@@ -3,6 +3,7 @@
 One Ray serves all quick tests: its start takes longer than they do.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -178,20 +179,21 @@ def test_nothing_of_a_run_listens_beyond_this_machine(processes):
 
 
 def test_ray_answers_nobody_without_the_token(processes):
-    """The head, the raylet, the driver and the workers, each asked what a stranger would ask it first."""
+    """The head, the raylet, the driver and the workers, each asked what a stranger would, with a guess too."""
     questions = ["NodeInfoGcsService/CheckAlive", "NodeManagerService/RequestWorkerLease", "CoreWorkerService/PushTask"]
     questions += ["ObjectManagerService/Pull", "JobInfoGcsService/AddJob", "ActorInfoGcsService/RegisterActor"]
-    refused = set()
+    guess, refused = [("authorization", "Bearer " + "0" * 64)], set()
     for _, port in listeners(processes):
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            for question in questions:
+            for question, metadata in itertools.product(questions, ([], guess)):
                 with pytest.raises(grpc.RpcError) as caught:
-                    channel.unary_unary(f"/ray.rpc.{question}")(b"", timeout=60)
+                    channel.unary_unary(f"/ray.rpc.{question}")(b"", timeout=60, metadata=metadata)
                 if caught.value.code() == grpc.StatusCode.UNAUTHENTICATED:
-                    refused.add(question)
-    assert refused == set(questions)
+                    refused.add((question, len(metadata)))
+    assert refused == set(itertools.product(questions, (0, 1)))
 
 
+@pytest.mark.slow
 def test_a_program_with_another_token_cannot_run_anything(processes):
     """One with none is refused at the first question, as all are above."""
     [port] = {port for _, port in listeners(descendant(processes, "gcs_server"))}

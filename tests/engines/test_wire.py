@@ -28,7 +28,7 @@ from fedamp.engines.wire import (
 )
 from fedamp.errors import DeploymentError
 
-EXAMPLES = settings(max_examples=60, deadline=None)  # the first one imports what others do not
+EXAMPLES = settings(max_examples=25, deadline=None)  # the first one imports what others do not
 SHAPES = st.dictionaries(
     st.text(min_size=1, max_size=9), arrays_of.array_shapes(min_dims=0, max_side=4), min_size=1, max_size=4
 )

@@ -294,6 +294,7 @@ def test_k_of_t_covers_any_declining(k, rounds):
         assert (deltas_of_declining(k, rounds, lambda *known, t=table: t[known]) <= nobody + 1e-12).all()
 
 
+@pytest.mark.slow
 def test_declining_gets_no_credit_because_it_may_be_for_the_whole_run():
     """One coin of 0.8 for the run costs more than coins of 0.9 a round would, which are heads more often."""
     run = Allocation(Gaussian(1.0), 10, 100)

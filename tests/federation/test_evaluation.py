@@ -117,7 +117,8 @@ def test_batches_pay_for_a_substitution():
 
 def test_auto_noise_leaves_room_for_the_evaluation():
     auto = "privacy={clip: 0.5, noise_multiplier: auto, epsilon: 4}"
-    with_, without = plan(auto, noise_multiplier=8.0), make_plan(small(auto), 60)
+    poisson = "check_in={scheme: poisson, rate: 0.4}"  # quick to account for
+    with_, without = plan(auto, poisson, noise_multiplier=8.0), make_plan(small(auto, poisson), 60)
     assert with_.noise_multiplier > without.noise_multiplier
     assert with_.charge.planned_epsilon.upper <= 4
     assert with_.charge.affordable_rounds == 8

@@ -272,7 +272,7 @@ def test_a_run_trains_adapters_alone_and_goes_back_to_peft(tmp_path, pretrained,
         check_in={"scheme": "balanced", "k": 2},
         submodels=submodels,
         client={"loss": "token-cross-entropy", "steps": 1, "learning_rate": 0.5},
-        privacy={"clip": 0.5, "noise_multiplier": 0.5, "delta": 1e-3},
+        privacy={"clip": 0.5, "noise_multiplier": 0.5, "delta": 1e-3, "precision": 0.05},
         engine={"kind": "serial"},
         out=tmp_path / "run",
     )

@@ -20,7 +20,7 @@ from tests.server.plays import play_in
 
 KINDS = {
     "balanced": (),
-    "budget": ("privacy={clip: 0.5, epsilon: 2, noise_multiplier: auto}",),
+    "budget": (f"privacy={{clip: 0.5, epsilon: 2, noise_multiplier: auto, precision: {PRECISION}}}",),
     "budget stops it": ("privacy={clip: 0.5, epsilon: 4, noise_multiplier: 1.0}",),
     "poisson groups": ("check_in={scheme: poisson, rate: 0.2}", "privacy.group_size=2"),
     "submodels": ("model={name: mlp, hidden: [8]}", "submodels={scheme: disjoint, count: 2}"),
@@ -237,7 +237,7 @@ def with_ledger_of(run, other, **also) -> str:
 def test_noise_of_auto_that_costs_less_than_the_budget_is_refused(tmp_path):
     """Parts, mechanism and every epsilon go together, and the scenario leaves the noise to auto."""
     auto = play(tmp_path / "auto", *KINDS["budget"])
-    other = play(tmp_path / "other", "privacy={clip: 0.5, epsilon: 1, noise_multiplier: auto}")
+    other = play(tmp_path / "other", KINDS["budget"][0].replace("epsilon: 2", "epsilon: 1"))
     said = with_ledger_of(auto, other)
     assert said.startswith("fail: 0.99")
     assert "what auto chooses costs 1.99" in said
@@ -248,7 +248,8 @@ def test_an_auto_by_a_looser_bound_of_another_version_is_told(tmp_path):
     """It has more noise than this version needs. The cost that it says is still the budget."""
     auto = play(tmp_path / "auto", *KINDS["budget"])
     noise = json.loads((auto / "ledger.json").read_text())["parts"][0]["noise_multiplier"]
-    other = play(tmp_path / "other", f"privacy={{clip: 0.5, noise_multiplier: {1.1 * noise}}}")
+    louder = f"privacy={{clip: 0.5, noise_multiplier: {1.1 * noise}, precision: {PRECISION}}}"
+    other = play(tmp_path / "other", louder)
     budget = {"whole_run_epsilon": {"lower": 1.0, "upper": 2.0}}
     assert "another " not in with_ledger_of(auto, other, written_by="fedamp 0.0.1", **budget)
     assert with_ledger_of(auto, other, written_by="fedamp 0.0.1", **budget).startswith("caution: 2, for noise")

@@ -19,6 +19,9 @@ from fedamp.report import pictures
 pictures.plot_run = lambda folder: []  # to draw takes as long as to run
 
 def run(words):
+    if words[0] == "-c":
+        exec(words[1], {})
+        words = words[2:]
     sys.argv = ["fedamp", *words]
     try:
         exit_with(commands.app)
@@ -47,6 +50,8 @@ for line in sys.stdin:
 
 class Forks:
     """Forks of a process that has run one whole command, which is the first :meth:`answer`.
+
+    Before a command may stand ``-c`` and a program, which its process runs first.
 
     Args:
         output: file of all that they say.

@@ -27,7 +27,7 @@ SCENARIO = {
     "data": {"name": "external", "clients": 10},
     "model": {"name": "external"},
     "rounds": 2,
-    "privacy": {"clip": 0.5, "noise_multiplier": 1.0},
+    "privacy": {"clip": 0.5, "noise_multiplier": 1.0, "precision": 0.05},
     "federation": {"nodes": 10},
 }
 ARRAYS = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), "scale": np.array(0.5, dtype=np.float32)}

@@ -57,7 +57,7 @@ def scenario(folder, *, step=None, **changes):
         "rounds": 4,
         "check_in": {"scheme": "balanced", "k": 2},
         "client": {"steps": 2, "learning_rate": 0.5},
-        "privacy": {"clip": 0.5, "noise_multiplier": 1.0, "delta": 1e-4},
+        "privacy": {"clip": 0.5, "noise_multiplier": 1.0, "delta": 1e-4, "precision": 0.05},
         "engine": {"kind": "serial"},
     }
     return fedamp.load(settings, **changes)

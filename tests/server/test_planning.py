@@ -46,7 +46,7 @@ model: {MODELS[model]}
 rounds: 200
 check_in: {{scheme: balanced, k: 20}}
 client: {{epochs: 2, batch_size: 8, learning_rate: 0.1}}
-privacy: {{clip: 0.5, noise_multiplier: 1.0, delta: 1.0e-3}}
+privacy: {{clip: 0.5, noise_multiplier: 1.0, delta: 1.0e-3, precision: 0.05}}
 engine: {{kind: serial}}
 """
     file = folder / "neighbours.yaml"
@@ -135,7 +135,7 @@ data: {{name: parquet, path: {folder}, classes: 2, scale: 1.0e+18, partition: {{
 model: {{name: logistic}}
 rounds: 1
 client: {{learning_rate: 0.1}}
-privacy: {{clip: 0.5, noise_multiplier: 1.0}}
+privacy: {{clip: 0.5, noise_multiplier: 1.0, precision: 0.05}}
 engine: {{kind: serial}}
 """
     )

@@ -52,7 +52,7 @@ def at_hand(name):
 
 # Two of them have a ResNet-101, which takes half a minute to build.
 NAMES = [file.stem for file in reader.shipped_files() if "cifar10-partial" not in file.stem]
-QUICK = {"characters", "disjoint-8", "fashion-mnist-dropout", "modelmix"}  # the others take seconds of accounting each
+QUICK = {"disjoint-8", "fashion-mnist-dropout"}  # the others take seconds of accounting each
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in NAMES])

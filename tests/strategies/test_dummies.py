@@ -211,7 +211,7 @@ def own(dummies, **changes):
         "model": {"name": "external"},
         "rounds": 3,
         "check_in": {"scheme": "poisson", "rate": 0.4},
-        "privacy": {"clip": 0.5, "noise_multiplier": 1.0},
+        "privacy": {"clip": 0.5, "noise_multiplier": 1.0, "precision": 0.05},
         "federation": {"hosts": {name: str(unit) for unit, name in enumerate(nodes)}, "quorum": 0, "dummies": dummies},
     }
     return reader.validate(raw | changes, "own"), nodes

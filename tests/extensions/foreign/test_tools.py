@@ -173,6 +173,7 @@ def test_what_is_not_computed_is_neither_right_nor_wrong(case: str, tmp_path: Pa
     assert "fail" not in shown
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("bands", "rate", "times"), [(1, 0.1, 1000), (4, 0.4, 250), (3, 0.3, 334)])
 def test_a_plan_of_jax_privacy_costs_what_dp_accounting_says(
     bands: int, rate: float, times: int, tmp_path: Path, capsys: Capture

@@ -45,7 +45,7 @@ def scenario(folder, **changes):
         "rounds": 6,
         "check_in": {"scheme": "balanced", "k": 3},
         "client": {"steps": 2, "learning_rate": 0.5},
-        "privacy": {"clip": 0.5, "noise_multiplier": 0.3, "delta": 1e-3},
+        "privacy": {"clip": 0.5, "noise_multiplier": 0.3, "delta": 1e-3, "precision": 0.05},
         "engine": {"kind": "serial"},
     }
     return fedamp.load(content, **changes)

@@ -27,7 +27,7 @@ BASE = {
     "check_in": {"scheme": "all"},
     "client": {"steps": 2, "learning_rate": 0.5},
     "evaluation": {"on": "clients", "noise_multiplier": 8.0},
-    "privacy": {"clip": 0.5, "epsilon": 6.0, "delta": 1e-5},
+    "privacy": {"clip": 0.5, "epsilon": 6.0, "delta": 1e-5, "precision": 0.05},
     "engine": {"kind": "serial"},
 }
 
