@@ -270,4 +270,4 @@ def test_no_forgery_passes_unseen(kind, played, tmp_path):
 def test_no_forgery_of_a_sample_passes_unseen(played, tmp_path):
     kinds = ("means", "evaluated in rounds", "population")
     these = [forgery for kind in kinds for forgery in forgeries(kind, played(kind))]
-    assert unseen(random.Random(0).sample(these, 100), played, tmp_path) == []
+    assert unseen(random.Random(0).sample(these, 200), played, tmp_path) == []
