@@ -161,8 +161,9 @@ class Plan:
 
     @cached_property
     def coins(self) -> NDArray[np.bool_]:
-        """Which canaries are in (``privacy.canaries``): secret until the run has ended."""
-        return rng.happens(rng.stream(self.seed, "canary coins").words(self.scenario.privacy.canaries), 0.5)
+        """Which canaries are in, where an extension plants some: secret until the run has ended."""
+        planted = getattr(self.scenario.privacy, "canaries", 0)
+        return rng.happens(rng.stream(self.seed, "canary coins").words(planted), 0.5)
 
     @cached_property
     def expected_cohort(self) -> float:

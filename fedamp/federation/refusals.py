@@ -41,10 +41,6 @@ def _rehearses(scenario: AnyScenario) -> bool:
     return scenario.privacy.noise_cohort is not None
 
 
-def _has_canaries(scenario: AnyScenario) -> bool:
-    return bool(scenario.privacy.canaries > 0)
-
-
 def _has_statistics(scenario: AnyScenario) -> bool:
     return scenario.data.statistics is not None
 
@@ -84,24 +80,6 @@ NEEDS: tuple[Claim, ...] = (
             facts.ROUNDS_ALONE,
             facts.SIMULATED,
             facts.NOBODY_PAYS,
-        )
-    ),
-    *(
-        Claim(fact, "privacy.canaries", "0, and fedamp audit SCENARIO", _has_canaries)
-        for fact in (
-            facts.SERVER_ADDS_NOISE,
-            facts.SIMULATED,
-            facts.TRAINED_HERE,
-            facts.WHOLE_MODEL,
-            facts.NOISE_ALONE,
-            facts.CLIP_FIXED,
-            facts.NOISE_ADDED,
-            facts.OWN_NOISE,
-            facts.MODEL_ALONE,
-            facts.UNITS_INDEPENDENT,
-            facts.UNITS_ALIKE,
-            facts.GLOBAL_MODEL,
-            facts.LINEAR_STEP,
         )
     ),
 )

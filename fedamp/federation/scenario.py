@@ -80,12 +80,6 @@ class Privacy(Section):
         "or size and check_in. The run itself protects nobody",
     )
 
-    canaries: Annotated[int, Field(ge=0, le=10**6, strict=True)] = Field(  # one round has them all as orders
-        0,
-        exclude_if=lambda number: number == 0,
-        description="units beside the people that are in or out by secret coins, for fedamp audit RUN",
-    )
-
     @model_validator(mode="after")
     def _auto_needs_a_budget(self) -> "Privacy":
         if self.noise_multiplier == "auto" and self.epsilon is None:

@@ -71,9 +71,10 @@ def _released(step: Standardise, inputs: RunInputs, grid: Grid) -> Standardise:
 def _plan_of(step: Standardise, plan: Plan) -> Plan:
     """Plan the round that releases them: all units, clipping norm 1, the step's noise. The run's own charge has it."""
     asked, noise = plan.scenario, {"noise_multiplier": step.noise_multiplier, "noise": IndependentNoise()}
+    planted = {"canaries": 0} if hasattr(asked.privacy, "canaries") else {}
     changes: dict[str, Any] = {
         "data": asked.data.with_statistics(None),
-        "privacy": asked.privacy.model_copy(update={"clip": 1.0, "epsilon": None, "canaries": 0, **noise}),
+        "privacy": asked.privacy.model_copy(update={"clip": 1.0, "epsilon": None, **planted, **noise}),
         "check_in": AllCheckIn(),
         "submodels": NoSubmodels(),
         "server": ServerUpdate(),

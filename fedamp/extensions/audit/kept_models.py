@@ -9,6 +9,7 @@ from safetensors.numpy import save
 
 from fedamp.base.arrays import Arrays
 from fedamp.base.files import write_atomically, writing
+from fedamp.extensions.audit.section import canaries_of
 from fedamp.runs.around import RunHooks, RunStart
 from fedamp.runs.folder import RunFolder
 
@@ -43,4 +44,4 @@ class KeptModels(RunHooks):
 @contextmanager
 def kept(start: RunStart) -> Iterator[KeptModels | None]:
     """The hooks of a run with ``privacy.canaries``; None: a run without them."""
-    yield KeptModels(start) if start.plan.scenario.privacy.canaries else None
+    yield KeptModels(start) if canaries_of(start.plan.scenario) else None
