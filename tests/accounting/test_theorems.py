@@ -35,7 +35,7 @@ from fedamp.accounting import (
     group,
 )
 from fedamp.accounting.modelmix import worst_is_concentrated
-from fedamp.extensions.foreign.interop import from_dp_accounting, to_dp_accounting
+from fedamp.extensions.foreign.accountants import from_dp_accounting, to_dp_accounting
 from tests.accounting.oracles import gaussian_delta
 
 DELTA = 1e-5

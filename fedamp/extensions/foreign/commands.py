@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 from fedamp.accounting.verify import Check, Claims
-from fedamp.extensions.foreign.interop import check_file
+from fedamp.extensions.foreign.tool_files import check_file
 
 
 def check(asked: Sequence[str]) -> list[Check]:

@@ -11,7 +11,7 @@ from scipy import optimize
 from scipy.special import log_ndtr
 
 from fedamp.accounting.__main__ import main
-from fedamp.extensions.foreign.interop import TOOLS, check_file
+from fedamp.extensions.foreign.tool_files import TOOLS, check_file
 
 Capture = pytest.CaptureFixture[str]
 

@@ -14,7 +14,7 @@ from dp_accounting.pld import pld_privacy_accountant, pld_privacy_accountant_tes
 from scipy.stats import norm
 
 from fedamp.accounting import Gaussian, Poisson, Repeat, SubstitutedPoissonGaussian, WithoutReplacement
-from fedamp.extensions.foreign.interop import (
+from fedamp.extensions.foreign.accountants import (
     FlowerAccountant,
     from_dp_accounting,
     google_accountant,
