@@ -19,12 +19,9 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedamp import rng
-from fedamp.base.arrays import Arrays, State, Sums
-
-Floats = NDArray[np.float64]
+from fedamp.base.arrays import Arrays, Floats, State, Sums
 
 TOTAL_VARIATION = 2.0**-280  # upper bound for a released number against the exact one
 
@@ -182,7 +179,7 @@ def _reals() -> Any:
 # The noise of a round.
 
 Deviations = Mapping[str, float]
-Hidden = Mapping[str, Uniform]
+HiddenUniforms = Mapping[str, Uniform]
 _PIECE = 1 << 20  # numbers of one stream: enough to keep a thread busy
 
 
@@ -199,7 +196,7 @@ class Noise(ABC):
 
     @abstractmethod
     def update(
-        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
+        self, sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, state: State, seed: int, round_: int
     ) -> State:
         """Add a round's noise in place, and return the next state, in new arrays.
 
@@ -222,13 +219,13 @@ class IndependentGaussian(Noise):
         return {}
 
     def update(
-        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
+        self, sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, state: State, seed: int, round_: int
     ) -> State:
         add_noise(sums, deviation_of, hidden, seed, round_)
         return state
 
 
-def add_noise(sums: Sums, deviation_of: Deviations, hidden: Hidden, seed: int, round_: int) -> None:
+def add_noise(sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, seed: int, round_: int) -> None:
     """Add independent N(0, deviation^2) to every coordinate, in place; arguments as of :meth:`Noise.update`. The noise
     is a function of the seed, the round, the array's index and the index in it alone. ValueError: sums that are 2**32
     times as large as the noise.

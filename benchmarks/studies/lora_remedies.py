@@ -49,7 +49,7 @@ from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.scenario import Scenario
 from fedamp.models.model import Model
 from fedamp.models.pretrained import from_transformers
-from fedamp.noise import Deviations, Hidden, IndependentGaussian, add_noise
+from fedamp.noise import Deviations, HiddenUniforms, IndependentGaussian, add_noise
 from fedamp.server.setup import RunInputs, prepare
 
 RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "federations.md"
@@ -119,7 +119,7 @@ class PowerIteration(IndependentGaussian):
     basis: Arrays
 
     def update(
-        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
+        self, sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, state: State, seed: int, round_: int
     ) -> State:
         larger = {name: math.sqrt(2) * each for name, each in deviation_of.items()}
         sketch = {name: np.ascontiguousarray(each.T @ self.basis[name]) for name, each in sums.items()}

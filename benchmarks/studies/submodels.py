@@ -43,7 +43,7 @@ from fedamp.federation import reader
 from fedamp.federation.losses import CrossEntropy
 from fedamp.federation.plan import make_plan, privacy_units
 from fedamp.models.units import Units
-from fedamp.noise import Deviations, Hidden, IndependentGaussian
+from fedamp.noise import Deviations, HiddenUniforms, IndependentGaussian
 from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.pipeline import ServerState
 
@@ -264,7 +264,7 @@ class InTurn(IndependentGaussian):
         self.pieces, self.count = prepared.pieces, prepared.plan.submodels.count
 
     def update(
-        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
+        self, sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, state: State, seed: int, round_: int
     ) -> State:
         super().update(sums, deviation_of, hidden, state, seed, round_)
         piece = self.pieces((round_ - 1) % self.count, round_)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting.arithmetic import Array, log_binomials, log_choose, log_sum
-from fedamp.accounting.bounds import Bounds, Count, DeltaAt, Method, NotEvaluable, Question, Relation, UpTo
+from fedamp.accounting.bounds import Bounds, CountField, DeltaAt, Method, NotEvaluable, Question, Relation, UpTo
 from fedamp.accounting.groups import group
 from fedamp.accounting.hidden import Poisson
 from fedamp.accounting.law import Detail, Law
@@ -41,7 +41,7 @@ class WithoutReplacement(Mechanism):
 
     mechanism: Annotated[Mechanism, check_mechanism]
     batch: Annotated[int, UpTo("population", smallest=1)]
-    population: Count
+    population: CountField
     size: Annotated[int, UpTo("population", smallest=1)] = 1
     own_facts = (Fact.LESS_BY_MOMENTS, Fact.OF_WHOLE_RUN)
     relation = Relation.SUBSTITUTION

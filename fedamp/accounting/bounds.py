@@ -121,9 +121,9 @@ def check_weights(name: str, values: Sequence[object], size: int) -> tuple[float
 
 # Types of a mechanism's fields; the check of each is beside its type.
 
-Scale = Annotated[float, check_scale]
-Probability = Annotated[float, check_probability]
-Count = Annotated[int, check_count]
+ScaleField = Annotated[float, check_scale]
+ProbabilityField = Annotated[float, check_probability]
+CountField = Annotated[int, check_count]
 CountOrZero = Annotated[int, partial(check_count, smallest=0)]
 
 

@@ -41,8 +41,8 @@ from fedamp.accounting.sampling import (
     GaussianRound,
     HiddenRounds,
     Occupancies,
-    Run,
     SampledProfile,
+    SampledRun,
     logs_in_range,
     merged_rows,
     occupancies,
@@ -188,7 +188,7 @@ class Group(OfOne):
             parts.append(PairOfPeople(GaussianRound(signal**-0.5), found.chances, found.rounds, times, found.rounding))
         if precision:
             parts.append(HiddenRounds(GaussianRound(precision**-0.5 / 2), (0.0, 1.0), 1))
-        run = Run(tuple(parts))
+        run = SampledRun(tuple(parts))
         return SampledProfile(run, run, add=None)
 
     def narrowed(self, found: Bounds, delta: float, precision: float) -> Bounds:

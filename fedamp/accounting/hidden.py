@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from fedamp.accounting.arithmetic import UNIT, Array, log_choose, normal_mass, repeated, rounding_of_chances
 from fedamp.accounting.bounds import (
     Bounds,
-    Count,
+    CountField,
     NotEvaluable,
-    Probability,
+    ProbabilityField,
     Question,
     Relation,
-    Scale,
+    ScaleField,
     UpTo,
     check_count,
 )
@@ -65,7 +65,7 @@ class Poisson(Hidden):
     1.685 (at least 1.684)
     """
 
-    rate: Probability
+    rate: ProbabilityField
     text = "Poisson sampling at rate {0.rate:g} of ({0.mechanism.words})"
     is_mean = True
 
@@ -152,8 +152,8 @@ class GroupPoissonGaussian(Release):
     1.285 (at least 1.284)
     """
 
-    noise_multiplier: Scale
-    rate: Probability
+    noise_multiplier: ScaleField
+    rate: ProbabilityField
     size: Annotated[int, partial(check_count, largest=500)]
     takes_substitution = False
     is_exact = True
@@ -198,8 +198,8 @@ class SubstitutedPoissonGaussian(Mechanism):
     0.4605 (at least 0.4604)
     """
 
-    noise_multiplier: Scale
-    rate: Probability
+    noise_multiplier: ScaleField
+    rate: ProbabilityField
     text = "Poisson sampling at rate {0.rate:g} of Gaussian noise of multiplier {0.noise_multiplier:g}"
 
     relation = Relation.SUBSTITUTION
@@ -260,7 +260,7 @@ class Submodels(Hidden):
     3.031 (at least 3.03)
     """
 
-    count: Count
+    count: CountField
     text = "one hidden submodel of {0.count} ({0.mechanism.words})"
     is_mean = hides_bits = True
 
@@ -307,7 +307,7 @@ class Dropout(Hidden):
     3.698 (at least 2.943)
     """
 
-    keep: Probability
+    keep: ProbabilityField
     text = "hidden dropout, keep {0.keep:g}, of ({0.mechanism.words})"
     hides_bits = True
 
@@ -449,7 +449,7 @@ class Allocation(HiddenRoundsOfRun):
     """
 
     k: Annotated[int, UpTo("rounds")]
-    rounds: Count
+    rounds: CountField
 
     @property
     def words(self) -> str:
@@ -514,7 +514,7 @@ class Allocation(HiddenRoundsOfRun):
 class BegunRounds(Hidden, is_kind=False):
     """Base of hidden rounds of which the first ``released`` are out, 0 to ``rounds``; None: all."""
 
-    rounds: Count
+    rounds: CountField
     released: int | None
 
     def check(self) -> None:
@@ -562,7 +562,7 @@ class AllocationPrefix(PartOfRun):
     """
 
     k: Annotated[int, UpTo("rounds")]
-    rounds: Count
+    rounds: CountField
     released: Annotated[int, UpTo("rounds")]
 
     @property
@@ -630,9 +630,9 @@ class CappedPoisson(BegunRounds, PartOfRun):
     1.735 (at least 1.734)
     """
 
-    rate: Probability
+    rate: ProbabilityField
     at_most: Annotated[int, UpTo("rounds", smallest=1)]
-    rounds: Count
+    rounds: CountField
     released: int | None = None
 
     @property

@@ -71,8 +71,8 @@ from fedamp.accounting.sampling import (
     GaussianRound,
     HiddenRounds,
     Round,
-    Run,
     SampledProfile,
+    SampledRun,
 )
 
 
@@ -546,10 +546,12 @@ class Mechanism:
             laws.append(partial(numerical_law, each, detail))
         # The rule for means of Gaussian ratios is for all factors together; a law of known rounds would be far above.
         add = None if dependent and self.is_mean_of_gaussians else AddProposal
-        run = Run(uppers)
+        run = SampledRun(uppers)
         if all(map(operator.is_, uppers, lowers)):
             return SampledProfile(run, run, tuple(laws), add=add)
-        return SampledProfile(run, Run(lowers) if self.attained_in_draws() is self else None, tuple(laws), add=add)
+        return SampledProfile(
+            run, SampledRun(lowers) if self.attained_in_draws() is self else None, tuple(laws), add=add
+        )
 
     def narrowed(self, found: Bounds, delta: float, precision: float) -> Bounds:
         """The answer for epsilon, narrowed by sampling where a person takes part in several hidden rounds."""
@@ -959,7 +961,7 @@ def _lower_by_blocks(event: Mechanism, delta: float, precision: float) -> float:
         law = numerical_law(one).mean(size)
         chances = blocks_met(found.chances, _BLOCKS, size)
         off = found.rounding + 16 * len(chances) * UNIT
-        run = Run((HiddenRounds(FiniteRound(law.lower, law.rounding), chances, _BLOCKS, 1, off),))
+        run = SampledRun((HiddenRounds(FiniteRound(law.lower, law.rounding), chances, _BLOCKS, 1, off),))
         return SampledProfile(run, run, add=None).epsilon(delta, precision=precision).lower
     return 0.0
 

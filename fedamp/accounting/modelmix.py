@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from fedamp.accounting.arithmetic import Array, log_sum
-from fedamp.accounting.bounds import Count, NotEvaluable, Scale, check_scale_or_zero
+from fedamp.accounting.bounds import CountField, NotEvaluable, ScaleField, check_scale_or_zero
 from fedamp.accounting.law import Cells, Detail, Law, contract, spread
 from fedamp.accounting.mechanism import Fact, Mechanism, MomentsOf, Release, moments_of, numerical_law
 from fedamp.accounting.releases import Gaussian, Repeat
@@ -34,9 +34,9 @@ class ModelMix(Release):
     1.994 (at least 1.972)
     """
 
-    noise_multiplier: Scale
+    noise_multiplier: ScaleField
     width: Annotated[float, check_scale_or_zero]
-    linf_coordinates: Count = 1
+    linf_coordinates: CountField = 1
     takes_substitution = False
     is_symmetric = True
     own_facts = (Fact.WORST_CASE_CHECKED,)
@@ -123,9 +123,9 @@ class MixedCoordinate(Release):
     0.9167 (at least 0.9166)
     """
 
-    noise_multiplier: Scale
-    width: Scale
-    shift: Scale
+    noise_multiplier: ScaleField
+    width: ScaleField
+    shift: ScaleField
     takes_substitution = False
     is_exact = is_symmetric = True
     text = "a shift of {0.shift:g} under Gaussian {0.noise_multiplier:g} and uniform {0.width:g} noise"

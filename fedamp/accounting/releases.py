@@ -15,9 +15,9 @@ from fedamp.accounting.bounds import (
     CountOrZero,
     NotEvaluable,
     OnePer,
-    Probability,
+    ProbabilityField,
     Relation,
-    Scale,
+    ScaleField,
     check_number,
     check_scale_or_zero,
     check_sequence,
@@ -61,7 +61,7 @@ class Gaussian(Release):
     1.994 (at least 1.993)
     """
 
-    noise_multiplier: Scale
+    noise_multiplier: ScaleField
     text = "Gaussian noise of multiplier {0.noise_multiplier:g}"
     is_exact = is_symmetric = is_mean = True
 
@@ -128,7 +128,7 @@ class Laplace(Release):
     0.5 (at least 0.4999)
     """
 
-    scale: Scale
+    scale: ScaleField
     text = "Laplace noise of scale {0.scale:g}"
     is_exact = is_symmetric = True
 
@@ -159,7 +159,7 @@ class RandomisedResponse(Release):
     1.099 (at least 1.098)
     """
 
-    probability: Probability
+    probability: ProbabilityField
     text = "randomised response, true with probability {0.probability:g}"
     is_exact = is_symmetric = True
 
@@ -268,7 +268,7 @@ class Approximate(Release):
     """
 
     known_epsilon: Annotated[float, check_scale_or_zero]
-    known_delta: Probability = 0.0
+    known_delta: ProbabilityField = 0.0
     text = "a black box of epsilon {0.known_epsilon:g} and delta {0.known_delta:g}"
 
     @property

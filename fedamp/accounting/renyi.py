@@ -72,14 +72,14 @@ _STEP = 0.04
 _GRID = np.exp(np.arange(-16.0, 64.0, _STEP))  # of u; enough for every order that is worth using
 
 
-class Transform(NamedTuple):
+class MomentTransform(NamedTuple):
     """Upper bounds at an array of u > 0: of ``log E exp(-u X)``, and of the same plus u (accurate where it is tiny)."""
 
     log: Array
     excess: Array
 
 
-def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infinite: float = 0.0) -> Transform:
+def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infinite: float = 0.0) -> MomentTransform:
     """Of a law with ``log_weights`` at ``log_ratios``, shape (n,), and P-mass ``infinite`` where X is infinite, or of
     one that is smaller in convex order.
     """
@@ -95,10 +95,10 @@ def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infini
         log[far] = log_sum(log_weights - u[far, None] * ratios)
     if np.max(log_ratios) > 600:  # the mean of X is not held by the nodes; exp(-uX) is at most 1
         excess = u
-    return Transform(np.where(small, excess - u, log), np.where(small, excess, log + u))
+    return MomentTransform(np.where(small, excess - u, log), np.where(small, excess, log + u))
 
 
-def transform_from_moments(log_raw: Array, log_negative: Array, u: Array) -> Transform:
+def transform_from_moments(log_raw: Array, log_negative: Array, u: Array) -> MomentTransform:
     """From moments alone: exp(-ux) <= 1 - ux + (ux)^2/2 near 0; beyond, exp(-ux) <= (c/(e u x))^c for every c > 0
     (Chernoff).
 
@@ -113,7 +113,7 @@ def transform_from_moments(log_raw: Array, log_negative: Array, u: Array) -> Tra
     c = np.arange(1, len(log_negative))
     chernoff = np.min(c * (np.log(c) - 1 - np.log(u)[:, None]) + log_negative[1:], axis=1)
     log = np.minimum(log, chernoff)
-    return Transform(log, np.where(u <= 1 / second, np.minimum(excess, log + u), log + u))
+    return MomentTransform(log, np.where(u <= 1 / second, np.minimum(excess, log + u), log + u))
 
 
 def _log_remainder(x: Array) -> Array:
@@ -123,7 +123,7 @@ def _log_remainder(x: Array) -> Array:
         return np.where(np.abs(x) < 0.005, series, np.log1p(np.maximum(x, -1.0)) - x)
 
 
-def negative_moments(transform: Callable[[Array], Transform], count: int) -> Array:
+def negative_moments(transform: Callable[[Array], MomentTransform], count: int) -> Array:
     """log E[X^-b] for b = 0..count-1, +inf where the grid does not hold the integral.
 
         E[X^-b] = 1 / Gamma(b) * integral over u > 0 of u^(b-1) E[exp(-u X)] du,
@@ -200,14 +200,14 @@ class Moments:
         both[1:] = np.maximum(both[1:], self.negative(highest))
         return both
 
-    def transform(self, u: Array) -> Transform:
+    def transform(self, u: Array) -> MomentTransform:
         """Upper bounds of the Laplace transform of X, of a finite law that is larger in convex order."""
         known = transform_from_moments(self.raw(HIGHEST_ORDER), self.negative(HIGHEST_ORDER), u)
         try:
             finite = transform_from_nodes(u, *self.finite_law())
         except (NotEvaluable, ArithmeticError, MemoryError):
             return known
-        return Transform(np.minimum(known.log, finite.log), np.minimum(known.excess, finite.excess))
+        return MomentTransform(np.minimum(known.log, finite.log), np.minimum(known.excess, finite.excess))
 
     def finite_law(self) -> tuple[Array, Array, float]:
         """Log masses under Q, log ratios, and the P-mass at infinity of X's law or one larger in convex order."""
@@ -292,9 +292,9 @@ class ThinnedMoments(Moments):
             return self.raw(highest)[1:]
         return negative_moments(self.transform, highest)
 
-    def transform(self, u: Array) -> Transform:
+    def transform(self, u: Array) -> MomentTransform:
         part = self.part.transform(self.rate * u)
-        return Transform(part.log - (1 - self.rate) * u, part.excess)
+        return MomentTransform(part.log - (1 - self.rate) * u, part.excess)
 
 
 class MeanMoments(Moments):
@@ -319,9 +319,9 @@ class MeanMoments(Moments):
         powers, of_a_copy, copies = np.arange(float(highest)), self.part.negative(highest), self.copies
         return np.minimum(exact, copies * np.interp(powers / copies, powers, of_a_copy))
 
-    def transform(self, u: Array) -> Transform:
+    def transform(self, u: Array) -> MomentTransform:
         part = self.part.transform(u / self.copies)
-        return Transform(self.copies * part.log, self.copies * part.excess)
+        return MomentTransform(self.copies * part.log, self.copies * part.excess)
 
 
 def unbounded_moments(highest: int) -> Array:

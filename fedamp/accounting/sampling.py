@@ -371,7 +371,7 @@ def logs_in_range(means: Array, largest: float, limit: float = 1e200) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SampledRun:
     """Everything that is released: X is the product of all factors."""
 
     factors: "tuple[Factor, ...]"
@@ -553,7 +553,7 @@ class Proposal(ABC):
         relative: bound on the relative error of v, X aside.
     """
 
-    run: Run
+    run: SampledRun
     name: str
     parameters: tuple[float, ...]
     moment: Moment
@@ -568,7 +568,7 @@ class Proposal(ABC):
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         """Logs of two positive numbers a and b for each draw; v = (a - exp(epsilon) b)+."""
 
-    def on(self, run: Run) -> "Proposal":
+    def on(self, run: SampledRun) -> "Proposal":
         """The same proposal for another run."""
         return cast(Callable[..., Proposal], type(self))(run, *self.parameters)
 
@@ -623,7 +623,7 @@ _UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its
 _EXACT = 0.2  # share of draws by a power of X, beside independent rounds; the bound is multiplied by its inverse
 
 Rank = Callable[[float, float], float]  # what a moment (order, log) proves about the answer: the smaller, the better
-Look = Callable[[Proposal], Pilot]  # takes the pilot of a proposal
+PilotChoice = Callable[[Proposal], Pilot]  # takes the pilot of a proposal
 
 
 def best(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
@@ -736,7 +736,7 @@ class RemoveProposal(Proposal):
     correlated noise Y is X^t G^g, G as in :meth:`DependentTilt.draw`; ``drift``: g >= 0.
     """
 
-    def __init__(self, run: Run, order: float, coins: int = 0, drift: float = 0.0) -> None:
+    def __init__(self, run: SampledRun, order: float, coins: int = 0, drift: float = 0.0) -> None:
         if coins and len(run.hidden) < len(run.factors):
             raise NotEvaluable("rounds of correlated noise are not independent")
         self.run, self.order, self.coins, self.drift = run, order, coins, drift
@@ -849,7 +849,7 @@ class RemoveProposal(Proposal):
         return float(parts.rounds[-1] - parts.rounds[0]) * max(0.0, -least)
 
     @classmethod
-    def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
+    def pilot(cls, run: SampledRun, rank: Rank, look: PilotChoice, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
         """Of the order whose bound is the least, or the whole one below; where that leaves a wide spread, of the best
         independent rounds, or the best drift, beside it.
         """
@@ -876,7 +876,7 @@ class RemoveProposal(Proposal):
         return min(tried, key=lambda pilot: replace(pilot, bound=min(pilot.bound, 1000.0)).effort)
 
     @staticmethod
-    def _best_coins(run: Run, rank: Rank) -> int:
+    def _best_coins(run: SampledRun, rank: Rank) -> int:
         """The order that would prove the least if moments were ``typical``."""
         least, chosen = math.inf, 2
         for order in range(2, _MOST_COINS):
@@ -887,7 +887,7 @@ class RemoveProposal(Proposal):
         return chosen
 
     @classmethod
-    def by_moments(cls, run: Run, rank: Rank, highest: int = HIGHEST_SAMPLED_ORDER) -> "RemoveProposal":
+    def by_moments(cls, run: SampledRun, rank: Rank, highest: int = HIGHEST_SAMPLED_ORDER) -> "RemoveProposal":
         """The order, up to ``highest``, whose bound is the least."""
         found = cls(run, 2)
         for order in range(3, highest + 1):
@@ -901,7 +901,7 @@ class RemoveProposal(Proposal):
         return found
 
     @staticmethod
-    def share(run: Run) -> float:
+    def share(run: SampledRun) -> float:
         """P-mass at infinite ratios. Only rounds taken part in can meet one."""
         chances = list[tuple[float, int]]()
         for each in run.hidden:
@@ -914,7 +914,7 @@ class AddProposal(Proposal):
     mass at x = 0. ``tilt``: a > 0.
     """
 
-    def __init__(self, run: Run, tilt: float) -> None:
+    def __init__(self, run: SampledRun, tilt: float) -> None:
         if len(run.hidden) < len(run.factors):
             raise NotEvaluable("rounds of correlated noise are drawn in the remove direction only")
         self.run, self.tilt, self.parameters = run, tilt, (tilt,)
@@ -941,14 +941,14 @@ class AddProposal(Proposal):
         return log_a, log_a + log_ratio
 
     @classmethod
-    def pilot(cls, run: Run, rank: Rank, look: Look, highest: int = 0) -> Pilot:
+    def pilot(cls, run: SampledRun, rank: Rank, look: PilotChoice, highest: int = 0) -> Pilot:
         """Of the best tilt, from that of the least bound down."""
         candidates = [cls(run, 2.0**power) for power in np.arange(-10, 10, 0.5)]
         least = int(np.argmin([rank(*proposal.moment) for proposal in candidates]))
         return best((each.tilt, look(each)) for each in candidates[least::-1])[1]
 
     @staticmethod
-    def share(run: Run) -> float:
+    def share(run: SampledRun) -> float:
         """Q-mass at ratio 0, of any round."""
         return chance_of_any((each.round.zero, each.copies * each.rounds) for each in run.hidden)
 
@@ -1049,7 +1049,7 @@ def _pilot(proposal: Proposal, epsilon: float, log_a: Array, log_b: Array) -> Pi
     return Pilot(proposal, epsilon, mean, max(float(values.std()) / mean, 1e-3), bound, max(fall / mean, 1e-9))
 
 
-def pilot_draws(run: Run) -> int:
+def pilot_draws(run: SampledRun) -> int:
     """How many draws a first look takes."""
     return max(512, min(_PILOT, int(_PILOT_WORK / run.work)))
 
@@ -1146,8 +1146,8 @@ class SampledProfile:
         remove, add: the proposals of each direction; ``add`` None where it is never the larger one.
     """
 
-    upper: Run
-    lower: Run | None
+    upper: SampledRun
+    lower: SampledRun | None
     laws: tuple[Callable[[], Law], ...] = ()
     remove: type[RemoveProposal] = RemoveProposal
     add: type[AddProposal] | None = AddProposal

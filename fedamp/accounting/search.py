@@ -42,8 +42,8 @@ from fedamp.accounting.sampling import (
     Factor,
     Pilot,
     RemoveProposal,
-    Run,
     SampledProfile,
+    SampledRun,
     certify,
     half_width,
     pilot_at_delta,
@@ -406,7 +406,7 @@ def _swept(parts: Sequence[Factor], delta: float) -> Array:
     spent, end, left, failure = np.full(len(parts), np.inf), len(parts), _CURVE_WORK, CHARGE * delta / QUESTIONS
     log_term, proposal = math.log(2 * len(parts) * len(STEPS) / failure), None
     while end:
-        run = Run((parts[end - 1],))
+        run = SampledRun((parts[end - 1],))
         if left / 4 / run.work < _FEWEST:
             break
         spendable = delta - CHARGE * delta - RemoveProposal.share(run)

@@ -25,7 +25,7 @@ from fedamp.accounting.arithmetic import (
     taken_rounds,
 )
 from fedamp.accounting.bounds import (
-    Count,
+    CountField,
     NotEvaluable,
     Relation,
     UpTo,
@@ -60,7 +60,7 @@ class Cyclic(Hidden):
     """
 
     k: Annotated[int, UpTo("rounds")]
-    rounds: Count
+    rounds: CountField
     classes: Annotated[int, UpTo("rounds", smallest=1)]
     text = "{0.of_a_class.words}, in one of {0.classes} public classes of {0.rounds} rounds"
     own_facts = (Fact.ROWS_MEET, Fact.REPRESENTED)
@@ -205,7 +205,7 @@ class Spaced(Correlated):
     """
 
     k: Annotated[int, UpTo("rounds")]
-    rounds: Count
+    rounds: CountField
     gap: Annotated[int, UpTo("rounds", smallest=1)]
     coefficients: tuple[float, ...]
     released: int | None = None
@@ -267,7 +267,7 @@ class BallsInBins(Correlated):
     2
     """
 
-    rounds: Count
+    rounds: CountField
     gap: Annotated[int, UpTo("rounds", smallest=1)]
     coefficients: tuple[float, ...]
     released: int | None = None

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[np.float32]]  # a model, or something of its shape that is kept
 Sums = dict[str, NDArray[np.float64]]  # sums of updates
-State = dict[
-    str, dict[str, NDArray[Any]]
-]  # what an optimiser or a noise mechanism remembers: some model-shaped sets of arrays
+State = dict[str, dict[str, NDArray[Any]]]  # what an optimiser or a noise mechanism remembers, by kind and parameter
 
 BLOCK = 1 << 16  # coordinates handled at a time: they stay in the cache from one operation to the next
 

@@ -114,7 +114,7 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 MOST_COUNTED = 10**15  # of what anything can have: arrays of more would overflow
 MOST_UNITS = 10**8  # a round has some arrays with a number for each unit
 MOST_NUMBERS = 1 << 29  # of an array that keys alone decide: 2 GB
-Units = Annotated[Count, Field(le=MOST_UNITS)]
+UnitCount = Annotated[Count, Field(le=MOST_UNITS)]
 Outputs = Annotated[Count, Field(le=1 << 24)]  # classes, tokens: the rows of a last layer
 Width = Annotated[Count, Field(le=1 << 28)]  # of a layer: the bytes between two are below 2^63
 NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e12), BeforeValidator(no_truth)]

@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedamp.base.arrays import Floats
 from fedamp.base.start import compiled
 from fedamp.engines import flower
 from fedamp.models.embeddings import is_spare
-
-Floats = NDArray[np.float64]
 
 SMALLEST_CLIP, LARGEST_CLIP = 2.0**-90, 2.0**90
 LARGEST_COHORT = 1 << 22  # units whose sum float64 holds exactly, in quanta: 2**53 / 2**31

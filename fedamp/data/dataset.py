@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedamp.base.section import Section, Units
+from fedamp.base.section import Section, UnitCount
 from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.errors import DataError
 
@@ -186,7 +186,7 @@ class ExternalData(DataSection):
     """Records that a custom Flower app reads on its nodes; fedamp knows the number of clients."""
 
     name: Literal["external"]
-    clients: Units = Field(description="number of clients, with ids 0, 1, ...: the nodes' partition-id or hosts")
+    clients: UnitCount = Field(description="number of clients, with ids 0, 1, ...: the nodes' partition-id or hosts")
 
     def count_clients(self, folder: Path) -> int:
         return self.clients

@@ -15,10 +15,10 @@ from fedamp.errors import DataError
 
 NOT_COUNTED = -100  # the label of a token that is ignored, as in torch
 _NO_CLASS = -1
-Array = NDArray[Any]
+AnyArray = NDArray[Any]
 
 
-def is_whole(floats: Array) -> NDArray[np.bool_]:
+def is_whole(floats: AnyArray) -> NDArray[np.bool_]:
     """Which floats are whole numbers. Beyond 2^53 (float32: 2^24, float16: 2^11) neighbours are one float: none is."""
     with np.errstate(invalid="ignore"):
         near = np.abs(floats) < 2.0 ** (np.finfo(floats.dtype).nmant + 1)
@@ -33,26 +33,26 @@ class Labels(ABC):
     dimensions: ClassVar[tuple[int, ...]]  # numbers of axes of stored labels, including the axis of records
 
     @abstractmethod
-    def read(self, stored: Array) -> Array:
+    def read(self, stored: AnyArray) -> AnyArray:
         """Stored labels, converted for training. Raises ValueError for another type: no record changes that."""
 
     @abstractmethod
-    def wrong(self, labels: Array, outputs: float = math.inf) -> NDArray[np.bool_]:
+    def wrong(self, labels: AnyArray, outputs: float = math.inf) -> NDArray[np.bool_]:
         """Which of the labels [records, ...] cannot be trained on, shape [records], with so many outputs."""
 
     @abstractmethod
-    def outputs(self, labels: Array) -> int:
+    def outputs(self, labels: AnyArray) -> int:
         """Number of outputs that a model needs for these labels (at every place of a sequence, for tokens)."""
 
     @abstractmethod
-    def fit(self, labels: Array, outputs: int) -> bool:
+    def fit(self, labels: AnyArray, outputs: int) -> bool:
         """Whether clients' labels, of shape [clients, records, ...], fit a model with these outputs."""
 
-    def none(self, length: int) -> Array | None:
+    def none(self, length: int) -> AnyArray | None:
         """Labels of no records, of inputs of a length; None where only records say their shape."""
         return None
 
-    def converted(self, stored: Array, records: int, source: str) -> Array:
+    def converted(self, stored: AnyArray, records: int, source: str) -> AnyArray:
         """Stored labels, converted for training. Raises DataError for another type, or another shape."""
         if stored.ndim not in self.dimensions or len(stored) != records:
             found = f"labels have shape {list(stored.shape)}, inputs {records} records"
@@ -70,30 +70,30 @@ class Classes(Labels):
     expected = "integers 0, 1, 2, ..., one for each record"
     dimensions = (1,)
 
-    def read(self, stored: Array) -> Array:
+    def read(self, stored: AnyArray) -> AnyArray:
         if stored.dtype.kind not in "fiu":
             raise ValueError(f"labels are of type {stored.dtype}")
         if stored.dtype.kind != "f":
             return stored.astype(np.int64)
         return np.where(is_whole(stored), stored, _NO_CLASS).astype(np.int64)
 
-    def wrong(self, labels: Array, outputs: float = math.inf) -> NDArray[np.bool_]:
+    def wrong(self, labels: AnyArray, outputs: float = math.inf) -> NDArray[np.bool_]:
         counted = labels != NOT_COUNTED if self.dimensions[0] > 1 else np.ones_like(labels, bool)
         outside = counted & ((labels < 0) | (labels >= outputs))
         return np.asarray(outside.any(axis=tuple(range(1, labels.ndim))))
 
-    def outputs(self, labels: Array) -> int:
+    def outputs(self, labels: AnyArray) -> int:
         return int(labels.max(initial=0)) + 1
 
-    def fit(self, labels: Array, outputs: int) -> bool:
+    def fit(self, labels: AnyArray, outputs: int) -> bool:
         counted = self._counted(labels)
         fits = not counted.size or 0 <= counted.min() <= counted.max() < outputs
         return bool(fits) and labels.ndim == 1 + self.dimensions[0]
 
-    def none(self, length: int) -> Array | None:
+    def none(self, length: int) -> AnyArray | None:
         return np.zeros((0, *[length] * (self.dimensions[0] - 1)), np.int64)
 
-    def _counted(self, labels: Array) -> Array:
+    def _counted(self, labels: AnyArray) -> AnyArray:
         return labels
 
 
@@ -104,7 +104,7 @@ class Tokens(Classes):
     expected = "lists of integers 0, 1, 2, ... (-100: not counted), equally long for each record"
     dimensions = (2,)
 
-    def _counted(self, labels: Array) -> Array:
+    def _counted(self, labels: AnyArray) -> AnyArray:
         return np.asarray(labels[labels != NOT_COUNTED])
 
 
@@ -114,7 +114,7 @@ class Numbers(Labels):
     expected = "finite numbers, one for each record or a list of as many for each"
     dimensions = (1, 2)
 
-    def read(self, stored: Array) -> Array:
+    def read(self, stored: AnyArray) -> AnyArray:
         if stored.dtype.kind not in "fiub":
             raise ValueError(f"labels are of type {stored.dtype}")
         with np.errstate(over="ignore"):
@@ -123,13 +123,13 @@ class Numbers(Labels):
             raise ValueError("labels are empty lists")
         return numbers
 
-    def wrong(self, labels: Array, outputs: float = math.inf) -> NDArray[np.bool_]:
+    def wrong(self, labels: AnyArray, outputs: float = math.inf) -> NDArray[np.bool_]:
         return np.asarray(~np.isfinite(labels).all(axis=1))
 
-    def outputs(self, labels: Array) -> int:
+    def outputs(self, labels: AnyArray) -> int:
         return math.prod(labels.shape[1:])
 
-    def fit(self, labels: Array, outputs: int) -> bool:
+    def fit(self, labels: AnyArray, outputs: int) -> bool:
         return bool(labels.shape[2:] == (outputs,))
 
 
@@ -138,7 +138,7 @@ class Binary(Numbers):
 
     expected = "zeros and ones, one for each record or a list of as many for each"
 
-    def wrong(self, labels: Array, outputs: float = math.inf) -> NDArray[np.bool_]:
+    def wrong(self, labels: AnyArray, outputs: float = math.inf) -> NDArray[np.bool_]:
         return np.asarray(~np.isin(labels, (0, 1)).all(axis=1))
 
 

@@ -19,7 +19,7 @@ from pydantic import Field
 from fedamp.base.reading import open_regular, regular_inside
 from fedamp.base.section import removed
 from fedamp.base.text import canonical
-from fedamp.data.stored import ColumnsData, Names, Scale, Shape, StoredData, Tables
+from fedamp.data.stored import ColumnsData, Names, PixelScale, RecordShape, StoredData, Tables
 from fedamp.data.table import Table, check_files, require
 from fedamp.data.tabular import Files, library, spelled
 from fedamp.errors import DataError, needs_extras
@@ -141,7 +141,7 @@ def _pixels(stored: Any, asked: str | None) -> tuple[NDArray[Any], float]:
 class Columns(StoredData):
     """Base of the sections whose inputs and labels may be columns of lists."""
 
-    label_shape: Shape = Field(
+    label_shape: RecordShape = Field(
         None,
         exclude_if=lambda shape: shape is None,
         description="shape of one label, where labels are lists; default: by the column's type, or a public test set",
@@ -170,7 +170,7 @@ class HuggingFaceData(Columns):
     dataset: str = Field(description="name on the hub, or a local folder")
     features: Names = Field("image", description="column or columns of the inputs")
     label: Names = Field("label", description="column or columns, as client.loss takes them")
-    scale: Scale = None
+    scale: PixelScale = None
     train_split: Annotated[str, *removed(_TRAIN, "a split with this name")] = _TRAIN
     test_split: str | None = Field(
         "test", description="split with the test records, if test_is_public; null: a test_fraction"

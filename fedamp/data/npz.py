@@ -23,7 +23,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import given
 from fedamp.base.reading import open_regular, regular
-from fedamp.data.stored import ColumnsData, Scale, StoredData, Tables
+from fedamp.data.stored import ColumnsData, PixelScale, StoredData, Tables
 from fedamp.data.table import Table, a_name, array_bytes, check_bytes, exact, names_nobody, require
 from fedamp.errors import DataError, one_line
 
@@ -93,7 +93,7 @@ class GivenData(StoredData):
 
     name: Literal["given"]
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$"), SkipJsonSchema()]  # of the arrays, under the user's key
-    scale: Scale = None
+    scale: PixelScale = None
 
     def open(self, folder: Path) -> Tables:
         files = given.folder() / self.digest

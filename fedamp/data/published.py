@@ -19,7 +19,7 @@ from pydantic import Field
 from fedamp.base.reading import open_regular, read_regular
 from fedamp.data.huggingface import HuggingFaceData
 from fedamp.data.partition import AnyPartition, NaturalPartition
-from fedamp.data.stored import BenchmarkData, Scale, StoredData, Tables, existing_folder, some_files
+from fedamp.data.stored import BenchmarkData, PixelScale, StoredData, Tables, existing_folder, some_files
 from fedamp.data.table import MOST, Table, check_bytes, check_files, inflated, places_of
 from fedamp.errors import DataError, needs_extras, one_line
 
@@ -34,7 +34,7 @@ _SOURCES = {  # on the hub; and the package
 class IdxFiles(StoredData):
     """Base of the sections of IDX files. Images of [height, width] get a channel: [1, height, width]."""
 
-    scale: Scale = None
+    scale: PixelScale = None
 
     def in_folder(self, folder: Path) -> Tables:
         """The tables of a folder of IDX files, or of npm's package."""

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fedamp import rng
 from fedamp.base.reading import read_regular
-from fedamp.base.section import Count, LessThanOne, Outputs, Positive, Section, Units
+from fedamp.base.section import Count, LessThanOne, Outputs, Positive, Section, UnitCount
 from fedamp.base.text import canonical
 from fedamp.data import partition
 from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
@@ -30,8 +30,8 @@ from fedamp.data.table import MOST, Table, distinct, names_nobody
 from fedamp.data.transforms import Standardise, Transforms, transformed
 from fedamp.errors import DataError, one_line
 
-Shape = tuple[Count, ...] | None
-Scale = Annotated[
+RecordShape = tuple[Count, ...] | None
+PixelScale = Annotated[
     Positive | None, Field(description="inputs are divided by this; default: images of bytes by 255, others by 1")
 ]
 
@@ -45,7 +45,7 @@ def _all_differ(words: tuple[str, ...]) -> tuple[str, ...]:
 class FederationFile(Section):
     """``federation.json``: describes the whole federation in a folder that holds a part of it."""
 
-    clients: Units  # of the whole federation
+    clients: UnitCount  # of the whole federation
     hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of the clients with records here
     classes: Annotated[Outputs, Field(ge=2)] | None = None  # number of labels in the whole federation
 
@@ -210,9 +210,9 @@ class StoredData(DataSection):
     The records are people's own, unless a section is of :class:`BenchmarkData`.
     """
 
-    clients: Units | None = Field(None, description="number of clients; leave out with a natural partition")
+    clients: UnitCount | None = Field(None, description="number of clients; leave out with a natural partition")
     partition: AnyPartition = IidPartition()
-    shape: Shape = Field(None, description="shape of one input, e.g. [1, 28, 28]; default: as stored")
+    shape: RecordShape = Field(None, description="shape of one input, e.g. [1, 28, 28]; default: as stored")
     transform: Transforms = ()
     test_is_public: bool = Field(
         False,
@@ -590,7 +590,7 @@ class ColumnsData(FolderData):
     label: Names = Field(
         "y", description="likewise of the labels: classes, numbers or tokens, as client.loss takes them"
     )
-    scale: Scale = None
+    scale: PixelScale = None
 
     def input_shape(self) -> tuple[int, ...] | None:
         are_columns = not isinstance(self.features, str) and len(self.features) > 1

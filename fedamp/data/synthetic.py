@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedamp import rng
-from fedamp.base.section import MOST_NUMBERS, Count, Outputs, Positive, Units
+from fedamp.base.section import MOST_NUMBERS, Count, Outputs, Positive, UnitCount
 from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
 from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.data.partition import hold_out_size
@@ -28,7 +28,7 @@ class SyntheticData(DataSection):
     """
 
     name: Literal["synthetic"]
-    clients: Units = Field(description="number of clients")
+    clients: UnitCount = Field(description="number of clients")
     records_per_client: Count = Field(10, description="number of records of each client")
     features: Count = Field(20, description="numbers of an input, without a shape")
     classes: Annotated[Outputs, Field(ge=2)] = Field(10, description="number of classes")

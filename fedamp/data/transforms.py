@@ -26,9 +26,9 @@ from fedamp.data.table import Table, kept, places_of
 from fedamp.errors import DataError, needs_extras
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Floats = NDArray[np.float32]
+SingleFloats = NDArray[np.float32]
 Shape = tuple[int, ...]
-Function = Callable[[Floats], Floats]
+Function = Callable[[SingleFloats], SingleFloats]
 
 _PLACES = 2.0**30  # of inputs in half of a range: float64 adds four million of them without rounding
 _SMALLEST_DEVIATION = 1e-5  # of a group of equal features, as in torch's GroupNorm
@@ -49,7 +49,7 @@ class Transform(Section):
         """All that its results follow from, beside the inputs."""
         return self.model_dump_json()
 
-    def apply(self, inputs: Floats) -> Floats:
+    def apply(self, inputs: SingleFloats) -> SingleFloats:
         """Results [records, ...] of inputs [records, ...]; each depends on its own record and on public constants."""
         raise NotImplementedError
 
@@ -118,12 +118,12 @@ class Standardise(Transform):
                 raise ValueError(f"{len(numbers)} numbers in {key}, for {shape[0]} columns (or channels)")
         return shape
 
-    def apply(self, inputs: Floats) -> Floats:
+    def apply(self, inputs: SingleFloats) -> SingleFloats:
         each = [-1, *[1] * (inputs.ndim - 2)]
         mean, deviation = (constant.astype(np.float32).reshape(each) for constant in self.constants)
         return np.asarray((inputs - mean) / deviation)
 
-    def vectors(self, inputs: Floats, sizes: NDArray[np.int64]) -> Floats:
+    def vectors(self, inputs: SingleFloats, sizes: NDArray[np.int64]) -> SingleFloats:
         """What each unit gives for the statistics: float32 [units, 2, columns], of Euclidean norm at most 1.
 
         With t in [-1, 1] the place of an input in its range (of NaN: 0), the unit's means of t and of 2 t^2 - 1: of
@@ -144,7 +144,7 @@ class Standardise(Transform):
         many = _PLACES * place.shape[3] * np.maximum(sizes, 1)[:, None, None]
         return np.asarray(sums / many / math.sqrt(2 * inputs.shape[2]), np.float32)
 
-    def released(self, mean: Floats, units: int) -> "Standardise":
+    def released(self, mean: SingleFloats, units: int) -> "Standardise":
         """This step with the constants that a noisy mean of :meth:`vectors` [2, columns] over the units tells.
 
         Whatever the noise, the mean is in the range, and the deviation is between that of the noise and half the range.
@@ -170,7 +170,7 @@ class GroupNorm(Transform):
             raise ValueError(f"{self.groups} groups do not divide {shape[0]} channels")
         return shape
 
-    def apply(self, inputs: Floats) -> Floats:
+    def apply(self, inputs: SingleFloats) -> SingleFloats:
         grouped = inputs.reshape(len(inputs), self.groups, math.prod(inputs.shape[1:]) // self.groups)
         centred = grouped - grouped.mean(axis=2, keepdims=True)
         deviation = np.sqrt(np.square(centred).mean(axis=2, keepdims=True) + np.float32(_SMALLEST_DEVIATION))
@@ -190,7 +190,7 @@ _FREQUENCY = 3 * math.pi / 4  # of the finest wavelet, radians a pixel
 
 class _Wavelet(NamedTuple):
     scale: int
-    transform: Floats  # Fourier transform, real, on the padded image's grid
+    transform: SingleFloats  # Fourier transform, real, on the padded image's grid
 
 
 class Scattering(Transform):
@@ -214,7 +214,7 @@ class Scattering(Transform):
         paths = 1 + self.scales * self.angles + math.comb(self.scales, 2) * self.angles**2
         return channels * paths, height // step, width // step
 
-    def apply(self, inputs: Floats) -> Floats:
+    def apply(self, inputs: SingleFloats) -> SingleFloats:
         channels, height, width = self.output_shape(inputs.shape[1:])
         step = 2**self.scales
         padding = [(step, step + -size % step) for size in inputs.shape[2:]]
@@ -238,7 +238,7 @@ def _modulus(signal: NDArray[np.complex64], wavelet: _Wavelet, sampled: int) -> 
     return np.asarray(scipy.fft.fft2(np.abs(coefficients), workers=-1))
 
 
-def _average(signal: NDArray[np.complex64], low: Floats, scales: int) -> Floats:
+def _average(signal: NDArray[np.complex64], low: SingleFloats, scales: int) -> SingleFloats:
     """The signal's local mean, sampled every 2^scales pixels."""
     sampled = round(math.log2(low.shape[0] / signal.shape[-2]))
     band = _sample(signal * _coarse(low, sampled), scales - sampled)
@@ -254,14 +254,14 @@ def _sample(signal: NDArray[np.complex64], octaves: int) -> NDArray[np.complex64
     return np.asarray(signal.reshape(*outer, step, height // step, step, width // step).mean(axis=(-4, -2)))
 
 
-def _coarse(filter_: Floats, octaves: int) -> Floats:
+def _coarse(filter_: SingleFloats, octaves: int) -> SingleFloats:
     """The filter for signals sampled every 2^octaves pixels: the sum of its aliases."""
     step, (height, width) = 2**octaves, filter_.shape
     return np.asarray(filter_.reshape(step, height // step, step, width // step).sum(axis=(0, 2)))
 
 
 @cache
-def _filters(height: int, width: int, scales: int, angles: int) -> tuple[Floats, list[_Wavelet]]:
+def _filters(height: int, width: int, scales: int, angles: int) -> tuple[SingleFloats, list[_Wavelet]]:
     """The averaging filter and the wavelets, finest first."""
     grid = height, width
     low = _gabor(grid, _WIDTH * 2 ** (scales - 1), 0.0, 0.0, 1.0)
@@ -329,7 +329,7 @@ class Whiten(Transform):
         floor = self.damping * float(np.square(values).sum(1).mean())
         directions = np.ascontiguousarray(vectors / np.sqrt(variances + floor), dtype=np.float32)
 
-        def whitened(inputs: Floats) -> Floats:
+        def whitened(inputs: SingleFloats) -> SingleFloats:
             rows = inputs.reshape(len(inputs), len(mean)) - mean
             # A matrix product rounds by its shape: that of a last block would tell how many records others have.
             whole = np.resize(rows, (max(len(rows), _BLOCK), len(mean)))
@@ -338,7 +338,7 @@ class Whiten(Transform):
         return whitened
 
 
-def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
+def _principal(values: SingleFloats, components: int) -> tuple[SingleFloats, SingleFloats]:
     """The largest variances of centred values [records, features], and their directions [features, components]."""
     records, features = values.shape  # the smaller of the two matrices of scalar products has the same eigenvalues
     products = (values.T @ values if features <= records else values @ values.T) / np.float32(records)
@@ -348,7 +348,7 @@ def _principal(values: Floats, components: int) -> tuple[Floats, Floats]:
     return variances, vectors if features <= records else values.T @ (vectors / np.sqrt(records * variances))
 
 
-def shapes(count: int, shape: tuple[int, int, int]) -> Floats:
+def shapes(count: int, shape: tuple[int, int, int]) -> SingleFloats:
     """Images of up to eight ellipses and rectangles about the middle of an empty background, plain or striped.
 
     Always the same ones: float32 [count, channels, height, width] in [0, 1].
@@ -365,10 +365,12 @@ def shapes(count: int, shape: tuple[int, int, int]) -> Floats:
     return images
 
 
-def _shape(generator: np.random.Generator, count: int, height: int, width: int) -> tuple[NDArray[np.bool_], Floats]:
+def _shape(
+    generator: np.random.Generator, count: int, height: int, width: int
+) -> tuple[NDArray[np.bool_], SingleFloats]:
     """Which pixels are in a shape, and its stripes, both [count, height, width]."""
 
-    def uniform(low: float, high: float) -> Floats:
+    def uniform(low: float, high: float) -> SingleFloats:
         return generator.uniform(low, high, (count, 1, 1)).astype(np.float32)
 
     down, right = (generator.normal(0, share, (count, 1, 1)).astype(np.float32) for share in (5 / 28, 3 / 28))
@@ -417,7 +419,7 @@ class Encode(Transform):
         encoder = AutoModel.from_pretrained(place, **code).eval()
         words = encoder.config.vocab_size
 
-        def encoded(inputs: Floats) -> Floats:
+        def encoded(inputs: SingleFloats) -> SingleFloats:
             tokens = np.full((-len(inputs) % _ENCODED + len(inputs), inputs.shape[1]), self.pad, np.int64)
             wrong = ~((inputs >= 0) & (inputs < words)).all(1)  # a record that cannot be read is NaN
             tokens[: len(inputs)][~wrong] = inputs[~wrong]
@@ -428,7 +430,7 @@ class Encode(Transform):
                     last = encoder(input_ids=block, attention_mask=mask).last_hidden_state
                 total = (last * mask[..., None]).sum(1)
                 found.append(torch.nn.functional.normalize(total).numpy())
-            features: Floats = np.concatenate(found)[: len(inputs)]
+            features: SingleFloats = np.concatenate(found)[: len(inputs)]
             features[wrong] = np.nan
             return features
 
@@ -484,10 +486,10 @@ class _Features:
         self._table, self._steps = table, steps
         self.shape, self.dtype = (len(table), *shape), np.dtype(np.float32)
 
-    def __getitem__(self, records: NDArray[np.int64]) -> Floats:
+    def __getitem__(self, records: NDArray[np.int64]) -> SingleFloats:
         return np.asarray(self._kept[records]) if any(step.slow for step in self._steps) else self._computed(records)
 
-    def _computed(self, records: NDArray[np.int64]) -> Floats:
+    def _computed(self, records: NDArray[np.int64]) -> SingleFloats:
         return _composed(self._steps, self._identities, self._table.input_shape)(self._table.read(records))
 
     @cached_property
@@ -495,7 +497,7 @@ class _Features:
         return tuple(step.identity() for step in self._steps)
 
     @cached_property
-    def _kept(self) -> Floats:
+    def _kept(self) -> SingleFloats:
         """The features in the cache, mapped into memory; computed first if another process has not done so."""
 
         def write(file: Path) -> None:

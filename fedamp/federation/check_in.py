@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from fedamp import rng
+from fedamp.base.arrays import Floats
 from fedamp.base.section import Count, Probability
 from fedamp.base.start import Later
 from fedamp.federation import facts
@@ -34,7 +35,6 @@ else:
 CANARY = 1 << 40  # the id of the first canary (``privacy.canaries``): a unit of no person, to audit the run
 
 UnitIds = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 CheckInRate = Annotated[
     Probability, Field(examples=[0.4], description="probability that a unit takes part in a round (a coin of a round)")

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import ids
+from fedamp.base.arrays import Floats
 from fedamp.base.record import Record
 from fedamp.base.section import Before, Count, NoiseMultiplier, Positive, Share
 from fedamp.base.start import Later
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 else:
     accounting, arithmetic = Later("fedamp.accounting"), Later("fedamp.accounting.arithmetic")  # as in check_in
 
-Floats = NDArray[np.float64]
 Metric = Literal["score", "loss", "calibration"]
 
 EVALUATION = ".evaluation"  # beside the arrays of a model in a sum: no parameter has such a name

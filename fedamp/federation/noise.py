@@ -9,11 +9,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fedamp.base.arrays import Floats
 from fedamp.federation import facts
 from fedamp.federation.check_in import CheckIn
 from fedamp.federation.facts import Declared
 from fedamp.federation.optimizers import ServerOptimizer
-from fedamp.noise import Floats, IndependentGaussian, Noise
+from fedamp.noise import IndependentGaussian, Noise
 
 Coefficients = tuple[float, ...]
 """c_1, c_2, .. of correlated noise: the weights of the noise of earlier rounds; none: it is independent."""

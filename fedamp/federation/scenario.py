@@ -13,7 +13,7 @@ import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedamp.accounting.sampling import PRECISION
-from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, Units, no_truth
+from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, UnitCount, no_truth
 from fedamp.data.sections import Data
 from fedamp.extension import keys
 from fedamp.federation.aggregation import PlainAggregation
@@ -36,7 +36,7 @@ LONGEST_RUN = 1_000_000
 class NoiseCohort(Section):
     """The federation that a smaller one rehearses: its noise, and its charge."""
 
-    size: Units = Field(description="expected cohort, whose mean update has the noise that the rehearsal adds")
+    size: UnitCount = Field(description="expected cohort, whose mean update has the noise that the rehearsal adds")
     check_in: AnyCheckIn | None = Field(None, description="who checks in when, in that federation; none: as here")
 
 

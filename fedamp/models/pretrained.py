@@ -27,7 +27,7 @@ from fedamp.models.units import Units
 _IN_FOLDERS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin")  # of Hugging Face
 _PICKLES = (".pt", ".pth", ".bin")
 _FACTORS = "factors.safetensors"  # of adapters, in the folder of ``model.initial``: names as ``peft`` saves them
-Factors = Literal["both", "frozen", "middle"]  # what is trained of an adapter B A
+TrainedFactors = Literal["both", "frozen", "middle"]  # what is trained of an adapter B A
 
 
 _NAME_CODE = {"attn_implementation", "experts_implementation", "megatron_config", "quantization_config"}  # of options
@@ -262,13 +262,13 @@ def _with_product(module: Middle, state: dict[str, Any], prefix: str, metadata: 
     state[f"{prefix}weight"] = module.weight.detach()  # which ``peft`` saves
 
 
-def _freeze_factors(network: nn.Module, trained: Factors, place: Path) -> None:
+def _freeze_factors(network: nn.Module, trained: TrainedFactors, place: Path) -> None:
     """Freeze A of all adapters (FFA-LoRA, arXiv 2403.12313), or A and B around a trained matrix (Fed-SB, 2502.15436).
 
     Noise on both factors is multiplied with noise; here it enters the weights linearly, and on fewer numbers.
     """
-    if trained not in get_args(Factors):
-        raise ValueError(f"factors: {trained!r}; expected: {', '.join(get_args(Factors))}")
+    if trained not in get_args(TrainedFactors):
+        raise ValueError(f"factors: {trained!r}; expected: {', '.join(get_args(TrainedFactors))}")
     if trained == "both":
         return
     given = load_file(regular(place)) if place.is_file() else {}

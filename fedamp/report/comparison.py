@@ -14,7 +14,7 @@ from fedamp.base.text import harmless
 from fedamp.errors import InputError, RunFolderError
 from fedamp.report import style
 from fedamp.report.pictures import comparison_pictures
-from fedamp.report.tables import Cells, as_html, comparison_cells, printed
+from fedamp.report.tables import RowCells, as_html, comparison_cells, printed
 from fedamp.report.words import KNOWN_SEED
 from fedamp.runs.folder import finished_runs, series_of
 from fedamp.runs.run import ReleasedModel, Run, frame_of, read_models
@@ -30,7 +30,7 @@ class Published(ABC):
         cells, notes: of the answer of :meth:`to_json`: the table, and what its reader must know.
     """
 
-    cells: "ClassVar[staticmethod[[Mapping[str, Any]], Cells]]"
+    cells: "ClassVar[staticmethod[[Mapping[str, Any]], RowCells]]"
     notes: "ClassVar[staticmethod[[Mapping[str, Any]], list[str]]]"
 
     @abstractmethod

@@ -34,7 +34,7 @@ def usual() -> Iterator[None]:
         yield
 
 
-class Look(NamedTuple):
+class ChartStyle(NamedTuple):
     """The colour, the dash pattern and the marker of a line."""
 
     color: str
@@ -48,12 +48,12 @@ class Look(NamedTuple):
 
 
 LOOKS = (  # each of another lightness, for a grey print
-    Look("#0a2f5a", "-", "o"),
-    Look("#d86910", (0, (5, 2)), "s"),
-    Look("#1a7a5c", (0, (1, 1.4)), "^"),
-    Look("#000000", (0, (6, 2, 1, 2)), "D"),
-    Look("#8a2f10", (0, (3, 1, 1, 1, 1, 1)), "v"),
-    Look("#60aadc", "-", "X"),
+    ChartStyle("#0a2f5a", "-", "o"),
+    ChartStyle("#d86910", (0, (5, 2)), "s"),
+    ChartStyle("#1a7a5c", (0, (1, 1.4)), "^"),
+    ChartStyle("#000000", (0, (6, 2, 1, 2)), "D"),
+    ChartStyle("#8a2f10", (0, (3, 1, 1, 1, 1, 1)), "v"),
+    ChartStyle("#60aadc", "-", "X"),
 )
 
 
@@ -70,11 +70,11 @@ class Picture(Figure):
         super().draw(renderer)
 
 
-def look(index: int) -> Look:
+def look(index: int) -> ChartStyle:
     """The look of line ``index``; after six lines the colours repeat with other dashes and markers."""
     turn, place = divmod(index, len(LOOKS))
     other = LOOKS[(place + turn) % len(LOOKS)]
-    return Look(LOOKS[place].color, other.dash, other.marker)
+    return ChartStyle(LOOKS[place].color, other.dash, other.marker)
 
 
 @usual()

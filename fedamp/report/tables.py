@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedamp.runs.records import Summary
 
 Answer = Mapping[str, Any]
-Cell = str | Callable[[Any], str]
+CellText = str | Callable[[Any], str]
 """A key of a row, or a function of a row."""
 
 ROUNDS_SHOWN = 10
@@ -74,7 +74,7 @@ def named(answer: Answer, *keys: str) -> dict[str, Any]:
     return found | said | ({"schemes": answer["unchecked"]} if answer.get("unchecked") else {})
 
 
-def listing(rows: Iterable[Answer], columns: Mapping[str, Cell], title: str | None = None) -> Table:
+def listing(rows: Iterable[Answer], columns: Mapping[str, CellText], title: str | None = None) -> Table:
     """A line for each row, and its cells by heading."""
     table = Table(*columns, title=title)
     for row in rows:
@@ -82,7 +82,7 @@ def listing(rows: Iterable[Answer], columns: Mapping[str, Cell], title: str | No
     return table
 
 
-class Cells(NamedTuple):
+class RowCells(NamedTuple):
     """Rows of texts: columns of words, which may be folded, and columns of numbers, by their headings."""
 
     left: Sequence[str]
@@ -115,7 +115,7 @@ class Cells(NamedTuple):
 
 def total_table(answer: Answer) -> RenderableType:
     """The cost of several runs: each, all of them fixed in advance, and each chosen after the others."""
-    columns: dict[str, Cell] = {"run": "run", "epsilon": "epsilon"}
+    columns: dict[str, CellText] = {"run": "run", "epsilon": "epsilon"}
     rows = {
         "fixed in advance": answer["fixed"],
         "chosen one after another": f"a budget of {at_most(answer['adaptive_epsilon'], 3)}",
@@ -221,7 +221,7 @@ def calibration_table(answer: Answer) -> Table:
     return facts(f"{answer['scenario']}: least noise for the budget", rows)
 
 
-def comparison_cells(answer: Answer) -> Cells:
+def comparison_cells(answer: Answer) -> RowCells:
     """A row for each run and merged model."""
     leads = words.common(run["score"] for run in answer["runs"])  # models of several tasks name theirs in each row
     rows = []
@@ -233,7 +233,7 @@ def comparison_cells(answer: Answer) -> Cells:
             work = [at_most(run["unamplified_epsilon_upper"]), str(run["rounds_completed"]), *costs]
         rows.append([run["name"], quality, at_most(run["epsilon"]["upper"]), *work])
     headings = (leads or "quality", "epsilon", "unamplified", "rounds", "bytes per\ncheck-in", "time per\ncheck-in")
-    return Cells(["run"], headings, rows)
+    return RowCells(["run"], headings, rows)
 
 
 def checks_table(title: str, answer: Answer) -> Table:

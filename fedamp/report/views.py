@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord
     from fedamp.server.setup import RunInputs
 
-Table = Callable[[Mapping[str, Any]], RenderableType]
+AnswerTable = Callable[[Mapping[str, Any]], RenderableType]
 
 
 class PrintedAnswer(dict[str, Any]):
     """The object that a command prints with ``--json``; printed or in a notebook it is the command's table."""
 
-    def __init__(self, answer: Mapping[str, Any], table: Table) -> None:
+    def __init__(self, answer: Mapping[str, Any], table: AnswerTable) -> None:
         super().__init__(answer)
         self._table = table
 
@@ -49,7 +49,7 @@ class PrintedAnswer(dict[str, Any]):
         return as_html(self._table(harmless(dict(self))))
 
 
-class Cell(RunProgress):
+class NotebookProgress(RunProgress):
     """The progress of a run in one output of a notebook, which changes in place.
 
     ``display`` is IPython's: it shows an object, and returns a handle with ``update``.
@@ -72,10 +72,10 @@ class Cell(RunProgress):
         return f"<pre>{escape(f'round {task.completed:g} of {task.total:g}  {self.bar.facts}')}</pre>"
 
 
-def notebook_cell() -> list[Cell]:
+def notebook_cell() -> list[NotebookProgress]:
     """A cell where this process is the kernel of a notebook, else nothing."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return [Cell(import_module("IPython.display").display)] if hasattr(shell, "kernel") else []
+    return [NotebookProgress(import_module("IPython.display").display)] if hasattr(shell, "kernel") else []
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp import rng
+from fedamp.base.arrays import Floats
 
-Floats = NDArray[np.float64]
 SAMPLES, AT_ONCE, GROUPS = 60_000, 1 << 20, 10
 ERRORS = 5
 """Standard errors up to which a simulation may differ from the truth: a right scheme is beyond with chance 1e-6."""
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DeltaEstimate:
     """An estimate of a number, and its standard error."""
 
     value: float
@@ -66,8 +66,8 @@ class HiddenSets:
         """Return the sets of the first places alone."""
         return HiddenSets(self.sets[:, :places], self.chances, self.opposite)
 
-    def gaussian(self, noise_multiplier: float, epsilons: Floats) -> list[Estimate]:
-        """Estimate delta at each epsilon where each place shows a number with Gaussian noise.
+    def gaussian(self, noise_multiplier: float, epsilons: Floats) -> list[DeltaEstimate]:
+        """DeltaEstimate delta at each epsilon where each place shows a number with Gaussian noise.
 
         Args:
             noise_multiplier: standard deviation of the noise.
@@ -83,7 +83,7 @@ class HiddenSets:
         estimates = []
         for values in np.concatenate(found[0], axis=1), np.concatenate(found[1], axis=1):
             error = values.std(axis=1) / np.sqrt(values.shape[1])
-            estimates.append(list(map(Estimate, values.mean(axis=1), error)))
+            estimates.append(list(map(DeltaEstimate, values.mean(axis=1), error)))
         return [max(pair, key=lambda each: each.value) for pair in zip(*estimates, strict=True)]
 
     def _gaussian(self, deviation: float) -> Iterator[tuple[Floats, Floats]]:
@@ -102,7 +102,7 @@ class HiddenSets:
                 ratios[-1] -= _log_mixture(mean + noise, away, chances, deviation)
             yield ratios[0], ratios[1]
 
-    def bits(self, probability: float, epsilons: Floats) -> list[Estimate]:
+    def bits(self, probability: float, epsilons: Floats) -> list[DeltaEstimate]:
         """Compute delta at each epsilon where each place shows a bit, true with a probability, over all outputs.
 
         The bit is 1 where the unit takes part, and 0 elsewhere. The error is that of the drawn chances.
@@ -118,7 +118,7 @@ class HiddenSets:
                 present = right @ chances
                 pairs = ((present, absent), (absent, present))
                 deltas.append(max(np.maximum(one - np.exp(epsilon) * other, 0).sum() for one, other in pairs))
-            estimates.append(Estimate(deltas[-1], float(np.std(deltas[:-1])) / np.sqrt(GROUPS)))
+            estimates.append(DeltaEstimate(deltas[-1], float(np.std(deltas[:-1])) / np.sqrt(GROUPS)))
         return estimates
 
 

@@ -19,7 +19,7 @@ from fedamp.accounting import (
     epsilon_from_rdp,
 )
 from fedamp.accounting.mechanism import moments_of
-from fedamp.accounting.renyi import Transform, negative_moments
+from fedamp.accounting.renyi import MomentTransform, negative_moments
 
 
 def moment_of_mean(base_moment, copies: int, order: int) -> float:
@@ -113,7 +113,7 @@ def test_add_direction_at_high_orders_is_an_upper_bound(power):
 def test_the_integral_of_negative_moments_is_a_bound_at_any_phase_of_its_grid():
     """X = c, whose moments are c^-b: at high powers a trapezoid sum of this step is off by up to 1e-5."""
     for c in np.exp(-0.5 - 0.01 * np.arange(4)):
-        ours = negative_moments(lambda u, c=c: Transform(-u * c, u - u * c), 1024)
+        ours = negative_moments(lambda u, c=c: MomentTransform(-u * c, u - u * c), 1024)
         exact = -np.arange(1024) * math.log(c)
         assert np.all(ours >= exact - 1e-10)  # rounding of logs of up to 1000
         assert np.all(ours[:256] <= exact[:256] + 0.2)  # tables are interpolated between powers

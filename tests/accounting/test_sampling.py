@@ -30,8 +30,8 @@ from fedamp.accounting.sampling import (
     GaussianRound,
     HiddenRounds,
     RemoveProposal,
-    Run,
     SampledProfile,
+    SampledRun,
     certify,
     hidden_log_moments,
 )
@@ -51,9 +51,9 @@ from tests.accounting.oracles import (
 DELTA = 1e-5
 
 
-def run_of(ratio, k, rounds, released=None) -> Run:
+def run_of(ratio, k, rounds, released=None) -> SampledRun:
     found = Allocation(Gaussian(1.0), k, rounds).after(rounds if released is None else released).participation()
-    return Run((HiddenRounds(ratio, found.chances, found.rounds, 1, found.rounding),))
+    return SampledRun((HiddenRounds(ratio, found.chances, found.rounds, 1, found.rounding),))
 
 
 def sampled_of(noise, k, rounds, released=None) -> SampledProfile:

@@ -18,7 +18,7 @@ from fedamp.accounting import (
     epsilon_over_rounds,
     from_json,
 )
-from fedamp.accounting.sampling import Block, RemoveProposal, Run, certify
+from fedamp.accounting.sampling import Block, RemoveProposal, SampledRun, certify
 from fedamp.accounting.spaced import SpacedRounds
 
 COEFFICIENTS = (0.6, 0.3)
@@ -198,7 +198,7 @@ def test_each_round_of_a_run_is_certified_from_shared_draws():
     event, epsilon, draws = Spaced(Gaussian(1.5), 3, 12, 3, COEFFICIENTS), 0.5, 60_000
     rounds = [4, 6, 7, 9, 11]
     parts = [SpacedRounds(event.after(number), 1.5) for number in rounds]
-    block = Block(RemoveProposal(Run((parts[-1],)), 3), parts)
+    block = Block(RemoveProposal(SampledRun((parts[-1],)), 3), parts)
     at = np.full((len(rounds), 1), epsilon)
     upper, lower = certify(block, at, at, draws, 1e-6)
     rng = np.random.default_rng(4)

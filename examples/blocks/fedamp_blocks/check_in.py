@@ -8,7 +8,8 @@ import numpy as np
 
 from fedamp import rng
 from fedamp.accounting import Allocation, Mechanism, Repeat
-from fedamp.federation.check_in import CheckIn, Floats, UnitIds
+from fedamp.base.arrays import Floats
+from fedamp.federation.check_in import CheckIn, UnitIds
 
 
 class AlternatingCheckIn(CheckIn):

@@ -25,11 +25,11 @@ from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import RoundRelease
 
-UnitRecords = tuple[NDArray[Any], NDArray[Any]]
+PlantedRecords = tuple[NDArray[Any], NDArray[Any]]
 """Inputs [records, ...] and labels [records, ...]."""
 
 
-def records_of(dataset: Dataset, unit: int) -> UnitRecords:
+def records_of(dataset: Dataset, unit: int) -> PlantedRecords:
     """One unit's inputs and labels; a record of zeros where it has none."""
     cohort = dataset.gather(np.array([unit]))
     if cohort.sizes[0]:
@@ -41,7 +41,7 @@ def records_of(dataset: Dataset, unit: int) -> UnitRecords:
 class NeighbourDataset:
     """A data set in which some units have the same other records, which are read and checked like stored ones."""
 
-    def __init__(self, dataset: Dataset, units: NDArray[np.int64], records: UnitRecords) -> None:
+    def __init__(self, dataset: Dataset, units: NDArray[np.int64], records: PlantedRecords) -> None:
         self._dataset, self._units = dataset, units
         table = Table(f"records of unit {', '.join(map(str, units))}", *records)
         own = Records.all_of(table, dataset.form, dataset.num_classes)
@@ -114,7 +114,7 @@ class PlantedFederation:
         self._grid = with_faults(self._local, prepared.plan.scenario.faults)
 
     @contextmanager
-    def planted(self, units: NDArray[np.int64], records: UnitRecords | None) -> Iterator[None]:
+    def planted(self, units: NDArray[np.int64], records: PlantedRecords | None) -> Iterator[None]:
         """Give units the same other records; None: remove the units."""
         before = self._local.absent, self.node.dataset
         if records is None:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from fedamp.base.numbers import at_least, at_most, power
-from fedamp.report.tables import Cell, facts, listing
+from fedamp.report.tables import CellText, facts, listing
 
 VERDICTS = {
     "refuted": "REFUTED: the code leaks more than the accountant charges",
@@ -38,7 +38,7 @@ def audit_table(answer: Mapping[str, Any]) -> RenderableType:
         "accountant: at most": charged + (f"; {at_most(adaptive, 3)} if chosen in turn" if adaptive else ""),
         "p-value of that": f"{answer['p_value']:.3g}",
     }
-    columns: dict[str, Cell] = {
+    columns: dict[str, CellText] = {
         "attack": "attack",
         "guessed": lambda row: f"{row['guesses']['right']:,} of {row['guesses']['of']:,}",
         "epsilon, at least": lambda row: at_least(row["epsilon"]["lower"], 3),

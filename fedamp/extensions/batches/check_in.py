@@ -7,10 +7,11 @@ import numpy as np
 from pydantic import Field
 
 from fedamp import rng
+from fedamp.base.arrays import Floats
 from fedamp.base.section import Count
 from fedamp.base.start import Later
 from fedamp.federation import facts
-from fedamp.federation.check_in import USUAL_FACTS, Floats, IndependentRounds, PoissonCheckIn, UnitIds
+from fedamp.federation.check_in import USUAL_FACTS, IndependentRounds, PoissonCheckIn, UnitIds
 
 if TYPE_CHECKING:
     from fedamp import accounting

@@ -9,18 +9,11 @@ import numpy as np
 from pydantic import Field
 
 from fedamp import rng
+from fedamp.base.arrays import Floats
 from fedamp.base.section import Count
 from fedamp.base.start import Later
 from fedamp.federation import facts
-from fedamp.federation.check_in import (
-    BalancedCheckIn,
-    CheckIn,
-    Floats,
-    KOfRounds,
-    UnitIds,
-    log_sums_over_sets,
-    uniform_sets,
-)
+from fedamp.federation.check_in import BalancedCheckIn, CheckIn, KOfRounds, UnitIds, log_sums_over_sets, uniform_sets
 from fedamp.federation.facts import Claim
 
 if TYPE_CHECKING:

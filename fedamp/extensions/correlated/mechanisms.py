@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedamp.base.arrays import Arrays, State, Sums
-from fedamp.noise import Deviations, Floats, Hidden, Noise, add_noise, grid_of, mean_noise, norm_of, path_noise, split
+from fedamp.base.arrays import Arrays, Floats, State, Sums
+from fedamp.noise import Deviations, HiddenUniforms, Noise, add_noise, grid_of, mean_noise, norm_of, path_noise, split
 
 BITS = 10
 MULTIPLIERS = 2.0**-10, 32.0  # noise multipliers for which float64 holds everything exactly
@@ -43,7 +43,7 @@ class _CorrelatedGaussian(Noise):
         """The state after the noise n_t of a round."""
 
     def update(
-        self, sums: Sums, deviation_of: Deviations, hidden: Hidden, state: State, seed: int, round_: int
+        self, sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, state: State, seed: int, round_: int
     ) -> State:
         if hidden:
             raise ValueError("mixing hides a round beside independent noise only")

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from fedamp.base.arrays import Floats
 from fedamp.base.section import Count
 from fedamp.errors import ScenarioError
 from fedamp.extensions.correlated import mechanisms
@@ -28,7 +29,7 @@ from fedamp.federation.check_in import CheckIn
 from fedamp.federation.facts import AnyScenario
 from fedamp.federation.noise import Coefficients, NoiseScheme
 from fedamp.federation.optimizers import ServerOptimizer
-from fedamp.noise import Floats, IndependentGaussian, Noise
+from fedamp.noise import IndependentGaussian, Noise
 
 _Given = tuple[Annotated[float, Field(ge=0, le=2)], ...]
 

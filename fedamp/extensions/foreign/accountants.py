@@ -200,7 +200,7 @@ def google_accountant(
     """
     import dp_accounting as dp
 
-    class Ours(dp.PrivacyAccountant):  # type: ignore[misc]
+    class GoogleAccountant(dp.PrivacyAccountant):  # type: ignore[misc]
         def __init__(self, relation: Any) -> None:
             super().__init__(relation)
             self._composed: Counter[events.Mechanism] = Counter()
@@ -232,7 +232,7 @@ def google_accountant(
                 self._composed[mechanism] += count
             return None
 
-    return Ours(neighboring_relation or dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    return GoogleAccountant(neighboring_relation or dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
 
 
 @cache
@@ -248,7 +248,7 @@ def register_with_opacus() -> Any:
             return events.NotPrivate()
         return events.Poisson(events.Gaussian(noise_multiplier, relation=ADD_REMOVE), sample_rate)
 
-    class Ours(IAccountant):  # type: ignore[misc]
+    class OpacusAccountant(IAccountant):  # type: ignore[misc]
         def __init__(self) -> None:
             self.history: list[tuple[float, float, int]] = []
 
@@ -275,8 +275,8 @@ def register_with_opacus() -> Any:
         def mechanism(cls) -> str:
             return METHOD
 
-    register_accountant(METHOD, Ours, force=True)
-    return Ours
+    register_accountant(METHOD, OpacusAccountant, force=True)
+    return OpacusAccountant
 
 
 class FlowerAccountant:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from fedamp.report import words
-from fedamp.report.tables import Cell, facts, listing, named
+from fedamp.report.tables import CellText, facts, listing, named
 from fedamp.report.words import metric, value_of
 
 
@@ -19,7 +19,7 @@ def merge_table(answer: Mapping[str, Any]) -> RenderableType:
     accuracy = {} if final["accuracy"] is None else {"accuracy": final["accuracy"]}
     name, reached = next(iter((accuracy | final["metrics"]).items()), ("accuracy", None))
     scores = zip(answer["inputs"], answer["weights"], answer["unprotected"]["accuracies"], strict=True)
-    columns: dict[str, Cell] = {
+    columns: dict[str, CellText] = {
         "model": lambda row: row["name"] + " (drawn)" * (row["name"] == drawn),
         "weight": "weight",
         "epsilon alone": "epsilon_upper",

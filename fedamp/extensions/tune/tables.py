@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 
 from fedamp.base.numbers import at_most
 from fedamp.report import words
-from fedamp.report.tables import Cell, Cells, facts, listing
+from fedamp.report.tables import CellText, RowCells, facts, listing
 from fedamp.report.words import metric, value_of
 
 NO_BEST = (
@@ -19,7 +19,11 @@ NO_BEST = (
 
 def tune_table(answer: Mapping[str, Any]) -> RenderableType:
     """What each trial released, the chosen settings, and the cost of everything."""
-    columns: dict[str, Cell] = {"settings": "settings", "score, with its noise": "score", "95 % of the noise": "ends"}
+    columns: dict[str, CellText] = {
+        "settings": "settings",
+        "score, with its noise": "score",
+        "95 % of the noise": "ends",
+    }
     trials = [
         {
             "settings": ", ".join(f"{key} {value}" for key, value in each["settings"].items()),
@@ -37,7 +41,7 @@ def tune_table(answer: Mapping[str, Any]) -> RenderableType:
     return Group(listing(trials, columns), facts("for somebody who is in all of it", rows))
 
 
-def sweep_cells(answer: Mapping[str, Any]) -> Cells:
+def sweep_cells(answer: Mapping[str, Any]) -> RowCells:
     """Means and deviations over seeds."""
     keys, outcomes, rows = answer["varied"], answer["outcomes"], []
     scores = ["score", *["validation_score"] * any(outcome["validation_score"] for outcome in outcomes)]
@@ -47,7 +51,7 @@ def sweep_cells(answer: Mapping[str, Any]) -> Cells:
         rows.append([*settings, str(outcome["runs"]), *means, at_most(outcome["epsilon_upper"])])
     left = [words.setting(key, keys) for key in keys] or ["settings"]
     leads = metric(next((outcome["metric"] for outcome in outcomes), "accuracy"))
-    return Cells(left, ("runs", *[leads, "validation"][: len(scores)], "epsilon"), rows)
+    return RowCells(left, ("runs", *[leads, "validation"][: len(scores)], "epsilon"), rows)
 
 
 def sweep_notes(answer: Mapping[str, Any]) -> list[str]:

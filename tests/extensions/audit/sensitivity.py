@@ -18,7 +18,7 @@ from fedamp.base.devices import usual_state
 from fedamp.data import Dataset
 from fedamp.data.form import Form, Numbers
 from fedamp.engines import flower
-from fedamp.extensions.audit.planted import PlantedFederation, UnitRecords, records_of
+from fedamp.extensions.audit.planted import PlantedFederation, PlantedRecords, records_of
 from fedamp.federation.scenario import Scenario
 from fedamp.strategies.aggregation import Aggregate
 
@@ -63,7 +63,7 @@ class Change:
         key = str(draw.choice([each.name for each in fields(self)]))
         return replace(self, **{key: getattr(other, key)})
 
-    def of(self, own: UnitRecords, other: UnitRecords, dataset: Dataset) -> UnitRecords:
+    def of(self, own: PlantedRecords, other: PlantedRecords, dataset: Dataset) -> PlantedRecords:
         """The changed records of a unit; ``own`` and ``other``: its records and another unit's, at least one each."""
         draw = rng.public_stream(self.seed, "changed records")
         source = other if self.inputs == "another unit's" else own
@@ -215,7 +215,7 @@ class _Search:
         records = change.of(records_of(self._dataset, unit), records_of(self._dataset, another), self._dataset)
         return self._world(round_, unit, str(change), records)
 
-    def _world(self, round_: int, unit: int, description: str, records: UnitRecords | None) -> _World:
+    def _world(self, round_: int, unit: int, description: str, records: PlantedRecords | None) -> _World:
         with self._federation.planted(np.array([unit]), records):
             return description, self._federation.collect(round_)
 
