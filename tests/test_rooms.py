@@ -6,12 +6,14 @@ All imports count: at the top of a module, inside functions, and for type checke
 import ast
 import importlib
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from fedamp.extension import Extension, all_offered
 from tests.documentation import ROOT
 
 # A room may import the rooms in the lines above its own, and nothing else. `errors` and `rng` belong to `base`.
@@ -106,6 +108,11 @@ def test_the_core_imports_no_extension():
 def test_to_list_extensions_imports_nothing_of_them():
     for file in (ROOT / "fedamp" / "extensions").glob("*/__init__.py"):
         assert set(targets(file)) <= {"fedamp.extension"}, file
+
+
+def test_what_extensions_name_is_there():
+    for seam in [field.name for field in fields(Extension) if field.name not in ("name", "follows")]:
+        assert all(each is not None for _, each in all_offered(seam)), seam
 
 
 def test_no_imports_form_a_circle():

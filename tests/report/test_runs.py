@@ -26,7 +26,7 @@ def test_a_calibrated_run_is_not_calibrated_again(runs, tmp_path, monkeypatch):
     scenario = folder / "scenario.yaml"
     scenario.write_text(scenario.read_text().replace("noise_multiplier: 1.0", "noise_multiplier: auto"))
     forge(folder)
-    monkeypatch.setattr("fedamp.federation.plan.calibrate", None)
+    monkeypatch.setattr("fedamp.federation.kept_answers.calibrate", None)
     assert read_run(folder).plan.noise_multiplier == 1.0
 
 

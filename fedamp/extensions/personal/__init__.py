@@ -9,5 +9,5 @@ extension = Extension(
         "personal": "fedamp.extensions.personal.keys:PERSONAL",
         "checkpoint_every": "fedamp.extensions.personal.keys:CHECKPOINT_EVERY",
     },
-    local_parameters={"personal": "fedamp.extensions.personal.layers:Personal"},
+    local_parameters={"personal": "fedamp.extensions.personal.layers:PersonalParameters"},
 )
