@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
 from types import new_class
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,7 @@ from fedamp.base.files import cache_folder, write_atomically
 from fedamp.base.section import Section
 from fedamp.base.start import Later
 from fedamp.base.version import version
+from fedamp.federation.choices import FAMILIES
 from fedamp.federation.facts import AnyScenario
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ def has_passed(kind: type) -> bool:
 def note_pass(kind: type) -> None:
     """Note that a class has met its contract. Nothing is noted where nothing is cached, or code has no file."""
     if (file := _note(kind)) is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(_identity(kind)).encode())
 
 
@@ -81,12 +84,7 @@ _OPEN: Mapping[str, type] = {"check_in": _OpenCheckIn, "submodels": _OpenSubmode
 
 def foreign_schemes(scenario: AnyScenario) -> dict[str, Section]:
     """Return the schemes of other packages that a scenario names, by their key."""
-    named = {
-        "check_in": scenario.check_in,
-        "submodels": scenario.submodels,
-        "privacy.noise": scenario.privacy.noise,
-        "aggregation": scenario.aggregation,
-    }
+    named: dict[str, Section] = {key: attrgetter(key)(scenario) for key in FAMILIES}
     return {key: scheme for key, scheme in named.items() if is_foreign(type(scheme))}
 
 
@@ -125,9 +123,10 @@ def assumptions_of(scenario: AnyScenario) -> list[str]:
     """Say on which packages the guarantee rests beside fedamp, and whether their schemes have met their contract."""
     said = []
     for key, scheme in foreign_schemes(scenario).items():
-        kind = type(scheme)
-        met = "has met its contract" if has_passed(kind) else "is charged without amplification"
-        met = "is charged as it says, unchecked" if scenario.privacy.unchecked and not has_passed(kind) else met
+        kind, otherwise = type(scheme), "is charged without amplification"
+        if scenario.privacy.unchecked:
+            otherwise = "is charged as it says, unchecked"
+        met = "has met its contract" if has_passed(kind) else otherwise
         said.append(f"the scheme of {key} is {_name(kind)}, which {met}")
     return said
 
@@ -142,9 +141,11 @@ def _note(kind: type) -> Path | None:
     identity = _identity(kind)
     if identity is None or os.environ.get("FEDAMP_CACHE") == "off":
         return None
-    folder = cache_folder() / "contracts"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()}.json"
+    return (
+        cache_folder()
+        / "contracts"
+        / f"{hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()}.json"
+    )
 
 
 def _identity(kind: type) -> dict[str, object] | None:
