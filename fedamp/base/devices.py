@@ -1,9 +1,11 @@
-"""The device that a process computes on, with torch's names, and what a process must have set to compute alike there.
+"""Find the device that a process computes on, and make processes compute alike.
 
-This is the only module that looks for a GPU, or at memory.
+Devices have torch's names: ``cuda`` is the first GPU that a process sees (Ray shows each worker one), ``cuda:1`` the
+second one. ``auto`` is a GPU where torch sees one, else ``cpu``. Clipping and evaluation need float64, so ``mps`` is
+not supported.
 
-``cuda`` is the first GPU that a process sees (Ray shows each worker one), ``cuda:1`` the second one. ``auto`` is a GPU
-where torch sees one, else ``cpu``. Clipping and evaluation need float64, so ``mps`` is not supported.
+This is the only module that looks for a GPU, or at memory. It does not decide how many workers share a device: the
+engines do (:mod:`fedamp.engines.engines`). Engines, nodes and the evaluation on the server call it.
 """
 
 import os
@@ -42,7 +44,13 @@ def available(asked: str) -> str:
 
 
 def here(asked: str) -> str:
-    """Return the device that was asked for where this process sees it, else the CPU."""
+    """Return the device that was asked for where this process sees it, else the CPU.
+
+    The server uses it: it may have no GPU, though the scenario asks for one on the nodes.
+
+    Args:
+        asked: as for :func:`available`.
+    """
     try:
         return available(asked)
     except InputError:
@@ -50,15 +58,18 @@ def here(asked: str) -> str:
 
 
 def is_gpu(device: str) -> bool:
-    """Say whether a device is any but the CPU."""
+    """Say whether a device, by torch's name, is any but the CPU."""
     return not device.startswith("cpu")
 
 
 @contextmanager
 def one_thread(device: str = "cpu") -> Iterator[None]:
-    """Inside, torch computes with one thread on a CPU; afterwards with as many as before.
+    """Compute with one thread on a CPU inside the block, and with as many as before afterwards.
 
-    So sums are the same in every engine, and cores are not oversubscribed.
+    Sums are then the same in every engine, and the workers of one machine do not compete for its cores.
+
+    Args:
+        device: torch's name; on a GPU the number of threads stays as it is.
     """
     import torch
 
@@ -72,10 +83,11 @@ def one_thread(device: str = "cpu") -> Iterator[None]:
 
 @contextmanager
 def usual_state() -> Iterator[None]:
-    """Inside, NumPy and torch compute as in a new process, whatever the program around has set; afterwards as before.
+    """Let NumPy and torch compute as in a new process, whatever the surrounding program has set.
 
-    That is: gradients, the default type and device, precision, and what floating-point errors do. It does not import
-    torch. The number of threads is that of :func:`one_thread`.
+    The block resets gradients, the default type and device, precision, and the handling of floating-point errors.
+    Afterwards they are as before. It does not import torch, and does not set the number of threads
+    (:func:`one_thread`). Functions that train or evaluate use it, so that a notebook's settings change no result.
     """
     torch = sys.modules.get("torch")
     with ExitStack() as held:
@@ -100,7 +112,12 @@ def usual_state() -> Iterator[None]:
 
 
 def memory() -> tuple[int, int]:
-    """Read the bytes of this machine's memory, and how many a new process can have; equal where no system says it."""
+    """Read the bytes of this machine's memory, and how many of them a new process can have.
+
+    Returns:
+        Both numbers in bytes; they are equal where the system does not tell what is available (other systems than
+        Linux).
+    """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError):
         if found := re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE):
@@ -109,27 +126,31 @@ def memory() -> tuple[int, int]:
 
 
 def free_memory(device: str) -> int:
-    """Read the free bytes on a GPU."""
+    """Read the free bytes on a GPU.
+
+    Args:
+        device: ``cuda`` or ``cuda:N``; torch raises for others.
+    """
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
 
 
 def names() -> list[str]:
-    """List the names of the GPUs that this process sees."""
+    """List the names of the GPUs that this process sees, in torch's order; empty without a GPU."""
     import torch
 
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def environment_of(device: str) -> dict[str, str]:
-    """Return the variables that show a process only the GPU that is named by its number, as its ``cuda``.
+    """Return the environment variables that show a new process one GPU only, as its ``cuda``.
 
     Args:
-        device: ``cuda:N``; for others there are none.
+        device: ``cuda:N`` as this process counts; for other devices the mapping is empty.
 
     Raises:
-        InputError: this process does not see it.
+        InputError: this process does not see that GPU.
     """
     index = device.partition(":")[2]
     if not index:

@@ -1,4 +1,10 @@
-"""Files of a run folder: a crash leaves the old one or the new one, never half of either; one process writes."""
+"""Write the files of a run so that a crash leaves the old one or the new one, and one process writes at a time.
+
+All files of a run folder, of the user's folders and of the cache are written here: beside their place, flushed, then
+renamed. Locks of the operating system end with the process that holds them, so a killed process leaves none behind.
+The module knows no format but JSON records (:class:`FileRecord`). Reading is in :mod:`fedamp.base.reading`. The files
+of a run and their order are in :mod:`fedamp.runs.folder` and :mod:`fedamp.server.journal`.
+"""
 
 import fcntl
 import json
@@ -21,13 +27,25 @@ _OWNED = ".fedamp"  # locked in a temporary folder for as long as the process li
 
 
 class FileRecord(Record):
-    """A record that is a file of its own."""
+    """A record that is a file of its own, such as ``ledger.json`` or ``summary.json``.
+
+    Attributes:
+        kind: its name in errors, such as ``ledger``; each class sets it.
+    """
 
     kind: ClassVar[str]  # its name in errors
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read the file; RunFolderError if it is missing or damaged, with the file, the key, and the expected value."""
+        """Read and check a file.
+
+        Args:
+            file: its path; it may be a symbolic link, but no pipe or device.
+
+        Raises:
+            RunFolderError: it is missing, too large, or damaged. The line names the file, the key, and the expected
+                value.
+        """
         try:
             text = read_regular(file)
             record = cls.from_json(text)
@@ -40,27 +58,34 @@ class FileRecord(Record):
         raise RunFolderError(f"{file}: damaged {cls.kind}: {reason}") from None
 
     def write(self, file: Path) -> None:
-        """Replace the file by this record."""
+        """Replace the file by this record, durably (:func:`write_atomically`).
+
+        Raises:
+            UnwritableError: the disk is full or read only; the old content stays.
+        """
         write_atomically(file, self.to_text().encode())
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
-    """Readers differ in which of two values they take: a person may see one, and the verification the other."""
+    """Refuse a JSON object with a key twice, because readers differ in which of two values they take."""
     twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
     if twice:
         raise ValueError(f"{twice[0]}: stands twice")
 
 
 def home() -> Path:
-    """This user's folder of keys and notes: ``$FEDAMP_HOME``, or ``~/.config/fedamp``."""
+    """Return this user's folder of keys and notes: ``$FEDAMP_HOME``, or ``~/.config/fedamp``. It may not exist yet."""
     chosen = os.environ.get("FEDAMP_HOME")
     return Path(chosen) if chosen else Path.home() / ".config" / "fedamp"
 
 
 def cache_folder() -> Path:
-    """This user's folder of what can be computed again: ``$FEDAMP_CACHE``, or ``~/.cache/fedamp`` (also for ``off``).
+    """Return this user's folder of what can be computed again: ``$FEDAMP_CACHE``, or ``~/.cache/fedamp``.
 
-    RuntimeError: a user without a home.
+    ``FEDAMP_CACHE=off`` forbids caching, which the callers look at: the folder is then the default one.
+
+    Raises:
+        RuntimeError: the user has no home folder.
     """
     chosen = os.environ.get("FEDAMP_CACHE")
     return Path(chosen) if chosen and chosen != "off" else Path.home() / ".cache" / "fedamp"
@@ -68,7 +93,11 @@ def cache_folder() -> Path:
 
 @contextmanager
 def writing(file: Path) -> Iterator[None]:
-    """Turn an OSError into UnwritableError, which names the file."""
+    """Turn an OSError inside the block into an UnwritableError that names the file.
+
+    Args:
+        file: the path for the message; it is not opened.
+    """
     try:
         yield
     except OSError as error:
@@ -76,7 +105,11 @@ def writing(file: Path) -> Iterator[None]:
 
 
 def refuse_link(path: Path) -> None:
-    """UnwritableError for a link or a pipe: the run would write elsewhere, or wait."""
+    """Refuse a path that is a link, a pipe, a socket or a device: a run would write elsewhere, or wait.
+
+    Raises:
+        UnwritableError: the path is none of a file, a folder, or absent.
+    """
     if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
         found = "a link" if path.is_symlink() else "a pipe, a socket or a device"
         raise UnwritableError(f"{path}: {found}; expected in a run folder: files and folders")
@@ -85,8 +118,15 @@ def refuse_link(path: Path) -> None:
 def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:
     """Replace a file's content: write beside it, flush to the disk, rename, flush the folder.
 
-    Without ``durable`` nothing is flushed: safe from a crash of the process, not from a power cut. ``mode``, less the
-    umask, says who may read and write it. UnwritableError: the old content is as it was.
+    Args:
+        file: its path; its folder must exist.
+        content: all of its bytes.
+        durable: whether the content must survive a power cut. Without it nothing is flushed: the file is then safe from
+            a crash of the process only, and writing takes a fraction of the time.
+        mode: who may read and write a new file, less the umask.
+
+    Raises:
+        UnwritableError: the old content is as it was.
     """
     beside = file.with_name(f".{file.name}.writing")
     with writing(file):
@@ -109,7 +149,14 @@ def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int
 def write_secret(file: Path, text: str) -> None:
     """Replace a file that its owner alone can read, and overwrite what the old one held.
 
-    A disk that writes elsewhere (flash, snapshots) may still keep it.
+    A disk that writes elsewhere (flash, snapshots) may still keep the old content.
+
+    Args:
+        file: a seed, a key or a salt.
+        text: its new content.
+
+    Raises:
+        UnwritableError: the disk is full or read only.
     """
     with ExitStack() as held, writing(file):
         old = held.enter_context(file.open("r+b")) if file.is_file() and not file.is_symlink() else None
@@ -121,7 +168,11 @@ def write_secret(file: Path, text: str) -> None:
 
 
 def flush(path: Path) -> None:
-    """Make what was written to a file, or renamed in a folder, survive a power cut."""
+    """Make the bytes of a file, or the names in a folder, survive a power cut (fsync).
+
+    Raises:
+        UnwritableError: the disk refuses.
+    """
     with writing(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -134,7 +185,13 @@ def flush(path: Path) -> None:
 def lock(file: Path, wait: bool = True) -> Iterator[None]:
     """Hold a file, made for its owner alone, until the block or this process ends.
 
-    Raises OSError: a link, say; BlockingIOError: another process or thread holds it, and ``wait`` is not set.
+    Args:
+        file: the file to lock (flock); it is made where it is missing, and stays empty.
+        wait: whether to wait while another process or thread holds it.
+
+    Raises:
+        BlockingIOError: another one holds it, and ``wait`` is not set.
+        OSError: it cannot be opened, for instance because it is a link.
     """
     with open(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,7 +200,11 @@ def lock(file: Path, wait: bool = True) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder until the block or this process ends; RunFolderError if another process holds it."""
+    """Hold a run folder until the block or this process ends, so that one process alone writes in it.
+
+    Raises:
+        RunFolderError: another process holds it, or its lock file cannot be opened.
+    """
     with ExitStack() as held:
         try:
             held.enter_context(lock(folder / LOCK, wait=False))
@@ -155,7 +216,17 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def temporary_folder(prefix: str, place: str | None = None) -> "TemporaryDirectory[str]":
-    """A folder for its owner alone, removed with this process; what killed processes have left there is removed now."""
+    """Make a folder for its owner alone, which is removed with this process.
+
+    Folders of the same prefix that killed processes have left are removed first; a lock tells them from those in use.
+
+    Args:
+        prefix: how its name begins, such as ``fedamp-given-``.
+        place: the folder to make it in; default: the system's.
+
+    Returns:
+        The folder; it lives as long as this object.
+    """
     for left in Path(place or gettempdir()).glob(f"{prefix}*/{_OWNED}"):
         with suppress(OSError), open_regular(left, links=False, owned=True) as owned:
             fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its process lives
@@ -173,7 +244,11 @@ def temporary_folder(prefix: str, place: str | None = None) -> "TemporaryDirecto
 
 @contextmanager
 def modes_of(folder: Path) -> Iterator[None]:
-    """Files that this process makes are as private as the folder."""
+    """Make the files that this process writes inside the block as private as a folder.
+
+    It narrows the umask by the folder's mode, and sets it back afterwards. The umask is one for all threads of a
+    process.
+    """
     before = os.umask(0o077)
     os.umask(before | (0o777 & ~folder.stat().st_mode))
     try:

@@ -1,8 +1,11 @@
-"""Objects and arrays that a person gives in Python, by digest, for this process and the processes that it starts.
+"""Keep the objects and arrays that a person gives in Python, by digest, for this process and those that it starts.
 
 They lie in a folder that only its owner can read, and that is removed with the process. A scenario holds digests alone:
 reading a run folder never unpickles anything. A digest needs the user's secret key, else everybody with a guess of all
 private records could test it on a released scenario.
+
+``fedamp.load`` and ``fedamp.run`` bring objects here (:mod:`fedamp.federation.objects`), arrays come from
+:mod:`fedamp.data.npz`. Models and losses find theirs by name when a worker builds them (:mod:`fedamp.models.custom`).
 """
 
 import copy
@@ -37,7 +40,10 @@ _Seen = dict[int, tuple[int, Any]]
 
 
 def folder() -> Path:
-    """The folder of this process, made when it is first used."""
+    """Return the folder of this process with all that was given; the first use makes it.
+
+    Processes that this one starts find it through the environment.
+    """
     if _PLACE not in os.environ:
         _made.append(temporary_folder("fedamp-given-"))
         os.environ[_PLACE] = _made[0].name
@@ -46,7 +52,14 @@ def folder() -> Path:
 
 @contextmanager
 def writing() -> Iterator[Path]:
-    """A new folder beside the objects, to be renamed to its final name or removed; InputError: there is no space."""
+    """Make a new folder beside the given objects, to be renamed to its final name; what is left in it is removed.
+
+    Yields:
+        Its path.
+
+    Raises:
+        InputError: there is no space; the line names TMPDIR.
+    """
     try:
         with TemporaryDirectory(dir=folder(), ignore_cleanup_errors=True) as beside:
             yield Path(beside)
@@ -55,7 +68,17 @@ def writing() -> Iterator[Path]:
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """HMAC of SHA-256 under the key of this user, ``given.key``; InputError: it cannot be read or made."""
+    """Compute HMAC-SHA-256 under the secret key of this user, ``given.key``; the first use makes the key.
+
+    Args:
+        parts: pieces in order; each is hashed by itself, so moving a byte from one to the next changes the digest.
+
+    Returns:
+        64 hexadecimal letters.
+
+    Raises:
+        InputError: the key can be neither read nor made.
+    """
     file = home() / "given.key"
     try:
         if not file.exists():
@@ -71,9 +94,20 @@ def digest(parts: Iterable[bytes]) -> str:
 
 
 def keep(thing: Any, what: str) -> str:
-    """Keep a class, a function or another object as it is now; returns its name, ``given:NAME-DIGEST``.
+    """Keep a class, a function or another object as it is now.
 
-    The digest is the same in another process, and where a cell ran again. InputError: it cannot be pickled.
+    The digest is over what the object does (code, constants, used globals), not over file names or line numbers. So it
+    is the same in another process, and after a notebook's cell ran again. A scenario's fingerprint holds it.
+
+    Args:
+        thing: anything that cloudpickle can write.
+        what: its place in the scenario, for errors.
+
+    Returns:
+        Its name, ``given:NAME-DIGEST``, which a scenario holds in its place.
+
+    Raises:
+        InputError: it cannot be pickled or copied.
     """
     try:
         import cloudpickle
@@ -92,7 +126,14 @@ def keep(thing: Any, what: str) -> str:
 
 
 def find(name: str) -> Any:
-    """The object that was kept under this name; InputError where none was."""
+    """Return the object that was kept under a name.
+
+    Args:
+        name: as :func:`keep` has returned it.
+
+    Raises:
+        InputError: nothing was kept under it, in this process or the one that started it.
+    """
     if name in _objects:  # unpickling a person's class here would replace its methods
         return _objects[name]
     known = re.fullmatch(r"[A-Za-z0-9_]*-[0-9a-f]{32}", name.removeprefix(PREFIX))
@@ -102,7 +143,12 @@ def find(name: str) -> Any:
 
 
 def _facts(thing: Any, seen: _Seen) -> Iterator[str]:
-    """What an object is made of, without names of files, numbers of lines, or the order of sets."""
+    """Write what an object is made of, without names of files, numbers of lines, or the order of sets.
+
+    Args:
+        thing: the object.
+        seen: objects so far by id, each with its number: a cycle, or a second use, is written as a reference.
+    """
     if thing is None or thing is ... or isinstance(thing, bool | int | float | complex | str | bytes):
         shown = hashlib.sha256(thing).digest() if isinstance(thing, bytes) else thing
         yield f"{type(thing).__name__} {shown!r}"
@@ -118,6 +164,7 @@ def _facts(thing: Any, seen: _Seen) -> Iterator[str]:
 
 
 def _parts(thing: Any, seen: _Seen) -> Iterable[Any]:
+    """Take an object apart into what decides its behaviour; unknown kinds by what pickle would write of them."""
     match thing:
         case ModuleType():
             return [thing.__name__]
@@ -151,13 +198,14 @@ def _parts(thing: Any, seen: _Seen) -> Iterable[Any]:
 
 
 def _global_names(code: CodeType, there: Iterable[str]) -> list[str]:
-    """The globals that a function, and the functions inside it, use."""
+    """Find the globals that a function, and the functions inside it, use: changing one of them changes the function."""
     found = [each.argval for each in dis.get_instructions(code) if each.opname in _GLOBALS]
     inside = [name for each in code.co_consts if isinstance(each, CodeType) for name in _global_names(each, there)]
     return [name for name in dict.fromkeys([*found, *inside]) if name in there]
 
 
 def _is_importable(thing: Any) -> bool:
+    """Say whether other processes can import a class or function by its name; then its name stands for its content."""
     found: Any = sys.modules.get(thing.__module__ or "")
     for part in thing.__qualname__.split("."):
         found = getattr(found, part, None)

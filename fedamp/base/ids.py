@@ -1,4 +1,8 @@
-"""Lists of ids as text: ``0-9,12``."""
+"""Read and write lists of ids as text, such as ``0-9,12``.
+
+Scenarios name clients in this form: hosts of nodes, groups of an evaluation, public classes of submodels. A list may
+name a hundred million ids, so it is kept as ranges and never written out.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +15,20 @@ PATTERN = r"\d{1,18}(-\d{1,18})?(, ?\d{1,18}(-\d{1,18})?)*"
 
 
 def ranges(text: str) -> Ranges:
-    """The ranges of a list such as ``0-9,12``. ValueError: it is none, or a range ends before it begins."""
+    """Read the ranges of a list of ids.
+
+    >>> ranges("0-9, 12")
+    ((0, 9), (12, 12))
+
+    Args:
+        text: ids and ranges with commas between them.
+
+    Returns:
+        First and last id of each range, both included, in the order of the text; they may overlap.
+
+    Raises:
+        ValueError: the text is no such list, or a range ends before it begins.
+    """
     if not re.fullmatch(PATTERN, text, re.ASCII):
         raise ValueError(f"must be ids and ranges such as 0-9,12, got {text!r:.60}")
     pairs = [item.partition("-") for item in text.replace(" ", "").split(",")]
@@ -23,7 +40,15 @@ def ranges(text: str) -> Ranges:
 
 
 def members(ids: NDArray[np.int64], among: Ranges) -> NDArray[np.bool_]:
-    """Which ids lie in one of the ranges; shape as ``ids``."""
+    """Find which ids lie in one of the ranges.
+
+    Args:
+        ids: any shape.
+        among: ranges, both ends included.
+
+    Returns:
+        A mask of the shape of ``ids``.
+    """
     inside = np.zeros(ids.shape, dtype=bool)
     for first, last in among:
         inside |= (first <= ids) & (ids <= last)
@@ -31,7 +56,11 @@ def members(ids: NDArray[np.int64], among: Ranges) -> NDArray[np.bool_]:
 
 
 def how_many(among: Ranges, below: int) -> int:
-    """The number of ids below a limit that lie in one of the ranges."""
+    """Count the ids below a limit that lie in one of the ranges; overlapping ranges count once.
+
+    >>> how_many(ranges("0-9,5-12"), below=11)
+    11
+    """
     count = end = 0
     for first, last in sorted(among):
         first, last = max(first, end), min(last, below - 1)
@@ -41,12 +70,12 @@ def how_many(among: Ranges, below: int) -> int:
 
 
 def check_known(key: str, groups: Mapping[str, str], units: int) -> None:
-    """Refuse ids of clients that are not there.
+    """Refuse ids of clients that do not exist.
 
     Args:
         key: the path of the key that names them.
-        groups: lists of ids by name; ``all``: each of them.
-        units: the number of clients.
+        groups: lists of ids by name; ``all`` stands for every client.
+        units: the number of clients; their ids are 0 to ``units - 1``.
 
     Raises:
         ValueError: one line with the key and the name.
@@ -57,6 +86,10 @@ def check_known(key: str, groups: Mapping[str, str], units: int) -> None:
 
 
 def in_words(ids: Sequence[int], most: int = 5) -> str:
-    """The first few of some ids, and how many more there are."""
+    """List the first few of some ids, and say how many more there are.
+
+    >>> in_words(range(8), most=3)
+    '0, 1, 2 and 5 more'
+    """
     more = f" and {len(ids) - most:,} more" if len(ids) > most else ""
     return ", ".join(map(str, ids[:most])) + more

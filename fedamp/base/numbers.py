@@ -1,26 +1,46 @@
-"""Numbers as text; bounds are rounded to the side on which they stay bounds."""
+"""Write numbers as text; bounds are rounded to the side on which they stay bounds.
+
+Reports, logs and errors show numbers through these functions, so an upper end is never shown too small. Files keep the
+full numbers.
+"""
 
 import math
 from collections.abc import Callable
 
 
 def at_most(value: float | None, digits: int | None = None) -> str:
-    """An upper bound, rounded up to ``digits`` decimals (default: enough for reading); None is infinite."""
+    """Write an upper bound, rounded up.
+
+    >>> at_most(3.1416), at_least(3.1416), at_most(None)
+    ('3.15', '3.14', 'infinite')
+
+    Args:
+        value: the bound; None stands for infinity.
+        digits: decimals; default: 2 below 10, 1 below 100, else none.
+    """
     return "infinite" if value in (None, math.inf) else _rounded(value, digits, math.ceil)
 
 
 def at_least(value: float | None, digits: int | None = None) -> str:
-    """A lower bound, rounded down; as :func:`at_most`."""
+    """Write a lower bound, rounded down; arguments are those of :func:`at_most`."""
     return "infinite" if value in (None, math.inf) else _rounded(value, digits, math.floor)
 
 
 def power(value: float) -> str:
-    """A small number such as a delta: ``1e-5``."""
+    """Write a small number such as a delta without a leading zero in its exponent.
+
+    >>> power(0.00001)
+    '1e-5'
+    """
     return f"{value:g}".replace("e-0", "e-")
 
 
 def amount_of_bytes(count: float) -> str:
-    """A number of bytes with the unit that suits it."""
+    """Write a number of bytes with a decimal unit, from B to GB, to three digits.
+
+    >>> amount_of_bytes(12_345_678)
+    '12.3 MB'
+    """
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -29,7 +49,11 @@ def amount_of_bytes(count: float) -> str:
 
 
 def amount_of_time(seconds: float) -> str:
-    """A duration with the unit that suits it."""
+    """Write a duration, given in seconds, with the unit that suits it: s, ms or µs.
+
+    >>> amount_of_time(0.01234)
+    '12.3 ms'
+    """
     for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
         if seconds * factor >= 1:
             return f"{seconds * factor:,.3g} {unit}"
@@ -37,6 +61,7 @@ def amount_of_time(seconds: float) -> str:
 
 
 def _rounded(value: float, digits: int | None, to_side: Callable[[float], int]) -> str:
+    """Round to one side, with a number of decimals that depends on the size unless it is given."""
     if digits is None:
         digits = 2 if value < 10 else 1 if value < 100 else 0
     # Multiplying may round; a bound that is written with these digits already must not move.

@@ -1,6 +1,8 @@
-"""How a file is opened that others may have written: no pipe in its place blocks, and no size of it fills the memory.
+"""Open files that others may have written: no pipe in their place blocks, and no size of them fills the memory.
 
-It needs the standard library alone: the accountant uses it, too.
+A run folder may come from anybody, so every file is opened by :func:`open_regular`. It checks the kind, the size and
+perhaps the owner, before and after the opening. The module needs the standard library alone, because the accountant
+uses it, too.
 """
 
 import errno
@@ -43,7 +45,15 @@ def open_regular(file: _Path, most: int | None = None, links: bool = True, owned
 
 
 def read_regular(file: _Path, most: int = LARGEST, links: bool = True, owned: bool = False) -> bytes:
-    """The content of a regular file; arguments and errors are those of :func:`open_regular`."""
+    """Read a regular file whole.
+
+    Args:
+        file, links, owned: as for :func:`open_regular`.
+        most: its largest size in bytes; default: half a gigabyte.
+
+    Raises:
+        OSError: as :func:`open_regular`, or the file grew beyond ``most`` while it was read.
+    """
     with open_regular(file, most, links, owned) as stream:
         content = stream.read(most + 1)
         _check(file, os.fstat(stream.fileno()), most, owned)  # it may have grown meanwhile
@@ -51,8 +61,16 @@ def read_regular(file: _Path, most: int = LARGEST, links: bool = True, owned: bo
 
 
 def read_own(file: _Path, most: int) -> bytes:
-    """The content of a file that a person names on a command line. A shell gives ``<(command)`` as a descriptor of this
-    process: it is read until the command ends.
+    """Read a file that a person names on a command line, which may be ``<(command)``.
+
+    A shell gives such a command as a descriptor of this process; it is read until the command ends.
+
+    Args:
+        file: its path, or ``/dev/fd/N``.
+        most: its largest size in bytes.
+
+    Raises:
+        OSError: as :func:`read_regular`.
     """
     if not os.fspath(file).startswith(_DESCRIPTORS):
         return read_regular(file, most)
@@ -64,18 +82,31 @@ def read_own(file: _Path, most: int) -> bytes:
 
 
 def read_typed(file: _Path) -> str:
-    """The text of a file that a person writes: UTF-8 (UnicodeDecodeError), of at most ``TYPED`` bytes (OSError)."""
+    """Read the text of a file that a person writes, such as a scenario.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, or has more than ``TYPED`` bytes.
+        UnicodeDecodeError: it is not UTF-8.
+    """
     return read_regular(file, TYPED).decode()
 
 
 def regular(file: Path) -> Path:
-    """The same path, for a library that opens it by itself; OSError as of :func:`open_regular`."""
+    """Check a path for a library that opens the file by itself, and return it.
+
+    Raises:
+        OSError: as :func:`open_regular`.
+    """
     open_regular(file).close()
     return file
 
 
 def regular_inside(folder: Path) -> Path:
-    """The same folder, for a library that opens files in it; OSError: a pipe, a socket or a device is in it."""
+    """Check all files below a folder for a library that opens them by itself, and return the folder.
+
+    Raises:
+        OSError: a pipe, a socket or a device is in it.
+    """
     for file in folder.rglob("*"):
         if file.exists() and not file.is_dir():
             regular(file)

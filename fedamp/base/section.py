@@ -1,4 +1,9 @@
-"""The base of all sections of a scenario, and the numbers that stand in them."""
+"""Define the base of all sections of a scenario, and the types of the numbers in them.
+
+A scenario's sections (``check_in``, ``privacy``, ``server`` ..) are classes in the rooms that use them;
+:mod:`fedamp.federation.scenario` puts them together. Here is what they share: strictness, marks of special keys, keys
+that extensions add, keys of older versions, and numbers that change over the rounds.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,36 +33,49 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class Before:
-    """The place of a key that an extension adds to a section: in front of another ``key``."""
+    """The place of a key that an extension adds to a section.
+
+    Attributes:
+        key: the existing key that it stands in front of.
+    """
 
     key: str
 
 
 @dataclass(frozen=True)
 class OwnersFile:
-    """The mark of a key that names a file of the owner, which changes no result: its path is made absolute when it is
-    read, it is not published, and no fingerprint hashes it.
+    """The mark of a key that names a file of the owner, which changes no result.
+
+    Its path is made absolute when the scenario is read. It is not published, and no fingerprint hashes it.
     """
 
 
 @dataclass(frozen=True)
 class NeedsHooks:
-    """The mark of a key that is nothing without what its extension does around a run; ``words``: why not in an app."""
+    """The mark of a key that means nothing without what its extension does around a run.
+
+    Attributes:
+        words: why a custom Flower app, which has no such hooks, refuses the key.
+    """
 
     words: str
 
 
 @dataclass(frozen=True)
 class NotInDigest:
-    """The mark of a key of what clients are told that decides no unit's update: nodes need not have agreed on it."""
+    """The mark of a key of the client's task that decides no unit's update: nodes need not have agreed on it."""
 
 
 def with_keys(model: type[M], added: Mapping[str, Any]) -> type[M]:
-    """Add keys to a section, or to another model of pydantic; returns the same class.
+    """Add keys to a section, or to another model of pydantic.
 
     Args:
-        model: the class.
-        added: an annotated type with its field, by key; with its place (:class:`Before`), else it is the last one.
+        model: the class; it is changed in place, so its validation and its schema have the keys from now on.
+        added: an annotated type with its field, by key. A :class:`Before` among the annotations gives the key's place;
+            without one it is the last.
+
+    Returns:
+        The same class.
     """
     fields, annotations = model.__pydantic_fields__, model.__annotations__  # subclasses read the annotations
     for name, kind in added.items():
@@ -72,16 +90,24 @@ def with_keys(model: type[M], added: Mapping[str, Any]) -> type[M]:
 
 
 def no_truth(value: Any) -> Any:
-    """Refuse ``on`` and ``yes``: YAML reads them as truth values, which Python takes for numbers."""
+    """Refuse truth values where a number is expected, because Python takes True for 1.
+
+    Raises:
+        ValueError: the value is True or False.
+    """
     if isinstance(value, bool):
         raise ValueError(f"got {value}, as YAML reads on, off, yes and no; expected: a number")
     return value
 
 
 def removed(default: Any, expected: str) -> Any:
-    """What annotates a key of older versions: no schema names it, and only its default is accepted.
+    """Annotate a key that only older versions had: no schema names it, and only its default is accepted.
 
-    Their run folders hold it, and their scenarios' fingerprints count it, so it stays where it stood.
+    Old run folders hold such a key, and their scenarios' fingerprints count it. So it stays at its place.
+
+    Args:
+        default: the only accepted value; lists are compared as tuples.
+        expected: what the error tells to write instead.
     """
 
     def check(value: Any, key: ValidationInfo) -> Any:
@@ -93,9 +119,14 @@ def removed(default: Any, expected: str) -> Any:
 
 
 def renamed(key: str, before: str, **values: str) -> Any:
-    """What annotates a key that older versions call ``before``, with other values: each new one with its old one.
+    """Annotate a key that older versions call by another name, with other values.
 
-    The old words are read, too; and a dump ``by_alias`` has them, which a scenario's fingerprint hashes.
+    The old words are read, too. A dump ``by_alias`` writes them, because a scenario's fingerprint hashes that dump.
+
+    Args:
+        key: the key's name now.
+        before: its name in older versions.
+        values: the old value of each new one whose name has changed.
     """
     new = {old: value for value, old in values.items()}
 
@@ -125,22 +156,46 @@ LessThanOne = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 T = TypeVar("T")
 Steps = tuple[tuple[Count, Positive], ...]
-"""A number that changes over the rounds: [first round, number], in order; the first one is for round 1."""
+"""Number that changes over the rounds: pairs (first round, number), rounds ascending; the first pair is for round 1."""
 
 
 def at(steps: tuple[tuple[int, T], ...], round_: int) -> T:
-    """The number of a round, from 1."""
+    """Return the number that holds in a round.
+
+    >>> at(((1, 0.5), (10, 0.1)), 9)
+    0.5
+
+    Args:
+        steps: pairs (first round, number), checked by :func:`check_steps`.
+        round_: from 1.
+    """
     return next(value for first, value in reversed(steps) if first <= round_)
 
 
 def lengths(steps: tuple[tuple[int, T], ...], rounds: int) -> list[int]:
-    """For how many rounds each number holds."""
+    """Count for how many rounds each number holds.
+
+    >>> lengths(((1, 0.5), (10, 0.1)), rounds=12)
+    [9, 3]
+
+    Args:
+        steps: pairs (first round, number), checked by :func:`check_steps`.
+        rounds: of the run; at least the first round of the last pair less 1.
+    """
     ends = [first for first, _ in steps[1:]] + [rounds + 1]
     return [end - first for (first, _), end in zip(steps, ends, strict=True)]
 
 
 def check_steps(key: str, steps: Steps) -> None:
-    """Refuse steps that do not begin at round 1, or are not in order (ValueError)."""
+    """Refuse steps that do not begin at round 1, or whose rounds do not ascend.
+
+    Args:
+        key: the path of the key, for the error.
+        steps: at least one pair.
+
+    Raises:
+        ValueError: one line with the key and the rounds.
+    """
     firsts = [first for first, _ in steps]
     if firsts[0] != 1 or firsts != sorted(set(firsts)):
         raise ValueError(f"{key} must start at round 1 and name later rounds in order, got rounds {firsts}")

@@ -1,4 +1,8 @@
-"""A sooner start: what is imported or compiled when it is first used, and fewer garbage collections meanwhile."""
+"""Start sooner: import or compile things when they are first used, and collect garbage seldom meanwhile.
+
+A command such as ``fedamp --help`` must not wait for torch, and a run's first round should not wait for numba. No
+result depends on this module.
+"""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -21,7 +25,7 @@ _WHILE_STARTING, _AFTERWARDS = 300_000, (700, 10, 10)  # objects that are made b
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Collect garbage seldom in this context."""
+    """Collect garbage seldom inside the block; importing makes many objects, and hardly any of them is garbage."""
     before = gc.get_threshold()
     gc.set_threshold(_WHILE_STARTING)
     try:
@@ -31,9 +35,10 @@ def seldom_collected() -> Iterator[None]:
 
 
 def collect_again() -> None:
-    """Collect garbage as usual again, but not the objects of the start, which stay.
+    """Collect garbage as usual again, but not the objects of the start, which stay until the process ends.
 
-    Outside :func:`seldom_collected` nothing changes.
+    Outside :func:`seldom_collected` nothing changes. :func:`fedamp.server.launch.launch` calls it after the first
+    round.
     """
     if gc.get_threshold()[0] == _WHILE_STARTING:
         gc.freeze()
@@ -41,10 +46,13 @@ def collect_again() -> None:
 
 
 class Later:
-    """Stands for a module, which is imported when an attribute is first asked for.
+    """A module that is imported when one of its attributes is first asked for.
 
     Args:
-        name: of the module.
+        name: the module's full name.
+
+    Attributes:
+        __name__: the same.
     """
 
     def __init__(self, name: str) -> None:
@@ -55,12 +63,15 @@ class Later:
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[[], Callable[..., Any]]]:
-    """Turn a function into one without arguments that gives the compiled function, and compiles it when first asked.
+    """Turn a function into a getter of its compiled form, which numba makes at the first call.
 
     Other than :func:`fedamp.accounting.arithmetic.compiled`, it imports numba only then.
 
     Args:
-        options: of ``numba.njit``.
+        options: those of ``numba.njit``; compiled code is cached on disk where there is a place for it.
+
+    Returns:
+        A decorator. The decorated name is called without arguments, and returns the compiled function.
     """
 
     def later(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:

@@ -1,4 +1,8 @@
-"""Text of others, such as a foreign ledger's or a node's: what may be shown of it, and which words are the same."""
+"""Make text of others, such as a foreign ledger's or a node's, safe to show, and find words that are the same.
+
+A terminal obeys control letters and a page may obey markup; a name from a foreign file must do neither. The reports,
+the command line and the log use this module.
+"""
 
 import unicodedata
 from typing import Any
@@ -7,24 +11,38 @@ LONGEST = 10_000
 
 
 def printable(text: object) -> str:
-    """One line in which nothing can move the cursor, colour, hide or reverse; cut where it is very long."""
+    r"""Write anything as one line in which nothing can move the cursor, colour, hide or reverse text.
+
+    >>> printable("two\nlines\x1b[31m")
+    'two lines?[31m'
+
+    Args:
+        text: any object; its ``str`` is cut after 10,000 letters.
+    """
     words = " ".join(str(text).split())
     shown = words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
     return visible(shown)
 
 
 def visible(line: str) -> str:
-    """The line with a question mark for each letter that is not printable."""
+    """Replace each letter of a line that is not printable by a question mark."""
     return line if line.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def canonical(word: str) -> str:
-    """The word in one form of Unicode: some systems write an accent in the name of a folder as a letter of its own."""
+    """Return a word in one form of Unicode (NFC).
+
+    Some systems write an accent in a folder's name as a letter of its own.
+    """
     return unicodedata.normalize("NFC", word)
 
 
 def harmless(answer: Any) -> Any:
-    """The same lists and mappings with every text printable, and no markup of rich's in it."""
+    """Copy lists and mappings with every text printable, and with rich's markup escaped.
+
+    Args:
+        answer: what JSON can hold; keys of mappings are copied as they are.
+    """
     from rich.markup import escape  # the accountant prints without rich
 
     if isinstance(answer, dict):

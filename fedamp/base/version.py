@@ -1,8 +1,8 @@
-"""The version of the installed distribution."""
+"""Tell the version of the installed distribution; ledgers and the notes of contracts name it."""
 
 
 def version() -> str:
-    """The installed version; ``unknown`` where the files are used without an installation."""
+    """Return the installed version; ``unknown`` where the files are used without an installation."""
     from importlib import metadata  # only here: it takes a quarter of the time of ``fedamp --help``
 
     try:

@@ -1,4 +1,8 @@
-"""YAML as people write it: each key once, truth and numbers as in YAML 1.2, and a limit on what aliases write out."""
+"""Read YAML as people write it: each key once, truth and numbers as in YAML 1.2, and a limit on what aliases write out.
+
+Scenarios, a node's policy and other files that people write are read through :class:`Loader`. Values on the
+command line (``--set key=value``) are read by :func:`value_of`. The module knows no key of these files.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,15 +15,16 @@ UNREADABLE = (yaml.YAMLError, RecursionError, ValueError)  # what reading raises
 
 
 class Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice instead of silently keeping the last; of all files that people write.
+    """YAML loader that refuses a key written twice, merged mappings and keys that are no text, instead of guessing.
 
     Attributes:
-        lines: the line of every key that was read, by its path.
+        lines: the line of every key that was read, from 1, by its path (``privacy.clip``).
     """
 
     lines: Mapping[str, int]
 
     def get_single_node(self) -> yaml.Node | None:
+        """Read the document, note the lines of its keys, and refuse what aliases make too large."""
         node = super().get_single_node()
         self.lines = {}
         if node is not None:
@@ -28,6 +33,7 @@ class Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a mapping; a yaml.YAMLError names the line of a key that stands twice, is no text, or is ``<<``."""
         seen: set[str] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
@@ -59,9 +65,13 @@ for _kind, _form in _PLAIN.items():
 
 
 class _FlowLoader(Loader):
-    """Refuses what YAML drops or takes from elsewhere: comments, anchors, aliases, tags, directives."""
+    """Loader of a value on a command line; it refuses comments, anchors, aliases, tags and directives.
+
+    YAML would silently drop them, or take a value from elsewhere.
+    """
 
     def scan_to_next_token(self) -> None:
+        """Skip blanks, and refuse the letters with which such a thing begins."""
         while self.peek() == " ":
             self.forward()
         if self.peek() in "#&*!%":
@@ -70,11 +80,18 @@ class _FlowLoader(Loader):
 
 
 def value_of(text: str, several: bool = False) -> Any:
-    """The value that a word of a command line stands for, which has no comments.
+    """Read the value that a word of a command line stands for; such a word has no comments.
 
-    A list, a mapping and a quoted text are read as YAML. Else it is a number, a truth or null, as in YAML; or the text
-    itself, to the letter. ``several``: a list of values with commas between them. One of ``UNREADABLE`` is raised for
-    YAML that cannot be read, or in which a part would be dropped.
+    >>> value_of("1e-5"), value_of("yes"), value_of("0.1, 0.2", several=True)
+    ('1e-5', 'yes', [0.1, 0.2])
+
+    Args:
+        text: a list, a mapping and a quoted text are read as YAML. Else it is a number, a truth value or null, as in
+            YAML 1.2; or the text itself, to the letter.
+        several: whether the word is a list of values with commas between them.
+
+    Raises:
+        One of ``UNREADABLE``: the YAML cannot be read, or a part of it would be dropped.
     """
     word = f"[{text}]" if several else text.strip()
     if word.startswith(("[", "{", '"', "'")):
@@ -87,8 +104,10 @@ def value_of(text: str, several: bool = False) -> Any:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """How many values a node is once its aliases are written out. Ten lines of aliases can be a billion.
-    yaml.YAMLError: too many, or endlessly many, because it holds itself.
+    """Count the values of a node once its aliases are written out: ten lines of aliases can be a billion of them.
+
+    Raises:
+        yaml.YAMLError: more than ``LARGEST``, or endlessly many, because the node holds itself.
     """
     if id(node) not in sizes:
         sizes[id(node)] = LARGEST  # for a reference to it from within
@@ -104,7 +123,7 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
 
 
 def _lines(node: yaml.Node, path: str = "") -> Iterator[tuple[str, int]]:
-    """The path of every key below a node, and its line."""
+    """Yield the path of every key below a node, and its line from 1."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             below = f"{path}.{key.value}" if path else str(key.value)
