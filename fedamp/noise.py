@@ -3,7 +3,8 @@
 A sum x is released as the multiple of a power of two nearest to the exact x + s Z, for a standard normal Z. So a
 release is a function of the real-valued output of the Gaussian mechanism, and costs the same. It has no low bits of
 float64, from which Mironov 2012 reads membership.
-Z is the normal quantile of a uniform U, of which 64 bits nearly always decide, and else 320 (docs/accounting.md has the
+Z is the normal quantile of a uniform U, of which 64 bits nearly always decide, and else 320
+(docs/research/accounting.md has the
 proof, and the cost: the law of a release is within ``TOTAL_VARIATION`` of the exact one).
 """
 

@@ -1,4 +1,4 @@
-"""The chain of a ledger as docs/ledger.md describes it, in code of its own: left out, or made anew by a forger."""
+"""The chain of a ledger as docs/results.md describes it, in code of its own: left out, or made anew by a forger."""
 
 import hashlib
 import json

@@ -175,8 +175,8 @@ def test_write_a_scenario(fedamp, monkeypatch, tmp_path):
 
 def test_read_a_ledger(fedamp, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    run_commands(fedamp, commands("docs/ledger.md"))
-    exec(python("docs/ledger.md"), {})
+    run_commands(fedamp, commands("docs/results.md"))
+    exec(python("docs/results.md"), {})
     expression, comparison = capsys.readouterr().out.splitlines()
     assert expression.startswith("12 times (Poisson sampling at rate 0.1 of (Gaussian noise of multiplier ")
     lower, _, theirs, _, upper = comparison.split()
@@ -200,7 +200,7 @@ def test_a_year_of_a_hospital(monkeypatch, tmp_path, capsys):
 def test_sweeps_and_trackers(fedamp, monkeypatch, tmp_path, capsys):
     pytest.importorskip("tensorboard")
     monkeypatch.chdir(tmp_path)
-    for page in ("docs/sweeps.md", "docs/trackers.md"):
+    for page in ("docs/studies.md", "docs/trackers.md"):
         run_commands(fedamp, [line for line in commands(page) if not line.startswith("pip ")])
         exec(python(page), {})
     assert "Nothing is charged for choosing" in capsys.readouterr().out

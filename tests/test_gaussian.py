@@ -178,7 +178,8 @@ def test_a_width_that_dwarfs_the_noise_is_refused():
 
 def test_delta_pays_for_the_sampler():
     assert 0 < 1e-5 - arithmetic.delta_left(1e-5) < 1e-20
-    # Both worlds' samplers, for all that a run releases: (1 + e^epsilon) times the distance (docs/accounting.md).
+    # Both worlds' samplers, for all that a run releases: (1 + e^epsilon) times the distance
+    # (docs/research/accounting.md).
     assert 2.0**64 * (1 + np.exp(70.0)) * noise.TOTAL_VARIATION <= arithmetic.SAMPLER
     with pytest.raises(ValueError, match="less than what finite precision costs"):
         arithmetic.delta_left(1e-35)

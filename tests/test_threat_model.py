@@ -1,4 +1,5 @@
-"""Every key of what a run leaves is explained in docs/ledger.md, and every printed epsilon leads to its assumptions."""
+"""Every key of what a run leaves is explained in docs/results.md, and every printed epsilon leads to its
+assumptions."""
 
 import json
 import re
@@ -15,8 +16,8 @@ from tests.server.plays import play_in
 
 
 def explained(title: str) -> set[str]:
-    """What the lists of a section of docs/ledger.md explain."""
-    section = text("docs/ledger.md").partition(f"## {title}\n")[2].partition("\n## ")[0]
+    """What the lists of a section of docs/results.md explain."""
+    section = text("docs/results.md").partition(f"## {title}\n")[2].partition("\n## ")[0]
     explained_ = re.findall(r"^- ((?:`[\w./]+`(?:, )?)+):", section, re.MULTILINE)
     return set(re.findall(r"`([\w./]+)`", " ".join(explained_)))
 

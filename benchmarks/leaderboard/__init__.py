@@ -1,4 +1,5 @@
-"""The leaderboard: accuracy against epsilon for one client, on data that anyone can fetch. Makes docs/leaderboard.md.
+"""The leaderboard: accuracy against epsilon for one client, on data that anyone can fetch. Makes
+docs/research/leaderboard.md.
 
 python -m benchmarks.leaderboard                    verifies all entries, and makes the page
 python -m benchmarks.leaderboard add RUN WORDS      makes an entry from a run folder
@@ -21,7 +22,7 @@ from fedamp.base.numbers import amount_of_bytes, at_most
 from fedamp.runs.records import Summary
 from fedamp.runs.verification import complaint, verify_ledger
 
-ENTRIES, PAGE = Path(__file__).parent, ROOT / "docs" / "leaderboard.md"
+ENTRIES, PAGE = Path(__file__).parent, ROOT / "docs" / "research" / "leaderboard.md"
 FILES = ("ledger.json", "scenario.yaml")  # what of a run can be handed out
 LARGEST_DELTA = 1e-5
 OTHER = "by another tool: mechanism stated, run not logged"

@@ -1,4 +1,4 @@
-"""Make the figures and tables of docs/papers, docs/k-of-t.md and docs/published.md again.
+"""Make the figures and tables of docs/research/papers, docs/research/k-of-t.md and docs/research/published.md again.
 
     python -m benchmarks.papers [PAGE ...] [--figure NAME ...]      (or: make papers PAPER=modelmix)
 
@@ -17,9 +17,9 @@ from benchmarks.papers import record
 from benchmarks.record import ROOT, Finished
 
 PAPERS = ("partitioning", "allocation", "modelmix", "groups", "merging")
-PAGES = {paper: ROOT / "docs" / "papers" / f"{paper}.md" for paper in PAPERS} | {
-    "k_of_t": ROOT / "docs" / "k-of-t.md",
-    "published": ROOT / "docs" / "published.md",
+PAGES = {paper: ROOT / "docs" / "research" / "papers" / f"{paper}.md" for paper in PAPERS} | {
+    "k_of_t": ROOT / "docs" / "research" / "k-of-t.md",
+    "published": ROOT / "docs" / "research" / "published.md",
 }
 
 

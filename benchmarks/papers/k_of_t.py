@@ -1,4 +1,5 @@
-"""The tables of docs/k-of-t.md: fedamp's brackets of hidden rounds, computed here, beside measurements of the peers.
+"""The tables of docs/research/k-of-t.md: fedamp's brackets of hidden rounds, computed here, beside measurements of the
+peers.
 
 Draws, seconds and the peers' answers are those of ``python -m benchmarks.speed.accounting --only hidden_rounds``.
 """

@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers [TASK ...]            resumes; about an hour on one core for all of it
     python -m benchmarks.peers --only jax            the peers with this in their name
-    python -m benchmarks.peers --show                tables of the stored results, in docs/federations.md
+    python -m benchmarks.peers --show                tables of the stored results, in docs/research/federations.md
     python -m benchmarks.peers --enter pfl-fedavg 1  a run of iid with a secret seed: an entry of the leaderboard
 
 Everybody trains the same model on the same features of the same clients: rounds, expected cohort, local steps, momentum

@@ -1,7 +1,7 @@
 """A rehearsal beside pfl's: both train few people with the noise of many, on the same data, and take turns.
 
     python -m benchmarks.peers.rehearsal --peers FOLDER [--seeds N]   resumes; three core-minutes a seed
-    python -m benchmarks.peers.rehearsal --show                       the table of docs/federations.md
+    python -m benchmarks.peers.rehearsal --show                       the table of docs/research/federations.md
 
 It is the shape of pfl's published benchmark on CIFAR-10 (``scenarios/cifar10-rehearsal.yaml``) with Fashion-MNIST and
 fewer rounds. Both have the same clients, first model, rates, batches, clip, noise cohort and test. Each tool finds its
@@ -36,7 +36,7 @@ from fedamp.federation import reader
 from fedamp.models.networks import build
 from fedamp.server.setup import RunInputs, prepare
 
-RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "federations.md"
+RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "research" / "federations.md"
 PUBLISHED = "cifar10-rehearsal"
 CLIENTS, COHORT, RECORDS, ROUNDS = 1000, 50, 50, 150
 MODEL = {"name": "cnn", "channels": [16, 32]}

@@ -10,7 +10,7 @@ from benchmarks.record import ROOT, put_in, rows_of
 from benchmarks.studies import federations
 from fedamp.base.numbers import amount_of_bytes
 
-PAGE = ROOT / "docs" / "federations.md"
+PAGE = ROOT / "docs" / "research" / "federations.md"
 OURS = ("poisson", "balanced", "banded")
 COSTS = ("ε = 1, its accountant", "ε = 1, fedamp's", "noise", "bytes", "seconds")
 """The last columns, all of them at epsilon 1."""

@@ -1,4 +1,5 @@
-"""A zoo of models as they are: how clients train them, and how fast, over loops written by hand. Makes docs/zoo.md.
+"""A zoo of models as they are: how clients train them, and how fast, over loops written by hand. Makes
+docs/research/zoo.md.
 
 python -m benchmarks.speed.zoo [NAME ...]
 """
@@ -28,7 +29,7 @@ from fedamp.federation.losses import form_of
 from fedamp.server.preflight import how_clients_train
 from fedamp.server.setup import RunInputs, prepare
 
-RESULTS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "zoo.md"
+RESULTS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "research" / "zoo.md"
 CLIENTS, RECORDS, STEPS, RATE, CLIP, CLASSES = 32, 8, 2, 0.1, 0.5, 10
 LORA = {"r": 4, "lora_alpha": 8}
 

@@ -27,7 +27,7 @@ from fedamp.noise import path_noise
 from fedamp.server.setup import prepare
 
 RESULTS = Path(__file__).with_suffix(".json")
-PAGE = ROOT / "docs" / "correlated-noise.md"
+PAGE = ROOT / "docs" / "research" / "correlated-noise.md"
 SETTINGS = [(rounds, k, epsilon) for rounds, k in ((60, 3), (100, 4), (100, 10)) for epsilon in (1, 2, 4, 8)]
 Coefficients = tuple[float, ...]
 

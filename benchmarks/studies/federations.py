@@ -7,7 +7,8 @@
 Every scheme is tuned alike: its rate, a power of two, by the score on records that nobody trains on and that the test
 leaves out, until both neighbours of the best rate are worse. Without noise a rate at which some seed diverged is not
 taken (the next call goes on below it). Then it trains once a seed, and is tested on the test set.
-Every run is a line of ``benchmarks/studies/federations.jsonl``. From these come the tables of docs/federations.md, an
+Every run is a line of ``benchmarks/studies/federations.jsonl``. From these come the tables of
+docs/research/federations.md, an
 extract of them in the README, and two pictures in ``docs/images``. The tasks are in ``federation_tasks.py``.
 """
 
@@ -375,7 +376,7 @@ def on_made_up_records(task: str, scheme: str | None = None, seed: int = 1) -> R
 
 def put_tables(runs: list[Run]) -> None:
     """All tables, each in its place."""
-    page = ROOT / "docs" / "federations.md"
+    page = ROOT / "docs" / "research" / "federations.md"
     put_in(ROOT / "README.md", "federations: sections, short", table(runs, "sections", SHORT, README_BUDGETS))
     put_in(ROOT / "README.md", "federations: worth", worth(runs))
     for task in TASKS:

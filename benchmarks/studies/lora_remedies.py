@@ -10,7 +10,7 @@
   fourth of each one's own texts, at the rate that was best for ``factors``, whose test set has the texts of others.
 
 All else is as in ``benchmarks.studies.federations``: every run is a line of
-``benchmarks/studies/lora_remedies.jsonl``, and the table is in docs/federations.md.
+``benchmarks/studies/lora_remedies.jsonl``, and the table is in docs/research/federations.md.
 """
 
 import argparse
@@ -52,7 +52,7 @@ from fedamp.models.pretrained import from_transformers
 from fedamp.noise import Deviations, HiddenUniforms, IndependentGaussian, add_noise
 from fedamp.server.setup import RunInputs, prepare
 
-RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "federations.md"
+RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "research" / "federations.md"
 RANK, FACTORS, OWN = 4, TASKS["factors"], cache_folder() / "federations" / "own-texts"
 
 

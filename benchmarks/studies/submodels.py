@@ -4,7 +4,7 @@
     python -m benchmarks.studies.submodels --show        the tables of the stored results
 
 Rates, seeds and tests are as in ``benchmarks.studies.federations``; every run is a line of
-``benchmarks/studies/submodels.jsonl``. The tables are in docs/papers/partitioning.md.
+``benchmarks/studies/submodels.jsonl``. The tables are in docs/research/papers/partitioning.md.
 """
 
 import argparse
@@ -47,7 +47,7 @@ from fedamp.noise import Deviations, HiddenUniforms, IndependentGaussian
 from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies.pipeline import ServerState
 
-RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "papers" / "partitioning.md"
+RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "research" / "papers" / "partitioning.md"
 SEEDS = (1, 2, 3)
 
 

@@ -43,7 +43,11 @@ def main() -> None:
     shutil.rmtree(BUILD, ignore_errors=True)
     PAGES.mkdir(parents=True)
     for source in [*(ROOT / name for name in OUTSIDE), *sorted((ROOT / "docs").rglob("*.md"))]:
-        text = executed(source) if source.parent.name == "tutorials" else source.read_text(encoding="utf-8")
+        text = (
+            executed(source)
+            if source.parent.name == "tutorials" or source.name == "first.md"
+            else source.read_text(encoding="utf-8")
+        )
         write(place_of(source), LINK.sub(lambda link, source=source: moved(link, source), text))
     for name, modules in REFERENCE.items():
         write(Path("reference") / f"{name}.md", "\n\n".join(f"::: {module}" for module in modules))

@@ -1,6 +1,6 @@
 """Accounting of differential privacy that hidden randomness amplifies; usable without the rest of fedamp.
 
-In reading order (docs/accounting.md has the mathematics, docs/k-of-t.md that of sampling):
+In reading order (docs/research/accounting.md has the mathematics, docs/research/k-of-t.md that of sampling):
 
 1. ``mechanism``: the base of all mechanisms, their questions, what a kind tells the evaluators, and how the smallest
    bracket of all evaluators is found. ``bounds``: checks of arguments, questions, and brackets.

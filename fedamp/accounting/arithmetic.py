@@ -136,13 +136,15 @@ def gaussian_delta(signal: Array, epsilon: Array | float, side: int) -> Array:
     return np.where(some, np.clip(delta + side * slack, 0.0, 1.0), np.where(signal > 0, 1.0, 0.0))
 
 
-# Rounding budgets. Every end of every bracket is widened by them; docs/accounting.md, "Floating point", adds them up.
+# Rounding budgets. Every end of every bracket is widened by them; docs/research/accounting.md, "Floating point", adds
+# them up.
 
 # The share of delta for all numbers that a run releases: (1 + e^epsilon) 2**-280 for each, of which no mechanism knows
 # (:mod:`fedamp.noise`), with at most 2**64 numbers and epsilon at most 70.
 SAMPLER = 2.0**-113
 
-BUFFERS = 2.0**-16  # what noise without bands adds to epsilon: its few buffers are rounded; docs/correlated-noise.md
+# what noise without bands adds to epsilon: its few buffers are rounded; docs/research/correlated-noise.md
+BUFFERS = 2.0**-16
 EXPONENT = 750.0  # exp of anything beyond is 0 or infinite
 
 # Units by which a level of a transform of a power of two errs at most: a complex product errs by sqrt(5) (Brent,

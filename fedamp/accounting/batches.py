@@ -95,7 +95,8 @@ class WithoutReplacement(Mechanism):
 
     def changed_batch(self) -> Poisson:
         """The costlier order of a changed batch, hidden choices inside revealed (ours, from Balle, Barthe, Gaboardi
-        2018, Theorem 10: docs/accounting.md). A bit of a batch is a sampled bit: the chance that it is true is a
+        2018, Theorem 10: docs/research/accounting.md). A bit of a batch is a sampled bit: the chance that it is true
+        is a
         mixture that the batch decides, with and without the people in question, and extreme points are the worst, in
         moments too (Schuchardt et al. 2024, Theorem 3.7). NotEvaluable: several changes of the mechanism are not one of
         their sum.
@@ -119,7 +120,7 @@ class WithoutReplacement(Mechanism):
         return Poisson(attained_part(self.mechanism), self.batch / self.population)
 
     def law(self, detail: Detail) -> Law:
-        """Both orders of a changed batch have the profile of ``changed_batch`` (ours: docs/accounting.md)."""
+        """Both orders of a changed batch have the profile of ``changed_batch`` (ours: docs/research/accounting.md)."""
         return numerical_law(self.changed_batch(), detail).in_either_order()
 
     def by_law(self, question: Question) -> Bounds:

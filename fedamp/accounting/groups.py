@@ -176,7 +176,7 @@ class Group(OfOne):
 
     def sampled_profile(self, detail: Detail = DEFAULT_DETAIL) -> SampledProfile:
         """Of two people in hidden rounds of Gaussian releases: the worst is that both contribute the same, in every
-        round (docs/k-of-t.md, Proposition 7). NotEvaluable: other releases.
+        round (docs/research/k-of-t.md, Proposition 7). NotEvaluable: other releases.
         """
         precision, others = self.mechanism.factors()
         parts: list[Factor] = []

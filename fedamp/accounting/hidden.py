@@ -406,7 +406,8 @@ _EXACT_ORDER = 5  # up to which order the moments of several hidden rounds are e
 
 class HiddenRoundsMoments(MomentsOf[HiddenRoundsOfRun]):
     """The smallest, order by order: the split's or the coins' bound, those of runs with more rounds, since moments only
-    grow with the rounds, and at low orders the exact moment (docs/k-of-t.md), if there are not too many overlaps.
+    grow with the rounds, and at low orders the exact moment (docs/research/k-of-t.md), if there are not too many
+    overlaps.
     """
 
     def __init__(self, event: HiddenRoundsOfRun) -> None:
@@ -601,7 +602,7 @@ class AllocationPrefix(PartOfRun):
 
     def bounds(self) -> list[Mechanism]:
         """What it is charged as and, where that is not exact, the whole run: more rounds never cost less
-        (docs/k-of-t.md).
+        (docs/research/k-of-t.md).
         """
         return [self.charged_as(), self.whole()] if self.k > 1 else [self.charged_as()]
 
@@ -651,8 +652,8 @@ class CappedPoisson(BegunRounds, PartOfRun):
         return Allocation(self.mechanism, self.at_most, self.rounds).after(self.span) if self.rate == 1 else self
 
     def charged_as(self) -> Mechanism:
-        """Without the cap: leaving rounds out, by any rule that does not look at releases, never costs (docs/k-of-t.md;
-        Feldman, Shenfeld 2025, Corollary 4.7). Exact for a cap of one round.
+        """Without the cap: leaving rounds out, by any rule that does not look at releases, never costs
+        (docs/research/k-of-t.md; Feldman, Shenfeld 2025, Corollary 4.7). Exact for a cap of one round.
         """
         if self.at_most > 1:
             return Repeat(Poisson(self.mechanism, self.rate), self.span)
@@ -662,7 +663,7 @@ class CappedPoisson(BegunRounds, PartOfRun):
 
     def bounds(self) -> list[Mechanism]:
         """Without the cap and, where that is not exact, as if everybody took part as often as the cap allows: a choice
-        of more rounds never costs less (docs/k-of-t.md).
+        of more rounds never costs less (docs/research/k-of-t.md).
         """
         most = Allocation(self.mechanism, self.at_most, self.rounds).after(self.span)
         return [self.charged_as(), most] if self.at_most > 1 else [self.charged_as()]

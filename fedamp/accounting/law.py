@@ -942,8 +942,8 @@ class Detail(NamedTuple):
 DEFAULT_DETAIL = Detail(DEFAULT_POINTS)
 
 
-# Closed forms of Gaussian releases whose hidden choices A, of chances w_A, are revealed (docs/accounting.md, "Little
-# noise"): sum_A w_A delta_A(epsilon - log w_A) <= delta(epsilon) <= sum_A w_A delta_A(epsilon).
+# Closed forms of Gaussian releases whose hidden choices A, of chances w_A, are revealed (docs/research/accounting.md,
+# "Little noise"): sum_A w_A delta_A(epsilon - log w_A) <= delta(epsilon) <= sum_A w_A delta_A(epsilon).
 
 # Kinds of choices that are kept apart, the chance below which they are not, and the most sizes of a set of rounds.
 _MOST_KINDS, _RARE, _MOST_SIZES = 512, 1e-40, 2000

@@ -378,7 +378,7 @@ class Mechanism:
     @property
     def is_mean_of_gaussians(self) -> bool:
         """Whether X is a mean of ratios of Gaussian releases, so that the add direction is never the larger one (ours:
-        docs/correlated-noise.md).
+        docs/research/correlated-noise.md).
         """
         return self.is_mean and all(part.is_mean_of_gaussians for part in self.parts)
 
@@ -952,7 +952,7 @@ def sampled_with_lower(event: Mechanism, ask: Callable[[SampledProfile], Bounds]
 
 @lru_cache(maxsize=256)
 def _lower_by_blocks(event: Mechanism, delta: float, precision: float) -> float:
-    """docs/k-of-t.md, Proposition 8: of the rounds that a person has in a block of them, one."""
+    """docs/research/k-of-t.md, Proposition 8: of the rounds that a person has in a block of them, one."""
     if (below := event.attained_in_draws()) is None or (one := below.participation().mechanism.attained()) is None:
         return 0.0
     found = below.participation()

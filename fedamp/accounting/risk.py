@@ -1,4 +1,5 @@
-"""Risks: trade-off functions, which are whole curves of brackets, and what they say of attacks; docs/risk.md."""
+"""Risks: trade-off functions, which are whole curves of brackets, and what they say of attacks;
+docs/research/risk.md."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from fedamp.accounting.bounds import Bounds, Method, Relation, check_count, chec
 
 # The trade-off function f gives the smallest false negative rate of any test at each false positive rate (Dong, Roth,
 # Su 2022). It says the same as the whole curve delta(epsilon). As delta is the larger of both directions, f is the
-# largest *symmetric* trade-off function that every test satisfies, for either null hypothesis. docs/risk.md has more.
+# largest *symmetric* trade-off function that every test satisfies, for either null hypothesis. docs/research/risk.md
+# has more.
 
 _OFF = 2.0**-48  # allowance for the few operations between delta and an error rate, each on numbers of at most 1
 
@@ -78,7 +80,7 @@ class TradeOff:
 
     def identification(self, candidates: ArrayLike) -> tuple[Array, Array]:
         """Probability of naming the right one of m equally likely ``candidates`` for a person's data, whole numbers >=
-        1 of any shape: 1 - f(1 / m); proof in docs/risk.md. A given mechanism may allow less.
+        1 of any shape: 1 - f(1 / m); proof in docs/research/risk.md. A given mechanism may allow less.
         """
         number = np.asarray(candidates)
         if not (np.issubdtype(number.dtype, np.integer) and np.all(number >= 1)):
@@ -262,7 +264,7 @@ def _rates(name: str, values: ArrayLike) -> Array:
 
 
 # Risks: error rates of attacks, which decide from all that is released whether a person took part. None exceeds the
-# upper end of a risk. A promise below the lower end would be false. docs/risk.md has more.
+# upper end of a risk. A promise below the lower end would be false. docs/research/risk.md has more.
 
 _POINTS = 1200  # of numerical laws
 _LARGEST_EPSILON = 50.0  # grids end here: tests of larger likelihood ratios have false positive rates below e^-50

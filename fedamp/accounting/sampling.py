@@ -1,5 +1,5 @@
-"""delta and epsilon of runs with hidden rounds, and of products with them, by tilted sampling; docs/k-of-t.md has the
-proofs. It knows no mechanism.
+"""delta and epsilon of runs with hidden rounds, and of products with them, by tilted sampling; docs/research/k-of-t.md
+has the proofs. It knows no mechanism.
 
 X is a product of independent factors. One factor is the mean of e_h(x_1, .., x_r) / C(r, h) over the number h of rounds
 that a person takes part in, x_i the independent likelihood ratios of the rounds and e_h the elementary symmetric
@@ -292,7 +292,8 @@ class HiddenRounds:
         return _Tilted(counts, exponents, log_mu, below / below[-1], log_moment, log_moment, relative, variation)
 
     def tilts(self, order: float) -> tuple[Array, Array, "Occupancies"]:
-        """How rounds are held under X^order, at whole orders, or below 2 under X times Y of docs/k-of-t.md, Proposition
+        """How rounds are held under X^order, at whole orders, or below 2 under X times Y of docs/research/k-of-t.md,
+        Proposition
         5: of each class the exponent of a round's ratio and the log mean of what it weighs; how many rounds each has.
         """
         exponents = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
@@ -412,7 +413,7 @@ class SampledRun:
         return b"|".join(map(methodcaller("fingerprint"), self.factors))
 
 
-# Overlaps of several choices, and the exact moments of X that follow; docs/k-of-t.md has the proofs.
+# Overlaps of several choices, and the exact moments of X that follow; docs/research/k-of-t.md has the proofs.
 
 MOST_OVERLAPS, _MOST_TO_EXTEND = 500_000, 5_000
 """Rows that the recursion keeps at once (some 40 MB), and from which it goes on to one subset more."""
@@ -729,7 +730,8 @@ def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, fl
 
 
 class RemoveProposal(Proposal):
-    """H(P, Q), docs/k-of-t.md, Propositions 1 to 3: dR = (w X^t / M_t + (1 - w) Y / E[Y]) dQ, Y the product of (1 + r
+    """H(P, Q), docs/research/k-of-t.md, Propositions 1 to 3: dR = (w X^t / M_t + (1 - w) Y / E[Y]) dQ, Y the product
+    of (1 + r
     x)^u over all ratios x. Without Y (u = 0) w is 1. Y stands in for orders with too many occupancies. Below 2, for
     little noise, X^t stands for X times the sum over all choices of (their probability times their ratio)^(t - 1)
     (Proposition 5). ``order``: t, a whole number from 2 on, or between 1 and 2. ``coins``: u, a whole number. With
@@ -910,8 +912,8 @@ class RemoveProposal(Proposal):
 
 
 class AddProposal(Proposal):
-    """H(Q, P), docs/k-of-t.md, Proposition 4: dR prop. to G^-a dQ, with G as in ``RemoveProposal``. ``share`` adds the
-    mass at x = 0. ``tilt``: a > 0.
+    """H(Q, P), docs/research/k-of-t.md, Proposition 4: dR prop. to G^-a dQ, with G as in ``RemoveProposal``. ``share``
+    adds the mass at x = 0. ``tilt``: a > 0.
     """
 
     def __init__(self, run: SampledRun, tilt: float) -> None:
@@ -1136,7 +1138,7 @@ Direction = type[RemoveProposal] | type[AddProposal]
 
 @dataclass(frozen=True, eq=False)
 class SampledProfile:
-    """The privacy profile of a run that has hidden rounds; docs/k-of-t.md.
+    """The privacy profile of a run that has hidden rounds; docs/research/k-of-t.md.
 
     Attributes:
         upper: its likelihood ratio, exact or larger in convex order.

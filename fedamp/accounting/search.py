@@ -353,8 +353,8 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], pre
 
 def _by_sampling(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
     """Upper ends at every round asked for, where the run is one choice of hidden rounds; infinite where none is known.
-    Blocks of rounds share draws (docs/k-of-t.md, Proposition 6). All certificates hold together, by a union bound over
-    rounds and candidates, with the failure probability of one question.
+    Blocks of rounds share draws (docs/research/k-of-t.md, Proposition 6). All certificates hold together, by a union
+    bound over rounds and candidates, with the failure probability of one question.
     """
     spent = np.full(len(asked), np.inf)
     found = beginnings(mechanism, [asked[i] for i in _steps(asked) if 0 < asked[i] < mechanism.span])

@@ -1,5 +1,5 @@
 """Correlated noise, where a person's rounds are hidden and meet: classes of rounds, spaced rounds, balls in bins;
-docs/correlated-noise.md.
+docs/research/correlated-noise.md.
 """
 
 import math
@@ -45,7 +45,8 @@ class Cyclic(Hidden):
     is of one class, and takes part in exactly ``k`` (0 to rounds // classes) of its rounds, drawn at random and hidden.
     ``mechanism`` is one participation. Release: (M_1, .., M_T), the person in k of those of one class.
 
-    The classes are for banded noise (docs/correlated-noise.md): with at most as many bands as classes, the rows of
+    The classes are for banded noise (docs/research/correlated-noise.md): with at most as many bands as classes, the
+    rows of
     different participations do not meet, and one participation over all its rows is one release of ``mechanism``. The
     cost is that of a class with the fewest rounds, rounds // classes: more of them hide the same choice better.
 
@@ -78,7 +79,7 @@ class Cyclic(Hidden):
         return self.rounds
 
     def representative(self) -> Mechanism:
-        """The run over the rounds of a class with the fewest (ours: docs/correlated-noise.md)."""
+        """The run over the rounds of a class with the fewest (ours: docs/research/correlated-noise.md)."""
         return self.of_a_class
 
     def begun(self, rounds: int) -> int:
@@ -139,7 +140,7 @@ class Correlated(BegunRounds, is_kind=False):
     @property
     def known_signal(self) -> float:
         """Squared length of what a person with known rounds adds, at most, over that of one participation: rounds as
-        early, and as close, as can be (docs/correlated-noise.md).
+        early, and as close, as can be (docs/research/correlated-noise.md).
         """
         column, starts = (1.0, *self.coefficients), [i * self.gap for i in range(self.times)]
         rows = [math.fsum(column[t - s] for s in starts if 0 <= t - s < len(column)) for t in range(self.span)]
@@ -149,7 +150,7 @@ class Correlated(BegunRounds, is_kind=False):
         return self.charged_as().unamplified()
 
     def charged_as(self) -> Mechanism:
-        """As if the rounds were known; sampling credits the hidden choice (ours: docs/correlated-noise.md).
+        """As if the rounds were known; sampling credits the hidden choice (ours: docs/research/correlated-noise.md).
         NotEvaluable: the rows of different participations meet, and releases are not Gaussian.
         """
         if self.is_banded:
@@ -188,7 +189,8 @@ class Correlated(BegunRounds, is_kind=False):
 class Spaced(Correlated):
     """A run of ``rounds`` >= 1 rounds with correlated noise, of which a person takes part in exactly ``k`` (0 to
     rounds), any two at least ``gap`` apart: a uniform and hidden choice among all such sets. ``mechanism`` is one
-    participation. The hidden choice amplifies Gaussian releases (docs/correlated-noise.md); with others it counts as
+    participation. The hidden choice amplifies Gaussian releases (docs/research/correlated-noise.md); with others it
+    counts as
     known. Release: (f_t + v_t) + C^-1 z, v_t = 0 but in a uniform set of k rounds, any two at least a gap apart.
 
     Args:
@@ -361,8 +363,8 @@ class SpacedRounds:
 
     @cached_property
     def far(self) -> Far:
-        """docs/correlated-noise.md, "Noise without bands": the sum over pairs is at most the largest sum, over a set,
-        of the largest sums over another one.
+        """docs/research/correlated-noise.md, "Noise without bands": the sum over pairs is at most the largest sum,
+        over a set, of the largest sums over another one.
         """
         event = self.event
         if event.is_banded:
@@ -574,7 +576,7 @@ class _Schedules(NamedTuple):
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
         """log X after each of the first ``ends`` rounds, and the log of the mean over later rows of the ratios of the t
-        sets that are drawn (docs/correlated-noise.md, "After each round"); both of shape (draws, n).
+        sets that are drawn (docs/research/correlated-noise.md, "After each round"); both of shape (draws, n).
         """
         factor, event = self.factor, self.factor.event
         rows = rng.standard_normal((draws, factor.rounds))

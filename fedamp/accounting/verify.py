@@ -1,7 +1,7 @@
 """Verification of a ledger and of a released bundle, from their files alone, and of the numbers of somebody's code:
 ``python -m fedamp.accounting BUNDLE``.
 
-It needs nothing that trains. ``docs/ledger.md`` explains the keys of a ledger. A bundle holds the files that may leave
+It needs nothing that trains. ``docs/results.md`` explains the keys of a ledger. A bundle holds the files that may leave
 the server, their digests, and the server's signature over them.
 """
 

@@ -254,8 +254,8 @@ class CappedPoissonCheckIn(CheckIn):
 class KOfRounds(CheckIn):
     """Every unit is scheduled for exactly ``k`` hidden rounds.
 
-    A unit that declines counts as zero and is charged as if it took part. That covers any declining (docs/k-of-t.md);
-    a smaller charge would not.
+    A unit that declines counts as zero and is charged as if it took part. That covers any declining
+    (docs/research/k-of-t.md); a smaller charge would not.
     """
 
     k: Count = Field(examples=[4], description="number of hidden rounds in which each unit takes part")

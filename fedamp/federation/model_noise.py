@@ -28,7 +28,7 @@ def error(plan: AnyPlan) -> float:
     The noise is the geometric mean over the model that clients start from and the released one: an average hides noise
     that clients train on. Training pulls the model back before the noise of later rounds cancels that of one, so that
     much noise a round is worse. ``clip: auto`` shortens updates by the same root, up to where they are as long as may
-    be; docs/correlated-noise.md has the measurements.
+    be; docs/research/correlated-noise.md has the measurements.
     """
     noise = _per_clip(plan, *plan.optimizer.responses(plan.scenario.rounds)) * plan.parts[0].clip
     return float(noise * (math.sqrt(plan.noise_multiplier) if plan.clipping.normalises else 1.0))

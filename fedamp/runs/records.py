@@ -259,7 +259,7 @@ def _added() -> dict[str, Any]:
 
 @partial(with_keys, added=_added())
 class LedgerRecord(Charged):
-    """``ledger.json``: the plan, its cost, and the releases; docs/ledger.md explains the keys.
+    """``ledger.json``: the plan, its cost, and the releases; docs/results.md explains the keys.
 
     Extensions add keys of their own (:class:`fedamp.accounting.verify.LedgerKey`).
 

@@ -1,7 +1,7 @@
 """A second accountant and verifier of ledgers: NumPy alone, and no code of fedamp.
 
 ``python second_accountant.py LEDGER.json`` checks a ledger's chain and its epsilon, ``python second_accountant.py
-VECTORS.json ..`` itself against test vectors. docs/accounting.md, "Test vectors", has the format of both.
+VECTORS.json ..`` itself against test vectors. docs/research/accounting.md, "Test vectors", has the format of both.
 
 A law is two arrays: the probabilities of outcomes with the person in, p, and out, q. Many outcomes are put into cells
 of the loss log(p / q): merged for lower ends, which only helps to hide, or split between edges for upper ends.

@@ -17,12 +17,12 @@ from fedamp.accounting import Hidden, Mechanism
 from tests.accounting.contract import PROOFS
 from tests.documentation import ROOT, run_session
 
-PAGE = ROOT / "docs/accounting.md"
+PAGE = ROOT / "docs/research/accounting.md"
 BEGIN, END = "<!-- theorems: generated -->\n", "<!-- end -->\n"
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("page", ["accountant", "risk"])
+@pytest.mark.parametrize("page", ["accountant", "research/risk"])
 def test_examples_print_what_the_page_says(page):
     assert run_session(f"docs/{page}.md") > 10
 

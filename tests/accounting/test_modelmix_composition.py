@@ -162,7 +162,8 @@ def test_momentum_would_show_a_mixed_round_again():
 @pytest.mark.parametrize("order", [2, 3, 20])
 @pytest.mark.parametrize(("noise", "width"), [(1.0, 2.0), (1.0, 10.0), (0.5, 5.0)])
 def test_the_largest_shift_is_the_worst_one_also_between_all_checked_shifts(order, noise, width):
-    """The proposition of docs/accounting.md: a proof for these parameters, but for the quadrature's last digits."""
+    """The proposition of docs/research/accounting.md: a proof for these parameters, but for the quadrature's last
+    digits."""
     z = np.arange(-width / 2 - 12 * noise, order + width / 2 + 12 * noise, noise / 8)  # analytic: far below 1e-12
     centre = log_density(z, noise, width)
 

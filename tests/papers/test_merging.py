@@ -61,7 +61,7 @@ def test_models_have_separate_noise_and_one_test_set(tmp_path):
 def test_the_pages_fedamp_commands_run(fedamp, tmp_path, monkeypatch):
     """With fewer rounds at a higher rate, so that they take a second."""
     monkeypatch.chdir(tmp_path)
-    lines = [line.split() for line in commands("docs/papers/merging.md") if line.startswith("fedamp ")]
+    lines = [line.split() for line in commands("docs/research/papers/merging.md") if line.startswith("fedamp ")]
     for _, *arguments in lines:
         shorter = ["--set", "rounds=10", "--set", "check_in.rate=0.02"] if arguments[0] == "run" else []
         answer = fedamp(*arguments, *shorter)

@@ -63,9 +63,9 @@ def test_a_page_names_scenarios_that_exist_and_its_command(paper):
 
 
 def test_the_overview_names_every_page():
-    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "research" / "papers.md").read_text(encoding="utf-8")
     assert all(f"(papers/{paper}.md)" in text for paper in PAPERS)
-    assert "(docs/papers.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(docs/research/papers.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_command_makes_one_figure_anywhere_and_touches_nothing_else(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ class _CorrelatedGaussian(Noise):
     With C the lower triangular Toeplitz matrix of the coefficients 1, c_1, c_2, .., the release of round t is y_t = x_t
     + n_t with C n = z, z independent Gaussian noise (Choquette-Choo et al. 2023, 2306.08153). Who sees y sees C y = C x
     + z. A contribution to x_s shows in the rows from s on, weighted by the coefficients. So z has the deviation of
-    independent noise times the norm of the coefficients (docs/correlated-noise.md).
+    independent noise times the norm of the coefficients (docs/research/correlated-noise.md).
 
     Of banded noise the coefficients are whole multiples of 2**-``BITS``, sums and releases of powers of two. So r_t =
     c_1 n_(t-1) + c_2 n_(t-2) + .. is computed without rounding, and y_t is x_t - r_t + z_t, rounded once to the grid.
@@ -92,7 +92,7 @@ class BufferedGaussian(_CorrelatedGaussian):
     """Noise without bands, from d buffers (a buffered linear Toeplitz matrix; Dvijotham et al. 2024, 2404.16706).
 
     r_t = sum_i a_i B_i, and each buffer becomes l_i B_i + n_t, so that c_j = sum_i a_i l_i^(j - 1). No float64 holds
-    powers of l_i exactly: a buffer is the sum of two, and what is lost is charged (docs/correlated-noise.md).
+    powers of l_i exactly: a buffer is the sum of two, and what is lost is charged (docs/research/correlated-noise.md).
     ``coefficients`` are c_1, c_2, .. of :func:`best_buffers`; ValueError: they are of no few buffers.
     """
 

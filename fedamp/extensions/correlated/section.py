@@ -1,7 +1,7 @@
 """Correlated noise as a scenario names it: with bands, or over all rounds.
 
 A section of a scenario is the scheme itself: it chooses its coefficients for the run, and makes the mechanism that
-draws the noise. docs/correlated-noise.md has the theorem.
+draws the noise. docs/research/correlated-noise.md has the theorem.
 """
 
 from collections.abc import Callable, Iterable

@@ -16,7 +16,7 @@ from fedamp.runs.verification import verify_ledger
 from tests.federations import small
 from tests.server.plays import ledger_of, play_in
 
-PAGE = Path(__file__).parents[3] / "docs" / "correlated-noise.md"
+PAGE = Path(__file__).parents[3] / "docs" / "research" / "correlated-noise.md"
 CLASSES = "check_in={scheme: classes, k: 2}"
 BANDED = "privacy.noise={scheme: banded}"
 BUDGET = "privacy={clip: 0.5, epsilon: 8, noise: {scheme: banded}}"
