@@ -1,7 +1,10 @@
-"""Flower client apps: a message with a task and a model comes in, the sum of the clients' clipped updates goes out.
+"""Answer the server's messages as a Flower client app: a task and a model come in, a sum of clipped updates goes out.
 
-``app`` trains as the scenario says; :class:`PrivateClientApp` with a custom training loop, or a Flower app's handlers.
+``app`` trains as the scenario says. :class:`PrivateClientApp` runs a custom training loop, or a Flower app's handlers.
 In simulation a node trains any client; in a deployment, the clients that its configuration names.
+
+The layout of the messages is :mod:`fedamp.engines.wire`'s, the training :mod:`fedamp.client.worker`'s. What the node's
+owner allows is checked in :mod:`fedamp.client.policy`, before anything is answered.
 """
 
 import copy
@@ -43,7 +46,12 @@ TrainedModel = nn.Module | Mapping[str, Any]
 
 
 class UnitRecords(NamedTuple):
-    """The records of one unit: inputs [records, *input_shape] (tokens: int64), labels as ``client.loss`` takes them."""
+    """The records of one unit, as a custom training loop gets them.
+
+    Attributes:
+        inputs: [records, *input_shape]; float32, or int64 where they are tokens.
+        labels: [records, ...], as ``client.loss`` takes them.
+    """
 
     inputs: NDArray[Any]
     labels: NDArray[Any]
@@ -80,8 +88,8 @@ class PrivateClientApp(ClientApp):
 
     The difference of the trained and the given model is clipped, so no training can add more than the clipping norm. A
     client whose training raises, or gives NaN, other shapes or no model, counts as zero and as failed. Training must
-    carry nothing from one client to another, and clients train in turn: torch's, NumPy's and Python's generators start
-    from the client's seed each time, and are restored afterwards.
+    carry nothing from one client to another. Clients train in turn: torch's, NumPy's and Python's generators start from
+    the client's seed each time, and are restored afterwards.
 
     Args:
         train: a custom training loop ``train(model, records, context)`` for one unit. It returns the trained model, a
@@ -101,6 +109,13 @@ class PrivateClientApp(ClientApp):
     Raises:
         DeploymentError: on a message that is not PrivateStrategy's, on submodels, on clients of other nodes, and on an
             evaluation: its figures would come from records without noise.
+
+    >>> from fedamp.client import PrivateClientApp
+    >>> def train(model, records, context):
+    ...     for parameter in model.parameters():  # a real loop descends a loss on records.inputs and records.labels
+    ...         parameter.data.mul_(0.9)
+    ...     return model
+    >>> app = PrivateClientApp(train)
     """
 
     def __init__(self, train: TrainingLoop | None = None, mods: Sequence[Mod] = ()) -> None:
@@ -108,9 +123,10 @@ class PrivateClientApp(ClientApp):
         self._loop = train
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a message of the server; to a sealed one with a sealed one, whatever fails here.
+        """Answer a message of the server; a sealed message gets a sealed answer, whatever fails here.
 
-        The size of a sealed answer, and with ``federation.answer_after`` its time, follow from the order alone.
+        The size of a sealed answer, and with ``federation.answer_after`` its time, follow from the order alone. Errors
+        that may depend on records are told to the node's log, and to the server as one fixed sentence.
 
         Args:
             message: a ``query`` for the units that live here, or an order to ``train``.
@@ -178,6 +194,9 @@ class PrivateClientApp(ClientApp):
         """Train the units of an order, and evaluate the model on them, as far as the order asks for it.
 
         Args:
+            order: that is answered.
+            message: which brought the order; handlers get a copy of it.
+            context: of the node.
             hosted: ids of the clients that this node may train; None: all.
 
         Raises:
@@ -203,7 +222,7 @@ class PrivateClientApp(ClientApp):
             yield from configuration.dataset(task_json, folder).whose()
 
     def _reads_records(self, task_json: str) -> bool:
-        """Whether the app's own code reads the clients' records; else fedamp does."""
+        """Say whether the app's own code reads the clients' records; else fedamp does."""
         return self._loop is None or (bool(task_json) and configuration.task_of(task_json).data.name == "external")
 
     def _trainer(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> NodeTraining:
@@ -232,12 +251,14 @@ class PrivateClientApp(ClientApp):
 
 
 class _StackedApp(PrivateClientApp):
-    """fedamp's own training, as the scenario says, of many clients at once."""
+    """Trains many clients at once, as the scenario says; no code of others but the scenario's model and loss."""
 
     def _reads_records(self, task_json: str) -> bool:
+        """Say that fedamp always reads the records here."""
         return False
 
     def _trainer(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> NodeTraining:
+        """Choose the training node of the task; or what adds up statistics, where the order asks for those."""
         most = None if hosted is None else len(hosted)
         folder, device = configuration.text(context, "data"), configuration.device(context)
         if STATISTICS in order.arrays and (step := configuration.task_of(order.task).data.statistics):
@@ -274,7 +295,16 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
 
 @lru_cache(maxsize=2)
 def evaluator_of(task_json: str, folder: str, device: str) -> Evaluator:
-    """Make what evaluates models for a task, and keep it; DeploymentError: the task evaluates none."""
+    """Make what evaluates models for a task, and keep it.
+
+    Args:
+        task_json: the :class:`fedamp.client.task.ClientTask` as JSON.
+        folder: of the node's records; empty: the scenario's.
+        device: torch's name of the device.
+
+    Raises:
+        DeploymentError: the task evaluates none.
+    """
     held_out = configuration.divided(task_json, folder)[1]
     if held_out is None:
         raise DeploymentError("the order asks for an evaluation, and the task for none")
@@ -282,7 +312,10 @@ def evaluator_of(task_json: str, folder: str, device: str) -> Evaluator:
 
 
 def answer_after(kind: str, order: RoundOrder) -> float:
-    """Read after how many seconds an order to train is answered; 0: at once, as is one whose task nobody can read."""
+    """Read after how many seconds an order to train is answered; 0: at once.
+
+    An order whose task cannot be read is answered at once, too.
+    """
     with suppress(ValueError):
         if kind == "train":
             return configuration.task_of(order.task).answer_after or 0.0
@@ -290,12 +323,20 @@ def answer_after(kind: str, order: RoundOrder) -> float:
 
 
 class _TooLate(BaseException):
-    """Not an Exception, because a unit's training may catch those."""
+    """The training has no time left. It is no Exception, because a unit's training may catch those."""
 
 
 @contextmanager
 def _ended_before(seconds: float) -> Iterator[None]:
-    """Interrupt what leaves no tenth of the time to send an answer (DeploymentError): a late one tells who trained."""
+    """Interrupt what leaves less than a tenth of the time to send an answer: a late answer tells who trained.
+
+    Args:
+        seconds: until the answer is due; 0: no limit.
+
+    Raises:
+        DeploymentError: the time was up.
+        ValueError: this is not the main thread, which alone gets signals.
+    """
 
     def interrupt(*_: object) -> None:
         raise _TooLate
@@ -360,6 +401,8 @@ def _looped(
 
     Args:
         loop: the custom loop.
+        order: with the global model.
+        context: of the node.
         external: whether the loop reads its records itself.
     """
     task, device = configuration.task_of(order.task), configuration.device(context)

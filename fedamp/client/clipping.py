@@ -1,8 +1,11 @@
-"""Clipping of every unit's update, and sums that are the same in any order.
+"""Clip every unit's update, and add up clipped updates so that any order gives the same sum.
 
-After clipping, every coordinate is truncated towards zero to a whole multiple of a power of two, the *quantum*. That
-never increases a norm; and whole numbers add up without rounding (in float64 too, below 2**53), so neither the order
-of units nor that of nodes changes a sum (2**22 units at full clip fit).
+After clipping, every coordinate is truncated towards zero to a whole multiple of a power of two, the *quantum*.
+Truncation never increases a norm. Whole numbers below 2**53 add up in float64 without rounding, so neither the order of
+units nor that of nodes changes a sum. The sum of 2**22 units at full clip still fits.
+
+Everything that leaves a node's units as a sum goes through :func:`clip_and_sum`: updates, evaluations and statistics.
+Only :mod:`fedamp.client.ghost_clipping` forms the same sum in another way. This module adds no noise; the server does.
 """
 
 import math
@@ -33,13 +36,16 @@ def quantum(clip: float) -> float:
     """Compute the power of two of which every coordinate of a clipped update is a whole multiple.
 
     Args:
-        clip: clipping norm of the part.
+        clip: clipping norm of the part, in [2**-90, 2**90].
 
     Returns:
-        A power of two of at most clip / 2**30.
+        A power of two, above clip / 2**31 and at most clip / 2**30.
 
     Raises:
         ValueError: a clip outside [2**-90, 2**90], where float32 could not hold the scaled coordinates.
+
+    >>> quantum(1.0) == 2.0**-30
+    True
     """
     if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
         raise ValueError(f"clip must be in [2**-90, 2**90], got {clip}")
@@ -48,20 +54,29 @@ def quantum(clip: float) -> float:
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of a table that units have updates of: their numbers in the table, and the length of the table."""
+    """Places the updates of some rows of an embedding table in that table.
 
-    numbers: Tensor  # int64 [units, places]
-    table: int  # how many rows it has
+    Attributes:
+        numbers: int64 [units, places], the row of the table that each place updates. A unit may name a row several
+            times;
+            only its first place counts (:func:`fedamp.models.embeddings.is_spare`).
+        table: number of rows of the table.
+    """
+
+    numbers: Tensor
+    table: int
 
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """The sum of the clipped updates of some units.
+    """The sum of the clipped updates of some units, and which of them failed or were longer than the clip.
+
+    ``failed`` and ``clipped`` follow from private records without noise. They must stay on the server.
 
     Attributes:
-        sums: float64 by parameter name, in the parameter's shape.
-        failed: bool [units]: the update was not finite, and counts as zero in every part.
-        clipped: bool [parts, units]: the norm was above the clip.
+        sums: float64 by parameter name, in the parameter's shape, on the device of the updates.
+        failed: bool [units], on the CPU: the update was not finite, and counts as zero in every part.
+        clipped: bool [parts, units], on the CPU: the norm was above the clip. False where the unit failed.
     """
 
     sums: dict[str, Tensor]
@@ -82,19 +97,31 @@ def clip_and_sum(
 
     A part's Euclidean norm is over all its parameters. Each unit's summand depends on its own update alone: one with
     NaN or infinity becomes zero in every part. As computed in float64, its norm in a part is at most the part's clip.
+    So one unit changes the sum of a part by at most the clip, which is the sensitivity that the accountant charges.
 
     Args:
-        updates: float32 of shape [units, *shape] by parameter name.
-        parts, clips: the parameter names of each part, together all names, none twice; and its clipping norm.
+        updates: float32 of shape [units, *shape] by parameter name. Rows of a table that a unit repeats are zeroed in
+            place.
+        parts: the parameter names of each part; together all names, none twice.
+        clips: clipping norm of each part, in the range of :func:`quantum`.
         linf_coordinates: p >= 1 truncates coordinates at clip / sqrt(p) after clipping (Xiao, Wan, Devadas 2022,
             Algorithm 1); 0 does not.
         normalised: scale short updates up, too (:func:`scales_of`).
-        counted: [units], which units are in the sum; default: all. The others take as much time, and add nothing.
-        rows: for updates of some rows of a table, [units, places, ...], where they belong. A row that a unit has twice
-            in a row counts once: the first time.
+        counted: bool [units], which units are in the sum; default: all. The others take as much time, and add nothing.
+        rows: for updates of some rows of a table, [units, places, numbers], where they belong. A row that a unit names
+            twice counts once, at its first place.
+
+    Returns:
+        The sums, float64, and the flags of each unit. Flags also cover units that are not counted.
 
     Raises:
         ValueError: parts that do not match the names or the clips, or a clip outside the range of :func:`quantum`.
+
+    >>> import torch
+    >>> update = torch.tensor([[3.0, 4.0], [0.3, 0.4]])  # norms 5 and 0.5
+    >>> found = clip_and_sum({"weight": update}, [["weight"]], [1.0])
+    >>> found.sums["weight"].round(decimals=3).tolist(), found.clipped.tolist()
+    ([0.9, 1.2], [[True, False]])
     """
     matching = sorted(name for part in parts for name in part) == sorted(updates) and all(parts)
     if not matching or len(parts) != len(clips):
@@ -124,15 +151,18 @@ def clip_and_sum(
 
 
 def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
-    """Compute the factors of updates, so that none is longer than its clip.
+    """Compute the factors by which updates are multiplied, so that none is longer than its clip.
 
-    They are min(1, clip / norm); or, ``normalised``, clip / (norm + gamma): about as long as the clip (AUTO-S: Bu et
-    al. 2023, section 4). Either way a unit adds at most the clip.
+    They are min(1, clip / norm). With ``normalised`` they are clip / (norm + 0.01): long and short updates all come
+    close to the clip (AUTO-S: Bu et al. 2023, section 4). Either way a unit adds at most the clip.
 
     Args:
-        norms: Euclidean norms, float64.
-        clips: of each, or of all.
+        norms: Euclidean norms, float64, of any shape.
+        clips: of each, or of all; it must broadcast against ``norms``.
         normalised: whether short updates are scaled up.
+
+    Returns:
+        float64 factors, at least 0. A norm of NaN gives NaN, so the caller must zero units that are not finite.
     """
     limits = np.asarray(clips) * (1 - MARGIN)
     with np.errstate(divide="ignore", invalid="ignore"):  # what is zero or not finite is the caller's
@@ -148,6 +178,9 @@ def _is_compiled(stack: Tensor) -> bool:
 
 
 def _square_norms(stack: Tensor) -> Floats:
+    """Compute each unit's squared Euclidean norm, from float32 [units, numbers]; in float64, which does not
+    overflow.
+    """
     if _is_compiled(stack):
         squares = np.empty(len(stack))
         _add_squares()(stack.numpy(), squares)
@@ -160,12 +193,12 @@ def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, uni
 
     Args:
         stack: float32 [units, numbers].
-        scales: of the units; one whose scale is zero adds nothing.
+        scales: factor of each unit in quanta, float32; one whose scale is zero adds nothing.
         limit: the most that a scaled number may be, below 2**31.
         unit: size of a quantum.
 
     Returns:
-        float64 [numbers].
+        float64 [numbers], each a whole multiple of the quantum.
     """
     if _is_compiled(stack):
         total = np.zeros(stack.shape[1], np.int64)
@@ -175,7 +208,11 @@ def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, uni
 
 
 def _sum_of_rows(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float, rows: TableRows) -> Tensor:
-    """Add up units as :func:`_sum_of_quanta`, [units, places, numbers], into a table: float64 [rows, numbers]."""
+    """Add up units [units, places, numbers] as :func:`_sum_of_quanta`, into the rows of a table.
+
+    Returns:
+        float64 [rows, numbers].
+    """
     quanta = _quanta(stack, scales, limit).long()
     total = torch.zeros(rows.table, stack.shape[2], dtype=torch.int64, device=stack.device)
     total.index_add_(0, rows.numbers.to(stack.device).flatten(), quanta.flatten(0, 1))

@@ -1,8 +1,11 @@
-"""A node's configuration, and what follows from it and the task: its units, its records, its device.
+"""Read a node's configuration, and find what follows from it and the task: its units, its records, its device.
 
 data     folder with this node's records, instead of the scenario's
 hosts    ids of the clients that live here, for example "0-9,12"; default: those whose records are here
 device   auto, cuda or cuda:N; default: cpu
+
+The keys are those of ``--node-config`` of a SuperNode; a simulated node has a ``device`` and its partition alone.
+:mod:`fedamp.client.app` and :mod:`fedamp.client.policy` ask here. No server can change the configuration.
 """
 
 import hmac
@@ -30,20 +33,32 @@ from fedamp.federation.losses import form_of
 
 
 class StartedAgainError(DeploymentError):
-    """The node has forgotten the server, and will be queried again."""
+    """The node has forgotten the server, so the server must query it again before it orders anything."""
 
 
 @lru_cache(maxsize=2)
 def task_of(task_json: str) -> ClientTask:
-    """The task of an order."""
+    """Read the task of an order, and keep it, because it is the same in every round.
+
+    Raises:
+        ValueError: it is no task of this version.
+    """
     return ClientTask.from_json(task_json)
 
 
 def acquainted(kind: str, order: RoundOrder, context: Context) -> str:
-    """The secret that this node shares with the server: made at its first query, and told in the sealed answer.
+    """Return the secret that this node shares with the server: made at its first query, and told in the sealed answer.
 
     A registered node can send others orders in the server's name (Flower 1.41), but it cannot read that answer.
-    StartedAgainError: an order to train without the secret; or the node has forgotten it, and will be queried again.
+
+    Args:
+        kind: type of the message.
+        order: that the message brings.
+        context: of the node; its state keeps the secret while the SuperNode runs.
+
+    Raises:
+        StartedAgainError: an order to train without the secret; or the node has forgotten it, and will be queried
+            again.
     """
     known = context.state.config_records.get("fedamp")
     if kind == "query" and known is None:
@@ -55,19 +70,27 @@ def acquainted(kind: str, order: RoundOrder, context: Context) -> str:
 
 
 def text(context: Context, key: str) -> str:
-    """A value of a node's configuration; empty where it has none."""
+    """Return a value of a node's configuration; empty where it has none."""
     return str(context.node_config.get(key, ""))
 
 
 def device(context: Context) -> str:
-    """The device on which a node trains."""
+    """Return torch's name of the device on which a node trains; default: the CPU."""
     return devices.available(text(context, "device") or "cpu")
 
 
 def named_hosts(context: Context, by_partition: bool) -> set[int] | None:
-    """The clients that a node's configuration names: its ``hosts``, else (``by_partition``) its ``partition-id``.
+    """Return the clients that a node's configuration names: its ``hosts``, else perhaps its ``partition-id``.
 
-    None: it names none. DeploymentError: ``hosts`` cannot be read; or ``by_partition``, and there is neither.
+    Args:
+        context: of the node.
+        by_partition: whether a node without ``hosts`` speaks for its partition, as with handlers or external data.
+
+    Returns:
+        Ids; None: the configuration names none.
+
+    Raises:
+        DeploymentError: ``hosts`` cannot be read; or ``by_partition``, and there is neither.
     """
     listed, partition = text(context, "hosts"), context.node_config.get("partition-id")
     if listed:
@@ -83,9 +106,18 @@ def named_hosts(context: Context, by_partition: bool) -> set[int] | None:
 
 
 def hosts(context: Context, task_json: str, by_partition: bool) -> set[int] | None:
-    """The clients that live on a node: those that its configuration names, else those in its data folder; None: all.
+    """Return the clients that live on a node: those that its configuration names, else those in its data folder.
 
-    DeploymentError: as :func:`named_hosts`; or a folder that does not say whose records it has.
+    Args:
+        context: of the node.
+        task_json: the :class:`fedamp.client.task.ClientTask` as JSON; it says how the folder is read.
+        by_partition: as for :func:`named_hosts`.
+
+    Returns:
+        Ids; None: all clients of the scenario.
+
+    Raises:
+        DeploymentError: as :func:`named_hosts`; or a folder that does not say whose records it has.
     """
     named, folder = named_hosts(context, by_partition), text(context, "data")
     if named is not None or not folder:
@@ -99,15 +131,30 @@ def hosts(context: Context, task_json: str, by_partition: bool) -> set[int] | No
 
 
 def dataset(task_json: str, folder: str) -> Dataset:
-    """A task's records that train (a client each where the unit is a sample), the same in every round."""
+    """Return a task's records that train (a client each where the unit is a sample), the same in every round.
+
+    Args:
+        task_json: the :class:`fedamp.client.task.ClientTask` as JSON.
+        folder: of the node's records; empty: the scenario's.
+    """
     return divided(task_json, folder)[0]
 
 
 @lru_cache(maxsize=2)
 def divided(task_json: str, folder: str, before_statistics: bool = False) -> tuple[Dataset, Dataset | None]:
-    """The same, and the records that are held out of training, on which a task evaluates, if it does.
+    """Load a task's records, divided into those that train and those that are held out for evaluation.
 
-    ``before_statistics``: with their inputs as they are before the step whose numbers are to be released.
+    Args:
+        task_json: the :class:`fedamp.client.task.ClientTask` as JSON.
+        folder: of the node's records; empty: the scenario's.
+        before_statistics: with inputs as they are before the step whose numbers are to be released.
+
+    Returns:
+        The records that train; and the held-out ones, None where the task evaluates none.
+
+    Raises:
+        DeploymentError: the configuration has a folder that the data cannot use, or lacks one that they need.
+        DataError: the records cannot be read, or their owners changed since the node joined the run.
     """
     task = task_of(task_json)
     config = task.data.model_dump()

@@ -1,4 +1,8 @@
-"""The part of a node in the exchanges of an aggregator that needs more than one answer a round."""
+"""Let a node take part in exchanges of an aggregator that needs more than one answer a round.
+
+``fedamp/extensions/secure`` offers one for the seam ``exchanges``. :mod:`fedamp.client.app` calls it where an order has
+an ``exchange``; ``fedamp doctor`` examines it.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -17,7 +21,7 @@ TrainUnits = Callable[[RoundOrder], RoundAnswer]
 
 
 class NodeExchange(ABC):
-    """What an extension answers on a node."""
+    """Answers the exchanges of one protocol on a node. Extensions offer subclasses, for the seam ``exchanges``."""
 
     @abstractmethod
     def answer(
@@ -29,8 +33,11 @@ class NodeExchange(ABC):
             order: names the exchange, and what the server tells in it.
             context: of the node, as Flower gives it.
             hosted: ids of the units that live on the node.
-            whose: facts about which records are which unit's.
+            whose: facts about which records are which unit's; they change when an owner changes.
             train: trains the units of an order.
+
+        Returns:
+            ``order.answer_bytes`` bytes in the layout of the protocol.
 
         Raises:
             DeploymentError: the node refuses it, and why. Other errors may depend on records: the server is not told.

@@ -1,9 +1,12 @@
-"""One gradient step of each record, clipped and added up without forming a record's gradient.
+"""Take one gradient step of each record, clip it, and add it up without forming a record's gradient.
 
 The gradient of a linear layer for one record is a product of two vectors, the gradient of its output and its input
 (Goodfellow 2015). So its norm is the product of theirs, and the sum of all clipped gradients is one matrix product. The
 sum is exact: both vectors are truncated to powers of two whose product is the clip's quantum
-(:mod:`fedamp.client.clipping`), so every term is a whole number of quanta, and float64 adds them without rounding.
+(:mod:`fedamp.client.clipping`). Every term is then a whole number of quanta, and float64 adds them without rounding.
+
+:mod:`fedamp.client.worker` uses it where the unit is a record, training is one plain step, and the model is a built-in
+network of linear layers. All other tasks form each update (:mod:`fedamp.client.training`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,14 +31,23 @@ _BLOCK = 1 << 16  # float64 numbers at once: they stay in the cache
 
 
 class GhostClipping:
-    """The clipped sum of single steps from one model for many records (ghost clipping: Li et al. 2022).
+    """Sums the clipped single steps of many records from one model (ghost clipping: Li et al. 2022).
 
-    ``layers`` are the names of the linear layers, from the first on, with a ReLU between them; ``loss`` is built in.
+    Args:
+        layers: names of the linear layers, from the first on, with a ReLU between them. They must be all of the model.
+        rate: learning rate of the step.
+        loss: built in, because a custom loss may mix records; default: cross-entropy.
     """
 
     @staticmethod
     def can_run(task: ClientTask, module: nn.Module, known: bool) -> bool:
-        """Whether a task is of single steps, from a built-in (``known``) network of linear layers alone."""
+        """Say whether a task consists of single plain steps, on a built-in network of linear layers alone.
+
+        Args:
+            task: of the run.
+            module: the network.
+            known: whether the network is built in; the code of others may treat records together.
+        """
         plain = not task.linf_coordinates and is_plain(task.client, steps=1) and task.client.precision != "bfloat16"
         # A custom loss may mix the records it is given, which are different clients' here.
         by_record = task.client.loss in LOSSES and LOSSES[task.client.loss].output_axes == 2
@@ -53,9 +65,9 @@ class GhostClipping:
         normalised: bool = False,
         counted: NDArray[np.bool_] | None = None,
     ) -> tuple[ClippedSum, Tensor]:
-        """The sum of the clipped updates, and each record's loss before its step.
+        """Return the sum of the clipped updates, and each record's loss before its step.
 
-        The rounding of a record may depend on the number of slots, empty ones included.
+        The rounding of a record may depend on the number of slots, empty ones included. That number is public.
 
         Args:
             start: the model, by parameter name.
@@ -64,7 +76,7 @@ class GhostClipping:
 
         Returns:
             The result of ``clip_and_sum`` for the updates, up to the rounding of single numbers by 2**-13 of a layer's
-            largest; and float64 [slots].
+            largest; and the losses, float64 [slots].
         """
         device = next(iter(start.values())).device
         inputs, labels = (aligned(each[:, 0]).to(device) for each in (cohort.inputs, cohort.labels))
@@ -85,7 +97,12 @@ class GhostClipping:
         return ClippedSum({name: sums[name] for name in start}, failed.cpu(), clipped.cpu()), losses
 
     def stacking_refusal(self, start: Mapping[str, Tensor], like: PaddedRecords) -> str:
-        """Why records cannot share such slots; empty where they can."""
+        """Say why records cannot share such slots; empty where they can.
+
+        Args:
+            start: the model, by parameter name.
+            like: records in the shape and type of the slots; their values do not count.
+        """
         mild = GhostClipping(self._layers, MILD_RATE, self._loss)
 
         def train(cohort: PaddedRecords, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
@@ -97,7 +114,7 @@ class GhostClipping:
     def _backward(
         self, start: Mapping[str, Tensor], inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, dict[str, "_Products"]]:
-        """Each record's loss, and its update of every parameter as a product."""
+        """Compute each record's loss, float64 [records], and its update of every parameter as a product."""
         values, entered, left = inputs.flatten(1), list[Tensor](), list[Tensor]()
         with torch.enable_grad():
             for name in self._layers:
@@ -115,7 +132,13 @@ class GhostClipping:
 
 
 class _Products:
-    """The updates of a weight, ``back`` [records, out] times ``entered`` [records, in] each; or of a bias, ``back``."""
+    """Holds the updates of one parameter of all records as factors, and never multiplies them for a single record.
+
+    The update of a weight is ``back`` [records, out] times ``entered`` [records, in]; that of a bias is ``back`` alone.
+
+    Attributes:
+        square_norms: float64 [records], the squared norm of each record's update.
+    """
 
     def __init__(self, back: Tensor, entered: Tensor | None) -> None:
         self._back, self._entered = back, entered
@@ -129,7 +152,9 @@ class _Products:
         self.square_norms = squares
 
     def sum(self, scales: Tensor, quantum: float) -> Tensor:
-        """The sum over records of ``scales`` [records] times the updates, each in whole quanta; float64."""
+        """Add up ``scales`` [records] times the updates, each in whole quanta; float64 in the shape of the
+        parameter.
+        """
         kept = ((scales > 0) & (self.square_norms > 0))[:, None]
         back = torch.where(kept, self._back * scales[:, None], 0.0)
         if self._entered is None or self._length is None:
@@ -149,18 +174,19 @@ class _Products:
 
 
 def _power_of_two(exponents: Tensor) -> Tensor:
-    """2 ** exponents, exactly: float64 numbers from their bits. Exponents are in -1022 ... 1023."""
+    """Compute 2 ** exponents exactly, as float64 numbers from their bits. Exponents are in -1022 ... 1023."""
     return ((exponents.long() + 1023) << 52).view(torch.float64)
 
 
 def _whole(values: Tensor, unit: Tensor | float) -> Tensor:
-    """The float64 values, truncated towards zero to whole multiples of powers of two; in new memory."""
+    """Truncate float64 values towards zero to whole multiples of powers of two; in new memory."""
     quanta = values / unit
     quanta -= quanta.frac()  # torch's trunc takes ten times as long
     return quanta.mul_(unit)
 
 
 def _blocks(records: int, width: int) -> Iterator[slice]:
+    """Yield slices of the records, such that a block of rows of this width stays in the cache."""
     size = max(1, _BLOCK // max(1, width))
     for start in range(0, records, size):
         yield slice(start, min(start + size, records))

@@ -1,9 +1,10 @@
-"""A lasting node: Flower's SuperNode, and a parent process that has imported everything and forks for each message.
+"""Run a lasting node: Flower's SuperNode, and a parent process that has imported everything and forks for each message.
 
 Flower starts a new process for every message, which imports torch for seconds. The node puts a small program first on
-the PATH (:mod:`fedamp.client.program`). It asks the parent, over a socket in a folder of mode 0700, for a fork, and the
-fork reads the message and runs Flower's own code. The parent accepts and forks, and reads nothing, so that nothing of a
-message stays. A fork is safe only where no other thread runs, so the parent counts its threads before each one.
+the PATH (:mod:`fedamp.client.program`). It asks the parent, over a socket in a folder of mode 0700, for a fork. The
+fork reads the message and runs Flower's own code, so :mod:`fedamp.client.app` answers as ever. The parent accepts and
+forks, and reads nothing, so nothing of a message stays. A fork is safe only where no other thread runs, so the parent
+counts its threads before each one.
 
     python -m fedamp.client.node keep ARGUMENT...       starts both, again and again: what ``fedamp node`` becomes
     python -m fedamp.client.node parent SOCKET          the parent
@@ -49,7 +50,7 @@ def keep(arguments: Sequence[str]) -> int:
     """Run a node until a signal comes; its exit status is the SuperNode's.
 
     Args:
-        arguments: of ``flower-supernode``.
+        arguments: of ``flower-supernode``. ``--help`` and ``--version`` are answered by Flower.
 
     Raises:
         DeploymentError: this system cannot fork safely.
@@ -63,12 +64,25 @@ def keep(arguments: Sequence[str]) -> int:
 
 
 def program_of(role: str, *arguments: str) -> list[str]:
-    """A process of this module; what lies in the working directory is no module of it (``-P``)."""
+    """Return the command of a process of this module; files in the working directory cannot replace modules (``-P``).
+
+    Args:
+        role: keep, parent or supernode.
+        arguments: of the role, as the top of this file has them.
+    """
     return [sys.executable, "-P", "-m", "fedamp.client.node", role, *arguments]
 
 
 class _Node:
-    """The SuperNode and the parent; ``folder``, for this user alone, holds the socket and the program."""
+    """Keeps a SuperNode and a parent running until a signal comes.
+
+    Where the parent cannot serve (an untried Flower, or a folder in which no program may run), each message gets a
+    process of its own, as Flower starts it.
+
+    Args:
+        folder: for this user alone; holds the socket and the program.
+        arguments: of ``flower-supernode``.
+    """
 
     def __init__(self, folder: Path, arguments: list[str]) -> None:
         self._arguments, self._stopping = arguments, False
@@ -91,6 +105,7 @@ class _Node:
         self._lasting = not why_not
 
     def run(self) -> int:
+        """Run until a signal comes, and return the exit status; signals go on to the SuperNode meanwhile."""
         before = {number: signal.signal(number, self._forward) for number in _SIGNALS}
         try:
             return self._watch()
@@ -104,6 +119,7 @@ class _Node:
             self._listener.close()
 
     def _watch(self) -> int:
+        """Start what has ended again, ``PAUSE`` seconds later, until a signal comes or the arguments are wrong."""
         while True:
             if self._lasting and (self._parent is None or self._parent.poll() is not None):
                 self._parent = self._start("parent", str(self._listener.fileno()))
@@ -123,6 +139,7 @@ class _Node:
                 return 0
 
     def _start(self, *what: str) -> subprocess.Popen[bytes]:
+        """Start the parent or the SuperNode; one that starts while the node stops is ended at once."""
         command = program_of(*what)
         if what[0] == "supernode":
             process = subprocess.Popen(command, env=self._environment)
@@ -134,6 +151,7 @@ class _Node:
         return process
 
     def _forward(self, number: int, _: FrameType | None) -> None:
+        """Hand a signal on to the SuperNode, unless the terminal has sent it to the whole group."""
         self._stopping = True
         if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
             return  # the terminal has sent it to all of them
@@ -142,6 +160,7 @@ class _Node:
 
 
 def _in_foreground() -> bool:
+    """Say whether a terminal sends Ctrl-C to this process and its children alike."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -157,13 +176,17 @@ def _flower() -> str:
 
 
 def _end_with_the_node() -> None:
-    """Have this process ended when the one that started it is gone, by whatever signal."""
+    """Have the kernel end this process when the process that started it has ended, by whatever signal."""
     parent_death_signal = 1  # of sys/prctl.h
     ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
 
 
 def supernode(arguments: Sequence[str]) -> None:
-    """Flower's SuperNode in this process, whose waits are short at first."""
+    """Become Flower's SuperNode in this process, whose waits are short at first (:class:`Waits`).
+
+    Args:
+        arguments: of ``flower-supernode``.
+    """
     _end_with_the_node()
     _tell_refusals()
     from flwr.supernode.cli import flower_supernode
@@ -192,8 +215,10 @@ def _tell_refusals() -> None:
 
 
 class Waits:
-    """In place of the module ``time`` in Flower's loop, which waits for 3 s between two looks for a message, and for
-    0.5 s between two looks for its reply: a fifth of how long it has waited so far, and never longer than Flower does.
+    """Stands for the module ``time`` in Flower's loop, so that a message waits less.
+
+    Flower waits for 3 s between two looks for a message, and for 0.5 s between two looks for its reply. Here a wait is
+    a fifth of how long the row of waits has lasted, at least ``LEAST`` seconds, and never longer than Flower's.
     """
 
     LEAST = 0.1  # seconds
@@ -202,14 +227,16 @@ class Waits:
         self._asked, self._began = 0.0, 0.0
 
     def sleep(self, seconds: float) -> None:
-        """One wait of a row of equal ones."""
+        """Wait once in a row of equal waits; another number of seconds begins a new row."""
         if seconds != self._asked:
             self._asked, self._began = seconds, monotonic()
         time.sleep(min(seconds, max(self.LEAST, (monotonic() - self._began) / 5)))
 
 
 def parent(listener: socket.socket, prepare: Callable[[], Callable[[], None]]) -> NoReturn:
-    """Fork for everybody who connects, until this process is ended.
+    """Fork for every program that connects, until this process is ended.
+
+    A program that is killed takes its fork with it. The exit status of a fork goes to its program.
 
     Args:
         listener: the socket.
@@ -259,7 +286,7 @@ def parent(listener: socket.socket, prepare: Callable[[], Callable[[], None]]) -
 
 
 def everything() -> Callable[[], None]:
-    """Import what a message needs, without starting a thread; returns Flower's client app program, for a fork."""
+    """Import what a message needs, without starting a thread; return Flower's client app program, for a fork."""
     from flwr.supernode.cli import flwr_clientapp
 
     import_module("fedamp.client.app")
@@ -276,18 +303,19 @@ def everything() -> Callable[[], None]:
 
 
 def _unsafe() -> str | None:
-    """Why this process must not fork."""
+    """Say why this process must not fork; None where it may."""
     threads = len(os.listdir("/proc/self/task"))
     return None if threads == 1 else f"the parent of its messages runs {threads} threads"
 
 
 def _send(link: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
+    """Send bytes, and descriptors, to a program that may have ended."""
     with suppress(OSError):  # the program is gone
         socket.send_fds(link, [data], descriptors)
 
 
 def _handle(link: socket.socket, run: Callable[[], None]) -> NoReturn:
-    """In a fork: become the process that the program at the other end stands for, and end as it would."""
+    """Become, in a fork, the process that the program at the other end stands for, and end as it would."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)

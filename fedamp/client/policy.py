@@ -1,4 +1,8 @@
-"""What the owner of a node lets it do: a file of the node, which no server can change."""
+"""Let the owner of a node decide what it does: a file of the node, ``policy.yaml``, which no server can change.
+
+:mod:`fedamp.client.app` calls :func:`check` before it answers any message. Extensions add keys for the seam
+``policy_keys``; ``fedamp doctor`` examines them. A policy refuses messages; it never changes what a node does in a run.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -28,9 +32,9 @@ class NodeMessage:
 
     Attributes:
         context: of the node, as Flower gives it.
-        task: as the order has it; empty: the message has none.
+        task: the :class:`fedamp.client.task.ClientTask` as JSON; empty: the message has none.
         hosted: ids of the units that live on the node; None: it does not say whose records it has.
-        folder: of its ``policy.yaml``.
+        folder: of its ``policy.yaml``; relative paths in the policy begin there.
     """
 
     context: Context
@@ -47,24 +51,34 @@ class PolicyKey(ABC):
 
     @abstractmethod
     def before_answer(self, value: str, policy: "Policy", message: NodeMessage) -> None:
-        """Refuse (DeploymentError) a message that the node may not answer, or write down that it is answered."""
+        """Refuse a message that the node may not answer, or write down that it is answered.
+
+        Args:
+            value: of the key, a text.
+            policy: that has the key.
+            message: before anything of it is answered.
+
+        Raises:
+            DeploymentError: the node does not answer.
+        """
 
     @abstractmethod
     def examine(self, value: str) -> tuple[bool, str]:
-        """Whether the node can keep to the key, and the finding in words, for ``fedamp doctor``."""
+        """Say whether the node can keep to the key, and the finding in words, for ``fedamp doctor``."""
 
 
 @partial(with_keys, added=dict.fromkeys(keys("policy_keys"), Annotated[str | None, Field(None)]))
 class Policy(Record):
-    """``policy.yaml``; a node without one takes every task.
-
-    Attributes:
-        tasks: digests of the tasks that it takes, under names of its owner (:attr:`ClientTask.digest`, as
-            ``fedamp check`` says it); None: every task.
-        least_people: that live on the node. With fewer it takes no part: the server would see the sum of few.
-        metrics: that its people's records are evaluated by; None: all.
+    """The content of ``policy.yaml``; a node without one takes every task.
 
     Extensions add keys of their own (:class:`PolicyKey`).
+
+    Attributes:
+        tasks: digests of the tasks that it takes, under names of its owner (:attr:`ClientTask.digest`, as ``fedamp
+            check`` says it); None: every task.
+        least_people: how many must live on the node, at least 1. With fewer it takes no part: the server would see the
+            sum of few.
+        metrics: names of those by which its people's records may be evaluated; None: all.
     """
 
     tasks: dict[Label, Digest] | None = None
@@ -73,7 +87,11 @@ class Policy(Record):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """DeploymentError: it cannot be read, or a key is wrong; then the node takes no part."""
+        """Read a policy.
+
+        Raises:
+            DeploymentError: it cannot be read, or a key is wrong; then the node takes no part.
+        """
         try:
             return cls.model_validate(yaml.load(read_typed(file), Loader) or {}, strict=True)
         except ValidationError as error:
@@ -88,22 +106,28 @@ class Policy(Record):
 
     @property
     def added(self) -> dict[str, str]:
-        """The values of keys of extensions, by the keys; without those left out."""
+        """Return the values of keys of extensions, by the keys; without those left out."""
         told = {name: getattr(self, name) for name in keys("policy_keys")}
         return {name: value for name, value in told.items() if value}
 
     def name_of(self, task: str) -> str | None:
-        """The owner's name of a task with this digest; None: it is not allowed."""
+        """Return the owner's name of a task with this digest; None: it is not allowed.
+
+        Without ``tasks``, each task is allowed, and the name is the start of the digest.
+        """
         if self.tasks is None:
             return task[:12]
         return next((name for name, digest in self.tasks.items() if digest == task), None)
 
     def check(self, task: str, people: int | None) -> None:
-        """DeploymentError: what is asked is not allowed.
+        """Refuse a task, or an evaluation, that the policy does not allow, and a node with too few people.
 
         Args:
-            task: as the order has it.
-            people: that live on the node; None: it does not say whose records it has.
+            task: the :class:`fedamp.client.task.ClientTask` as JSON; empty: the message has none.
+            people: number of units that live on the node; None: it does not say whose records it has.
+
+        Raises:
+            DeploymentError: what is asked is not allowed.
         """
         known, here = configuration.task_of(task) if task else None, people or 0
         if self.name_of(digest := known.digest if known else "") is None:
@@ -121,13 +145,22 @@ class Policy(Record):
 
 
 def policy_key(name: str) -> PolicyKey:
-    """The key of an extension by its name."""
+    """Return the key of an extension by its name."""
     found: PolicyKey = next(offered("policy_keys", name))
     return found
 
 
 def check(context: Context, task: str, by_partition: bool) -> None:
-    """Refuse what this node's policy, if it has one, does not allow or its people cannot pay (DeploymentError)."""
+    """Refuse what this node's policy, if it has one, does not allow or its people cannot pay.
+
+    Args:
+        context: of the node; its configuration names the file under ``policy``.
+        task: the :class:`fedamp.client.task.ClientTask` as JSON; empty: the message has none.
+        by_partition: as for :func:`fedamp.client.configuration.named_hosts`.
+
+    Raises:
+        DeploymentError: the policy refuses it, or cannot be read.
+    """
     if text := configuration.text(context, KEY):
         hosted, file = configuration.hosts(context, task, by_partition), Path(text)
         policy = Policy.read(file)

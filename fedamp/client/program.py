@@ -1,10 +1,10 @@
-"""What stands for ``flwr-clientapp`` on the PATH of a lasting node: its parent process handles the message in a fork.
+"""Stand for ``flwr-clientapp`` on the PATH of a lasting node: its parent process handles the message in a fork.
 
     python -IS program.py SOCKET ARGUMENT...
 
-Only Python's own modules, because a process of this file starts for each message. The fork gets the arguments, the
-environment, the working directory, and the standard streams; signals go to it, and its end is this program's. Where the
-parent does not answer, Flower's own program runs.
+This file uses only Python's own modules, because a process of it starts for each message. The fork gets the arguments,
+the environment, the working directory, and the standard streams. Signals go to the fork, and its end is this program's.
+Where the parent does not answer, Flower's own program runs. :mod:`fedamp.client.node` has the other end of the socket.
 """
 
 import json
@@ -19,7 +19,12 @@ PATIENCE = 60.0  # seconds for the parent, which may be starting
 
 
 def main(place: str, arguments: list[str]) -> int:
-    """The exit status of the fork; where there is none, this process becomes Flower's own program."""
+    """Return the exit status of the fork; where there is none, this process becomes Flower's own program.
+
+    Args:
+        place: path of the parent's socket.
+        arguments: of ``flwr-clientapp``.
+    """
     link = socket.socket(socket.AF_UNIX)
     try:
         link.settimeout(PATIENCE)
@@ -50,7 +55,7 @@ def main(place: str, arguments: list[str]) -> int:
 
 
 def _become_flowers(place: str, arguments: list[str], reason: str) -> None:
-    """Run the program of this name that is next on the PATH."""
+    """Replace this process by the program of this name that is next on the PATH, and say why on standard error."""
     print(f"fedamp node: a process of its own for this message, as Flower starts it ({reason})", file=sys.stderr)
     own = os.path.dirname(place)
     path = [folder for folder in os.environ["PATH"].split(os.pathsep) if folder != own]

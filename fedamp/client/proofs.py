@@ -1,8 +1,10 @@
-"""The memory of a node between its processes: which stacks were found to keep their units apart.
+"""Remember between a node's processes which stacks were found to keep their units apart.
 
-The check (:func:`fedamp.client.stacks.stacking_refusal`) takes seconds, and Flower starts a process for each message.
-A node remembers that it passed, never that it may be left out: a proof holds for one task, stack, program, library and
+The check (:func:`fedamp.client.stacks.stacking_refusal`) takes seconds, and Flower starts a process for each message. A
+node remembers that it passed, never that it may be left out. A proof holds for one task, stack, program, library and
 processor. A proof that is missing, older, or not written with this user's key is checked again.
+
+:mod:`fedamp.client.worker` asks here before it checks; simulations keep no proofs.
 """
 
 import hashlib
@@ -34,11 +36,14 @@ _UNREADABLE = OSError, ValueError, RuntimeError  # the last one: a user without 
 
 
 class StackProof:
-    """That the units of one kind of stack keep apart on this machine.
+    """Proof that the units of one kind of stack keep apart on this machine, in the user's cache folder.
+
+    The file is named by the digest of all that it holds for, and contains a keyed digest of that. So others can neither
+    write a proof nor use one for another stack.
 
     Args:
         task: of the units.
-        stack: all that tells a stack from another one.
+        stack: all that tells a stack from another one; its ``repr`` counts.
     """
 
     def __init__(self, task: ClientTask, stack: object) -> None:
@@ -46,24 +51,25 @@ class StackProof:
 
     @property
     def _file(self) -> Path:
+        """Return the file of the proof, in the folder ``apart`` of the cache."""
         return cache_folder() / "apart" / hashlib.sha256(self._told).hexdigest()
 
     @staticmethod
     def is_for(task: ClientTask, device: str) -> bool:
-        """Whether such proofs are kept: in a SuperNode's processes, where all code that decides a kernel is known."""
+        """Say whether such proofs are kept: in a SuperNode, on a CPU, where no code of others decides a kernel."""
         model = task.model.name
         own = is_import_path(model) or model.startswith(OF_LIBRARY) or task.client.loss not in LOSSES
         return flower.in_supernode() and device == "cpu" and not own
 
     @property
     def holds(self) -> bool:
-        """Whether the check passed before."""
+        """Say whether the check passed before; False where that cannot be read or trusted."""
         with suppress(*_UNREADABLE):
             return hmac.compare_digest(read_regular(self._file), self._seal())
         return False
 
     def keep(self) -> None:
-        """The check has passed; where that cannot be written, the next process checks again."""
+        """Write down that the check has passed; where that cannot be written, the next process checks again."""
         with suppress(*_UNREADABLE, UnwritableError):
             key = self._file.with_name(_KEY)
             key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,7 +79,11 @@ class StackProof:
             write_atomically(self._file, self._seal(), durable=False, mode=0o600)
 
     def _seal(self) -> bytes:
-        """OSError: others could have written the key, or what is beside it."""
+        """Compute the content of the file under this user's key.
+
+        Raises:
+            OSError: others could have written the key, or what is beside it.
+        """
         key = self._file.with_name(_KEY)
         for path in (key.parent, key):
             status = path.lstat()
@@ -84,7 +94,7 @@ class StackProof:
 
 @cache
 def code() -> str:
-    """Digest of fedamp's code, for a process and its forks: of what they have imported."""
+    """Compute the digest of fedamp's code, once for a process and its forks: it stands for what they have imported."""
     found, root = hashlib.sha256(), Path(__file__).parents[1]
     for file in sorted(root.rglob("*.py")):
         found.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode() + file.read_bytes())
@@ -92,7 +102,9 @@ def code() -> str:
 
 
 def _machine() -> list[str]:
-    """Processor, libraries, threads; where the system does not tell its processor, nothing is the same."""
+    """Describe processor, libraries and threads. Where the system hides its processor, no two descriptions are
+    equal.
+    """
     try:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
         processor = [line for line in first if line.startswith(("vendor", "cpu family", "model", "stepping", "flags"))]

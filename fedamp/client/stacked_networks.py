@@ -41,11 +41,16 @@ _WIDTH = 16
 
 
 def stacked(module: nn.Module | None, device: str) -> "FullyConnected | Convolutional | None":
-    """A built-in network that runs with other parameters for each client, faster than under ``vmap``; None for others.
+    """Return a built-in network that runs with other parameters for each client, faster than under ``vmap``.
 
-    It is called with parameters [clients, *shape] by name and inputs [clients, records, ...], and gives outputs
-    [clients, records, outputs]. ``places`` is the step of the places for records in its stacks (None: powers of two),
-    ``least`` the fewest places that it takes.
+    Args:
+        module: the network; None: unknown code of others.
+        device: torch's name of the device.
+
+    Returns:
+        A callable from parameters [clients, *shape] by name and inputs [clients, records, ...] to outputs [clients,
+        records, outputs]; None for other networks. Its ``places`` is the step of the places for records in its stacks
+        (None: powers of two), ``least`` the fewest places that it takes.
     """
     if layers := layers_of(module):
         return FullyConnected(layers, device)
@@ -55,14 +60,17 @@ def stacked(module: nn.Module | None, device: str) -> "FullyConnected | Convolut
 
 
 def layers_of(module: nn.Module | None) -> tuple[str, ...] | None:
-    """Names of the layers of a built-in network of linear layers with a ReLU between them; None for another one."""
+    """Name the layers of a built-in network of linear layers with a ReLU between them; None for another network."""
     if isinstance(module, Network) and isinstance(module.architecture, MLP):
         return module.architecture.layers()
     return None
 
 
 def for_all_clients(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``forward`` of all clients at once: every argument has a first axis of clients."""
+    """Run ``forward`` of all clients at once under ``vmap``: every argument gets a first axis of clients.
+
+    Fused layers that ``vmap`` cannot stack (recurrent ones, attention) run as single operations instead.
+    """
     together = torch.func.vmap(forward)
 
     def of_all(*arguments: Any) -> Tensor:
@@ -73,7 +81,16 @@ def for_all_clients(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 class FullyConnected:
-    """Linear layers with a ReLU between them; ``layers`` are their names, from the first on."""
+    """Runs linear layers with a ReLU between them, for all clients as batched products.
+
+    Args:
+        layers: their names, from the first on.
+        device: torch's name of the device.
+
+    Attributes:
+        least: fewest places for records in a stack; with a single one, products often round by slot.
+        places: step of the places for records; None on a GPU: powers of two.
+    """
 
     least = 2  # products of single rows often round by their place in memory
 
@@ -82,7 +99,7 @@ class FullyConnected:
         self.layers, self.places = layers, None if is_gpu(device) else 4
 
     def __call__(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """With autograd, for any loss and optimiser."""
+        """Return outputs [clients, records, outputs] with autograd, for any loss and optimiser."""
         values = _filled(inputs.flatten(2), 2)
         for name in self.layers:
             weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
@@ -93,16 +110,18 @@ class FullyConnected:
     def descend(
         self, start: dict[str, Tensor], inputs: Tensor, batches: Sequence[StackBatch], rate: float
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Gradient descent on the weighted cross-entropy of every client.
+        """Descend the gradient of every client's weighted cross-entropy, with a backward pass that is written out.
 
         Args:
             start: the parameters that all clients start from, by name; never written to.
             inputs: float32 [clients, records, ...].
-            batches: of the steps, in turn.
+            batches: of the steps, in turn; their labels are classes, int64.
+            rate: learning rate.
 
         Returns:
             Trained minus start, by name; and the sum of each client's cross-entropies over the first batch, before its
-            first step: float64 [clients].
+            first
+            step: float64 [clients].
         """
         clients, losses = len(inputs), inputs.new_zeros(len(inputs), dtype=torch.float64)
         if not batches:
@@ -135,19 +154,23 @@ class FullyConnected:
 
 
 def _filled(tensor: Tensor, axis: int) -> Tensor:
-    """With zeros up to the next multiple of 16 along an axis."""
+    """Fill an axis with zeros up to the next multiple of 16, so that each client's block lies alike in memory."""
     missing = -tensor.shape[axis] % _WIDTH
     return nn.functional.pad(tensor, [0, 0] * (tensor.dim() - 1 - axis) + [0, missing]) if missing else tensor
 
 
 def _stacked(parameter: Tensor, clients: int) -> Tensor:
+    """Fill a parameter to multiples of 16 and expand it to [clients, *filled]; the clients share its memory."""
     for axis in range(parameter.dim()):
         parameter = _filled(parameter, axis)
     return parameter.expand(clients, *parameter.shape)
 
 
 class _Layer:
-    """A linear layer of all clients, from weight [clients, out, in] and bias [clients, out] on."""
+    """Trains a linear layer of all clients by hand, from weight [clients, out, in] and bias [clients, out] on.
+
+    Each forward pass is followed by one :meth:`backward` or :meth:`step`, which takes the gradient step at once.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor, rate: float) -> None:
         self._start = weight, bias.unsqueeze(1)
@@ -156,24 +179,24 @@ class _Layer:
         self._inputs = weight  # of the last forward pass
 
     def forward(self, inputs: Tensor, records: Tensor | None) -> Tensor:
-        """[clients, batch, out] from [clients, batch, in], in new memory."""
+        """Compute outputs [clients, batch, out] from inputs [clients, batch, in], in new memory."""
         self._inputs = inputs
         return _linear(inputs, self._weight, self._bias)
 
     def logits(self, inputs: Tensor, records: Tensor | None) -> Tensor:
-        """As [clients, out, batch]: operations over a short last axis are several times slower."""
+        """Compute outputs as [clients, out, batch]: operations over a short last axis are several times slower."""
         self._inputs = inputs
         return torch.baddbmm(self._bias.mT, self._weight, inputs.mT)
 
     def backward(self, gradients: Tensor) -> Tensor:
-        """Takes the step, and returns the gradient of the inputs of the ReLU below."""
+        """Take the step, and return the gradient of the inputs of the ReLU below, [clients, batch, in]."""
         below = torch.bmm(gradients, self._weight)
         torch.ops.aten.threshold_backward.grad_input(below, self._inputs, 0, grad_input=below)
         self.step(gradients)
         return below
 
     def step(self, gradients: Tensor) -> None:
-        """One step, from the gradients of :meth:`forward`'s outputs."""
+        """Take one step, from the gradients [clients, batch, out] of :meth:`forward`'s outputs."""
         if self._weight is self._start[0]:  # all clients share the start: it must not be overwritten
             self._weight = torch.baddbmm(self._weight, gradients.mT, self._inputs, alpha=-self._rate)
             self._bias = self._bias - gradients.sum(1, keepdim=True).mul_(self._rate)
@@ -182,12 +205,15 @@ class _Layer:
             self._bias.sub_(gradients.sum(1, keepdim=True), alpha=self._rate)
 
     def updates(self) -> tuple[Tensor, Tensor]:
-        """Trained minus start, weight and bias. Ends the training: the memory is reused."""
+        """Return trained minus start, weight and bias. This ends the training: the memory is reused."""
         return self._weight.sub_(self._start[0]), self._bias.sub_(self._start[1]).squeeze(1)
 
 
 class _First(_Layer):
-    """The first layer, by its outputs (top of this file). All passes get the same inputs, [clients, records, in]."""
+    """Trains the first layer by its outputs instead of its weights (top of this file).
+
+    All passes get the same inputs, [clients, records, in], so the weights are formed once, in :meth:`updates`.
+    """
 
     _before: Tensor  # outputs at the start, for all records
     _products: Tensor | None = None  # -rate (X X' + 1), the one being for the bias
@@ -219,26 +245,29 @@ class _First(_Layer):
 
 
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Apply a linear layer to inputs [clients, batch, in]; one product where all clients still share the weights."""
     if len(weight) == 1 or weight.stride(0) == 0:  # the same for all clients: one product
         return nn.functional.linear(inputs, weight[0], bias[0, 0])
     return torch.baddbmm(bias, inputs, weight.mT)
 
 
 def _rows(values: Tensor, records: Tensor | None) -> Tensor:
-    """Those records' rows, [clients, batch, n] of [clients, records, n]."""
+    """Take the rows of some records, [clients, batch, n] of [clients, records, n]; None: all."""
     if records is None:
         return values
     return values.gather(1, records.unsqueeze(2).expand(-1, -1, values.shape[2]))
 
 
 def _losses(logits: Tensor, batch: StackBatch) -> Tensor:
-    """Sum of each client's cross-entropies, of records with a weight: float64 [clients]."""
+    """Add up each client's cross-entropies, over records with a weight: float64 [clients]."""
     picked = torch.log_softmax(logits, 1).gather(1, batch.labels.unsqueeze(1)).squeeze(1)
     return -torch.where(batch.weights > 0, picked, 0.0).double().sum(1)
 
 
 def _logit_gradients(logits: Tensor, batch: StackBatch) -> Tensor:
-    """Gradients of the weighted cross-entropy: (softmax - one hot) * weight, as [clients, filled classes, batch]."""
+    """Compute gradients of the weighted cross-entropy, (softmax - one hot) * weight: [clients, filled classes,
+    batch].
+    """
     clients, classes, records = logits.shape
     weights = batch.weights.unsqueeze(1)
     gradients = logits.new_zeros(clients, classes + -classes % _WIDTH, records)
@@ -247,7 +276,17 @@ def _logit_gradients(logits: Tensor, batch: StackBatch) -> Tensor:
 
 
 class Convolutional:
-    """A copy of a network of convolutions, GroupNorm and operations on single channels."""
+    """Runs convolutions, GroupNorm and operations on single channels with the clients side by side in the channels.
+
+    It holds a copy of the network whose parameters are placeholders; each call puts the clients' values behind them.
+
+    Args:
+        module: a built-in convolutional or residual network.
+
+    Attributes:
+        places: step of the places for records in a stack.
+        least: fewest places for records; kernels of residual networks round a single record by its slot.
+    """
 
     places = 2
 
@@ -266,7 +305,12 @@ class Convolutional:
                 layer._parameters[name] = self._stacks[f"{prefix}.{name}"] = torch.empty(0).as_subclass(_Stack)
 
     def __call__(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Logits [clients, records, classes] for parameters [clients, *shape] and inputs [clients, records, ...]."""
+        """Compute logits [clients, records, classes] of all clients.
+
+        Args:
+            parameters: [clients, *shape] by name.
+            inputs: [clients, records, ...].
+        """
         for name, stack in self._stacks.items():
             stack.values = parameters[name]
         images = self._image(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])  # type: ignore[operator]
@@ -275,7 +319,11 @@ class Convolutional:
 
 
 class _Stack(Tensor):
-    """Stands in a module for a parameter of all clients."""
+    """Stands in a module for a parameter of all clients.
+
+    Torch's functions that take it are replaced by their grouped forms; any other function is refused
+    (``NotImplementedError``), so no operation can mix clients unnoticed.
+    """
 
     values: Tensor  # type: ignore[assignment]
 
@@ -292,16 +340,19 @@ class _Stack(Tensor):
 def _convolution(
     inputs: Tensor, weight: _Stack, bias: _Stack | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Tensor:
+    """Convolve inputs [records, clients * channels, ...] with as many times the groups as there are clients."""
     biases = None if bias is None else bias.values.flatten()
     groups *= len(weight.values)
     return F.conv2d(inputs, weight.values.flatten(0, 1), biases, stride, padding, dilation, groups)
 
 
 def _group_norm(inputs: Tensor, groups: int, weight: _Stack, bias: _Stack, eps: float) -> Tensor:
+    """Normalise groups of channels, each client's apart."""
     return F.group_norm(inputs, groups * len(weight.values), weight.values.flatten(), bias.values.flatten(), eps)
 
 
 def _linear_of_all(inputs: Tensor, weight: _Stack, bias: _Stack) -> Tensor:
+    """Apply each client's linear layer to its part of the channels; returns [clients, records, outputs]."""
     by_client = inputs.view(len(inputs), len(weight.values), -1).transpose(0, 1)
     return torch.baddbmm(bias.values.unsqueeze(1), by_client, weight.values.mT)
 
@@ -314,7 +365,7 @@ _RUN: dict[Any, Callable[..., Tensor]] = {
 
 
 class ReluMaxPool(nn.Module):
-    """``max_pool2d(relu(inputs), 2)``, values and gradients to the bit. A NaN stays one, without a gradient."""
+    """Computes ``max_pool2d(relu(inputs), 2)``, values and gradients to the bit; a NaN stays one, without gradient."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
@@ -324,6 +375,8 @@ class ReluMaxPool(nn.Module):
 
 
 class _ReluMaxPool(torch.autograd.Function):
+    """Gives the compiled kernels on a CPU to autograd."""
+
     @staticmethod
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
         pooled = inputs.new_empty(*inputs.shape[:-2], inputs.shape[-2] // 2, inputs.shape[-1] // 2)
@@ -343,12 +396,16 @@ class _ReluMaxPool(torch.autograd.Function):
 
 
 def _images(stack: Tensor) -> Any:
+    """View a contiguous tensor as NumPy images [images, height, width] that share its memory."""
     return stack.detach().flatten(0, -3).numpy()
 
 
 @compiled(nogil=True)
 def _relu_max_pool(inputs: Any, pooled: Any) -> None:
-    """The largest of each square of four of images [images, height, width], at least zero; NaN where one of them is."""
+    """Write the largest of each square of four pixels to ``pooled``, at least zero; NaN where one of them is.
+
+    Both arrays are float32 [images, height, width].
+    """
     zero = np.float32(0)
     for image in range(len(pooled)):
         for row in range(pooled.shape[1]):
@@ -362,7 +419,7 @@ def _relu_max_pool(inputs: Any, pooled: Any) -> None:
 
 @compiled(nogil=True)
 def _relu_max_pool_backward(gradients: Any, inputs: Any, pooled: Any, found: Any) -> None:
-    """Each gradient goes to the first of the four that is the largest, if that is above zero."""
+    """Give each gradient to the first of the four pixels that is the largest, if that one is above zero; else zeros."""
     zero = np.float32(0)
     for image in range(len(pooled)):
         for row in range(pooled.shape[1]):
@@ -401,7 +458,7 @@ def _lstm(
 
 
 def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **named: Any) -> Tensor:
-    """As torch's, without a gradient for the row of padding: of every client, not of the first alone.
+    """Look up rows as torch does, without a gradient for the row of padding: of every client, not of the first alone.
 
     Torch hands the number of that row on to one table of all clients' rows, where it is the first client's.
     """
@@ -422,5 +479,7 @@ _UNFUSED[Tensor.data_ptr] = lambda tensor: 0
 
 
 class _Unfused(TorchFunctionMode):
+    """Replaces fused layers by operations that ``vmap`` can stack, while the context lasts."""
+
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _UNFUSED.get(function, function)(*args, **(kwargs or {}))

@@ -1,10 +1,12 @@
-"""Stacks of units, their batches, and the check that units in a stack keep apart, to the bit.
+"""Put units into stacks, order their batches, and check that units in a stack keep apart, to the bit.
 
-The update of a unit must be a function of its own records, the released model, its own seed and public constants; else
+The update of a unit must be a function of its own records, the released model, its own seed and public constants. Else
 one client's records would change other clients' updates, and nothing charges for that. Rounding is where it could fail:
 a matrix product rounds by its shape, and by where its operands lie in memory. So a stack has a public number of slots,
-and of places for records, which follows from the unit's own number (:func:`fedamp.client.task.places_for`). A kernel
-is used only after a test that it rounds alike in every slot, beside any mates.
+and of places for records, which follows from the unit's own number (:func:`fedamp.client.task.places_for`). A kernel is
+used only after a test that it rounds alike in every slot, beside any mates.
+
+:mod:`fedamp.client.worker` fills the stacks, and :mod:`fedamp.client.training` trains them.
 """
 
 import math
@@ -35,17 +37,31 @@ StackTraining = Callable[[PaddedRecords, NDArray[np.void], NDArray[np.int64]], d
 
 @dataclass(frozen=True)
 class ClientStack:
-    """Units in the slots of a stack, from the first on; the slots behind them are empty."""
+    """Units in the slots of a stack, from the first on; the slots behind them are empty.
 
-    units: NDArray[np.int64]  # their ids
-    seeds: NDArray[np.void]  # [slots], a secret seed each; zeros for empty slots
-    cohort: PaddedRecords  # records [slots, places, ...]; an empty slot has none
+    Attributes:
+        units: their ids, int64 [units].
+        seeds: 32 secret bytes for each slot, [slots]; zeros for empty slots.
+        cohort: records [slots, places, ...]; an empty slot has none.
+    """
+
+    units: NDArray[np.int64]
+    seeds: NDArray[np.void]
+    cohort: PaddedRecords
 
     @classmethod
     def of(
         cls, units: NDArray[np.int64], seeds: NDArray[np.void], records: PaddedRecords, slots: int, places: int
     ) -> "ClientStack":
-        """Put units into a stack that has room for them."""
+        """Put units into a stack that has room for them.
+
+        Args:
+            units: their ids, int64 [units].
+            seeds: 32 secret bytes each, [units].
+            records: of the units, in the same order.
+            slots: of the stack, at least as many as units.
+            places: for the records of a unit, at least as many as any has.
+        """
         filled, sizes = np.zeros(slots, seeds.dtype), np.zeros(slots, np.int64)
         filled[: len(units)], sizes[: len(units)] = seeds, records.sizes
         inputs, labels = (_in_slots(each, slots, places) for each in (records.inputs, records.labels))
@@ -53,6 +69,7 @@ class ClientStack:
 
 
 def _in_slots(array: NDArray[Any], slots: int, places: int) -> NDArray[Any]:
+    """Copy an array into zeros [slots, places, ...], in memory that begins where torch's tensors begin."""
     # Torch's memory begins at a multiple of 64 bytes, NumPy's anywhere: kernels may round by where they begin.
     filled = torch.zeros(slots, places, *array.shape[2:], dtype=torch.from_numpy(array[:0, :0]).dtype).numpy()
     filled[: len(array), : array.shape[1]] = array
@@ -68,15 +85,19 @@ def aligned(array: NDArray[Any]) -> Tensor:
 def stacking_refusal(train: StackTraining, like: PaddedRecords, numbers: int, vocabulary: int | None = None) -> str:
     """Say why units cannot share a stack; empty where each gets the same update, to the bit, beside any mates.
 
-    Random units train, and once more in other slots, where one half of them is gone, and then the other half: their
-    slots are empty, or hold numbers that are not finite, huge or tiny. So every slot is compared. Small updates show a
-    kernel's rounding seldom, so they are tried more often. A stack of one slot has no mates. Of ``like``, only the
-    shape and type of its records count.
+    Random units train once. They train again in other slots without one half of them, and again without the other half.
+    The slots of the missing half are empty, or hold numbers that are not finite, huge or tiny. So every slot is
+    compared. Small updates show a kernel's rounding seldom, so they are tried more often. A stack of one slot has no
+    mates.
 
     Args:
         train: the updates by name of some of the slots' units, from records, seeds [slots] and these slots.
+        like: records of the shape and type of the stack; their values do not count.
         numbers: in the update of a unit.
         vocabulary: number of tokens; None where inputs are numbers.
+
+    Returns:
+        The reason in one line, for the node's log.
 
     Raises:
         torch.OutOfMemoryError: the device has no room for the stack.
@@ -98,8 +119,10 @@ def stacking_refusal(train: StackTraining, like: PaddedRecords, numbers: int, vo
 def _twice(
     generator: np.random.Generator, like: PaddedRecords, vocabulary: int | None
 ) -> Iterator[tuple[_Filled, _Filled, tuple[NDArray[np.int64], NDArray[np.int64]]]]:
-    """Random units in a stack, the same in other slots with half of them gone, and the slots of those left; then the
-    other half.
+    """Yield random units in a stack, and the same units in other slots without one half; then without the other half.
+
+    With each pair come the slots of those left, in the first stack and in the second. All draws are public and always
+    the same, so the test is reproducible.
     """
     slots, places = like.inputs.shape[:2]
     sizes = generator.integers(places // 2 + 1, places + 1, slots)
@@ -132,11 +155,17 @@ def _twice(
 def batch_order(
     config: LocalTraining, sizes: NDArray[np.int64], seeds: NDArray[np.void], places: int
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32], int]:
-    """Draw the gradient steps of clients with these numbers of records, at most ``places``, side by side.
+    """Draw the gradient steps of clients with these numbers of records, side by side.
 
-    An epoch is a random order of the client's records, cut into batches, of which the last may be smaller; ``steps``
+    An epoch is a random order of the client's records, cut into batches, of which the last may be smaller. ``steps``
     counts batches over as many epochs as needed. Default: one epoch. A client's order depends on its own size and seed
     only, and its shape on ``places``. A client without records has no steps.
+
+    Args:
+        config: the scenario's ``client`` section.
+        sizes: number of records of each client, int64 [clients], at most ``places``.
+        seeds: 32 secret bytes for each client.
+        places: for the records of a client in the stack.
 
     Returns:
         records: int64 [steps, clients, batch], places in the client's records; None: all of them, each step.
@@ -185,7 +214,7 @@ class StackBatch:
 
 
 class StackBatches:
-    """The batches of a stack of clients, on a device.
+    """Gives the batches of a stack of clients, on a device, one for each gradient step.
 
     Args:
         config: the scenario's ``client`` section.
@@ -207,6 +236,7 @@ class StackBatches:
         self._clients = torch.arange(len(cohort.sizes), device=device)[:, None]
 
     def __iter__(self) -> Iterator[StackBatch]:
+        """Yield the batch of each step, in turn. Labels are gathered, inputs are not (:meth:`inputs_of`)."""
         for step in range(self.steps):
             if self._records is None:
                 yield StackBatch(None, self._labels, self._weights[0])

@@ -1,7 +1,8 @@
-"""What a node is told of a run, the same in every order; and the shape of the stacks in which its units train.
+"""Describe what a node is told of a run, the same in every order; and the stacks in which its units train.
 
 The shape and memory of stacks follow from the task and the kind of device, neither from who takes part nor from
-records. Nothing here imports torch.
+records. Nothing here imports torch. :mod:`fedamp.server.setup` makes the task from a scenario, its digest is what a
+node's policy and agreements name, and :mod:`fedamp.client.configuration` reads it on the node.
 """
 
 import hashlib
@@ -50,9 +51,13 @@ _NOT_IN_DIGEST |= {name for name, kind in _ADDED.items() if NotInDigest() in get
 
 
 class StackSize(Record):
-    """The most that trains together: so many units, and so many places for records in all of them.
+    """The most that trains together: a number of units, and of places for records in all of them.
 
-    ``cohort``: of a round, about. Where it is known, stacks are as small as holds it in as many; else powers of two.
+    Attributes:
+        units: at least 1.
+        records: places for records of all units together, at least 1.
+        cohort: units of a round, about. Where it is known, the cohort is divided into stacks of about equal size; else
+            slots are powers of two.
     """
 
     units: _AtLeastOne = 32
@@ -60,9 +65,15 @@ class StackSize(Record):
     cohort: _AtLeastOne | None = None
 
     def slots(self, places: int, most: int, batch: int | None = None) -> int:
-        """How many of at most ``most`` units a stack has room for, with so many places for the records of each.
+        """Count the units that a stack has room for.
 
-        ``batch``: of a step. Records that wait for another step take no activations.
+        Args:
+            places: for the records of each unit.
+            most: units that the node can be asked for.
+            batch: records of a step; None: all of a unit's. Records that wait for another step take no activations.
+
+        Returns:
+            At least 1. It depends on public numbers alone, so a stack's shape tells nothing about records.
         """
         at_once = places if batch is None else min(places, max(power_above(batch), places // _WAITING))
         room = max(1, min(self.units, self.records // at_once))
@@ -73,34 +84,55 @@ class StackSize(Record):
 
 @partial(with_keys, added=_ADDED)
 class ClientTask(Record):
-    """The part of a plan that clients may know; ``model``, ``client``, ``submodels``, ``data`` are its sections."""
+    """The part of a plan that clients may know.
 
-    version: Literal[5] = 5  # of what nodes are told; a node of another fedamp refuses it
-    model: Model  # with ``frozen_sha256``, so that a node with other frozen weights refuses
-    input_shape: tuple[int, ...]  # of one record
-    num_classes: int  # how many numbers the model answers with, for every record or token
-    client: LocalTraining  # one step where the unit is a sample
-    unit: Literal["client", "sample"]  # what is clipped and protected
+    Attributes:
+        version: of what nodes are told; a node of another fedamp refuses it.
+        model: the section, with ``frozen_sha256``, so that a node with other frozen weights refuses.
+        input_shape: of one record.
+        num_classes: how many numbers the model answers with, for every record or token.
+        client: the section; one step where the unit is a sample.
+        unit: what is clipped and protected.
+        submodels: the section.
+        split_seed: of the partition into submodels. It is public: the adversary knows the partition.
+        linf_coordinates: coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not.
+        normalised: whether short updates are scaled up to the clipping norm (``privacy.clip: auto``).
+        evaluation: on people's held-out records; None: none.
+        answer_after: seconds after which a node of a deployment answers; None: at once.
+        run: tells runs apart, also when resumed; empty: a known seed.
+        charge: of a unit in the whole run, as told to its node; None: not told.
+        data: the section.
+        statistics: released means and deviations that inputs are standardised by; None: none.
+        data_seed: decides the partition (and synthetic records).
+        stack: how many units train together at most.
+    """
+
+    version: Literal[5] = 5
+    model: Model
+    input_shape: tuple[int, ...]
+    num_classes: int
+    client: LocalTraining
+    unit: Literal["client", "sample"]
     submodels: AnySubmodels
-    split_seed: int  # public: the adversary knows the partition into submodels
-    linf_coordinates: int  # coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not
-    normalised: bool = False  # short updates are scaled up to the clipping norm (``privacy.clip: auto``)
+    split_seed: int
+    linf_coordinates: int
+    normalised: bool = False
     evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda asked: asked is None)
-    answer_after: float | None = Field(None, exclude_if=lambda seconds: seconds is None)  # of a node of a deployment
-    run: str = Field("", exclude_if=lambda run: not run)  # tells runs apart, also when resumed; empty: known seed
-    charge: dict[str, Any] | None = Field(None, exclude_if=lambda cost: cost is None)  # of a unit in the run, as told
+    answer_after: float | None = Field(None, exclude_if=lambda seconds: seconds is None)
+    run: str = Field("", exclude_if=lambda run: not run)
+    charge: dict[str, Any] | None = Field(None, exclude_if=lambda cost: cost is None)
     data: Data
-    statistics: Standardise | None = Field(None, exclude_if=lambda step: step is None)  # as released
-    data_seed: int  # decides the partition (and synthetic records)
-    stack: StackSize = StackSize()  # how many units train together at most
+    statistics: Standardise | None = Field(None, exclude_if=lambda step: step is None)
+    data_seed: int
+    stack: StackSize = StackSize()
 
     @property
     def digest(self) -> str:
-        """Of all that decides a unit's update, for nodes that have agreed on it."""
+        """Return the SHA-256, in hex, of all that decides a unit's update, for nodes that have agreed on it."""
         return hashlib.sha256(self.model_dump_json(exclude=_NOT_IN_DIGEST).encode()).hexdigest()
 
     def without_places(self) -> Self:
-        """The task for other machines, which have nothing to look for in the server's folders.
+        """Copy the task for other machines, which have nothing to look for in the server's folders.
 
         Such a node reads its own data folder, gets the initial model from the server, and imports a custom model from
         installed packages. It has a file of frozen weights of that name (:func:`fedamp.models.pretrained.place_of`).
@@ -114,16 +146,27 @@ class ClientTask(Record):
 
 
 def power_above(number: int) -> int:
-    """The smallest power of two that is not below a number; 1 for 0."""
+    """Return the smallest power of two that is not below a number; 1 for 0.
+
+    >>> power_above(5), power_above(8)
+    (8, 8)
+    """
     return 1 << max(number - 1, 0).bit_length()
 
 
 def places_for(records: int, least: int, step: int | None, batch: int | None = None) -> int:
-    """The places for a unit's records: the next power of two, at least ``least``.
+    """Return the places for a unit's records in a stack: the next power of two, or a finer step of it.
 
-    ``step``: the next multiple of an eighth of it, and of ``step``. That saves arithmetic; coarse steps (None) fill
-    stacks better.
-    ``batch``: of each of a fixed number of steps. More records than that cost no arithmetic, so that steps are coarser.
+    Args:
+        records: of the unit.
+        least: fewest places.
+        step: places are multiples of it, and of an eighth of the next power of two. That saves arithmetic. None: powers
+            of two, which fill stacks better.
+        batch: of each of a fixed number of steps; None: all records in each step. More records than a batch cost no
+            arithmetic, so steps are coarser then.
+
+    >>> places_for(9, least=2, step=None), places_for(9, least=2, step=2)
+    (16, 10)
     """
     if records <= least:
         return least
@@ -137,12 +180,13 @@ def places_for(records: int, least: int, step: int | None, batch: int | None = N
 
 
 def stack_size(parameters: int, per_record: int, units: int, device: str = "cpu") -> StackSize:
-    """The size of stacks that fit the memory of a kind of device.
+    """Choose the size of stacks that fit the memory of a kind of device.
 
     Args:
         parameters: numbers in the model; a stack holds it and where it goes for each unit.
         per_record: numbers that a record takes: its input, and :func:`fedamp.models.inspection.kept_per_record`.
         units: the most that should train together.
+        device: torch's name of the device; only whether it is a GPU counts.
     """
     gpu = is_gpu(device)
     numbers = _GPU_NUMBERS if gpu else _CPU_NUMBERS
@@ -154,5 +198,9 @@ def stack_size(parameters: int, per_record: int, units: int, device: str = "cpu"
 
 
 def bytes_of_a_worker(numbers: int) -> int:
-    """Memory of a GPU for a worker whose largest stack has so many float32 numbers: an upper estimate."""
+    """Estimate the GPU memory of a worker from above, in bytes.
+
+    Args:
+        numbers: float32 numbers in its largest stack.
+    """
     return _CONTEXT_BYTES + 4 * _COPIES * numbers

@@ -1,4 +1,10 @@
-"""Local training of many clients at once: stacked parameters, padded records, one program for all."""
+"""Train many clients at once from one start: stacked parameters, padded records, one program for all of them.
+
+:class:`StackTrainer` runs gradient descent for every slot of a stack and returns each client's update. It does not
+clip; :mod:`fedamp.client.worker` calls it, and clips what it returns. :mod:`fedamp.client.stacks` gives the batches and
+checks that no client's update depends on its mates. :mod:`fedamp.client.stacked_networks` has the faster forward
+passes.
+"""
 
 import copy
 import os
@@ -28,10 +34,10 @@ Forward = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class TrainedStack:
-    """The result of local training.
+    """The result of local training of a stack.
 
     Attributes:
-        updates: float32 [clients, *shape] by parameter name: trained minus start.
+        updates: float32 [clients, *shape] by parameter name: trained minus start, not clipped.
         losses: [clients], sum over the records of the first batch of their loss, before training.
         records: [clients], the number of these records.
     """
@@ -49,9 +55,16 @@ class StackTrainer:
 
     Args:
         forward: the model. It must treat records independently.
+        config: the scenario's ``client`` section.
+        device: torch's name of the device.
         loss: default: cross-entropy.
         rate: learning rate; default: that of the first round.
         module: the same model, if it is built in: some of them train faster.
+
+    Attributes:
+        stacked: the model of all clients, where it runs faster than under ``vmap``; else None.
+        descends: whether the backward pass is written out, without autograd.
+        gives_copies: whether the model gets copies of parameters and inputs, because its code may change them in place.
     """
 
     def __init__(
@@ -79,12 +92,15 @@ class StackTrainer:
         arguments: Sequence[Tensor] = (),
         own: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> TrainedStack:
-        """Train every client of a stack. A client's update follows from the shape of the stack, not from its mates,
-        where the kernels allow it (:func:`fedamp.client.stacks.stacking_refusal`).
+        """Train every client of a stack.
+
+        A client's update follows from the shape of the stack, not from its mates, where the kernels allow it
+        (:func:`fedamp.client.stacks.stacking_refusal`).
 
         Args:
             start: the parameters that all of them start from, by name; never written to.
-            cohort, seeds: each client's records, and the seed of their order.
+            cohort: each client's records, [clients, places, ...].
+            seeds: 32 secret bytes for each client, of the order of its records and of what the model draws.
             arguments: further arguments of ``forward``, of shape [clients, ...].
             own: [clients, *shape], in place of some of ``start``, what each client starts from (``module`` is None).
         """
@@ -103,7 +119,7 @@ class StackTrainer:
     def _descend(
         self, together: Forward, start: dict[str, Tensor], batches: StackBatches, arguments: Sequence[Tensor]
     ) -> TrainedStack:
-        """Take steps down the mean loss of each batch.
+        """Take steps down the mean loss of each batch, in every client's model at once.
 
         Args:
             together: the model of all clients: parameters, inputs and arguments have an axis of clients in front.
@@ -159,7 +175,7 @@ class StackTrainer:
         row_inputs: Callable[[NDArray[Any], NDArray[np.void]], tuple[Sequence[Tensor], Mapping[str, Tensor]]],
         vocabulary: int | None,
     ) -> str:
-        """Say why clients cannot share a stack; empty where they can.
+        """Say why clients cannot share a stack; empty where they can. At most three steps are tried.
 
         Args:
             start: the parameters that all of them start from, by name.
@@ -181,6 +197,7 @@ class StackTrainer:
         return stacking_refusal(train, like, sum(value.numel() for value in start.values()), vocabulary)
 
     def _alone(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
+        """Run the model of a single client without ``vmap``, which some custom models cannot go through."""
         mine = {name: value[0] for name, value in parameters.items()}
         return self.forward(mine, inputs[0], *(argument[0] for argument in arguments))[None]
 
@@ -191,9 +208,9 @@ Directions = Callable[[list[Tensor]], list[Tensor]]
 
 
 class LocalSgd:
-    """Gradient descent with momentum, as ``torch.optim.SGD``.
+    """Gradient descent with momentum, as ``torch.optim.SGD`` without dampening and without Nesterov's step.
 
-    ``v = m v + gradient``, and v is the direction (at first, the gradient).
+    With momentum m the velocity is ``v = m v + gradient``, at first the gradient, and v is the direction.
     """
 
     def __init__(self, config: LocalTraining) -> None:
@@ -201,6 +218,7 @@ class LocalSgd:
         self._velocity: list[Tensor] = []
 
     def __call__(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Return the direction of a step for gradients [clients, *shape]; see ``Directions``."""
         if self._velocity:
             gradients = list(torch._foreach_add(gradients, self._velocity, alpha=self._momentum))
         if self._momentum:
@@ -211,8 +229,8 @@ class LocalSgd:
 class LocalAdam:
     """Adam (Kingma, Ba 2015), as ``torch.optim.Adam``.
 
-    The direction is the mean of the gradients over the root of the mean of their squares; both decay with the betas of
-    the section, and are corrected for their start at zero.
+    The direction is the mean of the gradients over the root of the mean of their squares. Both means decay with the
+    betas of the section, and are corrected for their start at zero. ``epsilon`` is added to the root.
     """
 
     def __init__(self, config: LocalTraining) -> None:
@@ -220,6 +238,7 @@ class LocalAdam:
         self._moments: list[tuple[Tensor, Tensor]] = []
 
     def __call__(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Return the direction of a step for gradients [clients, *shape]; see ``Directions``."""
         betas = self._config.beta1, self._config.beta2
         if not self._moments:
             self._moments = [(torch.zeros_like(gradient), torch.zeros_like(gradient)) for gradient in gradients]
@@ -241,9 +260,11 @@ OPTIMIZERS: dict[str, Callable[[LocalTraining], Directions]] = {"sgd": LocalSgd,
 def is_plain(config: LocalTraining, steps: Literal[1] | None = None) -> bool:
     """Say whether every step is the learning rate times a gradient of the loss alone.
 
+    Only plain steps may use ghost clipping and the written-out backward pass.
+
     Args:
         config: the scenario's ``client`` section.
-        steps: 1: whether the first step is.
+        steps: 1: whether the first step is, which momentum does not change.
     """
     momentum = config.momentum if steps is None else 0.0
     return config.optimizer == "sgd" and not (momentum or config.weight_decay or config.proximal)
@@ -251,10 +272,14 @@ def is_plain(config: LocalTraining, steps: Literal[1] | None = None) -> bool:
 
 @contextmanager
 def arithmetic(precision: str, device: str) -> Iterator[None]:
-    """Inside, a device rounds alike in every run, and a GPU to tf32 only where the scenario asks for it.
+    """Make a device round alike in every run while the context lasts.
 
-    By default, torch lets convolutions round to tf32, and sums of gradients depend on which thread comes first: then
-    no update follows from a unit's records and seed alone. Operations without another kernel warn.
+    By default, torch lets convolutions on a GPU round to tf32, and sums of gradients depend on which thread comes
+    first. Then no update would follow from a unit's records and seed alone. Operations without another kernel warn.
+
+    Args:
+        precision: the scenario's ``client.precision``; a GPU rounds to tf32 only where it is ``tf32``.
+        device: torch's name of the device.
     """
     if not is_gpu(device):
         with usual_state():

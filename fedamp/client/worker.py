@@ -1,7 +1,10 @@
-"""Plays a round on one node, without Flower: trains the clients of an order, clips their updates, adds them up.
+"""Play a round on one node, without Flower: train the clients of an order, clip their updates, add them up.
 
-:meth:`TrainingNode.train` is the place to begin. It cuts the clients into stacks of equal shape; a
-:class:`_PieceTrainer` trains a stack, :func:`fedamp.client.clipping.clip_and_sum` clips each update and adds them up.
+:meth:`TrainingNode.train` is the place to begin. It cuts the clients into stacks of equal shape. A
+:class:`_PieceTrainer` trains a stack; :func:`fedamp.client.clipping.clip_and_sum` clips each update and adds them up.
+
+:mod:`fedamp.client.app` makes the node and gives it the orders. Messages, policies and hosts are known there alone.
+Everything in a :class:`TrainReport` is computed from private records without noise, so it must stay on the server.
 """
 
 import math
@@ -43,10 +46,10 @@ _DRAWN = np.float32(0.1)  # standard deviation of parameters that nobody has tra
 
 @dataclass
 class TrainReport(RoundAnswer):
-    """The answer to an order while its units train.
+    """Collects the answer to an order while its units train.
 
     Attributes:
-        dummies: units that train as the others do, and count in none of the numbers.
+        dummies: ids of the units that train as the others do, and count in none of the numbers.
     """
 
     dummies: frozenset[int] = frozenset()
@@ -112,7 +115,8 @@ class TrainReport(RoundAnswer):
 
         Args:
             client: its id.
-            why: goes to the log; the first one also to the answer.
+            why: goes to the log; the first one also to the answer. In a deployment the app replaces it by a fixed
+                sentence.
             there: False if it lives on another node: then it has not reported.
         """
         log.warning("client %d: %s", client, why)
@@ -124,23 +128,33 @@ class TrainReport(RoundAnswer):
 
 
 class _NotTogetherError(Exception):
-    """Clients cannot share a stack: the update of one would depend on the others."""
+    """Clients cannot share a stack, because the update of one would depend on the others."""
 
 
 class LocalParameters:
-    """Start values of the parameters that stay with their client (``Piece.local``): the received ones.
+    """Start values of the parameters that stay with their client (``Piece.local``): here, the received ones.
 
-    Extensions offer subclasses that keep what clients have trained, for the seam ``local_parameters``.
+    Extensions offer subclasses that keep what clients have trained, for the seam ``local_parameters``. Such parameters
+    are never clipped or sent, so they cost no privacy while they stay.
+
+    Args:
+        task: of the run.
+        piece: of the model, whose ``local`` names the parameters.
+
+    Attributes:
+        names: of the parameters.
     """
 
     def __init__(self, task: ClientTask, piece: Piece) -> None:
         self.names = piece.local
 
     def start(self, start: dict[str, Tensor], stack: ClientStack, round_: int) -> dict[str, Tensor]:
-        """Return the start values of the clients in a stack, [slots, ...] by name.
+        """Return the start values of the clients in a stack, float32 [slots, *shape] by name.
 
         Args:
             start: the received parameters, by name.
+            stack: of the clients.
+            round_: from 1.
         """
         return {name: start[name].repeat(len(stack.seeds), *[1] * start[name].dim()) for name in self.names}
 
@@ -150,15 +164,17 @@ class LocalParameters:
         """Keep the trained values after a round; here, nothing is kept.
 
         Args:
-            trained: gives the values [slots, ...] by name.
+            trained: gives the values [slots, *shape] by name, when it is called.
+            stack: of the clients.
             counted: bool [slots], which slots hold no dummies.
+            round_: from 1.
         """
 
     @classmethod
     def kept_in(
         cls, folder: Path, shapes: Mapping[str, tuple[int, ...]], every: int
     ) -> Callable[[int, int], Mapping[str, NDArray[np.float32]] | None]:
-        """Return what reads the values of a client, by its id, before a round; None: it has none of its own.
+        """Return a function that reads the values of a client, by its id, before a round; None: it has none of its own.
 
         Args:
             folder: of a run.
@@ -171,8 +187,8 @@ class LocalParameters:
 class _PieceTrainer:
     """Trains clients of one piece of the model at one learning rate, with the fastest applicable method.
 
-    A stack of units with one record and one step each needs no update of a unit (:mod:`fedamp.client.ghost_clipping`);
-    all others train by :class:`fedamp.client.training.StackTrainer`.
+    A stack of units with one record and one step each needs no update of a unit (:mod:`fedamp.client.ghost_clipping`).
+    All others train by :class:`fedamp.client.training.StackTrainer`.
 
     Args:
         task: of the run.
@@ -224,12 +240,17 @@ class _PieceTrainer:
     def train(
         self, start: dict[str, Tensor], stack: ClientStack, clips: Sequence[float], report: TrainReport, round_: int
     ) -> dict[str, NDArray[np.float64]]:
-        """Train the clients in a stack, clip each update, and add them up; returns float64 sums in the piece's shapes.
+        """Train the clients in a stack, clip each update, and add them up.
 
         Args:
             start: the parameters that all start from, by name.
+            stack: of the clients.
             clips: clipping norm of all parameters; or of the shared and of the split part.
-            report: counts the clients.
+            report: counts the clients, once the whole stack has trained.
+            round_: from 1.
+
+        Returns:
+            Sums by name, float64 on the CPU, in the piece's shapes.
         """
         piece, cohort = self.piece, stack.cohort
         parts = piece.parts if len(clips) == 2 else (sum(piece.parts, ()),)
@@ -256,6 +277,9 @@ class _PieceTrainer:
 class TrainingNode:
     """Trains the clients of a data set (one record each where the unit is a sample) for a task, on one device.
 
+    A node lasts over the rounds of a run. It keeps the trainers, and which stacks have been found to keep clients
+    apart.
+
     Args:
         task: what the node is told of the run.
         dataset: the records of its clients.
@@ -264,7 +288,7 @@ class TrainingNode:
         local: makes the start values of the parameters that stay with their client.
 
     Raises:
-        DataError: records of another shape, or with more labels, than the model takes.
+        DataError: records of another shape than the model takes.
         ModelError: a model that cannot be built or split.
     """
 
@@ -293,14 +317,16 @@ class TrainingNode:
     def train(self, order: RoundOrder) -> TrainReport:
         """Train the units of an order, clip each update, and add them up.
 
-        A stack of units that raises, or has no room on a GPU, is cut in two, until it is clear which unit fails.
+        A stack of units that raises, or has no room on a GPU, is cut in two, until it is clear which unit fails. So the
+        records of one unit, however malformed, change that unit's summand alone.
 
         Args:
             order: with the global model, or the submodel ``order.extracted`` of it.
 
         Returns:
             The sum of the clipped, quantised updates (trained minus received), float64 in the shapes of the received
-            arrays, without frozen ones; and its counts.
+            arrays, without frozen ones; and its counts. It is not noisy, and must go to the server or the aggregator
+            alone.
         """
         begin, report = time.monotonic(), TrainReport(dummies=order.dummies)
         sums = {name: np.zeros(array.shape) for name, array in order.arrays.items() if name not in self._frozen}
@@ -427,8 +453,11 @@ class TrainingNode:
         """Cut a stack that has raised an error into smaller ones; a client that fails alone is counted as failed.
 
         Args:
+            error: that the stack has raised.
             clients: ids of all clients.
+            shape: of the stack, as :meth:`_room` names it.
             members: those in the stack, as indices of ``clients``.
+            report: counts a client that fails.
 
         Returns:
             Numbers of places for records, and the members, of the stacks to try next.
