@@ -178,9 +178,7 @@ def _is_compiled(stack: Tensor) -> bool:
 
 
 def _square_norms(stack: Tensor) -> Floats:
-    """Compute each unit's squared Euclidean norm, from float32 [units, numbers]; in float64, which does not
-    overflow.
-    """
+    """Compute each unit's squared Euclidean norm in float64, from float32 [units, numbers]."""
     if _is_compiled(stack):
         squares = np.empty(len(stack))
         _add_squares()(stack.numpy(), squares)

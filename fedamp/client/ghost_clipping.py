@@ -152,9 +152,7 @@ class _Products:
         self.square_norms = squares
 
     def sum(self, scales: Tensor, quantum: float) -> Tensor:
-        """Add up ``scales`` [records] times the updates, each in whole quanta; float64 in the shape of the
-        parameter.
-        """
+        """Add up ``scales`` [records] times the updates, each in whole quanta; float64."""
         kept = ((scales > 0) & (self.square_norms > 0))[:, None]
         back = torch.where(kept, self._back * scales[:, None], 0.0)
         if self._entered is None or self._length is None:

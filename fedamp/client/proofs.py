@@ -102,9 +102,7 @@ def code() -> str:
 
 
 def _machine() -> list[str]:
-    """Describe processor, libraries and threads. Where the system hides its processor, no two descriptions are
-    equal.
-    """
+    """Describe processor, libraries and threads; a hidden processor is never the same one twice."""
     try:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
         processor = [line for line in first if line.startswith(("vendor", "cpu family", "model", "stepping", "flags"))]

@@ -265,9 +265,7 @@ def _losses(logits: Tensor, batch: StackBatch) -> Tensor:
 
 
 def _logit_gradients(logits: Tensor, batch: StackBatch) -> Tensor:
-    """Compute gradients of the weighted cross-entropy, (softmax - one hot) * weight: [clients, filled classes,
-    batch].
-    """
+    """Compute gradients (softmax - one hot) * weight of the cross-entropy, [clients, filled classes, batch]."""
     clients, classes, records = logits.shape
     weights = batch.weights.unsqueeze(1)
     gradients = logits.new_zeros(clients, classes + -classes % _WIDTH, records)

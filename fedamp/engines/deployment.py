@@ -1,7 +1,10 @@
-"""The grid of a deployment: one sealed record a message, replies one by one, and an end to every wait.
+"""Guard the grid of a deployment: one sealed record a message, replies one by one, and an end to every wait.
 
-What a registered node can do with Flower's own grid, and here cannot: end the run by bytes that are no message, fill
-the memory by an array that repeats one chunk, hold a round by parts that never come, and speak in another's name.
+With Flower's own grid, a registered node can end the run by bytes that are no message, fill the memory by an array that
+repeats one chunk, hold a round by parts that never come, and speak in another's name. Here it cannot.
+
+The server app puts :func:`guarded` around Flower's grid. The calls to the SuperLink are in
+:class:`fedamp.engines.flower.SuperLink`; whether a reply is a possible answer is decided in :mod:`fedamp.engines.wire`.
 """
 
 from collections.abc import Iterable
@@ -29,7 +32,18 @@ LOOK = 5.0  # seconds between two looks for nodes that were started again
 
 @dataclass
 class _SentOrder:
-    """A message to a node, and what has come of its reply."""
+    """A message to a node, and the part of its reply that has arrived.
+
+    Attributes:
+        message: with the order, as the server made it.
+        order: that the message holds; it decides the size of the reply.
+        size: bytes of the reply.
+        sent: whether the SuperLink has the message.
+        arrival: ids of the reply's parts; None: nothing has come.
+        chunks: ids of the parts of the reply's array, in order; empty: not read yet.
+        parts: the chunks that have come, in order.
+        reply: as the server gets it; None: it is not complete.
+    """
 
     message: Message
     order: RoundOrder
@@ -42,7 +56,12 @@ class _SentOrder:
 
 
 def failed(message: Message, error: Exception) -> Message:
-    """The error reply to a message whose answer cannot be read, or says that its node has none."""
+    """Make the error reply to a message whose answer cannot be read, or says that its node has none.
+
+    Args:
+        message: that was sent.
+        error: :class:`NodeFailedError`, or any other for an answer that cannot be read.
+    """
     again = isinstance(error, NodeFailedError) and error.status == AnswerStatus.STARTED_AGAIN
     code = flower.STARTED_AGAIN if again else flower.APP_RAISED
     return flower.error_reply(message, code, str(error) or type(error).__name__)
@@ -51,11 +70,15 @@ def failed(message: Message, error: Exception) -> Message:
 class DeploymentGrid:
     """A grid of Flower's SuperLink that trusts no reply.
 
-    A reply has exactly the bytes that were asked for, or it becomes an error in the name of the node that was asked:
-    the SuperLink takes a reply only with the id of its message, and no other node knows that. What the node writes into
-    the message beside these bytes is not read. Flower's own errors, for nodes that are gone, keep Flower's name.
+    A reply has exactly the bytes that were asked for, or it becomes an error in the name of the node that was asked.
+    The SuperLink takes a reply only with the id of its message, and no other node knows that. What the node writes into
+    the message beside these bytes is not read. Flower's own errors, for lost nodes, keep Flower's name.
 
-    FederationError, from every method: the SuperLink is gone, or has stopped the run.
+    Args:
+        grid: Flower's. All that is not defined here is answered by it.
+
+    Raises:
+        FederationError: from every method: the SuperLink does not answer, or has stopped the run.
     """
 
     simulated = False
@@ -65,6 +88,7 @@ class DeploymentGrid:
         self._pings: dict[int, _SentOrder] = {}
 
     def __getattr__(self, name: str) -> Any:
+        """Take everything else from Flower's grid."""
         return getattr(self._grid, name)
 
     def close(self) -> None:
@@ -72,16 +96,22 @@ class DeploymentGrid:
         self._superlink.close()
 
     def get_node_ids(self) -> list[int]:
+        """Return the ids of the connected nodes."""
         return [node.node_id for node in self.get_nodes()]
 
     def get_nodes(self) -> list[NodeInfo]:
+        """Return Flower's description of the connected nodes, with the time at which each has connected."""
         try:
             return self._superlink.nodes(monotonic() + self._superlink.PATIENCE + 1)
         except ValueError as error:
             raise FederationError(f"the SuperLink does not tell its nodes: {error}") from None
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send messages for which nobody waits; a node has one at a time."""
+        """Send messages for which nobody waits; a node has one at a time.
+
+        Returns:
+            The ids of the messages, for :meth:`pull_messages`.
+        """
         orders = [self._order(message) for message in messages]
         for order in orders:
             self._advance(order, monotonic() + self._superlink.PATIENCE + 1)
@@ -89,7 +119,7 @@ class DeploymentGrid:
         return [order.message.metadata.message_id for order in orders]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies to such messages that are there now."""
+        """Return the replies to such messages that are there now, each once."""
         wanted, replies = set(message_ids), []
         for node, order in list(self._pings.items()):
             if order.message.metadata.message_id in wanted:
@@ -100,7 +130,21 @@ class DeploymentGrid:
         return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages and wait for the replies, ``timeout`` seconds in all; the replies are in their order."""
+        """Send messages and wait for the replies.
+
+        A node that was started again meanwhile has lost its order; it gets an error reply, so that nobody waits for it.
+
+        Args:
+            messages: one a node.
+            timeout: seconds in all; None: a day.
+
+        Returns:
+            The replies that came in time, in the order of their messages.
+
+        Raises:
+            FederationError: the SuperLink did not answer, has stopped the run, or no reply came while it was in
+                trouble.
+        """
         began = monotonic()
         deadline = began + (86_400 if timeout is None else timeout)
         orders = [self._order(message) for message in messages]
@@ -136,7 +180,7 @@ class DeploymentGrid:
         return replies
 
     def _since(self, deadline: float) -> dict[int, str]:
-        """When each connected node has connected; empty: the SuperLink does not say it now."""
+        """Return when each connected node has connected, by its id; empty: the SuperLink does not say it now."""
         with suppress(ValueError, TimeoutError):
             return {node.node_id: node.last_activated_at for node in self._superlink.nodes(deadline)}
         return {}
@@ -152,6 +196,7 @@ class DeploymentGrid:
             order.reply = failed(order.message, lost)
 
     def _order(self, message: Message) -> _SentOrder:
+        """Prepare to send a message, and raise the length that an object of a reply may have."""
         order = RoundOrder.of(message.content)
         size = order.answer_size
         self._superlink.longest = max(self._superlink.longest, size + OVERHEAD, LONGEST_AROUND)
@@ -176,12 +221,14 @@ class DeploymentGrid:
                 self._superlink.forget(order.arrival.message_id, deadline)
 
     def _send(self, order: _SentOrder, deadline: float) -> None:
+        """Send the sealed order in a message of its own, and give its id to the server's message."""
         message, content = order.message, message_content(order.order.sealed())
         data = message.metadata
         copy = Message(content, data.dst_node_id, data.message_type, ttl=data.ttl, group_id=data.group_id)
         flower.set_message_id(message, self._superlink.push(copy, deadline))
 
     def _reply(self, order: _SentOrder, deadline: float) -> Message | None:
+        """Return the reply once all of it is there; else None. An answer of another form raises ValueError."""
         superlink = self._superlink
         order.arrival = arrival = order.arrival or superlink.arrival(order.message, deadline)
         if arrival is None or not (arrival.error or self._is_complete(order, arrival, deadline)):
@@ -195,7 +242,11 @@ class DeploymentGrid:
         return Message(content, reply_to=order.message)
 
     def _is_complete(self, order: _SentOrder, arrival: flower.ReplyArrival, deadline: float) -> bool:
-        """Take what is there of an array; returns whether it is all there."""
+        """Take the chunks of a reply's array that are there, and say whether it is complete.
+
+        Raises:
+            ValueError: it has more or longer parts than the asked bytes need, or other parts than it says.
+        """
         if not order.chunks:
             if len(arrival.chunks) > 1 + order.size // SHORTEST_CHUNK:
                 raise ValueError(f"its answer has {len(arrival.chunks)} parts")
@@ -215,5 +266,5 @@ class DeploymentGrid:
 
 
 def guarded(grid: Grid) -> Grid:
-    """Flower's grid of a deployment behind this boundary; other grids as they are."""
+    """Put Flower's grid of a deployment behind this boundary; return other grids as they are."""
     return cast(Grid, DeploymentGrid(grid)) if flower.is_deployed(grid) else grid

@@ -1,6 +1,7 @@
-"""The one place that turns a scenario into a Flower grid: its engine and its faults.
+"""Turn a scenario into a Flower grid: its engine and its faults. No other module does.
 
-Results do not depend on the engine: sums of updates are exact, and randomness is addressed.
+Results do not depend on the engine: sums of updates are exact, and randomness is addressed. :mod:`fedamp.server.launch`
+opens the grid for a run; :mod:`fedamp.engines.simulation` and :mod:`fedamp.engines.ray` have the two kinds.
 """
 
 import sys
@@ -37,6 +38,8 @@ LONGEST_WAIT = 0.02  # seconds from sending a round's messages to the death of a
 def choose(asked: Scenario, work: float, rounds: int) -> tuple[Engine, str]:
     """Choose the engine for ``engine.kind: auto``; results do not depend on it.
 
+    Custom code trains in processes of its own where Ray is installed.
+
     Args:
         asked: the scenario.
         work: floating-point operations of all rounds, with one record in every gradient step.
@@ -50,6 +53,7 @@ def choose(asked: Scenario, work: float, rounds: int) -> tuple[Engine, str]:
 
 
 def _kind_and_reason(asked: Scenario, work: float, a_round: float) -> tuple[str, str]:
+    """Compare the work, and that of a round (``a_round``), with what Ray's start and messages cost."""
     engine = asked.engine
     if engine.address is not None:
         return "ray", "engine.address is a cluster"
@@ -83,6 +87,7 @@ def open_grid(engine: Engine, log: Path, client_app: str = CLIENT_APP) -> Iterat
 
     Raises:
         InputError: Ray is not installed, or the device or the cluster is not there.
+        ValueError: the engine's kind is still ``auto``.
     """
     grid: SimulationGrid
     if engine.kind == "serial":
@@ -115,11 +120,15 @@ class FaultyGrid:
     """A grid between the server and the real one, with the faults that the scenario asks for.
 
     Every fault is drawn from its address (faults' seed, round, client), so a run with faults is reproducible and can be
-    resumed. A fault depends neither on data nor on the workers. Deadlines are not waited for.
+    resumed. A fault depends neither on data nor on the workers. Deadlines are not waited for: a late client is left
+    out.
 
     Args:
         grid: the real one, whose other methods and attributes this one has, too.
         faults: the section of the scenario.
+
+    Attributes:
+        simulated: whether the nodes of the real grid are simulated.
     """
 
     def __init__(self, grid: Grid, faults: Faults) -> None:
@@ -127,10 +136,19 @@ class FaultyGrid:
         self.simulated = flower.is_simulated(grid)
 
     def __getattr__(self, name: str) -> Any:
+        """Take everything else from the real grid."""
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages without the clients that fail, and kill a worker where one shall die; returns the replies."""
+        """Send messages without the clients that fail, and kill a worker where one shall die.
+
+        Args:
+            messages: all of one type; only those of type ``train`` meet faults.
+            timeout: seconds that the real grid waits; None: no limit.
+
+        Returns:
+            The replies of the real grid.
+        """
         asked = list(messages)
         if not asked or asked[0].metadata.message_type != "train":
             return list(self._grid.send_and_receive(asked, timeout=timeout))
@@ -160,6 +178,7 @@ def only(message: Message, kept: NDArray[np.bool_]) -> Message:
     """Copy a message (it gets the same id) for the units in some of its rows.
 
     Args:
+        message: with an order.
         kept: bool [rows]. The other rows stay, without a unit, because an answer names units by their rows.
     """
     order = RoundOrder.of(message.content)

@@ -1,4 +1,8 @@
-"""Flower without its output and without copies: the only module that uses Flower's internals."""
+"""Use Flower without its output and without copies. No other module uses Flower's internals.
+
+So this is the file to read when a new version of Flower breaks something. It knows arrays, messages, grids and the
+SuperLink, and nothing of rounds or privacy.
+"""
 
 import itertools
 import logging
@@ -45,6 +49,9 @@ class NumpyArray(Array):
     """A Flower array that holds the NumPy array itself, read-only, and serialises it only for Flower's transport.
 
     Stock arrays copy; this one reaches a worker of the same machine through shared memory.
+
+    Args:
+        array: of any dtype and shape; a contiguous one is not copied, so it must not be written to afterwards.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:
@@ -54,25 +61,30 @@ class NumpyArray(Array):
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
+        """Return Flower's bytes of the array, as a stock array has them."""
         return Array(self._array).data  # type: ignore[attr-defined]
 
     def numpy(self) -> NDArray[Any]:
+        """Return the array itself, read-only."""
         return self.__dict__["_array"]  # type: ignore[no-any-return]
 
     def deflate(self) -> bytes:
+        """Write the array as Flower's wire format has it: the stock class's name is part of the bytes."""
         return Array(self.numpy()).deflate()  # the name of the stock class is part of Flower's wire format
 
     def __reduce__(self) -> tuple[type["NumpyArray"], tuple[NDArray[Any]]]:
+        """Pickle the array as a buffer, which Ray places in shared memory."""
         return NumpyArray, (self.numpy(),)
 
 
 @cache
 def _name_of(dtype: np.dtype[Any]) -> str:
+    """Name a dtype; ``str`` of it takes as long in NumPy as all the rest of a message."""
     return str(dtype)  # as slow in NumPy as all the rest of a message
 
 
 def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Named arrays as a Flower record, without copying them: do not write to them afterwards."""
+    """Put named arrays into a Flower record, without copying them: do not write to them afterwards."""
     record = ArrayRecord()  # filled by item: its constructor would make stock arrays of ours
     for name, array in arrays.items():
         record[name] = NumpyArray(array)
@@ -80,12 +92,12 @@ def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 
 def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """The named arrays of a Flower record. They may be read-only and shared with other processes."""
+    """Return the named arrays of a Flower record. They may be read-only and shared with other processes."""
     return {name: array.numpy() for name, array in record.items()}
 
 
 def size(record: ArrayRecord) -> int:
-    """Bytes of a record's arrays."""
+    """Count the bytes of a record's arrays."""
     return sum(array.numpy().nbytes if isinstance(array, NumpyArray) else len(array.data) for array in record.values())
 
 
@@ -96,7 +108,7 @@ def identify() -> None:
 
 
 def empty_run() -> Run:
-    """The run of a simulation."""
+    """Return Flower's description of a run, for a simulation."""
     return Run.create_empty(1)
 
 
@@ -104,13 +116,16 @@ _deployed = False
 
 
 def deployed_here() -> None:
-    """Say that this process is a node of a deployment that another framework carries."""
+    """Declare that this process is a node of a deployment that another framework carries.
+
+    :func:`in_supernode` is true from then on: messages must be sealed, and the server is not told why a unit failed.
+    """
     global _deployed
     _deployed = True
 
 
 class OwnGrid(Grid):
-    """A Flower grid that no SuperLink serves: what the grids of simulations and of other frameworks have in common."""
+    """A Flower grid that no SuperLink serves: the common part of simulated grids and those of other frameworks."""
 
     def __init__(self) -> None:
         identify()
@@ -118,32 +133,35 @@ class OwnGrid(Grid):
         self._numbers = itertools.count(1)  # of messages
 
     def set_run(self, run: Run) -> None:
+        """Take the description of the run that Flower or the server gives."""
         self._run = run
 
     @property
     def run(self) -> Run:
+        """Return Flower's description of the run."""
         return self._run
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
+        """Make a message to a node, as Flower's ``Grid`` asks for."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 
 def in_supernode() -> bool:
-    """Whether this process is a node of a deployment: a SuperNode has started it, or another framework's node."""
+    """Say whether this process is a node of a deployment: of a SuperNode, or of another framework's node."""
     return _deployed or "flwr.supernode.runtime.run_clientapp" in sys.modules
 
 
 def is_deployed(grid: Grid) -> bool:
-    """Whether a grid is that of Flower's SuperLink."""
+    """Say whether a grid is that of Flower's SuperLink."""
     from flwr.superlink.grid import HttpGrid  # only here: it takes a second
 
     return isinstance(grid, HttpGrid)
 
 
 def is_simulated(grid: Grid) -> bool:
-    """Whether the nodes of a grid are simulated: workers of ours, or of Flower's own simulation."""
+    """Say whether the nodes of a grid are simulated: workers of ours, or of Flower's own simulation."""
     if getattr(grid, "simulated", False):
         return True
     from flwr.superlink.grid import InMemoryGrid  # only here: it takes a second
@@ -152,7 +170,14 @@ def is_simulated(grid: Grid) -> bool:
 
 
 def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Message]:
-    """The replies of nodes to the messages that were sent to them; others are logged: late ones, and lost nodes'."""
+    """Return the replies of nodes to the messages that were sent to them; log and drop all others.
+
+    A reply is dropped that answers no message, or comes from another node than the message went to.
+
+    Args:
+        messages: as sent; a grid may give them ids while it sends.
+        replies: as received.
+    """
     came = list(replies)  # before the messages have ids, where a grid gives them on the way
     asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
     found = []
@@ -168,29 +193,36 @@ def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Mes
 
 
 def set_message_id(message: Message, message_id: str) -> None:
-    """As Flower's SuperLink does on arrival, and our grids before they send."""
+    """Give a message its id, as Flower's SuperLink does on arrival, and our grids before they send."""
     message.metadata.__dict__["_message_id"] = message_id
 
 
 def copy_message(message: Message) -> Message:
-    """A message whose records can be changed without changing the original's; the arrays are the same ones."""
+    """Copy a message so that its records can change without the original's; the arrays are the same ones."""
     return with_content(message, RecordDict({name: record.copy() for name, record in message.content.items()}))
 
 
 def with_content(message: Message, content: RecordDict) -> Message:
-    """The same message with other content."""
+    """Return the same message with other content."""
     return make_message(metadata=message.metadata, content=content)
 
 
 def message_without_arrays(message: Message) -> tuple[Message, dict[str, ArrayRecord]]:
-    """The message without its array records, and these by name."""
+    """Divide a message into one without its array records, and these by name."""
     arrays = dict(message.content.array_records)
     rest = RecordDict({name: record for name, record in message.content.items() if name not in arrays})
     return with_content(message, rest), arrays
 
 
 def error_reply(message: Message, code: int, reason: str, lost: bool = False) -> Message:
-    """The reply of a node that could not do what the message asked; of Flower, if the node is lost."""
+    """Make the reply of a node that could not do what the message asked.
+
+    Args:
+        message: that was sent.
+        code: of the error, as Flower numbers them (``APP_RAISED`` and the others of this module).
+        reason: in words.
+        lost: whether the reply comes in Flower's name, because the node is lost.
+    """
     reply = Message(Error(code, reason), reply_to=message)
     if lost:
         reply.metadata.__dict__["_src_node_id"] = SERVER_NODE
@@ -199,7 +231,15 @@ def error_reply(message: Message, code: int, reason: str, lost: bool = False) ->
 
 @dataclass(frozen=True)
 class ReplyArrival:
-    """What has come in reply to a message, by its ids: an error, or an array in pieces and what is around it."""
+    """The ids of what has arrived in reply to a message: an error, or an array in pieces with the objects around it.
+
+    Attributes:
+        message_id: of the reply.
+        error: Flower's error reply; None: there is an array.
+        array: id of the array's object.
+        chunks: ids of its pieces, without order.
+        around: ids of the message and the records that hold the array.
+    """
 
     message_id: str
     error: Message | None = None
@@ -211,14 +251,21 @@ class ReplyArrival:
 class SuperLink:
     """Flower's SuperLink, as the server of a deployment calls it. Nothing of a reply is inflated.
 
-    Each call ends by its deadline (on the monotonic clock), or with FederationError when nobody has answered for
-    ``PATIENCE`` seconds or the run was stopped. TimeoutError: it is busy with this call, or the deadline has come.
-    ValueError: it cannot give what was asked for, or what a node sent is too long or of another form.
+    Each call ends by its deadline, in seconds of the monotonic clock. Several threads may call at once.
+
+    Args:
+        grid: Flower's ``HttpGrid``, whose address, certificate and identity are used.
 
     Attributes:
         longest: bytes of an object that is pulled.
         trouble: why the last call was not answered; empty: it was.
         leaving: set when no call shall be tried again.
+
+    Raises:
+        FederationError: from every method: nobody has answered for ``PATIENCE`` seconds, or the run was stopped.
+        TimeoutError: from every method: it is busy with this call, or the deadline has come.
+        ValueError: from every method: it cannot give what was asked for, or what a node sent is too long or of another
+            form.
     """
 
     PATIENCE = 60.0
@@ -233,11 +280,11 @@ class SuperLink:
         self.close = self._client.close
 
     def nodes(self, deadline: float) -> list[NodeInfo]:
-        """The connected nodes."""
+        """Return the connected nodes."""
         return list(self._call("GetNodes", runtime_pb2.GetNodesRequest(), deadline).nodes)
 
     def push(self, message: Message, deadline: float) -> str:
-        """Send a message; returns its id."""
+        """Send a message with all its objects; return its id."""
         with no_object_id_recompute():
             set_message_id(message, message.object_id)
             objects = get_all_nested_objects(message)
@@ -250,9 +297,15 @@ class SuperLink:
         return message.metadata.message_id
 
     def arrival(self, order: Message | None, deadline: float) -> ReplyArrival | None:
-        """What has come in reply to a message, told once; None: nothing yet.
+        """Return what has come in reply to a message, told once; None: nothing yet.
 
-        Without an order, what nodes sent unasked is dropped. It would come with a reply, and make that one too long.
+        Args:
+            order: the message that was sent. None: what nodes sent unasked is dropped, which would make another reply
+                too long.
+            deadline: on the monotonic clock.
+
+        Raises:
+            ValueError: the reply is not one sealed record; or as every method.
         """
         message_id = order.metadata.message_id if order else ""
         request = runtime_pb2.PullAppMessagesRequest(message_ids=[message_id] if order else [])
@@ -278,7 +331,19 @@ class SuperLink:
         return None
 
     def object(self, object_id: str, longest: int, deadline: float) -> tuple[list[str], bytes] | None:
-        """The ids of an object's children, in order, and its body of at most ``longest`` bytes; None: not there yet."""
+        """Pull an object of a reply, without inflating it.
+
+        Args:
+            object_id: its hash.
+            longest: bytes that its body may have.
+            deadline: on the monotonic clock.
+
+        Returns:
+            The ids of its children, in order, and its body; None: it is not there yet.
+
+        Raises:
+            ValueError: it was deleted, or is too long; or as every method.
+        """
         request = message_pb2.PullObjectRequest(object_id=object_id, **self._ours)
         found = self._call("PullObject", request, deadline)
         if not found.object_found:
@@ -292,15 +357,17 @@ class SuperLink:
         return rest.partition(HEAD_VALUE_DIVIDER)[0].split(","), body
 
     def forget(self, message_id: str, deadline: float) -> None:
-        """Delete what a node sent."""
+        """Delete what a node sent, so that the SuperLink's memory does not grow over the rounds."""
         request = message_pb2.ConfirmMessageReceivedRequest(message_object_id=message_id, **self._ours)
         self._call("ConfirmMessageReceived", request, deadline)
 
     @property
     def _ours(self) -> dict[str, Any]:
+        """Return the fields by which a request names the server and the run."""
         return {"node": Node(node_id=SERVER_NODE), "run_id": self._grid.run.run_id}
 
     def _call(self, method: str, request: Any, deadline: float) -> Any:
+        """Call a method of the SuperLink, again and again while it cannot be reached, and translate its errors."""
         until = min(deadline, monotonic() + self.PATIENCE)
         while True:
             self._client._client.timeout = min(self.BUSY, max(1.0, until - monotonic()))
@@ -328,7 +395,7 @@ class SuperLink:
             self.leaving.wait(min(1.0, max(0.0, until - monotonic())))
 
     def _check_length(self, response: httpx.Response) -> None:
-        """Before the body is read."""
+        """Refuse a response by its announced length, before the body is read."""
         path = response.request.url.path.rpartition("/")[2]
         most = {"pull-object": self.longest, "pull-messages": self.LONGEST_HEADER}.get(path)
         if most is not None and int(response.headers.get("content-length", most + 1)) > most:
@@ -336,7 +403,7 @@ class SuperLink:
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Flower logs an app's error with its traceback, in which the line that helps is lost."""
+    """Shorten the log record of an app's error to its line: Flower logs a traceback, in which that line is lost."""
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
     if isinstance(error, FedampError):
         record.msg, record.args, record.exc_info = f"{error.kind}: {error}", (), None
@@ -348,7 +415,12 @@ FLOWER_LOGGER.addFilter(_in_one_line)
 
 @contextmanager
 def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
-    """Within the context, the lines of Flower's logger and the named ones go to a file and nowhere else."""
+    """Send the lines of Flower's logger and the named ones to a file and nowhere else, while the context lasts.
+
+    Args:
+        log: the file; it is made with the first line.
+        loggers: names of further loggers. Those of fedamp log from level INFO on.
+    """
     handler = _LogFile(log, delay=True)
     handler.setFormatter(_Margin(LOG_FORMAT))
     quiet = [FLOWER_LOGGER, *(logging.getLogger(name) for name in loggers)]
@@ -368,14 +440,14 @@ def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
 
 
 class _Margin(logging.Formatter):
-    """A record begins at the margin and its further lines do not: no text of a node can look like a record."""
+    """Formats a record so that only its first line begins at the margin: no text of a node can look like a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n    ".join(map(visible, super().format(record)[:LONGEST_RECORD].splitlines()))
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that may fail, as on a full disk: one warning, and the run goes on."""
+    """A log file that may fail, as on a full disk: it warns, and the run goes on."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         with suppress(Warning):

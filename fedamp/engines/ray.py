@@ -1,4 +1,8 @@
-"""The Ray engine: one persistent actor a node, on this machine or on a cluster."""
+"""Run a simulation's nodes on Ray: one persistent actor a node, on this machine or on a cluster.
+
+:class:`RayGrid` lives in the server's process and talks over a pipe to :mod:`fedamp.engines.ray_driver`, the process
+that imports Ray. The actors, and what happens when one dies, are in :mod:`fedamp.engines.ray_workers`.
+"""
 
 import os
 import pickle
@@ -71,6 +75,7 @@ class RayGrid(SimulationGrid):
         self._resources: WorkerResources | None = None
 
     def __enter__(self) -> Self:
+        """Start the driver, in a session of its own, and return without waiting for it."""
         self._start = monotonic()
         variables = environment() | {"RAY_AUTH_MODE": "token"}
         if self._engine.address is None:
@@ -93,6 +98,7 @@ class RayGrid(SimulationGrid):
         return self
 
     def __exit__(self, *error: object) -> None:
+        """Close the pipe, at which the driver ends with all of Ray; after ``STOP_DEADLINE`` seconds it is killed."""
         self._pipe.close()  # without it the driver ends
         if error and error[0] is KeyboardInterrupt:  # a person who has pressed Ctrl-C twice does not wait for that
             return
@@ -121,10 +127,16 @@ class RayGrid(SimulationGrid):
         return self._resources.workers
 
     def get_node_ids(self) -> list[int]:
+        """Return the ids of the nodes; the first time, this waits for the workers."""
         return [FIRST_NODE + partition for partition in range(self.workers)]
 
     def kill_soon(self, worker: int, seconds: float) -> None:
-        """Kill the process of a worker, numbered from 0, after so many seconds."""
+        """Kill the process of a worker after some seconds, as ``faults.killed_workers`` asks.
+
+        Args:
+            worker: numbered from 0.
+            seconds: from now.
+        """
         self._tell("kill_soon", (worker, seconds))
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -138,7 +150,18 @@ class RayGrid(SimulationGrid):
         return [pickle.loads(reply) for reply in self._ask("pull", list(message_ids)).values()]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages and wait for the replies, ``timeout`` seconds at most; the log names what came late."""
+        """Send messages and wait for the replies; the log names what came late.
+
+        Args:
+            messages: to nodes of this grid.
+            timeout: seconds, from when the workers are ready; None: no limit.
+
+        Returns:
+            The replies that came in time, in the order of their messages.
+
+        Raises:
+            FederationError: Ray has ended, or its driver does not answer.
+        """
         sent = list(messages)
         ids = self.push_messages(sent)  # the first time, this waits for the workers
         replies = self._ask("collect", ids, timeout, patience=timeout)
@@ -147,7 +170,7 @@ class RayGrid(SimulationGrid):
         return came
 
     def _tell(self, *content: Any) -> None:
-        """Send something to the driver."""
+        """Send something to the driver; where it has ended, the next answer says so."""
         with suppress(OSError):  # the next answer says what is wrong
             self._pipe.send(content)
 
@@ -167,7 +190,11 @@ class RayGrid(SimulationGrid):
         return self._answer(patience)
 
     def _answer(self, patience: float | None) -> Any:
-        """Wait for the driver's answer; FederationError: it has ended, or did not answer in time."""
+        """Wait for the driver's answer, and raise an error that it sends.
+
+        Raises:
+            FederationError: it has ended, or did not answer in time.
+        """
         try:
             if not self._pipe.poll(None if patience is None else patience + GRACE):
                 self._driver.kill()  # its next answer would be the one to this request

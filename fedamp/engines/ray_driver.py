@@ -1,6 +1,8 @@
-"""The process that drives Ray for :class:`fedamp.engines.ray.RayGrid` and answers its requests over a pipe.
+"""Drive Ray in a process of its own for :class:`fedamp.engines.ray.RayGrid`, and answer its requests over a pipe.
 
-It ends, with all processes that it started, when the pipe is closed. Its output goes into the log.
+It ends, with all processes that it started, when the pipe is closed. Its output goes into the log. It is run as
+``python -m fedamp.engines.ray_driver DESCRIPTOR``, and nobody imports it. :mod:`fedamp.engines.ray_workers` has what it
+serves.
 """
 
 import logging
@@ -37,7 +39,10 @@ log = logging.getLogger("fedamp.engines")
 
 
 def main() -> None:
-    """Serve until the pipe is closed; its file descriptor is the only argument."""
+    """Serve until the pipe is closed; its file descriptor is the only argument.
+
+    An error of fedamp is sent over the pipe as it is, any other one as a FederationError, and then the process ends.
+    """
     warnings.simplefilter("ignore")
     pipe = Connection(int(sys.argv[1]))
     client_app, engine, folder = pipe.recv()
@@ -58,6 +63,7 @@ def main() -> None:
 
 
 def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> None:
+    """Start Ray, or join a cluster; make the workers; then call their methods as the pipe asks."""
     _start_ray(engine, folder) if engine.address is None else _connect(engine.address)
     here = psutil.Process().children()
     daemons = {process.name(): process for process in here if process.name() in ("gcs_server", "raylet")}
@@ -92,6 +98,7 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
 
 
 def _start_ray(engine: Engine, folder: str) -> None:
+    """Start a Ray of this machine alone, in a private folder."""
     services.start_raylet = partial(_start_raylet, services.start_raylet)
     services.get_node = partial(_patiently, services.get_node)
     ray.init(
@@ -105,7 +112,10 @@ def _start_ray(engine: Engine, folder: str) -> None:
 
 
 def _start_raylet(start: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """The raylet ends where its agents take 15 seconds to name their ports: -1 says that they are not in use."""
+    """Start the raylet with ports of -1 for its agents, which says that they are not in use.
+
+    Else it ends where its agents take 15 seconds to name their ports, as on a busy machine.
+    """
     told = signature(start).bind(*arguments, **options).arguments
     for name in AGENTS:
         persist_port(told["session_dir"], told["node_id"], name, -1)
@@ -113,7 +123,10 @@ def _start_raylet(start: Callable[..., Any], *arguments: Any, **options: Any) ->
 
 
 def _patiently(ask: Callable[..., Any], *question: Any) -> Any:
-    """Ray asks for its node without a pause, on a core that the node needs, and for 30 seconds at most."""
+    """Ask Ray for its node with pauses, as long as the raylet runs.
+
+    Ray itself asks without a pause, on a core that the node needs, and for 30 seconds at most.
+    """
     while any(one.name() == "raylet" and one.status() != psutil.STATUS_ZOMBIE for one in psutil.Process().children()):
         with suppress(RuntimeError):
             return ask(*question)
@@ -122,10 +135,12 @@ def _patiently(ask: Callable[..., Any], *question: Any) -> Any:
 
 
 def _connect(address: str) -> None:
-    """Raise InputError where no cluster is at the address, or its token is another.
+    """Join the cluster at an address; ``auto`` is the one that this user or root has started here.
 
-    ``auto`` is the cluster that this user or root has started here. Ray itself would also tell its token to a program
-    of another user that looks like a cluster.
+    Ray itself would also tell its token to a program of another user that looks like a cluster.
+
+    Raises:
+        InputError: no cluster is at the address, or its token is another.
     """
     try:
         if address == "auto":
@@ -144,7 +159,11 @@ def _connect(address: str) -> None:
 
 
 def _refuse_without_token() -> None:
-    """Raise InputError where Ray answers a question without a token: then anybody can have it run programs."""
+    """Refuse a cluster that answers a question without a token: anyone who reaches it can have it run programs.
+
+    Raises:
+        InputError: it answered.
+    """
     import grpc
 
     address = ray.get_runtime_context().gcs_address

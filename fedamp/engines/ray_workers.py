@@ -1,4 +1,8 @@
-"""Persistent Ray actors and their messages, in the process that drives Ray."""
+"""Keep persistent Ray actors, one a node, and exchange messages with them, in the process that drives Ray.
+
+:mod:`fedamp.engines.ray_driver` calls the methods of :class:`Workers`. Each actor holds a
+:class:`fedamp.engines.simulation.SimulatedNode`, the same as the serial engine's only one.
+"""
 
 import pickle
 import sys
@@ -28,7 +32,14 @@ INLINE_BYTES, INLINE_BYTES_ON_CLUSTER = 900_000, 90_000
 
 
 class RayWorker:
-    """The content of a Ray actor. It makes its node on first use: a failure then is an answer, not a death."""
+    """The content of a Ray actor. It makes its node on first use: a failure then is an answer, not a death.
+
+    Args:
+        path: entries of ``sys.path`` of the server's process.
+        client_app: import path of the Flower client app.
+        partition, partitions: number of the node, from 0, and how many there are.
+        device: see :mod:`fedamp.base.devices`.
+    """
 
     def __init__(self, path: list[str], client_app: str, partition: int, partitions: int, device: str) -> None:
         sys.path += [entry for entry in path if entry not in sys.path]  # a runtime_env is ten times slower
@@ -36,12 +47,21 @@ class RayWorker:
         self._node: SimulatedNode | None = None
 
     def ready(self) -> None:
-        """Import the client app."""
+        """Import the client app and make the node, unless that is done."""
         if self._node is None:
             self._node = SimulatedNode(*self._arguments)
 
     def handle(self, content: bytes, names: list[str], *arrays: ArrayRecord) -> tuple[bytes, str]:
-        """The pickled reply, and the traceback if the client app failed."""
+        """Have the node answer a message.
+
+        Args:
+            content: the message without its arrays, pickled.
+            names: of the array records.
+            arrays: the array records, which Ray takes from shared memory.
+
+        Returns:
+            The pickled reply, and the traceback if the client app failed.
+        """
         self.ready()
         assert self._node is not None
         message: Message = pickle.loads(content)
@@ -52,7 +72,15 @@ class RayWorker:
 
 @dataclass
 class Sent:
-    """A message under way: the arguments of its call, the actor, the future answer, and how often it was sent."""
+    """A message under way.
+
+    Attributes:
+        message: as the server made it.
+        arguments: of :meth:`RayWorker.handle`.
+        actor: that has it.
+        answer: Ray's future of the reply.
+        times: how often it was sent.
+    """
 
     message: Message
     arguments: tuple[Any, ...]
@@ -62,9 +90,11 @@ class Sent:
 
     @property
     def partition(self) -> int:
+        """Number of the node, from 0."""
         return self.message.metadata.dst_node_id - FIRST_NODE
 
     def error(self, code: int, reason: str) -> bytes:
+        """Make a pickled error reply in the node's name."""
         return pickle.dumps(flower.error_reply(self.message, code, reason))
 
 
@@ -73,11 +103,16 @@ class Workers:
 
     The large arrays of a round are put into shared memory once. A worker that dies is replaced and its message sent
     again; one that misses a deadline is replaced, so as not to delay the next round. Replies are pickled messages, by
-    the id of what they answer.
+    the id of the message that they answer.
 
     Args:
+        client_app: import path of the Flower client app.
+        engine: the section of the scenario.
         check: raises where it makes no sense to wait any longer.
         demand: asked where workers can share a GPU.
+
+    Attributes:
+        resources: workers, device, and the share of cores and GPUs of each.
 
     Raises:
         InputError: the device is not there.
@@ -112,6 +147,7 @@ class Workers:
             raise FederationError(f"a Ray worker could not load {client_app}: {cause}") from error
 
     def kill_soon(self, partition: int, seconds: float) -> None:
+        """Kill the process of a worker after some seconds."""
         timer = Timer(seconds, ray.kill, [self._actors[partition]])
         timer.daemon = True
         timer.start()
@@ -132,13 +168,24 @@ class Workers:
             self._send(sent)
 
     def pull(self, message_ids: list[str], deadline: float = 0.0) -> dict[str, bytes]:
-        """The replies that are there when all are, at the deadline, or after a while."""
+        """Return replies by the id of their message, and forget these messages.
+
+        It waits until all are there, until the deadline (on the monotonic clock), or half a second.
+        """
         waiting = {self._sent[id_].answer: id_ for id_ in message_ids if id_ in self._sent}
         replies = {waiting[answer]: self._reply(waiting[answer]) for answer in self._ready(list(waiting), deadline)}
         return {id_: reply for id_, reply in replies.items() if reply is not None}
 
     def collect(self, message_ids: list[str], patience: float | None) -> dict[str, bytes]:
-        """The replies that come within so many seconds; all the messages are forgotten."""
+        """Return the replies that come within some seconds; all the messages are forgotten.
+
+        A worker that died and did not answer again in time gives an error reply; one that is late gives none. Both are
+        replaced.
+
+        Args:
+            message_ids: of pushed messages.
+            patience: seconds; None: no limit.
+        """
         deadline = inf if patience is None else monotonic() + patience
         replies: dict[str, bytes] = {}
         while left := [id_ for id_ in message_ids if id_ in self._sent]:
@@ -155,7 +202,7 @@ class Workers:
         return replies
 
     def _ready(self, answers: list[Any], deadline: float) -> list[Any]:
-        """The future answers that are there when all are, at the deadline, or after a while."""
+        """Return the future answers that are there when all are, at the deadline, or after half a second."""
         if monotonic() >= self._next_check:
             self._check()
             self._next_check = monotonic() + CHECK_INTERVAL
@@ -163,7 +210,7 @@ class Workers:
         return ray.wait(answers, num_returns=len(answers), timeout=left)[0] if answers else []
 
     def _reply(self, id_: str) -> bytes | None:
-        """The reply to a message whose answer is there; None if the message was sent again."""
+        """Return the reply to a message whose answer is there; None if the message was sent again."""
         sent = self._sent[id_]
         node = sent.message.metadata.dst_node_id
         try:
@@ -185,6 +232,7 @@ class Workers:
         return bytes(reply)
 
     def _send(self, sent: Sent) -> None:
+        """Call the actor of a message's node now, and count the try."""
         sent.actor = self._actors[sent.partition]
         sent.answer = sent.actor.handle.remote(*sent.arguments)
         sent.times += 1
@@ -197,5 +245,6 @@ class Workers:
             self._actors[sent.partition] = self._new_actor(sent.partition, cpus=0, gpus=gpus)
 
     def _new_actor(self, partition: int, cpus: float, gpus: float) -> Any:
+        """Start an actor for a node, on whatever machine of the cluster has room."""
         actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
         return actor.remote(sys.path, self._client_app, partition, self.resources.workers, self.resources.device)

@@ -1,4 +1,8 @@
-"""Simulated nodes: their grid, its serial engine, and how many workers a machine or cluster gets."""
+"""Simulate nodes: their grid, its serial engine, and how many workers a machine or cluster gets.
+
+A simulated node hosts all clients that it is asked to train, and answers through the same client app as a node of a
+deployment. :mod:`fedamp.engines.engines` opens the grids; :mod:`fedamp.engines.ray` has the parallel one.
+"""
 
 import ctypes
 import importlib
@@ -28,12 +32,12 @@ USED = 0.9  # share of a GPU's free memory that the plan uses
 
 @dataclass(frozen=True)
 class WorkerDemand:
-    """The demand of a run on a GPU.
+    """The demand of a run on a GPU, from which the number of workers follows.
 
     Attributes:
-        worker_bytes: memory of a worker.
+        worker_bytes: memory of a worker (:func:`fedamp.client.task.bytes_of_a_worker`).
         free_bytes: free memory on a GPU like this machine's.
-        batches: of a round.
+        batches: stacks of clients in a round.
     """
 
     worker_bytes: int
@@ -42,13 +46,20 @@ class WorkerDemand:
 
 
 class SimulationGrid(flower.OwnGrid):
-    """A Flower grid of simulated nodes, as a context manager. Replies come in the order of the messages."""
+    """A Flower grid of simulated nodes, as a context manager. Replies come in the order of the messages.
+
+    Attributes:
+        simulated: True: no node is another machine with its own data.
+        workers: number of nodes.
+        demand: of the run on a GPU; may be set until the first call of ``get_node_ids``.
+    """
 
     simulated = True  # no node is another machine with its own data
     workers: int  # number of nodes; each hosts all clients that it is asked to train
     demand: WorkerDemand | None = None  # of the run on a GPU; may be set until the first call of ``get_node_ids``
 
     def __enter__(self) -> Self:
+        """Start what the nodes need."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,6 +95,11 @@ class SimulatedNode:
         partition, partitions: number of the node, from 0, and how many there are.
         device: see :mod:`fedamp.base.devices`.
 
+    Attributes:
+        app: the client app.
+        device: torch's name of the device.
+        context: Flower's, with the node's number and device.
+
     Raises:
         InputError: the device is not there.
     """
@@ -97,7 +113,7 @@ class SimulatedNode:
         self.context = Context(1, FIRST_NODE + partition, config, RecordDict(), {})
 
     def handle(self, message: Message) -> tuple[Message, str]:
-        """Have the app answer a message.
+        """Have the app answer a message, with one thread on a CPU.
 
         Returns:
             The app's reply and an empty string; or an error reply (code 2) and the traceback of what it raised.
@@ -111,7 +127,11 @@ class SimulatedNode:
 
 
 def load_app(path: str) -> Any:
-    """Import a Flower app by its path, ``package.module:name``."""
+    """Import a Flower app by its path, ``package.module:name``.
+
+    >>> load_app("math:floor")(2.5)
+    2
+    """
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -150,10 +170,19 @@ class SerialGrid(SimulationGrid):
         self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> list[int]:
+        """Return the id of the only node."""
         return [FIRST_NODE]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Have the node answer messages in turn, for ``timeout`` seconds at most; the log names what came late."""
+        """Have the node answer messages in turn; the log names what came late.
+
+        Args:
+            messages: to the only node.
+            timeout: seconds in all; None: no limit.
+
+        Returns:
+            The replies that came in time, in the order of their messages.
+        """
         sent, replies = self._numbered(messages), list[Message]()
         deadline = math.inf if timeout is None else monotonic() + timeout
         for message in sent:
@@ -180,7 +209,14 @@ class SerialGrid(SimulationGrid):
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """Workers, torch's name of their device, and the part of a core and of a GPU that each reserves."""
+    """The workers of a run, and what each reserves.
+
+    Attributes:
+        workers: their number, at least 1.
+        device: torch's name of their device.
+        cpus: cores that each reserves, at most 1.
+        gpus: share of a GPU that each reserves; 0 on a CPU.
+    """
 
     workers: int
     device: str
@@ -192,7 +228,7 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: WorkerDe
     """Decide how many workers a machine or cluster gets; more workers than cores (or GPUs) share them evenly.
 
     On a GPU there are as many as fit into its memory, at most ``MOST``, with a core and a batch each; ``FEW`` where the
-    run's demand is unknown.
+    run's demand is unknown. Results do not depend on the number.
 
     Args:
         engine: the section of the scenario.
@@ -200,7 +236,7 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: WorkerDe
         demand: of the run, on a GPU.
 
     Raises:
-        InputError: CUDA is asked for and there is no GPU.
+        InputError: CUDA is asked for and there is no GPU; or a GPU is named by its number on a cluster.
     """
     device = engine.device
     if device == "auto":
@@ -221,5 +257,5 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: WorkerDe
 
 
 def _share(workers: int, units: float) -> float:
-    """The part of a core or GPU that a worker gets, so that all fit; at most a whole one."""
+    """Compute the part of a core or GPU that a worker gets, so that all fit; at most a whole one."""
     return 1 / math.ceil(workers / max(1, int(units)))

@@ -1,4 +1,4 @@
-"""The order of the server to a node in a round, and the node's answer, each with the layout of its bytes.
+"""Define the order of the server to a node in a round, and the node's answer, each with the layout of its bytes.
 
 A simulated message holds the head as bytes, and the arrays as they are. A deployment sends one sealed array of bytes.
 Flower keeps each part of a message under the hash of its content, and tells every registered node whether it has it. So
@@ -8,6 +8,9 @@ equal. Anyone with the whole message can decrypt it; on its way, TLS protects it
 The size of an order follows from its model and from the number of its rows. The order decides each byte of the answer:
 numbers of fixed size, a bit for each row, a short text, the sums. An answer has no names and no lengths, so it cannot
 claim what was not asked for, nor take more memory than its own size.
+
+The server writes orders and reads answers (:mod:`fedamp.strategies`); :mod:`fedamp.client.app` does the reverse.
+Nothing here adds noise: an answer holds exact sums of clipped updates, and must stay on the server.
 """
 
 import math
@@ -59,6 +62,9 @@ def rows(ids: Iterable[int] | NDArray[Any], seeds: Any, submodels: Any = WHOLE, 
         seeds: 32 bytes for each of them.
         submodels: of each, or of all; :data:`fedamp.models.model.WHOLE`: the whole model.
         counted: whether each counts; False for dummies.
+
+    >>> rows([7, 9], bytes(32))["id"].tolist()
+    [7, 9]
     """
     ids = np.asarray(ids, np.int64)
     made = np.zeros(len(ids), UNIT)
@@ -68,7 +74,7 @@ def rows(ids: Iterable[int] | NDArray[Any], seeds: Any, submodels: Any = WHOLE, 
 
 
 def padded(units: Rows, room: int) -> Rows:
-    """Fill up rows with others that have no unit, to ``room`` in all."""
+    """Fill up rows with others that have no unit, to ``room`` in all, so that their number does not tell who trains."""
     return np.concatenate([units, rows(np.full(room - len(units), NO_UNIT), bytes(rng.SEED_BYTES))])
 
 
@@ -82,8 +88,10 @@ class UpdateCounts:
 
     Attributes:
         failed: units that add zero: records could not be read or trained, or the update was not finite.
-        clipped, below_clip: units whose update was longer than the norm in some part; or within it in every part.
-        records, loss_sum: of the received model over the first batches of units that did not fail.
+        clipped: units whose update was longer than the norm in some part.
+        below_clip: units whose update was within the norm in every part.
+        records: in the first batches of units that did not fail.
+        loss_sum: of the received model over these records, before training.
     """
 
     failed: int = 0
@@ -93,9 +101,10 @@ class UpdateCounts:
     loss_sum: float = 0.0
 
     def add_claimed(self, claimed: "UpdateCounts", reported: int, most: int) -> None:
-        """Add what a node claims, as far as it can be true.
+        """Add the numbers that a node claims, as far as they can be true.
 
         Args:
+            claimed: by the node.
             reported: units that have reported on the node.
             most: units that it was asked for.
         """
@@ -117,7 +126,8 @@ class _AnswerForm(NamedTuple):
     """The form of an answer, which its order decides.
 
     Attributes:
-        ids: of the units that the answer may name, each at its bit, int64; -1: no unit.
+        ids: of the units that the answer may name, each at its bit, int64; -1: no unit. Their number is a multiple of
+            64.
         shapes: of the sums, by name.
         length: bytes of an answer of another protocol.
     """
@@ -146,12 +156,14 @@ class RoundOrder:
         round: from 1; 0 in a query.
         clips: clipping norm of all that is trained; or of its shared and its split part.
         rows: the units (:data:`UNIT`).
-        arrays: the global model, or its submodel ``extracted``.
+        arrays: the global model, or its submodel ``extracted``, by name. They are shared, so never write to them.
+        extracted: number of the submodel that was sent; :data:`fedamp.models.model.WHOLE`: the whole model.
         frozen: names of the arrays that the answer leaves out.
         config: the ``train_config`` that a server app gave to ``start``.
         secret: by which the node knows that the order is the server's; of a query: nothing.
         below: units with smaller ids may be named in the answer to a query.
-        exchange: what a protocol of an aggregator tells beside, and ``answer_bytes``, of its answer; 0: a sum is asked.
+        exchange: what a protocol of an aggregator tells beside, by name.
+        answer_bytes: length of that protocol's answer; 0: a sum is asked.
         cells: of an evaluation that the answer adds to the sums; 0: none is asked.
         trains: whether the units train; False: they are evaluated alone.
 
@@ -186,7 +198,7 @@ class RoundOrder:
 
     @property
     def units(self) -> Rows:
-        """The rows with a unit."""
+        """Rows with a unit, in their order; rows without one only fill up the message."""
         units: Rows = self.rows[self.rows["id"] != NO_UNIT]
         return units
 
@@ -211,7 +223,7 @@ class RoundOrder:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of everything that decides the sum."""
+        """SHA-256 of everything that decides the sum. The secret of the node is not in it."""
         told = repr([self.task, self.round, self.clips, self.extracted, self.frozen, sorted(self.config.items())])
         told += f" {self.cells} {self.trains}"
         found = sha256(told.encode() + self.rows.tobytes())
@@ -222,7 +234,7 @@ class RoundOrder:
 
     @property
     def answer_size(self) -> int:
-        """Bytes of any sealed answer."""
+        """Bytes of any sealed answer to this order, whatever the node does."""
         return _NONCE + len(_MAGIC) + self._form.head + self._form.sums
 
     def content(self) -> RecordDict:
@@ -256,6 +268,7 @@ class RoundOrder:
             ) from None
 
     def _head(self) -> bytes:
+        """Write all but the arrays: two lengths, the described part filled up to a multiple of 4096 bytes, the rows."""
         told: dict[str, Any] = {key: getattr(self, name) for name, key in _TOLD.items()}
         told |= {"clips": list(self.clips), "frozen": list(self.frozen)}
         told["arrays"] = [f"{a.dtype.str} {','.join(map(str, a.shape))} {name}" for name, a in self.arrays.items()]
@@ -267,6 +280,7 @@ class RoundOrder:
 
     @classmethod
     def _read(cls, data: memoryview, arrays: Arrays | None = None) -> Self:
+        """Read what :meth:`_head` writes, and the arrays behind it, unless they are given."""
         length, count = _ORDER.unpack_from(data)
         told: dict[str, Any] = dict(ConfigRecord.inflate(bytes(data[_ORDER.size : _ORDER.size + length])))
         place = _ORDER.size + length + -length % _HEAD
@@ -291,6 +305,7 @@ class RoundOrder:
 
     @cached_property
     def _form(self) -> _AnswerForm:
+        """Derive the form of the answer, once for each order."""
         asked, shapes = np.arange(self.below), dict[str, tuple[int, ...]]()
         if self.arrays and not self.answer_bytes:
             asked = np.where(self.rows["counted"], self.rows["id"], NO_UNIT)
@@ -305,7 +320,14 @@ class RoundOrder:
 
 
 class AnswerStatus(IntEnum):
-    """The status of an answer."""
+    """The status of an answer, its first byte.
+
+    Attributes:
+        DONE: it answers the order.
+        ANY_UNIT: to a query: this node can train any unit.
+        FAILED: the node could not, or may not, do it; the text says why.
+        STARTED_AGAIN: the node has forgotten the server, and waits for a query.
+    """
 
     DONE = 0
     ANY_UNIT = 1  # to a query: this node can train any unit
@@ -315,6 +337,10 @@ class AnswerStatus(IntEnum):
 
 class NodeFailedError(ValueError):
     """The node has no answer, and says why.
+
+    Args:
+        why: the text of the answer.
+        status: of the answer.
 
     Attributes:
         status: of the answer.
@@ -334,10 +360,12 @@ class RoundAnswer(UpdateCounts):
 
     Attributes:
         sums: float64, of the clipped updates, by name.
-        reported: the units in the sum; in the answer to a query, the units that live on the node.
+        reported: ids of the units in the sum; in the answer to a query, of the units that live on the node.
         seconds: of the training.
-        text: why the first unit failed, or why the node did; in the answer to a query, the node's secret.
+        text: why the first unit failed, or why the node did; in the answer to a query, the node's secret. At most 300
+            bytes are sent.
         data: an answer of another protocol.
+        status: of the answer.
     """
 
     sums: Sums = field(default_factory=dict)
@@ -421,6 +449,7 @@ class RoundAnswer(UpdateCounts):
         return cls._read(body[: form.head], form, sums)
 
     def _head(self, form: _AnswerForm) -> bytes:
+        """Write all but the sums; a failed answer has zeros where another protocol's bytes would be."""
         named, failed = np.array(self.reported, np.int64), self.status not in (AnswerStatus.DONE, AnswerStatus.ANY_UNIT)
         bits = (form.ids != NO_UNIT) & np.isin(form.ids, named)
         if bits.sum() != len(named):
@@ -435,6 +464,7 @@ class RoundAnswer(UpdateCounts):
 
     @classmethod
     def _read(cls, head: memoryview, form: _AnswerForm, sums: Sums) -> Self:
+        """Read what :meth:`_head` writes, and refuse units that were not asked for and numbers that are not finite."""
         status, *numbers, text = _ANSWER.unpack_from(head)
         said, end = text.rstrip(b"\0").decode(errors="replace"), form.head - form.length
         if status not in (AnswerStatus.DONE, AnswerStatus.ANY_UNIT):
@@ -463,12 +493,17 @@ def sealed_bytes(content: RecordDict) -> bytes | None:
 
 
 def _sealed(parts: Iterable[Any]) -> bytes:
+    """Put a fresh nonce before the parts, and the parts under its keystream."""
     nonce = rng.fresh_bytes(_NONCE)
     return nonce + _keystream(nonce).masked(b"".join([_MAGIC, *parts]))
 
 
 def _opened(data: bytes) -> memoryview:
-    """Decrypt sealed bytes; ValueError: they are none."""
+    """Decrypt sealed bytes.
+
+    Raises:
+        ValueError: they are none of this version.
+    """
     stream, start = _keystream(data[:_NONCE]), _NONCE + len(_MAGIC)
     if stream.masked(data[_NONCE:start]) != _MAGIC:
         raise ValueError("its bytes are no message of this version of fedamp")
@@ -476,4 +511,5 @@ def _opened(data: bytes) -> memoryview:
 
 
 def _keystream(nonce: bytes) -> rng.Stream:
+    """Make the keystream of a nonce: it hides equal contents from Flower's store, and nothing from a reader."""
     return rng.stream(int.from_bytes(nonce, "little"), "sealed")
