@@ -1,7 +1,11 @@
-"""The cost of a plan: for a unit or a group, for all rounds and for the first ones, in expressions and in numbers.
+"""Compute the cost of a plan: for a unit or a group, for all rounds and for the first ones, in expressions and numbers.
 
 From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and denominator of each part), then
 :meth:`Charge.of_a_round` (the cost of taking part in a round), then :meth:`Charge.at` (the cost of all rounds).
+
+Schemes and optional sections say what each of them costs; this module composes that, and knows none by name. How an
+expression becomes an epsilon is in :mod:`fedamp.accounting`. Ledger, budget check, reports and ``fedamp privacy`` read
+their numbers here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,26 +34,42 @@ from fedamp.errors import ScenarioError
 from fedamp.federation.optional import AnyPlan, RoundKind
 
 RoundKinds = Mapping[str, RoundKind]
-"""A kind of rounds, by the key of the section that tells it apart."""
+"""Kind of rounds by the key of the section that tells it apart."""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """The cost of a plan for a unit, or for a group of units, as the scenario asks to charge it; no seed changes it."""
+    """The cost of a plan for a unit, or for a group of units, as the scenario asks to charge it.
+
+    Expressions come first, numbers follow. Every epsilon is a bracket at the scenario's delta, less what the noise's
+    sampler takes of it. No seed changes a cost.
+
+    Attributes:
+        plan: the plan; for a rehearsal, that of its full size.
+    """
 
     plan: AnyPlan
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """The accounting expression of the whole run, which the ledger charges."""
+        """Accounting expression of the whole run, which the ledger charges."""
         return self.of_group(self._group_size)
 
     def of_group(self, size: int) -> Mechanism:
-        """The same for ``size`` units together, whatever group size the scenario protects."""
+        """Make the expression of the whole run for ``size`` units together, whatever group size the scenario protects.
+
+        Without noise it is :class:`fedamp.accounting.NotPrivate`.
+        """
         return self.at(self.plan.noise_multiplier, size) if self.plan.is_private else NotPrivate()
 
     def at(self, noise_multiplier: float, group_size: int, capacity: str | None = None) -> Mechanism:
-        """The same for another noise multiplier; for a unit of a class of devices, default: that pays the most."""
+        """Make the expression of the whole run for another noise multiplier.
+
+        Args:
+            noise_multiplier: above 0; calibration tries many of them.
+            group_size: number of units that are protected together.
+            capacity: a public class of devices (``submodels.capacities``); default: the one that pays the most.
+        """
         plan = self.plan
         charged = [
             plan.check_in.charge(self.of_a_round(noise_multiplier, kinds, capacity), rounds)
@@ -61,7 +81,11 @@ class Charge:
 
     @property
     def _rounds_by_kind(self) -> list[tuple[RoundKinds, int]]:
-        """The kinds of rounds by section, and how many rounds each has, in the order in which they are charged."""
+        """Kinds of rounds by section, and how many rounds each has, in the order in which they are charged.
+
+        Raises:
+            ScenarioError: two sections tell rounds apart, and nobody knows which of their kinds meet.
+        """
         sections, rounds = self.plan.sections, self._rounds
         found = {key: section.kinds(self.plan) for key, section in sections.items()}
         several = [key for key, kinds in found.items() if len(kinds) > 1]
@@ -72,11 +96,20 @@ class Charge:
 
     @property
     def _beside(self) -> list[Mechanism]:
-        """Releases of all units: each cost includes them from the first round on."""
+        """Releases of all units beside the rounds: each cost includes them from the first round on."""
         return [release for section in self.plan.sections.values() for release in section.beside(self.plan)]
 
     def of_a_round(self, noise_multiplier: float, kinds: RoundKinds, capacity: str | None = None) -> Mechanism:
-        """The cost of taking part in a round of these kinds."""
+        """Make the cost of taking part in one round.
+
+        Args:
+            noise_multiplier: that of the whole update, or of its split part.
+            kinds: the kind of the round for each optional section.
+            capacity: as in :meth:`at`.
+
+        Returns:
+            The composition of the parts' releases, the clipping rule's and the sections', without check-in.
+        """
         plan, released = self.plan, []
         for part in plan.parts_at(noise_multiplier):
             release: Mechanism = Gaussian(part.noise_multiplier)
@@ -89,7 +122,7 @@ class Charge:
         return _together(released)
 
     def _unamplified(self, rounds: int, noise_multiplier: float) -> Mechanism:
-        """The first rounds without amplification: a unit pays for every round that it can have taken part in."""
+        """Charge the first rounds without amplification: a unit pays for every round that it can have taken part in."""
         dearest = {key: section.dearest(self.plan) for key, section in self.plan.sections.items()}
         check_in, round_ = self.plan.check_in, self.of_a_round(noise_multiplier, dearest)
         known: Mechanism = Repeat(check_in.shown(round_), check_in.most_check_ins(rounds, self._rounds))
@@ -98,19 +131,30 @@ class Charge:
         return group(_together([*self._beside, known]), self._group_size)
 
     def _first(self, rounds: int, noise_multiplier: float) -> Mechanism:
-        """The first rounds, as they are charged."""
+        """Charge the first rounds as the scenario asks: amplified or not."""
         if not self.plan.scenario.privacy.amplification:
             return self._unamplified(rounds, noise_multiplier)
         return self.beginning(self.at(noise_multiplier, self._group_size), rounds)
 
     def beginning(self, whole: Mechanism, rounds: int) -> Mechanism:
-        """The first rounds of :meth:`at`, with the evaluation at the end; all of it where it spans no rounds."""
+        """Cut an expression of :meth:`at` to the first rounds, with what is released beside them.
+
+        Args:
+            whole: of all rounds.
+            rounds: how many are kept.
+
+        Returns:
+            The expression of the first rounds; ``whole`` itself where its steps are no rounds, which costs more.
+        """
         ahead = ahead_of_rounds(whole, len(self._beside))
         return whole.after(rounds + ahead) if whole.span == self._rounds + ahead else whole
 
     def for_person(self, units: int, noise_multiplier: float | None = None) -> Mechanism:
-        """The cost for a person with so many units, of all rounds that the run may come to; with another noise
-        multiplier, of all rounds of the scenario.
+        """Make the cost for a person with several units, of all rounds that the run may come to.
+
+        Args:
+            units: how many units are the person's.
+            noise_multiplier: another one than the plan's; then the cost is of all rounds of the scenario.
         """
         if noise_multiplier is not None:
             return self.beginning(self.at(noise_multiplier, units), self._rounds)
@@ -118,7 +162,7 @@ class Charge:
 
     @property
     def server_mechanism(self) -> Mechanism | None:
-        """The cost for who runs the server, together with the colluding nodes; None: the server sees everything.
+        """Cost towards the operator of the server, together with the colluding nodes; None: the server sees everything.
 
         The server sees the noisy sums, as everybody does, and who is asked, unless the nodes draw that themselves.
         """
@@ -127,7 +171,7 @@ class Charge:
 
     @property
     def nodes_mechanism(self) -> Mechanism | None:
-        """The cost for a registered node, of units of other nodes; None: ``federation.hosts`` names no nodes.
+        """Cost towards a registered node, for units of other nodes; None: ``federation.hosts`` names no nodes.
 
         Flower tells every registered node the traffic of all nodes (``GetRun``), and so who is asked, and when.
         """
@@ -135,7 +179,7 @@ class Charge:
         return None if protection is None else self._charged_to(protection != "none")
 
     def _charged_to(self, hidden: bool) -> Mechanism:
-        """The cost for somebody from whom the check-ins are hidden, or who sees them."""
+        """Charge the run towards an observer from whom the check-ins are hidden, or who sees them."""
         if hidden or not self.plan.is_private:
             return self.mechanism
         return self._unamplified(self._rounds, self.plan.noise_multiplier)
@@ -144,33 +188,33 @@ class Charge:
 
     @cached_property
     def planned_epsilon(self) -> Bounds:
-        """Of all rounds of the scenario; the guarantee of a run is :attr:`guaranteed_epsilon`."""
+        """Epsilon of all rounds of the scenario. The guarantee of a run is :attr:`guaranteed_epsilon`."""
         return self._epsilon(self.mechanism)
 
     @cached_property
     def epsilon_by_capacity(self) -> dict[str, Bounds]:
-        """The same for a unit of each public class of devices, the most first; empty where all pay alike."""
+        """Epsilon of all rounds for each public class of devices, the most first; empty where all units pay alike."""
         noise, names = self.plan.noise_multiplier, self.plan.submodels.capacities if self.plan.is_private else ()
         return {name: self._epsilon(self.at(noise, self._group_size, name)) for name in names}
 
     @cached_property
     def unamplified_epsilon(self) -> Bounds:
-        """Of the whole run, without amplification."""
+        """Epsilon of all rounds against an attacker who knows all hidden choices."""
         return self._epsilon(self.mechanism.unamplified())
 
     @cached_property
     def server_epsilon(self) -> Bounds | None:
-        """Of :attr:`server_mechanism`, for all rounds of the scenario."""
+        """Epsilon of :attr:`server_mechanism`, for all rounds of the scenario."""
         return self._of(self.server_mechanism)
 
     @cached_property
     def nodes_epsilon(self) -> Bounds | None:
-        """Of :attr:`nodes_mechanism`, for all rounds of the scenario."""
+        """Epsilon of :attr:`nodes_mechanism`, for all rounds of the scenario."""
         return self._of(self.nodes_mechanism)
 
     @cached_property
     def epsilon_by_round(self) -> NDArray[np.float64]:
-        """Upper end of epsilon after each round; entry r - 1 is after round r."""
+        """Upper end of epsilon after each round, shape [rounds]; the ledger charges entry r - 1 after round r."""
         if not self.plan.is_private or not self.plan.scenario.privacy.amplification:
             return self.unamplified_epsilon_by_round
         ahead = ahead_of_rounds(self.mechanism, len(self._beside))
@@ -181,7 +225,7 @@ class Charge:
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
-        """Like ``epsilon_by_round``, without amplification."""
+        """Upper end of epsilon after each round without amplification, shape [rounds]; infinite without noise."""
         if not self.plan.is_private:
             return np.full(self._rounds, np.inf)
         noise = self.plan.noise_multiplier
@@ -197,13 +241,13 @@ class Charge:
 
     @cached_property
     def affordable_rounds(self) -> int:
-        """Number of rounds that the budget pays for; all of them without a budget."""
+        """Number of rounds that the budget pays for: all without a budget, 0 if the first one costs too much."""
         budget = self.plan.scenario.privacy.epsilon
         return self._rounds if budget is None else int(np.searchsorted(self.epsilon_by_round, budget, "right"))
 
     @cached_property
     def guaranteed_epsilon(self) -> Bounds:
-        """The cost of all rounds up to the last one. It covers a run whose stop depends on its releases.
+        """Epsilon of all rounds up to the last one. It covers a run whose stop depends on its releases.
 
         Such a run is a post-processing of the run that continues to its last round (Dwork, Roth 2014, Proposition 2.1).
         The cost of the released rounds alone (:meth:`spent`) covers a stop that is independent of the data.
@@ -211,19 +255,27 @@ class Charge:
         return self._spent(self.plan.last_round)
 
     def spent(self, rounds: int) -> Bounds:
-        """The cost of a number of rounds that was fixed beforehand; the ledger charges the upper end. 0: of what leaves
-        the server before the first round.
+        """Compute the epsilon of a number of rounds that was fixed beforehand.
+
+        Args:
+            rounds: from 0, for what leaves the server before the first round, to the scenario's rounds.
         """
         return self.guaranteed_epsilon if rounds == self.plan.last_round else self._spent(rounds)
 
     def compute(self) -> None:
-        """Compute now what takes long."""
+        """Compute what takes long now, so that a progress display can say so."""
         for name in ("planned_epsilon", "unamplified_epsilon", "guaranteed_epsilon", "server_epsilon", "nodes_epsilon"):
             getattr(self, name)
 
     def beyond(self, budget: float, rounds: int) -> str | None:
-        """Which keys cost more than a budget in the first ``rounds``, alone and together, with any noise multiplier;
-        None: they do not.
+        """Name the keys that cost more than a budget with any noise multiplier, alone and together.
+
+        Args:
+            budget: epsilon.
+            rounds: how many rounds are charged.
+
+        Returns:
+            A part of an error's line; None if no key does.
         """
         asked = self.plan.scenario
 
@@ -254,9 +306,12 @@ class Charge:
         )
 
     def check_budget(self) -> None:
-        """Refuse (ScenarioError) a budget that pays for no round, with the smallest noise multiplier that suffices.
+        """Refuse a budget that pays for no round.
 
         The cost of the first round often decides, and it is quicker to compute than the curve over the rounds.
+
+        Raises:
+            ScenarioError: one line with the smallest noise multiplier that suffices.
         """
         privacy = self.plan.scenario.privacy
         budget, noise = privacy.epsilon, privacy.noise_multiplier
@@ -286,11 +341,13 @@ class Charge:
         )
 
     def _of(self, mechanism: Mechanism | None) -> Bounds | None:
+        """Compute the epsilon of an expression, which is often that of the whole run."""
         if mechanism is None:
             return None
         return self.planned_epsilon if mechanism is self.mechanism else self._epsilon(mechanism)
 
     def _spent(self, rounds: int) -> Bounds:
+        """Compute the epsilon of the first rounds, with the upper end that the ledger charges."""
         if not self.plan.is_private:
             return self.planned_epsilon
         if rounds == 0:
@@ -306,12 +363,13 @@ class Charge:
         )
 
     def _epsilon(self, mechanism: Mechanism) -> Bounds:
+        """Ask the accountant at the scenario's delta and precision."""
         found: Bounds = self.plan.answers.epsilon(mechanism, self._delta, self.plan.scenario.privacy.precision)
         return found
 
     @property
     def _delta(self) -> float:
-        """The part of the scenario's delta for the mechanism: the sampler of the noise takes the rest."""
+        """Part of the scenario's delta that is left for the mechanism: the sampler of the noise takes the rest."""
         return delta_left(self.plan.scenario.privacy.delta)
 
     @property
@@ -324,4 +382,5 @@ class Charge:
 
 
 def _together(releases: Sequence[Mechanism]) -> Mechanism:
+    """Compose releases; a single one stays as it is, so that its expression is the plain one."""
     return releases[0] if len(releases) == 1 else Compose(tuple(releases))

@@ -1,9 +1,11 @@
-"""Schemes of other packages: which have met their contract, and how a scheme is charged that has not.
+"""Remember which schemes of other packages have met their contract, and charge those that have not.
 
 A note in a folder of the cache says that a class has passed all tests of its contract (:mod:`fedamp.testing`). It names
 the code of the class and of its bases outside of fedamp, the version of its package, and the version of fedamp. So
 other code, or another version, has not met the contract yet. Such a scheme is charged as if nothing that it draws were
 hidden, unless ``privacy.unchecked`` says that its own word counts; then every epsilon of the run says so.
+
+The plan asks here for the scheme that is charged, ``fedamp.testing`` notes a pass, and ledgers record the words.
 """
 
 import hashlib
@@ -35,7 +37,7 @@ S = TypeVar("S", bound=Section)
 
 
 def is_foreign(kind: type) -> bool:
-    """Return whether a class is of another package than fedamp."""
+    """Say whether a class is of another package than fedamp."""
     return kind.__module__.partition(".")[0] != "fedamp"
 
 
@@ -47,13 +49,19 @@ def package_of(kind: type) -> str:
 
 
 def has_passed(kind: type) -> bool:
-    """Return whether a class met its contract on this machine, with this code and these versions."""
+    """Say whether a class met its contract on this machine, with this code and these versions."""
     file = _note(kind)
     return file is not None and file.is_file()
 
 
 def note_pass(kind: type) -> None:
-    """Note that a class has met its contract. Nothing is noted where nothing is cached, or code has no file."""
+    """Note that a class has met its contract.
+
+    Nothing is noted with ``FEDAMP_CACHE=off``, or where the code of the class is in no file (a notebook).
+
+    Args:
+        kind: the class of the scheme; the pytest suites of :mod:`fedamp.testing` call this at their end.
+    """
     if (file := _note(kind)) is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(_identity(kind)).encode())
@@ -93,7 +101,11 @@ def charged_as(scheme: S, key: str, unchecked: bool) -> S:
 
     Args:
         scheme: of the key ``check_in`` or ``submodels``.
+        key: which of the two.
         unchecked: whether the scheme's own charge counts though its contract has not passed.
+
+    Returns:
+        The scheme itself, or one of a new class that draws alike, and charges more.
     """
     kind = type(scheme)
     if not is_foreign(kind) or unchecked or has_passed(kind):
@@ -103,7 +115,11 @@ def charged_as(scheme: S, key: str, unchecked: bool) -> S:
 
 
 def refuse_unproved(scenario: AnyScenario) -> None:
-    """Refuse (ValueError) schemes of other packages that have no contract, unless ``privacy.unchecked`` is set."""
+    """Refuse schemes of other packages that have no contract, unless ``privacy.unchecked`` is set.
+
+    Raises:
+        ValueError: a noise or an aggregation of another package: fedamp has no tests for its charge.
+    """
     for key, scheme in foreign_schemes(scenario).items():
         if key not in _OPEN and not scenario.privacy.unchecked:
             raise ValueError(
@@ -132,12 +148,13 @@ def assumptions_of(scenario: AnyScenario) -> list[str]:
 
 
 def _name(kind: type) -> str:
-    """A class with its package, for people."""
+    """Write a class with its package, for people."""
     package = package_of(kind)
     return f"{kind.__module__}:{kind.__qualname__}" + (f" of {package}" if package else "")
 
 
 def _note(kind: type) -> Path | None:
+    """Return the file of a class's note; None where nothing is noted."""
     identity = _identity(kind)
     if identity is None or os.environ.get("FEDAMP_CACHE") == "off":
         return None
@@ -149,7 +166,7 @@ def _note(kind: type) -> Path | None:
 
 
 def _identity(kind: type) -> dict[str, object] | None:
-    """What a note names; None: the source of a base cannot be found."""
+    """Return the content of a note; None: the source of a base cannot be found."""
     foreign = [base for base in kind.__mro__ if is_foreign(base) and base.__module__ not in ("builtins", "abc")]
     code = {}
     for base in foreign:

@@ -1,4 +1,8 @@
-"""The privacy cost of a scenario before it runs. No torch here, so the answer comes at once."""
+"""Answer what a scenario costs before it runs. No torch is imported here, so the answer comes at once.
+
+``fedamp privacy``, ``fedamp calibrate`` and ``fedamp.privacy`` print these answers. They are plain JSON: lower and
+upper ends, None for infinity. Nothing is computed here that a :class:`fedamp.federation.charge.Charge` has not.
+"""
 
 import math
 from typing import Any
@@ -17,16 +21,23 @@ from fedamp.federation.scenario import Scenario
 ROUNDS_LISTED = 10_000  # of a longer run: evenly spaced rounds
 GROUP_SIZES = (1, 2, 3, 5, 10)
 FALSE_POSITIVE_RATE = 0.01
-"""At which the true positive rate of the best membership test is told."""
+"""Rate at which the true positive rate of the best membership test is told."""
 
 
 def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
-    """The cost of the whole run, of its prefixes, and of groups of units, as ``fedamp privacy --json`` prints it.
-    ScenarioError: the budget pays for no round, or no noise multiplier keeps it.
+    """Compute the cost of a whole run, of its prefixes, and of groups, as ``fedamp privacy --json`` prints it.
 
     Args:
         scenario: what would run.
         groups: compute the cost of groups even if that takes seconds; otherwise ``groups`` is null in that case.
+
+    Returns:
+        A JSON object: brackets of epsilon (as planned, unamplified, towards server and nodes), the curve ``per_round``
+            (at
+        most 10,000 rounds, evenly spaced), ``groups``, ``risk``, and public numbers of the plan.
+
+    Raises:
+        ScenarioError: the budget pays for no round, or no noise multiplier keeps it.
     """
     plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
     charge = plan.charge
@@ -71,7 +82,17 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
 
 
 def risk(mechanism: Mechanism, unit: str, group_size: int, answers: Answers = ANEW) -> dict[str, Any]:
-    """The success of the best membership test: a bracket of its true positive rate, and an interpretation."""
+    """Compute the success of the best membership test against a mechanism.
+
+    Args:
+        mechanism: of the whole run.
+        unit: ``client`` or ``sample``.
+        group_size: number of units that are protected together.
+        answers: the accountant's answers.
+
+    Returns:
+        A bracket of the true positive rate at a false positive rate of 1 %, and its interpretation in words.
+    """
     whom = (
         {"client": "you", "sample": "a record of yours"}[unit]
         if group_size == 1
@@ -86,12 +107,14 @@ def risk(mechanism: Mechanism, unit: str, group_size: int, answers: Answers = AN
 
 
 def calibration(scenario: Scenario, epsilon: float) -> dict[str, Any]:
-    """The smallest noise multiplier that keeps a budget, as ``fedamp calibrate --json`` prints it. ScenarioError: a
-    budget out of range.
+    """Find the smallest noise multiplier that keeps a budget, as ``fedamp calibrate --json`` prints it.
 
     Args:
         scenario: what would run.
         epsilon: the budget, positive, at the scenario's delta.
+
+    Raises:
+        ScenarioError: the budget is out of range, or no noise multiplier keeps it.
     """
     budget = {"epsilon": epsilon, "noise_multiplier": "auto"}
     raw = scenario.model_dump(mode="json")
@@ -123,7 +146,7 @@ def _evaluation(plan: Plan) -> dict[str, Any] | None:
 
 
 def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
-    """The cost of Poisson sampling with the same expected cohort; None if the rounds are independent already."""
+    """Compute the cost of Poisson sampling with the same expected cohort; None if rounds are independent already."""
     asked = plan.full_size.scenario
     if plan.check_in.rounds_are_independent:
         return None
@@ -136,9 +159,11 @@ def _by_poisson(plan: Plan) -> dict[str, float | None] | None:
 
 
 def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
-    """The noise in the server's model: its root mean square in a coordinate, over the rounds, and the same over that of
-    independent noise with balanced check-in of the same k at the same epsilon and clipping norm (None for other
-    schemes).
+    """Compare the noise in the server's model with that of independent noise at the same epsilon and clipping norm.
+
+    Returns:
+        ``rms``: root mean square over rounds in a coordinate; ``over_independent``: that over the one with balanced
+        check-in of the same k (None for schemes without a k).
     """
     if not plan.is_private:
         return None
@@ -159,7 +184,7 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
 
 
 def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
-    """The cost for groups of units; quick only for groups with an exact privacy loss distribution."""
+    """Compute the cost for groups of units; it is quick only where the law of the privacy loss is exact."""
     if facts.GROUPS_CHARGED not in plan.check_in.keeps:
         return None
     mechanisms = {size: plan.charge.of_group(size) for size in GROUP_SIZES}

@@ -1,9 +1,11 @@
-"""Answers of the accountant that this user has asked for before, in a folder of the cache.
+"""Keep answers of the accountant that this user has asked for before, in a folder of the cache.
 
 An answer is kept under a digest of its question: the mechanism, the numbers asked about, and the versions of fedamp's
 accountant and of the libraries that compute. It is a convenience, never a proof. A plan uses it only where it was asked
 to: verification, totals, prices to people and certificates compute everything anew. A file that is damaged, or altered
 without a new digest, is ignored. ``FEDAMP_CACHE=off`` keeps nothing.
+
+Plans ask the accountant through an :class:`Answers` (:func:`fedamp.federation.plan.make_plan`): ``ANEW`` or ``KEPT``.
 """
 
 import hashlib
@@ -35,7 +37,7 @@ _FOLDER = "answers"
 
 @dataclass(frozen=True)
 class Answers:
-    """The accountant's answers to a plan's questions.
+    """The accountant's answers to a plan's questions, computed anew or kept.
 
     Attributes:
         keep: whether answers of earlier processes count, and new ones are kept for later ones.
@@ -44,7 +46,7 @@ class Answers:
     keep: bool = False
 
     def epsilon(self, mechanism: Mechanism, delta: float, precision: float) -> Bounds:
-        """``mechanism.epsilon(delta, precision=precision)``."""
+        """Compute ``mechanism.epsilon(delta, precision=precision)``."""
         if not self._is_in_use:
             return mechanism.epsilon(delta, precision=precision)
         question = ["epsilon", mechanism.to_json(), delta, precision]
@@ -53,7 +55,17 @@ class Answers:
     def over_rounds(
         self, mechanism: Mechanism, delta: float, rounds: range, precision: float = PRECISION
     ) -> NDArray[np.float64]:
-        """:func:`fedamp.accounting.search.epsilon_over_rounds`, shape (len(rounds),)."""
+        """Compute the upper end of epsilon after each round (:func:`fedamp.accounting.search.epsilon_over_rounds`).
+
+        Args:
+            mechanism: of the whole run.
+            delta: in (0, 1).
+            rounds: numbers of rounds, ascending.
+            precision: relative width of the bracket, where hidden rounds are sampled.
+
+        Returns:
+            Array of shape [len(rounds)].
+        """
         question = ["over rounds", mechanism.to_json(), delta, [rounds.start, rounds.stop, rounds.step], precision]
         found = self._kept(question, lambda: epsilon_over_rounds(mechanism, delta, rounds, precision).tolist())
         return np.array(found, np.float64)
@@ -61,10 +73,19 @@ class Answers:
     def noise_multiplier(
         self, build: Callable[[float], Mechanism], budget: float, delta: float, precision: float
     ) -> float:
-        """:func:`fedamp.accounting.search.calibrate`; ValueError as there.
+        """Find the smallest noise multiplier within a budget (:func:`fedamp.accounting.search.calibrate`).
 
         A function has no digest: ``build`` is known by two of its mechanisms. So a noise multiplier that was kept
         counts only if the mechanism with this noise keeps the budget, which is another question.
+
+        Args:
+            build: makes the mechanism of a noise multiplier.
+            budget: epsilon at ``delta``.
+            delta: in (0, 1).
+            precision: relative width of the bracket, where hidden rounds are sampled.
+
+        Raises:
+            ValueError: no multiplier keeps the budget.
         """
         if not self._is_in_use:
             return calibrate(build, budget, delta, precision=precision)
@@ -77,7 +98,16 @@ class Answers:
         return found if self.epsilon(build(found), delta, precision).upper <= budget else compute()
 
     def membership_risk(self, mechanism: Mechanism, rate: float, whom: str) -> tuple[float, float, str]:
-        """The true positive rate of the best membership test at a false positive ``rate``: both ends, and in words."""
+        """Compute the true positive rate of the best membership test.
+
+        Args:
+            mechanism: of the whole run.
+            rate: false positive rate of the test.
+            whom: the person or group in the words, such as ``you``.
+
+        Returns:
+            Lower and upper end of the true positive rate, and a sentence.
+        """
 
         def compute() -> list[Any]:
             lower, upper = mechanism.trade_off().true_positive_rate(rate)
@@ -91,7 +121,12 @@ class Answers:
         return self.keep and os.environ.get("FEDAMP_CACHE") != "off"
 
     def _kept(self, question: Sequence[Any], compute: Callable[[], Any]) -> Any:
-        """The answer to a question, as JSON: the one that was kept, or a computed one, which is kept from then on."""
+        """Return the answer to a question, as JSON: a kept one, or a computed one, which is kept from then on.
+
+        Args:
+            question: numbers and texts that decide the answer.
+            compute: asks the accountant.
+        """
         if not self._is_in_use:
             return compute()
         asked = json.dumps([_versions(), *question])
@@ -119,6 +154,7 @@ def _digest(asked: str, answer: Any) -> str:
 
 
 def _forget_the_oldest(folder: Path) -> None:
+    """Remove the oldest answers once there are too many."""
     files = list(folder.glob("*.json"))
     if len(files) > _MOST_FILES:
         for file in sorted(files, key=lambda file: file.stat().st_mtime)[: len(files) - _FEWER]:
@@ -127,7 +163,7 @@ def _forget_the_oldest(folder: Path) -> None:
 
 @cache
 def _versions() -> list[str]:
-    """What an answer depends on besides its question: the code of the accountant, and the libraries that compute."""
+    """Name what an answer depends on besides its question: the accountant's code, and the libraries that compute."""
     code, top = hashlib.sha256(), Path(accounting.__file__).parent
     for file in sorted(top.glob("*.py")):
         code.update(file.name.encode() + file.read_bytes())
@@ -135,6 +171,7 @@ def _versions() -> list[str]:
 
 
 def _told(bounds: Bounds) -> dict[str, Any]:
+    """Write a bracket as JSON; :func:`_bounds` reads it again."""
     return {"lower": bounds.lower, "upper": bounds.upper, "origin": _of_origin(bounds.origin)}
 
 

@@ -1,7 +1,18 @@
-"""From a scenario to a frozen plan: the only place where a number is derived from two others.
+"""Derive a frozen plan from a scenario: the only place where a number is derived from two others.
 
-A :class:`Plan` says what happens, a :class:`fedamp.federation.charge.Charge` what that costs.
-:mod:`fedamp.federation.refusals` says what is refused.
+A :class:`Plan` says what happens, a :class:`fedamp.federation.charge.Charge` what that costs. Both come from the same
+scheme objects, so they cannot disagree. :mod:`fedamp.federation.refusals` says what is refused. The server plays a plan
+(:mod:`fedamp.server.loop`), and :mod:`fedamp.runs.verification` makes it again from a ledger. No records are read here,
+except to count units.
+
+>>> from fedamp.federation import reader
+>>> content = {"name": "six", "data": {"name": "digits", "clients": 60}, "model": {"name": "mlp"}, "rounds": 60}
+>>> content |= {"check_in": {"scheme": "balanced", "k": 6}, "privacy": {"clip": 0.5, "noise_multiplier": 2.0}}
+>>> plan = make_plan(reader.load(content), units=60)
+>>> plan.expected_cohort, plan.noise_deviations
+(6.0, (1.0,))
+>>> print(plan.charge.mechanism)
+6 hidden rounds of 60 (Gaussian noise of multiplier 2), zero-out
 """
 
 import math
@@ -37,7 +48,7 @@ ADJACENCY = {
     "zero-out": "zero-out: one unit's contribution is present or replaced by zero",
     "substitution": "substitution: one unit's contribution is replaced by any other, zero among them",
 }
-"""The neighbouring relation of a guarantee, in words."""
+"""Neighbouring relation of a guarantee, in the words of ledgers and reports."""
 
 Protection = Literal["dummies", "answer_after", "drawn_by_nodes", "none"]
 PROTECTIONS: Mapping[str, str] = {
@@ -46,22 +57,25 @@ PROTECTIONS: Mapping[str, str] = {
     "drawn_by_nodes": "every node draws its check-ins, and trains all its units in every round",
     "none": "every node sees who checks in",
 }
-"""What hides the check-ins of others from a registered node, in words."""
+"""Words for what hides the check-ins of other units from a registered node."""
 
 _WITHOUT_SEED = ("coefficients", "noise_multiplier", "sections", "charge")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do.
+    """The whole course of a run: who takes part when, with which part of the model, norm and noise.
+
+    It is frozen, and every further number is computed from it when it is first asked for. Public numbers and secrets
+    stand side by side: ``seed``, ``attendance`` and ``coins`` must not leave the server.
 
     Attributes:
         scenario: as read.
-        units: number of privacy units (clients, or records).
-        seed: of all draws of the server.
+        units: number of privacy units (clients, or records), at least 1.
+        seed: the seed of all draws of the server.
         known_seed: whether ``seed`` is the scenario's, so that anybody who knows it can subtract the noise. A secret
             seed decides who takes part when, and with which submodel; noise is drawn anew for every attempt at a round.
-        answers: what the accountant is asked through; one that keeps answers serves no verification.
+        answers: the accountant's answers; one that keeps answers serves no verification.
     """
 
     scenario: Scenario
@@ -72,8 +86,13 @@ class Plan:
 
     @cached_property
     def full_size(self) -> "Plan":
-        """The plan whose noise and charge this one rehearses (``privacy.noise_cohort``); itself if it is no rehearsal.
-        ScenarioError: no number of units has the cohort that it names.
+        """Return the plan whose noise and charge this one rehearses (``privacy.noise_cohort``), else the plan itself.
+
+        The rehearsed federation has as many units as its cohort needs. Its cohort is at least this plan's one, so the
+        rehearsal adds no more noise to the sum than its full size would.
+
+        Raises:
+            ScenarioError: no number of units has the cohort that the key names.
         """
         asked, rehearsed = self.scenario, self.scenario.privacy.noise_cohort
         if rehearsed is None:
@@ -92,7 +111,7 @@ class Plan:
 
     @property
     def rehearsal(self) -> str:
-        """What must be said of a rehearsal wherever its epsilon is shown; empty for any other plan."""
+        """Return the words that must accompany every epsilon of a rehearsal; empty for any other plan."""
         full, unit = self.full_size, self.scenario.privacy.unit
         if full is self:
             return ""
@@ -100,29 +119,39 @@ class Plan:
 
     @property
     def unchecked(self) -> str:
-        """What must be said, wherever an epsilon is shown, of schemes whose charge nobody has checked; empty: none."""
+        """Return the words that must accompany every epsilon if nobody has checked a scheme's charge, else nothing."""
         return unchecked_words(self.scenario)
 
     @property
     def noise_deviations(self) -> tuple[float, ...]:
-        """Standard deviation of the noise that is added to every coordinate of a sum, by part."""
+        """Standard deviation of the noise on every coordinate of a sum, by part (norm x multiplier).
+
+        A rehearsal adds less, in proportion to its cohort, so its mean update has the noise of the full size.
+        """
         smaller = self.expected_cohort / self.full_size.expected_cohort
         return tuple(part.noise_deviation * smaller for part in self.parts)
 
     @cached_property
     def check_in(self) -> CheckIn:
-        """Who checks in when."""
+        """The check-in scheme of the run, fitted to its units and noise; it draws the cohorts, and it is charged.
+
+        A scheme of another package is charged without amplification unless its contract has passed
+        (:mod:`fedamp.federation.contracts`).
+        """
         asked = charged_as(self.scenario.check_in, "check_in", self.scenario.privacy.unchecked)
         return asked.fitted(self.coefficients, self.units)
 
     @property
     def adjacency(self) -> str:
-        """The neighbouring relation of the guarantee, in words."""
+        """Neighbouring relation of the guarantee, in words."""
         return ADJACENCY[self.check_in.relation]
 
     @cached_property
     def coefficients(self) -> tuple[float, ...]:
-        """c_1, c_2, .. of correlated noise; empty where noise is independent. Choosing them looks at no data."""
+        """Coefficients c_1, c_2, .. of correlated noise; empty where noise is independent.
+
+        Choosing them compares costs and noise, and looks at no data.
+        """
         asked = self.scenario
         compared = asked.model_copy(update={"check_in": asked.check_in.stand_in})
 
@@ -133,16 +162,16 @@ class Plan:
 
     @cached_property
     def noise(self) -> Noise:
-        """What draws the noise."""
+        """Mechanism that draws the noise of each round, independent or correlated."""
         multipliers = [part.noise_multiplier for part in self.parts]
         return self.scenario.privacy.noise.drawn(self.coefficients, multipliers)
 
     @cached_property
     def agreed(self) -> Any:
-        """What the nodes agree on before the run, where the aggregation asks for it, else None.
+        """Terms on which the nodes agree before the run, where the aggregation asks for it, else None.
 
         Raises:
-            ScenarioError: they cannot agree on that.
+            ScenarioError: the nodes cannot agree on such terms.
         """
         try:
             return self.scenario.aggregation.agreed(self)
@@ -151,33 +180,33 @@ class Plan:
 
     @property
     def nodes_draw(self) -> bool:
-        """Whether the nodes draw the check-ins of their units, hidden from the server, which sees no node's sum."""
+        """Say whether the nodes draw the check-ins of their units, hidden from the server, which sees no node's sum."""
         return self.scenario.aggregation.hides_sums and self.check_in.drawn_by == "node"
 
     @cached_property
     def attendance(self) -> Attendance:
-        """The cohorts of this run."""
+        """Cohorts of this run, drawn from the seed; secret until the run has ended."""
         return Attendance(self.check_in, self.scenario.rounds, self.units, self.seed, self.coins)
 
     @cached_property
     def coins(self) -> NDArray[np.bool_]:
-        """Which canaries are in, where an extension plants some: secret until the run has ended."""
+        """Coins of the canaries, where an extension plants some; True is in. They are secret until the run has ended."""
         planted = getattr(self.scenario.privacy, "canaries", 0)
         return rng.happens(rng.stream(self.seed, "canary coins").words(planted), 0.5)
 
     @cached_property
     def expected_cohort(self) -> float:
-        """Expected number of units a round; public."""
+        """Expected number of units a round. It is public, and the denominators of the mean update follow from it."""
         return self.check_in.expected_cohort(self.scenario.rounds, self.units)
 
     @cached_property
     def submodels(self) -> SubmodelScheme:
-        """Which part of the model a unit trains."""
+        """Submodel scheme: which part of the model a unit trains, and how much hiding that saves."""
         return charged_as(self.scenario.submodels, "submodels", self.scenario.privacy.unchecked)
 
     @cached_property
     def clipping(self) -> ClippingRule:
-        """How updates are clipped."""
+        """Clipping rule of updates; a rehearsal has that of its full size."""
         if self.full_size is not self:
             return self.full_size.clipping
         asked = self.scenario
@@ -187,29 +216,36 @@ class Plan:
 
     @cached_property
     def sections(self) -> dict[str, Any]:
-        """The optional sections of the scenario by key, each with the numbers that follow from this plan."""
+        """Optional sections of the scenario by key, each with the numbers that follow from this plan.
+
+        Private means come first, under the key ``data.transform``. The charge asks the sections in this order.
+        """
         means = PrivateMeans.of(self.scenario)
         asked = {**({} if means is None else {"data.transform": means}), **self.scenario.sections}
         return {key: section.fitted(self) for key, section in asked.items()}
 
     @property
     def linf_coordinates(self) -> int:
-        """p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not."""
+        """Number p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not."""
         return max((section.truncated_coordinates for section in self.sections.values()), default=0)
 
     @cached_property
     def optimizer(self) -> ServerOptimizer:
-        """How the server applies the noisy mean update."""
+        """Optimizer by which the server applies the noisy mean update."""
         return self.scenario.server.rule()
 
     @property
     def is_private(self) -> bool:
-        """Whether noise is added at all."""
+        """Say whether noise is added at all."""
         return self.scenario.privacy.noise_multiplier != 0
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """The scenario's noise multiplier; for ``auto`` the smallest that keeps the budget (ScenarioError: none)."""
+        """Noise multiplier of the whole update, or of its split part; for ``auto`` the smallest that keeps the budget.
+
+        Raises:
+            ScenarioError: no multiplier keeps it; the line names the keys that cost more.
+        """
         if self.full_size is not self:
             return self.full_size.noise_multiplier
         privacy = self.scenario.privacy
@@ -225,17 +261,25 @@ class Plan:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The parts of the model with their clipping, noise and denominators."""
+        """Parts of the model with their clipping norms, noise and denominators; a ledger records them."""
         return self.parts_at(self.noise_multiplier)
 
     def parts_at(self, noise_multiplier: float) -> tuple[Part, ...]:
-        """The parts for a noise multiplier of the whole update (or of its split part)."""
+        """Make the parts for another noise multiplier.
+
+        Args:
+            noise_multiplier: that of the whole update, or of its split part; ``clip: auto`` follows from it.
+        """
         clip = self.clipping.norm(noise_multiplier)
         return self.submodels.parts(clip, noise_multiplier, self.expected_cohort, self.units)
 
     @cached_property
     def dummies(self) -> bool:
-        """Whether a deployment asks every node in every round (``federation.dummies``)."""
+        """Say whether a deployment asks every node in every round (``federation.dummies``).
+
+        With ``auto`` it does where units check in independently, ``hosts`` names them all, and dummies are cheap: one
+        unit a node, at most ten times the work of the cohort, or a fixed time for answers.
+        """
         federation = self.scenario.federation
         if federation.dummies != "auto" or not self.check_in.units_are_independent:
             return federation.dummies is True
@@ -244,11 +288,11 @@ class Plan:
 
     @cached_property
     def protection(self) -> Protection | None:
-        """What makes all that Flower tells a registered node the same for any check-ins of other nodes' units.
+        """Reason why Flower's traffic tells a registered node nothing of other nodes' check-ins; ``none`` if it does.
 
-        ``none``: nothing does; so it is if a node may claim units of others, because it is told their check-ins, and if
-        its own units' check-ins tell of others'. Nodes that draw the check-ins themselves all train all units in every
-        round. None: ``federation.hosts`` is missing.
+        It is ``none`` if a node may claim units of others, because it is then told their check-ins. It is ``none``,
+        too, if the check-ins of a node's own units tell of others'. Nodes that draw the check-ins themselves all train
+        all units in every round. None: ``federation.hosts`` is missing, so there are no registered nodes.
         """
         federation = self.scenario.federation
         if federation.hosts is None:
@@ -261,28 +305,35 @@ class Plan:
 
     @cached_property
     def charge(self) -> Charge:
-        """What it costs; a rehearsal has the charge of what it rehearses."""
+        """Cost of the plan; a rehearsal has the charge of what it rehearses."""
         return Charge(self.full_size)
 
     def with_seed(self, seed: int) -> "Plan":
-        """The same plan with a secret seed; what took long, and depends on no seed, is not computed again."""
+        """Copy the plan with a secret seed; what took long, and depends on no seed, is not computed again.
+
+        Args:
+            seed: from the operating system (:func:`fedamp.rng.seed_from_system`), or that of a run that is resumed.
+        """
         other = replace(self, seed=seed, known_seed=False)
         vars(other).update({name: value for name, value in vars(self).items() if name in _WITHOUT_SEED})
         return other
 
     @property
     def run(self) -> str:
-        """Digest of the seed: runs with one of them share hidden choices. It tells nothing about a secret seed."""
+        """Digest of the seed, 32 hexadecimal letters; runs with the same one share hidden choices.
+
+        It is keyed by the seed itself, so it tells nothing about a secret seed.
+        """
         return rng.keyed_digest(self.seed, "run", ())[:32]
 
     @property
     def last_round(self) -> int:
-        """The last round of the run: the scenario's, or the last one that the budget pays for."""
+        """Last round of the run: the scenario's, or the last one that the budget pays for; 0 if it pays for none."""
         return min(self.scenario.rounds, self.charge.affordable_rounds)
 
 
 def weakness(delta: float, units: int) -> str | None:
-    """One line if a delta is too large for the number of units, else None.
+    """Write one line if a delta is too large for the number of units; None if it is not.
 
     Publishing all data of one unit in a thousand is (0, 0.001)-private. So delta must be well below 1 / units (Dwork,
     Roth 2014, section 2.3).
@@ -296,19 +347,32 @@ def weakness(delta: float, units: int) -> str | None:
 
 
 def privacy_units(scenario: Scenario) -> int:
-    """Number of units in the scenario's data, with as little loading as counting needs."""
+    """Count the units in a scenario's data, with as little loading as counting needs.
+
+    Args:
+        scenario: its ``privacy.unit`` says whether clients or records are counted.
+
+    Raises:
+        DataError: the data cannot be read.
+    """
     by_record = scenario.privacy.unit == "sample"
     return scenario.data.count_records(Path()) if by_record else scenario.data.count_clients(Path())
 
 
 def make_plan(scenario: Scenario, units: int, seed: int | None = None, answers: Answers = ANEW) -> Plan:
-    """The plan of a scenario for a number of privacy units, with the scenario's seed or a secret one.
+    """Make the plan of a scenario for a number of privacy units, with the scenario's seed or a secret one.
+
+    Nothing that takes long is computed yet: noise multiplier and costs follow when they are asked for.
 
     Args:
-        answers: what the accountant is asked through; ``KEPT`` where an answer of an earlier process may serve.
+        scenario: validated.
+        units: number of privacy units, as :func:`privacy_units` counts them.
+        seed: a secret seed; default: the scenario's, which is public, and then ``known_seed`` is set.
+        answers: the accountant's answers; ``KEPT`` where an answer of an earlier process may serve.
 
     Raises:
-        ScenarioError: the expected cohort is below one unit, delta is too small, or units are named that are not there.
+        ScenarioError: the expected cohort is below one unit, delta is too small, there are too many units, or a key
+            names units that are not there.
     """
     try:
         delta_left(scenario.privacy.delta)
