@@ -1,11 +1,18 @@
-"""Check-in schemes: who takes part in which round, and how much privacy that saves.
+"""Check-in schemes: decide who takes part in which round, and how much privacy that saves.
 
 A section of a scenario is the scheme itself. It draws the cohorts, and it gives the expression that is charged and the
 likelihood ratio with which an audit attacks. So the three cannot disagree. Its keys are public; the numbers of rounds
 and units and the seed are arguments.
 
 A further scheme is one class here and its name in ``CHECK_INS``. tests/federation/test_check_in.py holds
-each scheme to one contract. It needs an example of each key: ``Field(examples=[...])``.
+each scheme to one contract. It needs an example of each key: ``Field(examples=[...])``. Schemes of extensions and of
+other packages subclass :class:`CheckIn`, too (:mod:`fedamp.federation.choices`).
+
+>>> scheme = BalancedCheckIn(scheme="balanced", k=3)
+>>> sum(len(cohort) for cohort in scheme.cohorts(rounds=5, units=100, seed=7))
+300
+>>> print(scheme.charge(accounting.Gaussian(2.0), rounds=5))
+3 hidden rounds of 5 (Gaussian noise of multiplier 2), zero-out
 """
 
 import math
@@ -45,13 +52,17 @@ USUAL_FACTS = frozenset({facts.UNITS_INDEPENDENT, facts.UNITS_ALIKE, facts.GROUP
 
 
 class CheckIn(Declared, ABC):
-    """Who takes part in which round.
+    """Base of the schemes that decide who takes part in which round.
+
+    A scheme draws one cohort a round from a seed, and charges exactly that law. Units of a scheme that keeps
+    ``facts.UNITS_INDEPENDENT`` check in independently, so that a unit's rounds tell nothing of another's.
 
     Attributes:
         scheme: its name in a scenario.
+        drawn_by: ``server`` or ``node``, which draws the rounds.
         rounds_are_independent: whether a unit's rounds are drawn independently, each by the same law. Otherwise rounds
             with different costs cannot be charged one after the other.
-        is_hidden: whether anything about who takes part when is drawn at random.
+        is_hidden: whether anything about the cohorts is drawn at random.
         relation: the neighbours that are charged (``accounting.Relation``).
     """
 
@@ -82,68 +93,115 @@ class CheckIn(Declared, ABC):
 
     @property
     def units_are_independent(self) -> bool:
-        """Whether a unit's check-ins tell nothing about another's. Otherwise a party that sees the check-ins of some
-        units, as a node does, is charged as if it saw all.
+        """Say whether a unit's check-ins tell nothing about another's.
+
+        Otherwise a party that sees the check-ins of some units, as a node does, is charged as if it saw all.
         """
         return facts.UNITS_INDEPENDENT in self.keeps
 
     def check(self, rounds: int) -> None:
-        """Refuse keys that do not fit the number of rounds (ValueError, one line)."""
+        """Refuse keys that do not fit the number of rounds.
+
+        Raises:
+            ValueError: one line with the path of the key.
+        """
 
     def check_units(self, units: int) -> None:
-        """Refuse keys that do not fit the number of units (ValueError, one line)."""
+        """Refuse keys that do not fit the number of units.
+
+        Raises:
+            ValueError: one line with the path of the key.
+        """
 
     @abstractmethod
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
-        """The cohort of every round in turn: sorted ids of the units that check in."""
+        """Draw the cohort of every round in turn.
+
+        Args:
+            rounds: of the run, at least 1.
+            units: their ids are 0 to ``units - 1``.
+            seed: the same one gives the same cohorts, on every machine. Each round has a stream of its own.
+
+        Yields:
+            Sorted ids of the units that check in, shape [cohort]; perhaps empty.
+        """
 
     @abstractmethod
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
-        """The cost of all rounds for a unit, if ``one_round`` is the cost of taking part in one."""
+        """Make the cost of all rounds for a unit.
+
+        Args:
+            one_round: the cost of taking part in one round.
+            rounds: of the run.
+
+        Returns:
+            An expression that costs no less than the law of :meth:`cohorts`; the contract of :mod:`fedamp.testing`
+            checks it by a simulation.
+        """
 
     @abstractmethod
     def most_check_ins(self, first: int, rounds: int) -> int:
-        """The largest number of check-ins of a unit in the ``first`` rounds: the cost without amplification."""
+        """Count the most check-ins that a unit can have in the first rounds: its cost without amplification.
+
+        Args:
+            first: number of first rounds, from 1 to ``rounds``.
+            rounds: of the run.
+        """
 
     @abstractmethod
     def expected_cohort(self, rounds: int, units: int) -> float:
-        """Expected cohort size of a round, a public number: the denominator of the mean update."""
+        """Compute the expected cohort size of a round, a public number: the denominator of the mean update.
+
+        Every round of a run is divided by the same number, also where a scheme's rounds differ.
+        """
 
     @abstractmethod
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        """Log-likelihood ratio of a whole run, with a unit against without it.
+        """Compute the log-likelihood ratio of a whole run, with a unit against without it, for an audit.
 
         Args:
-            ratios: [repetitions, rounds], log-likelihood ratios of each round, the unit taking part against not.
+            ratios: shape [repetitions, rounds], log-likelihood ratios of each round, the unit taking part against not.
 
         Returns:
             Array of shape [repetitions].
         """
 
     def shown(self, one_round: "Mechanism") -> "Mechanism":
-        """The cost of a round for a unit that is known to take part."""
+        """Make the cost of a round for a unit that is known to take part."""
         return one_round.unamplified()
 
     def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
-        """The scheme of a run with so many units, and banded noise c_1, c_2, .., where it depends on them."""
+        """Return the scheme of a run, where it depends on the noise or on the number of units.
+
+        Args:
+            coefficients: c_1, c_2, .. of correlated noise; empty for independent noise.
+            units: of the run.
+        """
         return self
 
     @property
     def independent(self) -> "CheckIn | None":
-        """The scheme with which noise is compared: balanced check-in of as many rounds a unit; None: there is none."""
+        """Scheme with which noise is compared: balanced check-in of as many rounds a unit; None: there is none."""
         return None
 
     @property
     def stand_in(self) -> "CheckIn":
-        """A scheme of about the same cost that is quickly charged, to compare numbers of bands with."""
+        """Scheme of about the same cost that is quickly charged, to compare numbers of bands with."""
         return self
 
     def shortened(self, rounds: int, shorter: int) -> Self:
-        """A scheme for ``shorter`` instead of ``rounds`` rounds, with about the same rate of check-ins."""
+        """Return a scheme for fewer rounds with about the same rate of check-ins, as an audit plays it.
+
+        Args:
+            rounds: of the run.
+            shorter: how many are played.
+        """
         return self
 
 
 class IndependentRounds(CheckIn):
+    """Base of schemes whose rounds are drawn independently: a unit may take part in every one of them."""
+
     rounds_are_independent = True
     keeps = USUAL_FACTS
 
@@ -245,14 +303,14 @@ class CappedPoissonCheckIn(CheckIn):
         return self.model_copy(update={"at_most": max(1, round(self.at_most * shorter / rounds))})
 
     def _probabilities(self, rounds: int) -> Floats:
-        """Of each number of successes among ``rounds`` coins."""
+        """Compute the probability of each number of successes among ``rounds`` coins, shape [rounds + 1]."""
         from scipy.stats import binom  # only here: the import takes long
 
         return np.asarray(binom.pmf(np.arange(rounds + 1), rounds, self.rate))
 
 
 class KOfRounds(CheckIn):
-    """Every unit is scheduled for exactly ``k`` hidden rounds.
+    """Base of schemes with exactly ``k`` hidden rounds for every unit.
 
     A unit that declines counts as zero and is charged as if it took part. That covers any declining
     (docs/research/k-of-t.md); a smaller charge would not.
@@ -318,7 +376,7 @@ class StratifiedCheckIn(KOfRounds):
             first_round += length
 
     def block_lengths(self, rounds: int) -> list[int]:
-        """Number of rounds of every block."""
+        """Compute the number of rounds of every block; the first ones are longer by one where ``k`` does not divide."""
         shorter, longer = divmod(rounds, self.k)
         return [shorter + (block < longer) for block in range(self.k)]
 
@@ -346,10 +404,19 @@ CHECK_INS: tuple[type[CheckIn], ...] = (
 
 
 class Attendance:
-    """The cohorts of one run, by round; asking for rounds in order, or for the one before, costs nothing extra.
+    """The cohorts of one run, by round.
 
-    Canaries check in as ``units`` do, after them, and do not change whom they draw. Those that are out are in no
-    cohort; the others have the ids :data:`CANARY` and following.
+    Asking for rounds in order, or for the one before, costs nothing extra. An earlier round draws all rounds anew.
+
+    Canaries check in as ``units`` do, after them, and do not change which people are drawn. Those that are out are in
+    no cohort; the others have the ids :data:`CANARY` and following.
+
+    Args:
+        check_in: the scheme.
+        rounds: of the run.
+        units: number of people's units.
+        seed: of the run; with it anybody can compute the cohorts.
+        coins: True for each canary that is in, shape [canaries].
     """
 
     def __init__(self, check_in: CheckIn, rounds: int, units: int, seed: int, coins: ArrayLike = ()) -> None:
@@ -359,7 +426,14 @@ class Attendance:
         self._last: deque[UnitIds] = deque(maxlen=2)
 
     def cohort(self, round_: int) -> UnitIds:
-        """Sorted ids of the units that check in to ``round_`` (from 1)."""
+        """Return the sorted ids of the units that check in to a round.
+
+        Args:
+            round_: from 1.
+
+        Raises:
+            ValueError: the run has no such round.
+        """
         if not 1 <= round_ <= self._rounds:
             raise ValueError(f"round must be in 1..{self._rounds}, got {round_}")
         if round_ <= self._drawn - len(self._last):
@@ -375,18 +449,29 @@ class Attendance:
 
 
 def log_mean(logs: Floats, axis: int) -> Floats:
-    """Log of the mean of exponentials."""
+    """Compute the log of the mean of exponentials along an axis."""
     return np.asarray(np.logaddexp.reduce(logs, axis=axis) - math.log(logs.shape[axis]))
 
 
 def _check_most(key: str, number: int, rounds: int) -> None:
+    """Refuse more check-ins than rounds."""
     if number > rounds:
         raise ValueError(f"check_in.{key} must be at most rounds ({rounds}), got {number}")
 
 
 def log_sums_over_sets(ratios: Floats, most: int, gap: int = 1) -> Floats:
-    """Logs of the sums, over all sets of 0, .., ``most`` rounds at least ``gap`` apart, of the products of their ratios
-    (elementary symmetric polynomials for gap 1), shape [most + 1, repetitions].
+    """Compute logs of sums of products of likelihood ratios over all sets of rounds.
+
+    The sets have 0, 1, .. rounds that are at least ``gap`` apart. For gap 1 the sums are elementary symmetric
+    polynomials.
+
+    Args:
+        ratios: logs of the ratios, shape [repetitions, rounds].
+        most: the largest size of a set.
+        gap: least distance of two rounds of a set.
+
+    Returns:
+        Array of shape [most + 1, repetitions], by the size of the sets.
     """
     sums = np.full((most + 1, len(ratios)), -np.inf)
     sums[0] = 0
@@ -399,7 +484,19 @@ def log_sums_over_sets(ratios: Floats, most: int, gap: int = 1) -> Floats:
 
 
 def uniform_sets(seed: int, first_round: int, rounds: int, check_ins: NDArray[Any]) -> Iterator[UnitIds]:
-    """Cohorts in which each unit has as many rounds as ``check_ins`` says, shape [units], a uniform set of them."""
+    """Draw cohorts in which each unit has a given number of rounds, a uniform set of them.
+
+    In each round a unit takes part with probability (rounds that it still owes) / (rounds that remain).
+
+    Args:
+        seed: of the run.
+        first_round: number of the first round, which addresses its stream.
+        rounds: how many rounds there are.
+        check_ins: shape [units], the number of rounds of each unit, at most ``rounds``.
+
+    Yields:
+        Sorted ids of the units that check in.
+    """
     owed = check_ins.astype(np.uint32)
     for index in range(rounds):
         # Integer draws make the probability owed / left exact, not exact up to a rounding of the quotient.

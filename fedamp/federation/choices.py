@@ -1,7 +1,8 @@
-"""The schemes that a scenario can name, by key: those of the core, and those that extensions offer.
+"""Collect the schemes that a scenario can name, by key: those of the core, and those that extensions offer.
 
 A family's module has its base class and the core's own schemes. Each union is built here when it is first imported, and
-not before: a scheme of an extension may hold a union of another family.
+not before: a scheme of an extension may hold a union of another family. :mod:`fedamp.federation.scenario` uses the
+unions as types of its keys. How an extension offers a scheme is in :mod:`fedamp.extension`.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ FAMILIES: dict[str, tuple[type[Declared], ...]] = {
     "privacy.noise": NOISES,
     "aggregation": AGGREGATIONS,
 }
-"""The core's schemes, by the key of a scenario that names one of them."""
+"""Schemes of the core, by the key of a scenario that names one of them."""
 
 if TYPE_CHECKING:
     AnyAggregation = AggregationScheme
@@ -50,7 +51,11 @@ else:
 
 
 def members(key: str) -> tuple[type[Declared], ...]:
-    """The schemes of a key: the core's own ones, then those of extensions."""
+    """List the schemes of a key: the core's own ones in order, with those of extensions at their places.
+
+    Args:
+        key: one of :data:`FAMILIES`.
+    """
     found = list(FAMILIES[key])
     for each in offered("choices", key):
         places = [place for place, other in enumerate(found) if scheme_of(other) == each.before]
@@ -59,13 +64,13 @@ def members(key: str) -> tuple[type[Declared], ...]:
 
 
 def scheme_of(member: type[Declared]) -> str:
-    """The word by which a scenario names a scheme."""
+    """Return the word by which a scenario names a scheme."""
     (word,) = get_args(member.model_fields["scheme"].annotation)
     return str(word)
 
 
 def one_of(key: str) -> Any:
-    """The union of the schemes of a key, told apart by ``scheme``."""
+    """Build the union of the schemes of a key, told apart by ``scheme``, as a type for pydantic."""
     schemes = members(key)
     return Annotated[Union[schemes], Field(discriminator="scheme")] if len(schemes) > 1 else schemes[0]  # noqa: UP007
 
@@ -75,6 +80,12 @@ def by_name(raw: Any) -> Any:
 
     A path names a scheme that an installed extension offers. No other code is imported: reading a scenario runs nothing
     that it names.
+
+    Args:
+        raw: parsed YAML; it is not changed.
+
+    Returns:
+        A copy with names, or ``raw`` itself where it has no such path.
 
     Raises:
         ValueError: no extension offers a scheme by this path.
@@ -103,7 +114,14 @@ def with_value(raw: dict[str, Any], path: list[str], value: Any) -> dict[str, An
 
 
 def marked(mark: type[Mark]) -> Iterator[tuple[str, str, Mark]]:
-    """The keys of extensions that have a mark: the section, the key in it, and the mark."""
+    """Yield the keys of extensions that have a mark.
+
+    Args:
+        mark: class of the mark, such as :class:`fedamp.base.section.OwnersFile`.
+
+    Yields:
+        The path of the section, the key in it, and the mark.
+    """
     for path in keys("sections"):
         section, _, key = path.rpartition(".")
         for each in get_args(next(offered("sections", path))):
@@ -112,17 +130,28 @@ def marked(mark: type[Mark]) -> Iterator[tuple[str, str, Mark]]:
 
 
 def refuse_hooks(scenario: Section) -> None:
-    """Refuse (ScenarioError) what needs hooks around a run, for a custom app: it calls none."""
+    """Refuse what needs hooks around a run, for a custom Flower app: it calls none.
+
+    Raises:
+        ScenarioError: one line with the key, and why it needs them.
+    """
     for section, key, needs in marked(NeedsHooks):
         if getattr(getattr(scenario, section), key):
             raise ScenarioError(f"{section}.{key}: {needs.words}; expected: a run of fedamp")
 
 
 def extend(section: type[S], path: str = "") -> type[S]:
-    """Add the keys that extensions offer to a section, which is at this path of a scenario; returns the section.
+    """Add the keys that extensions offer to a section.
 
     An extension offers a class of sections, which may be left out, or an annotated type with its field and its place
     (:class:`fedamp.base.section.Before`).
+
+    Args:
+        section: the class; it is changed in place. Also a decorator.
+        path: of the section in a scenario; empty: the scenario itself.
+
+    Returns:
+        The same class.
     """
     added = {}
     for key in keys("sections"):

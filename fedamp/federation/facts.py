@@ -1,7 +1,8 @@
-"""Facts on which keys of a scenario rest. One key needs a fact, and another one may break it.
+"""Name the facts on which keys of a scenario rest. One key needs a fact, and another one may break it.
 
 Each key says this for itself, so a new key needs no list of all others. What a plug-in does not say that it keeps, it
-breaks. :mod:`fedamp.federation.refusals` compares.
+breaks. Schemes and sections declare their stance as class attributes of :class:`Declared`.
+:mod:`fedamp.federation.refusals` compares them; docs/strategies.md shows all facts in a table.
 """
 
 from collections.abc import Callable
@@ -11,12 +12,16 @@ from typing import Any, ClassVar
 from fedamp.base.section import Section
 
 AnyScenario = Any
-"""A scenario, in :mod:`fedamp.federation.scenario`, which imports this module."""
+"""Scenario as in :mod:`fedamp.federation.scenario`, which imports this module."""
 
 
 @dataclass(frozen=True)
 class ScenarioFact:
-    """A fact about a scenario, as a sentence."""
+    """A fact about a scenario.
+
+    Attributes:
+        sentence: the fact in words, as it stands in a refusal; two facts differ in it.
+    """
 
     sentence: str
 
@@ -65,20 +70,20 @@ FACTS = frozenset(value for value in vars().values() if isinstance(value, Scenar
 
 
 def always(scenario: AnyScenario) -> bool:
-    """Whether a claim holds of a key that is there: yes."""
+    """Accept every scenario: the claim holds whenever its key is there."""
     return True
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A key needs a fact, or breaks it.
+    """The statement that a key needs a fact, or breaks it.
 
     Attributes:
-        fact: which one.
+        fact: the fact.
         key: the path of the key below its section; empty: the section itself. In the core's table: from the top.
         accepted: values of the key for which the claim does not hold; empty: schemes of the family for which it does
             not, or that the key is left out.
-        when: whether the claim holds of a scenario that has the key.
+        when: whether the claim holds in a scenario that has the key.
     """
 
     fact: ScenarioFact
@@ -104,9 +109,10 @@ class Stance:
 
 
 class Declared(Section):
-    """Base of sections with a stance, which is that of :class:`Stance`; by default it breaks every fact.
+    """Base of sections with a stance, as in :class:`Stance`; by default a section breaks every fact.
 
     Attributes:
+        needs, breaks, keeps, concerns: as in :class:`Stance`, for all instances of the class.
         before: the scheme in front of which this scheme of an extension is listed; empty: it is among the last.
     """
 
@@ -117,9 +123,13 @@ class Declared(Section):
     before: ClassVar[str] = ""
 
     def check_within(self, scenario: AnyScenario) -> None:
-        """Refuse keys that do not fit numbers elsewhere in the scenario (ValueError, one line)."""
+        """Refuse keys that do not fit numbers elsewhere in the scenario.
+
+        Raises:
+            ValueError: one line with the path of the key.
+        """
 
 
 def needing(*facts: ScenarioFact) -> tuple[Claim, ...]:
-    """Claims that a section needs facts, whatever its keys are."""
+    """Make claims that a section needs these facts, whatever its keys are."""
     return tuple(map(Claim, facts))

@@ -190,7 +190,7 @@ class Plan:
 
     @cached_property
     def coins(self) -> NDArray[np.bool_]:
-        """Coins of the canaries, where an extension plants some; True is in. They are secret until the run has ended."""
+        """Coins of the canaries, where an extension plants some; True is in. They are secret until the run ends."""
         planted = getattr(self.scenario.privacy, "canaries", 0)
         return rng.happens(rng.stream(self.seed, "canary coins").words(planted), 0.5)
 

@@ -1,7 +1,11 @@
-"""Scenario files: reading, ``--set`` overrides, and writing.
+"""Read scenario files with ``--set`` overrides, and validate them.
 
 Every error is one line: the file, the path of the key, what was found, and what is expected
-(:mod:`fedamp.federation.messages`).
+(:mod:`fedamp.federation.messages`). Reading a scenario runs no code that it names. The command line, the Flower app and
+``fedamp.load`` read through :func:`load`; run folders are read again through it, too.
+
+>>> load("digits", ["rounds=30", "check_in.k=3"]).rounds
+30
 """
 
 import difflib
@@ -38,7 +42,10 @@ SHIPPED = _CHECKOUT if _CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "fed
 def load(
     source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), changes: Mapping[str, Any] | None = None
 ) -> Scenario:
-    """Read and validate a scenario. ScenarioError: one line with the file, the key path, and the expected values.
+    """Read and validate a scenario.
+
+    A description is dropped where an override changes what it may describe: all but the seeds, and where and how the
+    scenario is run.
 
     Args:
         source: a YAML file, the name of a shipped scenario (``digits``), or the content of such a file.
@@ -46,12 +53,12 @@ def load(
         changes: values by ``key.path``. A mapping changes the keys that it names. With a ``scheme`` or ``name`` it
             replaces the whole section.
 
-    A description is dropped where an override changes what it may describe: all but the seeds, and where and how the
-    scenario is run.
-
     Returns:
         The scenario, with data and model paths made absolute (relative ones start at the folder of the scenario, which
         may be behind a link, or at the working directory where there is no file).
+
+    Raises:
+        ScenarioError: one line with the file, the key path, and the expected values.
     """
     file = None if isinstance(source, Mapping) else find(source)
     raw, lines = _read(file) if file else (_plain(source), {})
@@ -68,14 +75,27 @@ def load(
 
 
 def override(raw: Any, text: str) -> None:
-    """Change parsed YAML in place by a text of the form ``key.path=value``."""
+    """Change parsed YAML in place by a text of the form ``key.path=value``.
+
+    Raises:
+        ScenarioError: the text is not of this form, or the path leads through a value that is no section.
+    """
     path, parsed = key_and_value(text)
     _change(raw, path, parsed, f"--set {text}", whole=True)
 
 
 def key_and_value(text: str, several: bool = False) -> tuple[str, Any]:
-    """The two sides of a text of the form ``key.path=value``; of several values with commas between, their list.
-    ScenarioError: it is not of this form, or a value cannot be read.
+    """Split a text of the form ``key.path=value``, and read its value.
+
+    Args:
+        text: as it follows ``--set``.
+        several: whether the value is a list of values with commas between them, as in a sweep.
+
+    Returns:
+        The path, and the value or the list of values.
+
+    Raises:
+        ScenarioError: the text is not of this form, or a value cannot be read.
     """
     path, separator, value = text.partition("=")
     if not separator or not all(path.strip().split(".")):
@@ -105,7 +125,7 @@ def _change(raw: Any, path: str, value: Any, said: str, whole: bool = False) -> 
 
 
 def _plain(value: Any) -> Any:
-    """A value of Python as YAML would read it; other values are left to the validation."""
+    """Turn a value of Python into what YAML would give; other values are left to the validation."""
     match value:
         case BaseModel():
             return value.model_dump(mode="json")
@@ -121,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 
 def _values(changes: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    """The given value of every key path, as ``key.path=value``."""
+    """Write the given value of every key path as ``key.path=value``, for errors."""
     said = {}
     for key, value in changes.items():
         said[above + key] = f"{above}{key}={value!r:.200}"
@@ -139,6 +159,9 @@ def validate(
         source: what errors name as the place of a wrong value.
         said: by the path of a key, what they name instead where the value came from elsewhere.
         lines: by the path of a key, the line of the source in which it stands.
+
+    Raises:
+        ScenarioError: one line about the first wrong key, with the number of others.
     """
     if not isinstance(raw, dict):
         kind = {type(None): "an empty file", list: "a list", str: "text"}.get(type(raw), type(raw).__name__)
@@ -168,14 +191,18 @@ def validate(
 
 
 def _line(key: str, lines: Mapping[str, int]) -> int | None:
-    """The line of a key; of one that is missing, that of the section it should be in."""
+    """Find the line of a key; for one that is missing, that of the section it should be in."""
     while key and key not in lines:
         key = key.rpartition(".")[0]
     return lines.get(key)
 
 
 def find(path: str | Path) -> Path:
-    """The file of a scenario given by path or by the name of a shipped one."""
+    """Find the file of a scenario, given by path or by the name of a shipped one.
+
+    Raises:
+        ScenarioError: there is none; the line names the shipped ones, and a similar name.
+    """
     file = Path(path)
     if file.is_file() or (file.is_fifo() and not file.resolve().exists()):  # a shell's <(command) has no file
         return file
@@ -190,18 +217,23 @@ def find(path: str | Path) -> Path:
 
 
 def shipped_files() -> list[Path]:
-    """The scenarios that come with fedamp, by name."""
+    """List the scenarios that come with fedamp, in order of their names."""
     return sorted(SHIPPED.glob("*.yaml"))
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a scenario, for editors."""
+    """Return the JSON schema of a scenario, for editors; keys of the installed extensions are in it."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}
 
 
 def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Keys, and what is expected: a truth where a number or text stands, or the other way, would be converted without a
-    word; and numbers whose squares, or arrays of that size, would overflow.
+    """Find values that the validation would convert without a word, and numbers that are too large.
+
+    A truth value would become a number or the other way round; squares of large numbers, or arrays of that size, would
+    overflow.
+
+    Yields:
+        The path of the key, and what is expected.
     """
     if isinstance(raw, dict) and isinstance(read, BaseModel):
         for key, value in raw.items():
@@ -218,7 +250,7 @@ def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
-    """The content of a file, and the line of every key."""
+    """Read the content of a file, and the line of every key."""
     try:
         loader = Loader(read_own(file, LARGEST_FILE).decode())
         return loader.get_single_data(), loader.lines
@@ -236,6 +268,7 @@ def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
 
 
 def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
+    """Make the paths of a scenario absolute, so that its copy in a run folder finds the same files."""
     data, model = scenario.data, scenario.model
     dataset = getattr(data, "dataset", None)
     initial = model.initial

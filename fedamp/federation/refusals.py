@@ -1,7 +1,8 @@
-"""Which keys of a scenario cannot be combined: one needs a fact, and another one breaks it.
+"""Refuse keys of a scenario that cannot be combined: one needs a fact, and another one breaks it.
 
 Schemes and sections of extensions say which facts they need and break (:mod:`fedamp.federation.facts`). This module
-says it for the core's other keys, and compares. docs/strategies.md lists all facts.
+says it for the core's other keys, and compares. So n needing and m breaking keys take n + m lines, not n x m. A scheme
+of another package that says nothing breaks everything. docs/strategies.md lists all facts.
 """
 
 import json
@@ -18,7 +19,7 @@ from fedamp.federation.optimizers import OPTIMIZERS
 from fedamp.federation.optional import check_charged
 
 Claimed = tuple[str, Claim]
-"""The path of a key, and a claim about it."""
+"""Path of a key, and a claim about it."""
 
 
 def _is_natural(scenario: AnyScenario) -> bool:
@@ -83,7 +84,7 @@ NEEDS: tuple[Claim, ...] = (
         )
     ),
 )
-"""What keys of the core need."""
+"""Facts that keys of the core need."""
 
 BREAKS: tuple[Claim, ...] = (
     Claim(facts.RECORDS_DEALT, "data.partition", "another scheme", _is_natural),
@@ -139,11 +140,16 @@ BREAKS: tuple[Claim, ...] = (
     ),
     Claim(facts.ONE_MACHINE, "engine.address", _LEFT_OUT, lambda scenario: scenario.engine.address is not None),
 )
-"""What keys of the core break."""
+"""Facts that keys of the core break."""
 
 
 def refuse(scenario: AnyScenario) -> None:
     """Refuse a scenario with a key that breaks a fact that another one needs, or with numbers that do not fit.
+
+    The validation of a scenario calls it last, so all keys have their types.
+
+    Args:
+        scenario: a whole :class:`fedamp.federation.scenario.Scenario`.
 
     Raises:
         ValueError: one line with both keys, what was found, the fact, and what is accepted.
@@ -167,7 +173,7 @@ def refuse(scenario: AnyScenario) -> None:
 
 
 def _stances(scenario: AnyScenario) -> Iterator[tuple[str, Declared | Stance]]:
-    """The stances of schemes and of extensions' keys that are not left out, by path."""
+    """Yield the stances of schemes and of extensions' keys that are not left out, by path."""
     for key in dict.fromkeys([*FAMILIES, *keys("sections")]):
         value = value_at(scenario, key)
         if isinstance(value, Declared):
@@ -178,6 +184,7 @@ def _stances(scenario: AnyScenario) -> Iterator[tuple[str, Declared | Stance]]:
 
 
 def _needs(scenario: AnyScenario, stances: dict[str, Declared | Stance]) -> Iterator[Claimed]:
+    """Yield the keys that need some fact in this scenario."""
     for path, stance in stances.items():
         yield from ((f"{path}.{claim.key}".rstrip("."), claim) for claim in stance.needs if claim.when(scenario))
     yield from ((claim.key, claim) for claim in NEEDS if claim.when(scenario))
@@ -186,7 +193,7 @@ def _needs(scenario: AnyScenario, stances: dict[str, Declared | Stance]) -> Iter
 def _breaks(
     scenario: AnyScenario, stances: dict[str, Declared | Stance], fact: ScenarioFact
 ) -> Iterator[tuple[str, str]]:
-    """The keys that break a fact, and what is accepted in their places."""
+    """Yield the keys that break a fact, and what is accepted in their places."""
     for path, stance in stances.items():
         claims = [claim for claim in stance.breaks if claim.fact == fact]
         for claim in claims:
@@ -198,12 +205,12 @@ def _breaks(
 
 
 def _keeping(path: str, fact: ScenarioFact) -> str:
-    """The schemes of a family that keep a fact; of another key, that it is left out."""
+    """Name the schemes of a family that keep a fact; for another key, say that it is left out."""
     return _named(path, [each for each in members(path) if fact in each.keeps]) if path in FAMILIES else _LEFT_OUT
 
 
 def _without(path: str, fact: ScenarioFact) -> str:
-    """The schemes of a family that do not need a fact; of another key, that it is left out."""
+    """Name the schemes of a family that do not need a fact; for another key, say that it is left out."""
     if path not in FAMILIES:
         return _LEFT_OUT
     return _named(path, [each for each in members(path) if fact not in [claim.fact for claim in each.needs]])
@@ -214,14 +221,14 @@ def _named(path: str, schemes: list[type[Declared]]) -> str:
 
 
 def value_at(scenario: AnyScenario, path: str) -> Any:
-    """The value of a key, by its path; None for a key of a section without it."""
+    """Return the value of a key, by its path (``privacy.noise``); None for a key of a section without it."""
     for name in path.split("."):
         scenario = getattr(scenario, name, None)
     return scenario
 
 
 def _found(scenario: AnyScenario, path: str) -> str:
-    """A key and its value, for people."""
+    """Write a key and its value, for people."""
     value = value_at(scenario, path)
     for name in ("scheme", "name") if isinstance(value, Section) else ():
         if hasattr(value, name):
@@ -232,7 +239,11 @@ def _found(scenario: AnyScenario, path: str) -> str:
 
 
 def listed() -> dict[ScenarioFact, tuple[list[str], list[str]]]:
-    """The keys that need each fact, and those that break it, for the documentation."""
+    """List the keys that need each fact, and those that break it, for the table in docs/strategies.md.
+
+    Returns:
+        By fact, in order of its sentence: the paths that need it, and the paths that break it.
+    """
     found: dict[ScenarioFact, tuple[list[str], list[str]]] = {}
 
     def add(place: int, fact: ScenarioFact, key: str) -> None:
@@ -258,7 +269,7 @@ def listed() -> dict[ScenarioFact, tuple[list[str], list[str]]]:
 
 
 def _stated(kind: Any) -> list[Any]:
-    """The stance of an extension's key, from its annotated type."""
+    """Find the stances of an extension's key in its annotated type."""
     parts = [kind, *(part for each in get_args(kind) for part in (each, *get_args(each)))]
     return [
         each for each in parts if isinstance(each, Stance) or (isinstance(each, type) and issubclass(each, Declared))

@@ -1,7 +1,9 @@
-"""The scenario: a validated YAML file. Unknown keys are refused.
+"""Define the scenario: a validated YAML file. Unknown keys are refused.
 
-How a section behaves is said by its family (:mod:`fedamp.federation.check_in`, ...). Reading is in
-:mod:`fedamp.federation.reader`, error messages are in :mod:`fedamp.federation.messages`.
+Each family of schemes says how its sections behave (:mod:`fedamp.federation.check_in`, ...). Reading is in
+:mod:`fedamp.federation.reader`, error messages are in :mod:`fedamp.federation.messages`, and combinations that cannot
+be are in :mod:`fedamp.federation.refusals`. What follows from a scenario is a plan (:mod:`fedamp.federation.plan`).
+Extensions add keys here through :func:`fedamp.federation.choices.extend`.
 """
 
 import json
@@ -41,12 +43,16 @@ class NoiseCohort(Section):
 
 
 def _named(raw: Any) -> Any:
+    """Read a number alone as the size of a noise cohort."""
     return {"size": raw} if isinstance(raw, int | float) else raw
 
 
 @partial(extend, path="privacy")
 class Privacy(Section):
-    """The unit of privacy, and how strongly it is protected."""
+    """The unit of privacy, and how strongly it is protected.
+
+    Give a budget (epsilon) and let the noise follow, or give the noise multiplier and see what it costs.
+    """
 
     unit: Literal["client", "sample"] = Field("client", description="what is protected: a client, or a record")
     clip: Literal["auto"] | Positive | AdaptiveClip = Field(
@@ -91,7 +97,11 @@ class Privacy(Section):
 
 @extend
 class Scenario(Section):
-    """One federation, from data to privacy budget."""
+    """One federation, from data to privacy budget.
+
+    Every key but data, model, rounds, privacy and name has a default. A scenario is immutable; a run's folder holds it
+    with all defaults.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80, description="of the run")]
     description: str = Field("", description="what it is about, for people")
@@ -115,36 +125,43 @@ class Scenario(Section):
 
     @property
     def sections(self) -> dict[str, Any]:
-        """The optional sections that it has, by key."""
+        """Optional sections that the scenario has, by key; the plan asks them what they cost and do."""
         found = {key: getattr(self, key) for key in keys("sections") if "." not in key}
         return {key: each for key, each in found.items() if isinstance(each, OptionalSection)}
 
     @property
     def evaluates(self) -> bool:
-        """Whether it declares test records public, and has models evaluated on them."""
+        """Say whether the scenario declares test records public, and has models evaluated on them."""
         return self.federation.evaluate_every != 0 and getattr(self.data, "test_is_public", True)
 
     def to_yaml(self) -> str:
-        """The scenario with every default; reading it back gives an equal scenario."""
+        """Write the scenario with every default; reading it back gives an equal scenario."""
         return yaml.safe_dump(json.loads(self.model_dump_json()), sort_keys=False, allow_unicode=True)
 
     def with_bands(self, bands: int, coefficients: tuple[float, ...] | Literal["auto"] = "auto") -> "Scenario":
-        """The same scenario with a number of bands of the noise, and their coefficients, instead of ``auto``."""
+        """Copy the scenario with a number of bands of the noise, and their coefficients, instead of ``auto``.
+
+        Args:
+            bands: number of rounds over which noise is correlated; 1: independent noise.
+            coefficients: c_1, c_2, .. of length ``bands - 1``, or ``auto``.
+        """
         noise = self.privacy.noise.with_bands(bands, coefficients)
         return self.model_copy(update={"privacy": self.privacy.model_copy(update={"noise": noise})})
 
     def _repr_html_(self) -> str:
+        """Show the scenario as YAML in a notebook."""
         return f"<pre>{escape(self.to_yaml(), quote=False)}</pre>"
 
     @model_validator(mode="before")
     @classmethod
     def _schemes_by_path(cls, raw: Any) -> Any:
+        """Replace import paths of schemes by the names that their extensions give them."""
         return by_name(raw)
 
     @model_validator(mode="before")
     @classmethod
     def _precision_of_training(cls, raw: Any) -> Any:
-        """Older versions have it in ``engine``."""
+        """Read ``precision`` where older versions have it: in ``engine``."""
         engine, client = (raw.get(key, {}) if isinstance(raw, dict) else None for key in ("engine", "client"))
         if not (isinstance(engine, dict) and isinstance(client, dict) and "precision" in engine):
             return raw
@@ -153,6 +170,7 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
+        """Refuse keys that cannot stand together, and schemes of other packages without a contract."""
         self.check_in.check(self.rounds)
         refuse(self)
         refuse_unproved(self)

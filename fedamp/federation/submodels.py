@@ -1,10 +1,11 @@
-"""Submodel schemes: which part of the model a unit trains, how that is noised, and how much privacy hiding it saves.
+"""Submodel schemes: decide which part of the model a unit trains, how it is noised, and how much hiding it saves.
 
 A section of a scenario is the scheme itself. A round releases the noisy mean of every part of the model: of ``all`` of
 it, or of a ``shared`` and a ``split`` part (Dong, Chen, Özgür 2025, section 3.2.2). docs/strategies.md says why the
 parts compose as they do here.
 
-A further scheme is one class here and its name in ``SUBMODELS``.
+A further scheme is one class here and its name in ``SUBMODELS``. How a network is cut, masked and put together again is
+in :mod:`fedamp.models.pieces`; a plan asks a scheme for parts and charge, a client for its piece.
 """
 
 import math
@@ -57,16 +58,16 @@ class Part:
 
     @property
     def noise_deviation(self) -> float:
-        """Standard deviation of the noise on every coordinate of the sum."""
+        """Standard deviation of the noise on every coordinate of the sum: clip x noise_multiplier."""
         return self.clip * self.noise_multiplier
 
 
 class SubmodelScheme(Declared, ABC):
-    """Which part of the model a unit trains.
+    """Base of the schemes that decide which part of the model a unit trains.
 
     Attributes:
         scheme: its name in a scenario.
-        copies: number of disjoint submodels among which a unit's submodel is hidden.
+        copies: number of disjoint submodels among which a unit's submodel is hidden; 1: none is hidden.
         choices_are_all: whether :meth:`choices` lists all possible submodels.
         capacities: names of public classes of units that pay differently, the most first; empty: all pay alike.
     """
@@ -85,60 +86,92 @@ class SubmodelScheme(Declared, ABC):
 
     @abstractmethod
     def share(self, units: int) -> float:
-        """Probability that a unit trains a given parameter of the split part; 1 without a split part."""
+        """Compute the probability that a unit trains a given parameter of the split part; 1 without a split part."""
 
     @abstractmethod
     def parts(self, clip: float, noise_multiplier: float, expected_cohort: float, units: int) -> tuple[Part, ...]:
-        """The parts of the model with their clipping, noise and denominators.
+        """Make the parts of the model with their clipping norms, noise and denominators.
 
         Args:
             clip: norm of the whole update, or of its split part.
-            noise_multiplier: of the whole update, or of its split part; 0 leaves all parts without noise.
+            noise_multiplier: that of the whole update, or of its split part; 0 leaves all parts without noise.
             expected_cohort: expected number of units a round.
             units: of the federation.
         """
 
     @abstractmethod
     def charge(self, part: Part, release: "Mechanism", capacity: str | None = None) -> "Mechanism":
-        """The cost of a part's release for a unit of a round; ``release``: its cost without amplification.
+        """Make the cost of a part's release for a unit of a round.
 
-        ``capacity``: for a unit of this class; default: of the class that pays the most.
+        Args:
+            part: one of :meth:`parts`.
+            release: the cost of the release if the submodel were known.
+            capacity: a class of :attr:`capacities`; default: the one that pays the most.
         """
 
     @abstractmethod
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
-        """The submodel of every unit of a cohort, independent of the others'; ``WHOLE``: none."""
+        """Draw the submodel of every unit of a cohort, independently of each other.
+
+        Args:
+            cohort: ids of the units.
+            seed: of the run; each round has a stream of its own.
+            round_: from 1.
+
+        Returns:
+            Numbers of submodels, shape [cohort]; ``WHOLE`` for a unit that is sent the whole model.
+        """
 
     @abstractmethod
     def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
-        """(seed, submodel) of the possible draws of a unit that pays the most: all, or so many random masks."""
+        """List the possible draws of a unit that pays the most: an audit attacks them, and their pieces are measured.
+
+        Args:
+            masks: how many random masks to list where there are too many submodels to list all.
+            round_: from 1.
+
+        Returns:
+            Pairs (seed of the client, number of the submodel).
+        """
 
     def trained(self, units: int) -> list[tuple[float, int]]:
-        """Submodels, and how often a unit trains each."""
+        """List how often a unit trains each submodel: pairs (share of its check-ins, number of the submodel)."""
         return [(1.0, WHOLE)]
 
     def cut_index(self, round_: int) -> int:
-        """Number of the partition in use in a round; 0 where it is always the same."""
+        """Return the number of the partition in use in a round; 0 where it is always the same."""
         return 0
 
     def a_piece(self, pieces: "Pieces") -> "Piece":
-        """The submodel of some unit in the first round."""
+        """Return the submodel that some unit trains in the first round: what is measured once stands for all."""
         ((_, submodel), *_others) = self.choices(masks=1)
         return pieces(submodel, 1)
 
     def check(self, model: Model) -> None:
-        """Refuse, without torch, a built-in model that cannot be cut so. ModelError: an unknown layer, or more
-        submodels than nodes; one line that names the key.
+        """Refuse, without torch, a built-in model that cannot be cut so.
+
+        Raises:
+            ModelError: an unknown layer, or more submodels than nodes; one line that names the key.
         """
         return
 
     @abstractmethod
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
-        """The submodels of the scenario's model. The cut may be public; which unit trains which submodel is hidden.
-        ModelError: the model cannot be built, or not be cut so.
+        """Cut the scenario's model into its submodels.
+
+        The cut may be public; which unit trains which submodel is hidden.
 
         Args:
+            model: the section of the scenario.
+            input_shape: of one record.
+            num_classes: size of the last layer.
             seed: public seed of the partitions.
+
+        Returns:
+            A function of submodel and round that gives the piece.
+
+        Raises:
+            ModelError: the model cannot be built, or not be cut so.
         """
 
 
@@ -173,7 +206,7 @@ class NoSubmodels(SubmodelScheme):
 
 
 class _SplitModel(SubmodelScheme):
-    """A shared part (if any), whose release is not amplified, and a split part."""
+    """Base of schemes with a split part, whose submodel is hidden, and perhaps a shared part without amplification."""
 
     unowned: Annotated[Literal["shared", "partitioned", "frozen"], *renamed("unowned", "rest", partitioned="dealt")] = (
         Field(
@@ -220,13 +253,17 @@ class _SplitModel(SubmodelScheme):
         return self.unowned == "shared"
 
     def _shared_noise(self, noise_multiplier: float, share: float) -> float:
-        """Noise multiplier of the shared part, given the split part's, of which a unit trains a ``share``.
+        """Compute the noise multiplier of the shared part from that of the split part.
 
         ``balanced`` minimises (s_shared / n_shared)^2 + (s_split / n_split)^2, where n are the denominators: the noise
         variance of one coordinate of each part's mean update, in units of that part's clipping norm. The budget that
         both share is 1 / s_shared^2 + 1 / (copies s_split^2), which is what a round costs where a round costs little
         (the mean of d copies of X has a d-th of the variance of X). With n_split = share * n_shared the best ratio of
         the two is (copies / share^2)^(1/4): d^(3/4) for d disjoint submodels. The charge is exact for any ratio.
+
+        Args:
+            noise_multiplier: that of the split part.
+            share: probability that a unit trains a given parameter of the split part.
         """
         if noise_multiplier == 0 or self.shared_noise_multiplier == "same":
             return noise_multiplier
@@ -239,13 +276,15 @@ class _SplitModel(SubmodelScheme):
 
     @abstractmethod
     def _hide(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
-        """The cost of the split part's release for a unit."""
+        """Make the cost of the split part's release for a unit, from that of a known submodel."""
 
 
 class DisjointSubmodels(_SplitModel):
     """The split part is cut into ``count`` disjoint submodels; a unit trains a random one a round (Theorem 3.4).
 
-    Units of a public class (``whole``) train the whole model, so that their submodel is not hidden: they pay the most.
+    The theorem is that of Dong, Chen, Özgür 2025. Each submodel is a smaller network: it costs less work and fewer
+    bytes. Units of a public class (``whole``) train the whole model, so that their submodel is not hidden: they pay the
+    most.
     """
 
     scheme: Literal["disjoint"]
@@ -296,7 +335,7 @@ class DisjointSubmodels(_SplitModel):
         return [(whole, WHOLE), *submodels] if self.whole is not None else submodels
 
     def _are_whole(self, units: UnitIds) -> NDArray[np.bool_]:
-        """Which units are of the class that trains the whole model."""
+        """Say which units are of the class that trains the whole model; shape as ``units``."""
         if isinstance(self.whole, str):
             return ids.members(units, ids.ranges(self.whole))
         share = self.whole or 0.0
@@ -318,6 +357,7 @@ class DisjointSubmodels(_SplitModel):
         return drawn
 
     def _known(self, round_: int) -> int:
+        """Return the submodel that all units train in a round, where nothing hides it."""
         return (round_ - 1) % self.count if self.assignment == "rolling" else 0
 
     def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
@@ -347,7 +387,10 @@ class DisjointSubmodels(_SplitModel):
 
 
 class DropoutSubmodels(_SplitModel):
-    """Every node of the hidden layers is kept with probability ``keep``, in one mask a unit and round."""
+    """Every node of the hidden layers is kept with probability ``keep``, in one mask a unit and round.
+
+    A client draws its mask from its own seed, and trains the whole network with it: fewer parameters, but no less work.
+    """
 
     scheme: Literal["dropout"]
     keep: Share = Field(0.5, examples=[0.3], description="probability that a node is kept in a mask")
@@ -359,12 +402,12 @@ class DropoutSubmodels(_SplitModel):
 
     @property
     def copies(self) -> int:
-        """Number of disjoint masks among which a unit's mask is hidden (ibid., Corollary 3.7, extended)."""
+        """Number of disjoint masks among which a unit's mask is hidden (Dong et al. 2025, Corollary 3.7, extended)."""
         return max(1, math.floor(1 / self.keep))
 
     @property
     def probability(self) -> float:
-        """Of keeping a node: ``keep``, or the next smaller number if so many disjoint masks would not fit.
+        """Probability of keeping a node: ``keep``, or the next smaller number if so many disjoint masks would not fit.
 
         For instance 0.1 in floating point is more than a tenth.
         """
