@@ -1,4 +1,9 @@
-"""How the nodes' sums become one: base of the schemes of ``aggregation``, and the core's own one."""
+"""Define how the nodes' sums become one: the base of the schemes of ``aggregation``, and the core's own one.
+
+A scheme here is public words and the facts that it keeps. The protocol that adds up is an
+:class:`fedamp.strategies.aggregation.Aggregator`, which a scheme names. Secure aggregation is an extension
+(``fedamp/extensions/secure``).
+"""
 
 from typing import Any, ClassVar, Literal
 
@@ -7,7 +12,7 @@ from fedamp.federation.facts import Declared
 
 
 class AggregationScheme(Declared):
-    """How the nodes' sums become the sum of a round.
+    """Base of the schemes that turn the nodes' sums into the sum of a round.
 
     Attributes:
         scheme: its name in a scenario.
@@ -22,23 +27,30 @@ class AggregationScheme(Declared):
     concerns = frozenset({facts.SERVER_ADDS_NOISE, facts.SUM_OF_ALL})
 
     def agreed(self, plan: Any) -> Any:
-        """What the nodes agree on before the run, by a :class:`fedamp.federation.plan.Plan`; None: nothing.
+        """Make the terms on which the nodes agree before the run; None: they agree on nothing.
+
+        Args:
+            plan: a :class:`fedamp.federation.plan.Plan`.
 
         Raises:
-            ValueError: they cannot agree on that, in one line.
+            ValueError: the nodes cannot agree on such terms, in one line.
         """
         return None
 
     def agreed_nodes(self, agreed: Any) -> int | None:
-        """The number of nodes that agree, where it decides the cost; None: it does not."""
+        """Return the number of nodes that agree, where it decides the cost; None: it does not.
+
+        Args:
+            agreed: the terms, from :meth:`agreed`.
+        """
         return None
 
     def assumption(self, agreed: Any) -> str:
-        """Who is trusted, as the ledger says it."""
+        """Write which parties are trusted, as the ledger says it."""
         return "The server is trusted: it sees each node's sum before noise, and keeps it to itself."
 
     def task_keys(self, agreed: Any) -> dict[str, Any]:
-        """What clients are told beside the core's keys: values of the extension's keys of a task."""
+        """Return what clients are told beside the core's keys: values of the extension's keys of a task."""
         return {}
 
 

@@ -1,4 +1,8 @@
-"""The scenario's ``client`` section: local training."""
+"""Define the scenario's ``client`` section: local training.
+
+How it is computed is in :mod:`fedamp.client.training`. A plan reads :attr:`LocalTraining.drift` for ``clip: auto``. The
+section is part of what clients are told (:class:`fedamp.client.task.ClientTask`).
+"""
 
 from typing import Annotated, Literal
 
@@ -10,7 +14,10 @@ DEPLOYED_RECORDS = 10_000  # of a client on a deployment's node; nobody else's r
 
 
 class LocalTraining(Section):
-    """Local training: ``steps`` gradient steps, or ``epochs`` passes over the client's records."""
+    """Local training: ``steps`` gradient steps, or ``epochs`` passes over the client's records.
+
+    An update is clipped whatever training made of it, so the guarantee does not rest on these keys.
+    """
 
     loss: str = Field(
         "cross-entropy",
@@ -42,6 +49,7 @@ class LocalTraining(Section):
 
     @model_validator(mode="after")
     def _goes_together(self) -> "LocalTraining":
+        """Refuse keys that contradict each other, and a schedule that does not begin at round 1."""
         if self.steps is not None and self.epochs is not None:
             raise ValueError("give steps or epochs, not both")
         if self.momentum and self.optimizer != "sgd":
@@ -51,16 +59,16 @@ class LocalTraining(Section):
 
     @property
     def learning_rates(self) -> Steps:
-        """The first round and the learning rate of every step of the schedule."""
+        """Learning rates as pairs (first round, learning rate), also where one number holds for all rounds."""
         return self.learning_rate if isinstance(self.learning_rate, tuple) else ((1, self.learning_rate),)
 
     def learning_rate_in(self, round_: int) -> float:
-        """The learning rate of a round, from 1."""
+        """Return the learning rate of a round, from 1."""
         return at(self.learning_rates, round_)
 
     @property
     def drift(self) -> float:
-        """How far gradients of norm 1 move a client in a round; an epoch counts as one step, and adam as 1."""
+        """Distance by which gradients of norm 1 move a client in a round. An epoch counts as one step; adam gives 1."""
         if self.optimizer == "adam":
             return 1.0
         return max(rate for _, rate in self.learning_rates) * (self.steps or self.epochs or 1) / (1 - self.momentum)

@@ -1,10 +1,12 @@
-"""Losses: what local training minimises, and the metrics of a model (``client.loss``).
+"""Losses: define what local training minimises, and the metrics of a model (``client.loss``).
 
 The loss does not change the privacy guarantee, because each client's update is clipped. A loss must treat each record
 separately; a custom loss is called with one client's records at a time.
 
 A further loss is one class here and its name in ``LOSSES``. Nothing here imports torch before a loss is computed, so
-that a scenario is checked at once.
+that a scenario is checked at once. Clients compute losses and their gradients (:mod:`fedamp.client.training`); the
+server adds tallies of the public test set (:mod:`fedamp.server.evaluate`). The last functions read a scenario's
+records for its loss.
 """
 
 import math
@@ -35,11 +37,14 @@ else:
     torch, functional = Later("torch"), Later("torch.nn.functional")
 
 Tally = dict[str, Any]
-"""Sums over records, tensors or integers, by name."""
+"""Sums over records by name, as tensors or integers."""
 
 
 class Loss(ABC):
-    """A loss, the kind of labels that it takes, and the metrics of its task.
+    """Base of losses: the kind of labels that a loss takes, the loss of each record, and the metrics of its task.
+
+    A loss of one's own is a subclass at an import path, ``client.loss: package.module:Name`` (docs/models.md). It is
+    checked on the first model's outputs before the run (:meth:`check_outputs`).
 
     Attributes:
         name: its name in ``client.loss``; for a custom loss its import path.
@@ -53,28 +58,46 @@ class Loss(ABC):
 
     @abstractmethod
     def each(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
-        """The loss of each record, of shape [records], which depends on that record alone.
+        """Compute the loss of each record, which depends on that record alone.
 
         Args:
             outputs: of the model, [records, outputs]; [records, length, outputs] for tokens.
             labels: [records, ...], as :attr:`labels` reads them.
+
+        Returns:
+            Tensor of shape [records].
         """
 
     @abstractmethod
     def tally(self, outputs: "Tensor", labels: "Tensor") -> Tally:
-        """Sums over some records that :meth:`metrics` needs; those of a test set are added."""
+        """Compute the sums over some records that :meth:`metrics` needs; those of a test set are added by name.
+
+        Args:
+            outputs, labels: as for :meth:`each`.
+        """
 
     @abstractmethod
     def metrics(self, tally: Tally) -> dict[str, float]:
-        """Metrics of a model by name. The first one leads: it is at most 1, and more is better."""
+        """Compute the metrics of a model by name from the added tallies.
+
+        The first one leads: it is at most 1, and more is better.
+        """
 
     @property
     def is_known(self) -> bool:
-        """Whether it is built in. Built-in losses treat each record separately."""
+        """Say whether the loss is built in. Built-in losses treat each record separately."""
         return type(self) in LOSSES.values()
 
     def of_clients(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
-        """The loss of each record of each client, [clients, records]; one client's depends on no other's."""
+        """Compute the loss of each record of each client; one client's losses depend on no other's.
+
+        Args:
+            outputs: [clients, records, ...].
+            labels: [clients, records, ...].
+
+        Returns:
+            Tensor of shape [clients, records].
+        """
         if self.is_known:
             return self.each(outputs.flatten(0, 1), labels.flatten(0, 1)).view(outputs.shape[:2])
         if len(outputs) == 1:
@@ -82,12 +105,15 @@ class Loss(ABC):
         return torch.func.vmap(self.each)(outputs.clone(), labels.clone())
 
     def gradients(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
-        """Gradient of the weighted sum of losses with respect to the outputs.
+        """Compute the gradient of the weighted sum of losses with respect to the outputs.
 
         Args:
             outputs: [clients, records, ...].
             labels: [clients, records, ...].
             weights: [clients, records]; zero where a record is padding.
+
+        Returns:
+            Tensor of the shape of ``outputs``.
         """
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
@@ -96,15 +122,32 @@ class Loss(ABC):
         return gradients
 
     def exact(self, outputs: "Tensor") -> "Tensor":
-        """Outputs as they are evaluated: float64, but float32 for a custom loss, which may have tensors of its own."""
+        """Convert outputs to the type in which they are evaluated: float64, or float32 for a custom loss.
+
+        A custom loss may hold tensors of its own, which would not fit float64.
+        """
         return outputs.double() if self.is_known else outputs.float()
 
     def sums(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
-        """Sum of the losses of each client's real records: float64 of shape [clients]."""
+        """Sum the losses of each client's real records: float64 of shape [clients].
+
+        Args:
+            outputs, labels, weights: as for :meth:`gradients`.
+        """
         return torch.where(weights > 0, self.of_clients(outputs, labels), 0.0).double().sum(1)
 
     def check_outputs(self, outputs: "Tensor", labels: "Tensor", model: str) -> None:
-        """Raise ModelError for outputs of a shape that the loss does not take, or not one loss for each record."""
+        """Check that the loss takes a model's outputs, and that a custom loss treats each record by itself.
+
+        Args:
+            outputs: of a few records, [records, ...].
+            labels: of these records.
+            model: the model's name, for the error.
+
+        Raises:
+            ModelError: the outputs have another shape; or the loss fails, changes its arguments, does not give one
+                number for each record, or mixes the records of a batch.
+        """
         shape = list(outputs.shape)
         if len(shape) != self.output_axes:
             wanted = "[batch, length, outputs]" if self.output_axes == 3 else "[batch, outputs]"
@@ -247,6 +290,7 @@ class TokenCrossEntropy(Loss):
         return {"accuracy": int(tally["right"]) / places, "perplexity": perplexity}
 
     def _places(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        """Compute the cross-entropy at each place, shape [records, length]; 0 where a place does not count."""
         flat = functional.cross_entropy(
             outputs.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=NOT_COUNTED
         )
@@ -263,7 +307,7 @@ class Functions:
     """Functions that a person gives in place of those of a built-in loss; all take outputs and labels.
 
     Attributes:
-        like: the built-in loss; it says what labels are.
+        like: the built-in loss, which defines the labels.
         each: the loss of each record, [records]; None: the built-in one's.
         metrics: numbers by name, of all outputs and labels of the public test set; empty: the built-in one's.
     """
@@ -273,6 +317,7 @@ class Functions:
     metrics: "Mapping[str, Callable[[Tensor, Tensor], Any]]"
 
     def loss(self, name: str) -> Loss:
+        """Make the loss, under the name that the scenario has for it."""
         kind = LOSSES[self.like]
         own = kind() if self.each is None else type("Given", (kind,), {"each": staticmethod(self.each), "name": name})()
         if self.metrics:
@@ -281,6 +326,7 @@ class Functions:
         return own
 
     def _measured(self, tally: Tally) -> dict[str, float]:
+        """Call each metric with all outputs and labels; FederationError names the one that fails."""
         outputs, labels = (torch.cat(each).cpu() for each in zip(*tally["all"], strict=True))
         found = {}
         for name, measure in self.metrics.items():
@@ -292,22 +338,25 @@ class Functions:
 
 
 def is_given(asked: "Scenario") -> bool:
-    """Whether model, loss or records are objects of Python, which no other machine can get."""
+    """Say whether model, loss or records are objects of Python, which no other machine can get."""
     return asked.data.name == "given" or any(
         name.startswith(given.PREFIX) for name in (asked.model.name, asked.client.loss)
     )
 
 
 def brings_code(asked: "Scenario") -> bool:
-    """Whether the model or the loss is custom code, ``package.module:name``."""
+    """Say whether the model or the loss is custom code, ``package.module:name``; showing a scenario runs none."""
     return any(
         is_import_path(name) and not name.startswith(OF_LIBRARY) for name in (asked.model.name, asked.client.loss)
     )
 
 
 def look_for_files(asked: "Scenario") -> None:
-    """Look for the files that a scenario names, without reading them or running code. ModelError: the module of a
-    custom model or loss, or ``model.initial``, is not there. DataError: ``data.path`` is not there.
+    """Look for the files that a scenario names, without reading them or running code.
+
+    Raises:
+        ModelError: the module of a custom model or loss, or ``model.initial``, is missing.
+        DataError: ``data.path`` is missing.
     """
     for key, name in {"model.name": asked.model.name, "client.loss": asked.client.loss}.items():
         folder = asked.model.folder
@@ -322,14 +371,24 @@ def look_for_files(asked: "Scenario") -> None:
 
 
 def check_name(name: str) -> None:
-    """Refuse a loss that is neither built in nor an import path. ModelError: one line that names what is accepted."""
+    """Refuse a loss that is neither built in nor an import path.
+
+    Raises:
+        ModelError: one line that names what is accepted.
+    """
     if not is_import_path(name) and name not in LOSSES:
         raise ModelError(f"client.loss {unknown(name, [*LOSSES, 'package.module:name'])}")
 
 
 def loss_of(client: LocalTraining, model: Model) -> Loss:
-    """The loss that a ``client`` section names; a custom one may also lie in ``model.folder``. ModelError: an unknown
-    name, or an import path that gives no subclass of :class:`Loss`.
+    """Make the loss that a ``client`` section names.
+
+    Args:
+        client: the section.
+        model: a custom loss may lie in its ``folder``, beside a custom model.
+
+    Raises:
+        ModelError: an unknown name, or an import path that gives no subclass of :class:`Loss`.
     """
     check_name(client.loss)
     if not is_import_path(client.loss):
@@ -351,18 +410,27 @@ def loss_of(client: LocalTraining, model: Model) -> Loss:
 
 
 def form_of(client: LocalTraining, model: Model) -> Form:
-    """The form of records that a scenario's task expects."""
+    """Return the form of records that a scenario's task expects: labels, vocabulary, most records of a client."""
     return Form(loss_of(client, model).labels, model.vocabulary, client.max_records)
 
 
 def shown_records(scenario: "Scenario") -> Dataset:
-    """:func:`records_of`, to show them or count them, without running code: ModelError for a custom loss."""
+    """Read a scenario's records to show or count them, without running code (:func:`records_of`).
+
+    Raises:
+        ModelError: the loss is custom code, which alone knows the form of the labels.
+        DataError: the data cannot be read.
+    """
     if (loss := scenario.client.loss) not in LOSSES and not loss.startswith(given.PREFIX):
         raise ModelError(f"client.loss {loss} is code, which a run and fedamp check --import run: no records are shown")
     return records_of(scenario)
 
 
 def records_of(scenario: "Scenario", data: DataSection | None = None) -> Dataset:
-    """A scenario's data set, or that of another ``data`` section in its place; DataError: it cannot be read."""
+    """Read a scenario's data set, or that of another ``data`` section in its place.
+
+    Raises:
+        DataError: it cannot be read, or its labels do not suit the loss.
+    """
     form = form_of(scenario.client, scenario.model)
     return (data or scenario.data).load(rng.public_seed(scenario.seed, "data"), Path(), form)

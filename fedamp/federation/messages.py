@@ -1,4 +1,11 @@
-"""Words about a scenario from its JSON schema: about each key, and one line about an invalid value."""
+"""Write words about a scenario from its JSON schema: about each key, and one line about an invalid value.
+
+The schema is the only source, so a new key needs no words here but those in :data:`CHANGES`. Reading a scenario
+(:mod:`fedamp.federation.reader`) explains errors with it; ``fedamp explain`` shows a key.
+
+>>> explained("rounds")["default"]
+'none: it must be given'
+"""
 
 import difflib
 import json
@@ -11,10 +18,10 @@ from fedamp.errors import ScenarioError
 from fedamp.federation.scenario import Scenario
 
 Node = dict[str, Any]
-"""A node of the JSON schema."""
+"""Node of the JSON schema."""
 
 _SHORT = {"lr": "learning_rate", "optimiser": "optimizer", "wd": "weight_decay", "noise": "noise_multiplier"}
-"""Names of keys in other tools."""
+"""Names of keys in other tools, with fedamp's names."""
 
 _COST = "noise_multiplier: auto and clip: auto, or the epsilon of a given noise"
 CHANGES = {
@@ -28,15 +35,19 @@ CHANGES = {
     "server.momentum": "clip: auto, which allows for it; the best server.learning_rate is smaller by 1 - momentum",
     "engine.kind": "engine.address is for ray; faults.killed_workers, too",
 }
-"""What else changes with some keys, and with those below them."""
+"""Words about other keys that follow from some keys, and from those below them."""
 
 _LIMITS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
 
 
 def explanation(error: ValidationError) -> tuple[str, str]:
-    """The path of the wrong key (empty: the scenario as a whole), and the expected values.
+    """Explain an invalid scenario: the first of several errors, with the number of the others.
 
-    It describes the first of several errors, and counts the others.
+    Args:
+        error: of the validation of a whole scenario.
+
+    Returns:
+        The path of the wrong key (empty: the scenario as a whole), and what was found and is expected.
     """
     # An unknown key is usually the cause of what else is wrong (a misspelt key is also a missing one).
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
@@ -47,6 +58,14 @@ def explanation(error: ValidationError) -> tuple[str, str]:
 
 
 def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[Node]) -> str:
+    """Write what was found and is expected.
+
+    Args:
+        detail: an error as pydantic describes it.
+        keys: path of the key.
+        section: schemas of the sections in which the key stands.
+        accepted: schemas of its accepted values.
+    """
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         known = list(dict.fromkeys(key for node in section for key in node.get("properties", {})))
@@ -66,12 +85,12 @@ def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[
 
 
 def keys() -> dict[str, str]:
-    """What each key of a scenario does, by its path, in the schema's words."""
+    """List what each key of a scenario does, by its path, in the schema's words."""
     return {path: _does(nodes) for path, nodes in _paths().items()}
 
 
 def accepted_values(key: str) -> list[str]:
-    """The words that a key accepts; none for a key that accepts others."""
+    """List the words that a key accepts; empty for a key that accepts other values, for shell completion."""
     options = [option for node in _paths().get(key, ()) for option in _options(node)]
     words = [word for option in options for word in [option.get("const"), *option.get("enum", [])]]
     words += [word for option in options if option.get("type") == "boolean" for word in ("true", "false")]
@@ -79,7 +98,17 @@ def accepted_values(key: str) -> list[str]:
 
 
 def explained(key: str) -> dict[str, str]:
-    """What a key does, accepts, and is by default, and which others change with it; ScenarioError: no such key."""
+    """Explain a key: what it does and accepts, its default, and which others change with it.
+
+    Args:
+        key: its path, such as ``privacy.clip``.
+
+    Returns:
+        Words by ``does``, ``accepts``, ``keys`` (of a section), ``default``, ``changes with it``.
+
+    Raises:
+        ScenarioError: no such key; the line names similar ones.
+    """
     paths = _paths()
     if key not in paths:
         close = difflib.get_close_matches(key, paths, n=3, cutoff=0.4) or list(_keys(_schema()))
@@ -99,7 +128,7 @@ def explained(key: str) -> dict[str, str]:
 
 @cache
 def _paths() -> dict[str, list[Node]]:
-    """The schemas of every key, by its path: one for each section that has it."""
+    """Collect the schemas of every key, by its path: one for each section that has it."""
     found: dict[str, list[Node]] = {}
 
     def walk(node: Node, above: str) -> None:
@@ -113,7 +142,7 @@ def _paths() -> dict[str, list[Node]]:
 
 
 def _does(nodes: list[Node]) -> str:
-    """The descriptions of a key; for a section, what its classes say of themselves in their first lines."""
+    """Join the descriptions of a key; for a section, the first lines of its classes' docstrings."""
     own = [node["description"] for node in nodes if "description" in node]
     sections = [option.get("description", "") for node in nodes for option in _options(node) if "properties" in option]
     words = own or [text.partition("\n")[0].replace("`", "") for text in sections] or ["which of the variants"]
@@ -121,12 +150,13 @@ def _does(nodes: list[Node]) -> str:
 
 
 def _expected(nodes: list[Node]) -> str:
+    """Write which values are accepted: a choice of sections, or kinds of values."""
     words = _section_of(nodes) or " or ".join(dict.fromkeys(filter(None, map(_accepted, nodes))))
     return words or "see fedamp scenarios schema"
 
 
 def _meant(keys: list[str], known: list[str]) -> list[str]:
-    """Likely corrections of a key: one of its section, or one of another section with its path."""
+    """Find likely corrections of a key: one of its section, or one of another section with its path."""
     name = _SHORT.get(keys[-1], keys[-1])
     if name in known:
         return [name]
@@ -137,12 +167,13 @@ def _meant(keys: list[str], known: list[str]) -> list[str]:
 
 
 def _keys(node: Node) -> Node:
+    """Return the schemas of a section's keys."""
     keys: Node = node.get("properties", {})
     return keys
 
 
 def _walk(detail: Any) -> tuple[list[str], list[Node], list[Node]]:
-    """The path as written in the file, the section of its last key, and what is expected there.
+    """Find the path as written in the file, the section of its last key, and what is expected there.
 
     pydantic's locations also name places in lists and branches of unions (``data.digits.clients``).
     """
@@ -166,11 +197,12 @@ def _walk(detail: Any) -> tuple[list[str], list[Node], list[Node]]:
 
 @cache
 def _schema() -> Node:
+    """Compute the JSON schema of a scenario once."""
     return Scenario.model_json_schema()
 
 
 def _options(node: Node) -> list[Node]:
-    """The alternatives of a node: references followed, unions split."""
+    """List the alternatives of a node: references followed, unions split."""
     if "$ref" in node:
         return _options(_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]])
     branches = node.get("anyOf") or node.get("oneOf") or []
@@ -178,19 +210,19 @@ def _options(node: Node) -> list[Node]:
 
 
 def _sections_listed(node: Node) -> list[Node]:
-    """The possible sections of a list."""
+    """List the possible sections of a list."""
     return [option for option in _options(node.get("items", {})) if "properties" in option]
 
 
 def _tags(node: Node) -> list[Any]:
-    """Tags by which pydantic may name a section among others: its class, scheme or name."""
+    """List the tags by which pydantic may name a section among others: its class, scheme or name."""
     properties = node.get("properties", {})
     tagged = [properties[key] for key in ("scheme", "name") if key in properties]
     return [node.get("title"), *(tag for kind in tagged for tag in [kind.get("const"), *kind.get("enum", [])])]
 
 
 def _section_of(nodes: list[Node]) -> str:
-    """Sections that differ by name or scheme, as text; empty for other nodes."""
+    """Write sections that differ by name or scheme; empty for other nodes."""
     for key in ("scheme", "name"):
         tags = [tag for node in nodes for tag in _tags_of(node, key)]
         if len(nodes) > 1 and len(tags) >= len(nodes) and all(_tags_of(node, key) for node in nodes):
@@ -199,12 +231,13 @@ def _section_of(nodes: list[Node]) -> str:
 
 
 def _tags_of(node: Node, key: str) -> list[str]:
+    """List the words that a section accepts for its scheme or name."""
     tag = _keys(node).get(key, {})
     return [str(tag["const"])] if "const" in tag else [str(each) for each in tag.get("enum", [])]
 
 
 def _accepted(node: Node) -> str:
-    """A kind of value as text; empty for null."""
+    """Write a kind of value; empty for null."""
     kind, properties = node.get("type"), node.get("properties", {})
     most = next((f", at most {node[key]}" for key in ("maxItems", "maxProperties") if key in node), "")
     if "const" in node or "enum" in node:
@@ -227,5 +260,6 @@ def _accepted(node: Node) -> str:
 
 
 def _shortened(value: Any) -> str:
+    """Write a found value in one line of at most 60 letters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,7 +1,8 @@
-"""Noise schemes: how the noise of a round depends on that of earlier ones.
+"""Noise schemes: decide how the noise of a round depends on that of earlier ones.
 
 A section of a scenario is the scheme itself: it chooses its coefficients for the run, and makes the mechanism that
-draws the noise.
+draws the noise (:mod:`fedamp.noise`). The core has independent noise alone; correlated noise is an extension
+(``fedamp/extensions/correlated``), with a charge of its own.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,11 +18,11 @@ from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.noise import IndependentGaussian, Noise
 
 Coefficients = tuple[float, ...]
-"""c_1, c_2, .. of correlated noise: the weights of the noise of earlier rounds; none: it is independent."""
+"""Coefficients c_1, c_2, .. of correlated noise: weights of the noise of earlier rounds; empty: it is independent."""
 
 
 class NoiseScheme(Declared):
-    """How the noise of a round depends on that of earlier rounds.
+    """Base of the schemes that decide how the noise of a round depends on that of earlier rounds.
 
     Attributes:
         scheme: its name in a scenario.
@@ -36,15 +37,27 @@ class NoiseScheme(Declared):
     def coefficients_for(
         self, check_in: CheckIn, rounds: int, optimizer: ServerOptimizer, error: Callable[[int], float]
     ) -> Coefficients:
-        """c_1, c_2, .. for the server's model; ``error``: of a number of bands, at the budget."""
+        """Choose the coefficients c_1, c_2, .. of a run; empty for independent noise.
+
+        Args:
+            check_in: of the scenario; some coefficients need rounds of a unit that are apart.
+            rounds: of the run.
+            optimizer: of the server; it says how long a round's noise stays in the model.
+            error: gives the noise in the model for a number of bands, at the budget.
+        """
         return ()
 
     def drawn(self, coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
-        """What draws the noise."""
+        """Make the mechanism that draws the noise.
+
+        Args:
+            coefficients: from :meth:`coefficients_for`.
+            multipliers: noise multiplier of each part.
+        """
         return IndependentGaussian()
 
     def matched(self, products: Floats, coefficients: Coefficients) -> tuple[Floats, Floats]:
-        """What an adversary knows of each round's contribution, who sees the releases and the coefficients.
+        """Compute what an adversary, who sees releases and coefficients, knows of each round's contribution.
 
         Args:
             products: shape [rounds, n], of each release with n possible contributions, each coordinate over the
@@ -58,7 +71,7 @@ class NoiseScheme(Declared):
         return products, np.ones(len(products))
 
     def with_bands(self, bands: int, coefficients: tuple[float, ...] | Literal["auto"]) -> "NoiseScheme":
-        """The same scheme with a number of bands, and their coefficients, instead of ``auto``."""
+        """Return the same scheme with a number of bands, and their coefficients, instead of ``auto``."""
         return self
 
 

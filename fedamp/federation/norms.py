@@ -1,4 +1,8 @@
-"""Clipping rules: the norm of an update, fixed or adapted to the updates (and then released with noise)."""
+"""Clipping rules: define the norm of an update, fixed or adapted to the updates (and then released with noise).
+
+The client clips to the norm that its order names (:mod:`fedamp.client.clipping`). A rule decides that norm on the
+server: before the run from public numbers, or after each round from a noisy count. What a rule releases, it charges.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -42,7 +46,7 @@ class NormCounts:
 
 
 class ClippingRule(ABC):
-    """How the clipping norms of all parts change together. By default they stay the same.
+    """Base of the rules by which the clipping norms of all parts change together. By default they stay the same.
 
     Attributes:
         is_fixed: whether the norm stays the same.
@@ -54,7 +58,11 @@ class ClippingRule(ABC):
 
     @abstractmethod
     def norm(self, noise_multiplier: float) -> float:
-        """Clipping norm of a unit's update in the first round (of the split part of a split model)."""
+        """Compute the clipping norm of a unit's update in the first round (of the split part of a split model).
+
+        Args:
+            noise_multiplier: of the same part; ``clip: auto`` depends on it.
+        """
 
     @property
     def count_noise(self) -> float:
@@ -62,21 +70,31 @@ class ClippingRule(ABC):
         return 0.0
 
     def charges(self) -> tuple[Mechanism, ...]:
-        """The cost of a round for a unit in addition to the model's release."""
+        """Make the costs of a round for a unit in addition to the model's release."""
         return ()
 
     def next_scale(self, scale: float, counts: NormCounts, seed: int, round_: int, private: bool) -> float:
-        """The norm after a round divided by the first one, given the same quotient of this round.
+        """Compute the norm after a round divided by the first one, given the same quotient of this round.
 
-        The result may depend on ``counts`` only through the noise that :meth:`charges` names; ``private`` False adds
-        none.
+        The result may depend on ``counts`` only through the noise that :meth:`charges` names.
+
+        Args:
+            scale: the quotient of this round; 1 in the first one.
+            counts: of the round; private.
+            seed: of the server; the noise has an address of its own under it.
+            round_: from 1.
+            private: False adds no noise.
         """
         return scale
 
 
 @dataclass(frozen=True)
 class FixedNorm(ClippingRule):
-    """The norm that the scenario names."""
+    """The norm that the scenario names.
+
+    Attributes:
+        chosen: the norm, above 0.
+    """
 
     chosen: float
 
@@ -164,10 +182,12 @@ def clipping_of(
     share: float = 1.0,
     drift: float = 1.0,
 ) -> ClippingRule:
-    """The rule that a scenario's ``privacy.clip`` names: a number, ``auto``, or a section.
+    """Make the rule that a scenario's ``privacy.clip`` names: a number, ``auto``, or a section.
 
     Args:
-        section, server, rounds: of the scenario.
+        section: a norm, ``auto``, or an :class:`AdaptiveClip`.
+        server: the scenario's section; rate and momentum matter to ``auto``.
+        rounds: of the scenario.
         cohort, share, drift: as of :class:`Normalised`.
     """
     if isinstance(section, AdaptiveClip):

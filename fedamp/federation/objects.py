@@ -1,4 +1,9 @@
-"""Settings that are objects of Python; a scenario names them by their digests."""
+"""Turn settings that are objects of Python into digests, by which a scenario names them.
+
+``fedamp.load`` and ``fedamp.run`` take a model, arrays, a loss or metrics from a notebook. They are kept by
+:mod:`fedamp.base.given`; the scenario then has names such as ``given:Net-3f..``. Other processes of this machine find
+the objects by them, and a run folder never holds code.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +22,19 @@ _TAKEN = {"round", "loss", "validation_score", "epsilon_upper", "scheduled", "re
 
 
 def with_digests(raw: Any, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A scenario's content and its settings, with a digest in the place of every object; InputError: a wrong one."""
+    """Replace every object among a caller's settings by its digest.
+
+    Args:
+        raw: a scenario's content, or the name of its file.
+        settings: of the caller by key path; ``model``, ``data``, ``test``, ``loss`` and ``metrics`` may be objects.
+
+    Returns:
+        The content (with a name, if it had none), and the settings, both without objects.
+
+    Raises:
+        ScenarioError: objects that do not fit each other, such as a test set without data.
+        InputError: an object cannot be pickled, or there is no space for it.
+    """
     model, data, test, loss, metrics = map(settings.get, OBJECTS)
     changes: dict[str, Any] = {}
     if callable(model):
@@ -38,12 +55,13 @@ def with_digests(raw: Any, settings: Mapping[str, Any]) -> tuple[Any, dict[str, 
 
 
 def _rest(raw: Any, key: str) -> dict[str, Any]:
-    """The keys of a section that names no data or model itself."""
+    """Return the keys of a section that names no data or model itself; an object takes the place of the name."""
     section = raw.get(key) if isinstance(raw, Mapping) else None
     return dict(section) if isinstance(section, Mapping) and "name" not in section else {}
 
 
 def _loss(raw: Any, data: Any, loss: Any, metrics: Mapping[str, Any]) -> str:
+    """Keep a loss and metrics, and return the name that stands for them in ``client.loss``."""
     for name in metrics:
         if not name.isidentifier() or name in _TAKEN or not callable(metrics[name]):
             raise ScenarioError(
@@ -59,7 +77,7 @@ def _loss(raw: Any, data: Any, loss: Any, metrics: Mapping[str, Any]) -> str:
 
 
 def _like(raw: Any, data: Any) -> str:
-    """The built-in loss whose labels are those of the data."""
+    """Choose the built-in loss whose labels are those of the data."""
     if isinstance(data, tuple | list):
         labels = np.asarray(data[1])
         whole = "token-cross-entropy" if labels.ndim > 1 else "cross-entropy"

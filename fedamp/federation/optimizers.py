@@ -1,6 +1,14 @@
-"""Server optimisers: how the noisy mean update changes the model. Post-processing, so it costs no privacy.
+"""Server optimizers: apply the noisy mean update to the model. That is post-processing, so it costs no privacy.
 
-A further optimiser is one class here and its name in ``OPTIMIZERS``.
+A further optimizer is one class here and its name in ``OPTIMIZERS``. The release of a round calls :meth:`apply`
+(:mod:`fedamp.strategies.pipeline`). The plan asks for the response to one round's update, by which correlated noise is
+chosen.
+
+>>> rule = ServerUpdate(learning_rate=0.5).rule()
+>>> model, sums = {"w": np.zeros(2, np.float32)}, {"w": np.array([4.0, 8.0])}
+>>> moved, state = rule.apply(model, sums, {"w": 4.0}, rule.init(model), round_=1)
+>>> moved["w"].tolist()
+[0.5, 1.0]
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +34,7 @@ Step = tuple[Singles, dict[str, Singles]]
 
 
 class ServerOptimizer(ABC):
-    """A step of the server, with the mean update in place of the negative gradient.
+    """Base of optimizers: a step of the server, with the mean update in place of the negative gradient.
 
     Attributes:
         scheme: its name in ``server.optimizer``.
@@ -40,34 +48,44 @@ class ServerOptimizer(ABC):
 
     @abstractmethod
     def init(self, parameters: Arrays) -> State:
-        """The state before the first step: model-shaped sets of arrays, by name."""
+        """Make the state before the first step: sets of arrays like the model, by name; empty without a memory."""
 
     @abstractmethod
     def step(self, parameters: Singles, update: Doubles, state: Mapping[str, Singles], round_: int) -> Step:
-        """Some coordinates after a step, and their state, as new arrays. Coordinates do not depend on each other.
+        """Compute some coordinates after a step, and their state, as new arrays.
+
+        Coordinates do not depend on each other, so a model is handled in blocks.
 
         Args:
             parameters: shape [n].
             update: mean update, shape [n].
             state: as :meth:`init` or the step before left it, by name, shape [n] each.
             round_: number of this round, from 1.
+
+        Returns:
+            The coordinates, float32 of shape [n], and their state by the same names.
         """
 
     def response(self, rounds: int) -> Doubles:
-        """What a unit of one round's mean update has added to the model after 0, 1, .. further rounds, shape [rounds].
+        """Compute how much a unit of one round's mean update has added to the model after 0, 1, .. further rounds.
 
-        For choosing correlated noise. A step that is not linear counts as its learning rate.
+        It serves the choice of correlated noise. A step that is not linear counts as its learning rate.
+
+        Returns:
+            Array of shape [rounds].
         """
         return np.full(rounds, self.learning_rate)
 
     def responses(self, rounds: int) -> tuple[Doubles, ...]:
-        """:meth:`response` of the model that clients start from, and of the released one; once if it is the same."""
+        """Compute :meth:`response` of the model that clients start from, and of the released one if that is another."""
         return (self.response(rounds),)
 
     def apply(
         self, parameters: Arrays, sums: Sums, denominators: Mapping[str, float], state: State, round_: int
     ) -> tuple[Arrays, State]:
-        """The model and the state after a step, in new arrays; no other arrays of their size are made.
+        """Apply the mean update, and return the model and the state in new arrays.
+
+        No other arrays of their size are made: a block of coordinates is handled at a time.
 
         Args:
             parameters: the model, by name.
@@ -138,10 +156,14 @@ class Adam(ServerOptimizer):
 
 @dataclass(frozen=True)
 class Averaged(ServerOptimizer):
-    """Another optimiser with an exponential moving average of its models, which averages out noise.
+    """Another optimizer with an exponential moving average of its models, which averages out noise.
 
-    The decay is min(``decay``, t / (t + 9)) in round t, so that the first models soon have little weight (De et al.
-    2022, section 3.2).
+    Clients continue from the last model; the average is released. The decay is min(``decay``, t / (t + 9)) in round t,
+    so that the first models soon have little weight (De et al. 2022, section 3.2).
+
+    Attributes:
+        optimizer: the rule that moves the last model.
+        decay: in [0, 1).
     """
 
     optimizer: ServerOptimizer
@@ -176,7 +198,10 @@ else:
 
 
 class ServerUpdate(Section):
-    """How the server applies the noisy mean of the updates."""
+    """How the server applies the noisy mean of the updates.
+
+    The step is post-processing of a noisy sum, so it costs no privacy.
+    """
 
     optimizer: OptimizerName = Field("sgd", description="sgd, with momentum; or adam")
     learning_rate: Positive = Field(1.0, description="factor of the noisy mean update")
@@ -192,11 +217,11 @@ class ServerUpdate(Section):
 
     @property
     def effective_momentum(self) -> float:
-        """Momentum of the optimiser; 0 where it has none."""
+        """Momentum of the optimizer; 0 where it has none."""
         return self.momentum if self.optimizer == "sgd" else 0.0
 
     def rule(self) -> ServerOptimizer:
-        """The optimiser, with the keys that it knows."""
+        """Make the optimizer from the keys that it knows."""
         kind = OPTIMIZERS[self.optimizer]
         optimizer = kind(**self.model_dump(include={each.name for each in fields(kind)}))
         return Averaged(optimizer, self.averaging) if self.averaging else optimizer

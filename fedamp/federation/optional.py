@@ -1,7 +1,8 @@
 """Optional sections of a scenario: what each adds to the charge of a plan, and to its rounds.
 
 Plan, charge and rounds ask every section that a scenario has, and know none by name. A section that releases something,
-or that changes what hides a release, and charges nothing for it, is refused.
+or that changes what hides a release, and charges nothing for it, is refused (:func:`check_charged`). Such
+sections are private means, the evaluation on clients, and ModelMix.
 """
 
 from collections.abc import Mapping
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
     from fedamp.accounting import Mechanism
 
 AnyPlan = Any
-"""A plan, in :mod:`fedamp.federation.plan`, which imports this module."""
+"""Plan as in :mod:`fedamp.federation.plan`, which imports this module."""
 
 RoundKind = Any
-"""A kind of rounds, as a section tells them apart; rounds of a kind cost the same."""
+"""Kind of rounds, as a section tells them apart; rounds of a kind cost the same."""
 
 
 class OptionalSection(Declared):
-    """A section that a scenario may have. Every method has a default, for a section that does nothing there.
+    """Base of sections that a scenario may have.
+
+    Every method has a default, for a section that does nothing there. The methods stand in three groups: charge, round,
+    audit. A section overrides the ones that it needs, and states its facts (:class:`fedamp.federation.facts.Stance`).
 
     Attributes:
         keeps_last_model: whether a round needs the model before the last one.
@@ -33,74 +37,95 @@ class OptionalSection(Declared):
     keeps_last_model: ClassVar[bool] = False
 
     def fitted(self, plan: AnyPlan) -> Self:
-        """The section of a plan, with all numbers that follow from the plan.
+        """Return the section of a plan, with all numbers that follow from the plan.
 
         Raises:
-            ScenarioError: there are none.
+            ScenarioError: no such numbers exist, for instance no noise keeps the section's budget.
         """
         return self
 
     def check_units(self, units: int) -> None:
-        """Refuse keys that do not fit the number of units (ValueError, one line)."""
+        """Refuse keys that do not fit the number of units.
+
+        Raises:
+            ValueError: one line with the path of the key.
+        """
 
     # --- the charge ---------------------------------------------------------------------------------------------------
 
     def beside(self, plan: AnyPlan) -> tuple["Mechanism", ...]:
-        """The costs of releases of all units that are made once, beside the rounds."""
+        """Make the costs of releases of all units that are made once, beside the rounds."""
         return ()
 
     def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
-        """The kinds of the plan's rounds in the order in which they are charged, and how many rounds each has."""
+        """List the kinds of the plan's rounds in the order in which they are charged, and how many rounds each has.
+
+        At most one section of a scenario may have several kinds. The numbers add up to the scenario's rounds.
+        """
         return ((self.dearest(plan), plan.scenario.rounds),)
 
     def dearest(self, plan: AnyPlan) -> RoundKind:
-        """The kind of rounds that costs the most."""
+        """Return the kind of rounds that costs the most; unamplified costs charge it for every round."""
         return None
 
     def wrap(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: RoundKind) -> "Mechanism":
-        """The cost of a part's release in a round of a kind, given the cost of its noise alone."""
+        """Make the cost of a part's release in a round of a kind.
+
+        Args:
+            plan: of the run.
+            part: the released part.
+            release: the cost of its noise alone.
+            kind: one of :meth:`kinds`.
+        """
         return release
 
     def beside_model(self, plan: AnyPlan, kind: RoundKind) -> tuple["Mechanism", ...]:
-        """The costs of releases of the cohort in a round of a kind, beside the sum of the model's updates."""
+        """Make the costs of releases of the cohort in a round of a kind, beside the sum of the model's updates."""
         return ()
 
     def costs_without(self, scenario: AnyScenario) -> Mapping[str, Mapping[str, Any]]:
-        """Keys whose cost does not depend on the noise multiplier, and the changes of a scenario without them."""
+        """List keys whose cost does not depend on the noise multiplier, and the changes of a scenario without them.
+
+        A refused budget names them: more noise on the model would not help.
+        """
         return {}
 
     # --- a round ------------------------------------------------------------------------------------------------------
 
     @property
     def truncated_coordinates(self) -> int:
-        """p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not."""
+        """Number p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not."""
         return 0
 
     def start(
         self, plan: AnyPlan, part_of: Mapping[str, int], current: Arrays, previous: Arrays | None, round_: int
     ) -> tuple[Arrays, dict[str, Uniform]]:
-        """The model from which a round's step is taken, and uniform numbers that hide arrays of the sum, by name.
+        """Choose the model from which a round's step is taken, and uniform numbers that hide arrays of the sum.
 
         Args:
+            plan: of the run.
             part_of: index of the part of each array.
             current: the last model.
             previous: the model before it; None in the first round, or if it is not kept.
             round_: number of the round, from 1.
+
+        Returns:
+            The model, and the uniform noise by the array's name.
         """
         return current, {}
 
     # --- an audit -----------------------------------------------------------------------------------------------------
 
     def shortened(self, rounds: int) -> Self:
-        """The section for the first rounds alone."""
+        """Return the section for the first rounds alone, as an audit plays them."""
         return self
 
     def with_steps(self, before: float, after: float) -> Self:
-        """The section that protects steps of a unit of length ``after`` as this one those of length ``before``."""
+        """Return a section that protects steps of a unit of length ``after`` as this one those of length ``before``."""
         return self
 
     def hidden_variance(self, round_: int) -> float:
-        """The least variance by which the section hides a coordinate of the model in a round."""
+        """Return the least variance by which the section hides a coordinate of the model in a round."""
         return 0.0
 
 

@@ -1,4 +1,8 @@
-"""Private means and deviations of the inputs, which data.transform standardise releases before training."""
+"""Charge private means and deviations of the inputs, which ``data.transform: standardise`` releases before training.
+
+The round that releases them is in :mod:`fedamp.server.moments`, each unit's vector in
+:class:`fedamp.data.transforms.Standardise`. A plan treats the release as an optional section under ``data.transform``.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -16,14 +20,18 @@ else:
 
 
 class PrivateMeans(OptionalSection):
-    """A release of all units before the first round: the sums of their inputs, with noise."""
+    """A release of all units before the first round: the sums of their inputs, with noise.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise; each unit's vector has norm at most 1.
+    """
 
     noise_multiplier: float
     keeps = facts.FACTS - {facts.ROUNDS_ALONE}
 
     @classmethod
     def of(cls, scenario: AnyScenario) -> Self | None:
-        """The release that a scenario's data ask for; None: they ask for none, or it was made before."""
+        """Make the release that a scenario's data ask for; None: they ask for none, or its numbers are known."""
         step = scenario.data.statistics
         noise = None if step is None else step.noise_multiplier
         return None if noise is None else cls(noise_multiplier=noise)

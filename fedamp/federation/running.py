@@ -1,4 +1,9 @@
-"""How a scenario is run: the engine, the tolerances of the server, injected faults, and who follows the run."""
+"""Define how a scenario is run: engine, tolerances of the server, injected faults, and trackers.
+
+None of these sections changes what is charged, except ``federation.hosts`` with its dummies, which decide what a
+registered node can see. The engines read ``engine`` and ``faults`` (:mod:`fedamp.engines`); the server reads
+``federation``. A fingerprint leaves most of these keys out (:func:`fedamp.runs.ledger.fingerprint`).
+"""
 
 import warnings
 from functools import partial
@@ -15,7 +20,7 @@ from fedamp.federation.choices import extend
 
 
 def _without_flower(kind: Any) -> Any:
-    """Runs of older versions name it; the engine changes no result, so they stay valid."""
+    """Read an engine that only older versions had; the engine changes no result, so their scenarios stay valid."""
     if kind != "flower":
         return kind
     warnings.warn("engine.kind: flower was removed; auto takes its place, or: flwr run .", stacklevel=2)
@@ -23,7 +28,10 @@ def _without_flower(kind: Any) -> Any:
 
 
 class Engine(Section):
-    """Where the clients train. Only GPUs and ``clients_per_batch`` change the result, within rounding."""
+    """Where the clients train. Only GPUs and ``clients_per_batch`` change the result, within rounding.
+
+    The number of workers, and the order of their answers, change nothing.
+    """
 
     kind: Annotated[Literal["auto", "ray", "serial"], BeforeValidator(_without_flower)] = Field(
         "auto", description="auto: Ray where it is installed and worth its start, else serial; the same bits"
@@ -46,7 +54,10 @@ Hosted = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) 
 
 @partial(extend, path="federation")
 class Federation(Section):
-    """Deadlines, quorum and hosts: what the server tolerates."""
+    """Deadlines, quorum and hosts: what the server tolerates.
+
+    Hosts, dummies and answer_after decide what a registered node can see.
+    """
 
     round_deadline: Positive = Field(600.0, description="seconds after which missing clients count as zero")
     quorum: Annotated[float, Field(ge=0, le=1)] | None = Field(
@@ -95,6 +106,7 @@ class Federation(Section):
 
     @model_validator(mode="after")
     def _one_host_each(self) -> "Federation":
+        """Refuse a unit with two nodes, unknown names, and keys that contradict each other."""
         claims: list[tuple[int, int, str]] = []
         for name, text in self.hosts.items() if isinstance(self.hosts, dict) else ():
             try:
@@ -116,14 +128,14 @@ class Federation(Section):
 
     @property
     def hosted(self) -> dict[str, int]:
-        """The number of units of each node in ``hosts``; 0: it can train all of them."""
+        """Number of units of each node in ``hosts``; 0: it can train all of them."""
         named = self.hosts if isinstance(self.hosts, dict) else {}
         pairs = {name: () if text == "all" else ids.ranges(text) for name, text in named.items()}
         return {name: sum(last - first + 1 for first, last in found) for name, found in pairs.items()}
 
     @property
     def names_units(self) -> bool:
-        """Whether the operator says of every unit on which single node it lives."""
+        """Say whether the operator names for every unit the single node on which it lives."""
         return bool(self.hosted) and 0 not in self.hosted.values()
 
 
@@ -142,7 +154,7 @@ class Faults(Section):
 
 
 def _name_alone(tracker: Any) -> Any:
-    """Runs of older versions hold sections, whose settings the trackers' own environment variables replace."""
+    """Read a tracker's section of older versions as its name; environment variables replace its settings."""
     if not isinstance(tracker, dict) or "name" not in tracker:
         return tracker
     asked = sorted(key for key, value in tracker.items() if key != "name" and value not in _OLD_DEFAULTS)
@@ -156,6 +168,7 @@ def _name_alone(tracker: Any) -> Any:
 
 
 def _once(trackers: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a tracker that is named more than once."""
     if len(set(trackers)) < len(trackers):
         raise ValueError("a tracker stands twice; expected: each once")
     return trackers
