@@ -1,4 +1,18 @@
-"""fedamp: federated learning with differential privacy, amplified by the randomness that training has anyway."""
+"""fedamp: federated learning with differential privacy, amplified by randomness that training has anyway.
+
+Training keeps two random choices secret: the rounds in which a client takes part, and the submodel that it trains.
+fedamp runs such a training, and computes certified bounds on the epsilon that its releases cost.
+
+This package exports the functions of :mod:`fedamp.api` and of extensions, and imports them when they are first used.
+So ``import fedamp`` is quick, and :mod:`fedamp.accounting` works without the packages that train. A reader goes on
+with docs/python.md, :mod:`fedamp.accounting` for the cost of a mechanism, or :mod:`fedamp.testing` for contracts of
+schemes of one's own.
+
+Example:
+    >>> import fedamp
+    >>> fedamp.load("digits").check_in.k
+    10
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,7 +27,12 @@ __all__ = ["StopTraining", "compare", "load", "open", "play", "privacy", "run", 
 
 
 def __getattr__(name: str) -> Any:
-    """The version, and what :mod:`fedamp.api` and extensions offer; it is imported when it is first used."""
+    """Import what :mod:`fedamp.api` and extensions offer when it is first used; also the version.
+
+    Raises:
+        AttributeError: fedamp has no such name, or the extension that offers it is not installed.
+        ImportError: a package of an extra is missing; the message says which extra to install.
+    """
     if name == "__version__":
         return globals().setdefault(name, import_module("fedamp.base.version").version())
     from fedamp.extension import keys, offered
@@ -34,4 +53,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """List all names, also those that are not imported yet."""
     return sorted([*globals(), *__all__])

@@ -1,4 +1,13 @@
-"""The error tree. Every message is one line: what was wrong, where, and what is expected."""
+"""The error tree. Every message is one line: what was wrong, where, and what is accepted.
+
+All parts of fedamp raise these errors, and the accountant raises ``ValueError`` instead, because it stands alone. The
+command line prints ``kind: message`` and exits with ``exit_code``; Python and Flower get the same error with names of
+their own arguments (:func:`in_words_of`). Anything that is not a :class:`FedampError` is a bug of fedamp, or an error
+of code that a user gave it.
+
+``InputError`` and its kinds mean that nothing was run, or nothing was changed. ``FederationError`` means that a run
+stopped after it began; its folder can be resumed unless the message says otherwise.
+"""
 
 import logging
 import re
@@ -21,16 +30,22 @@ EXTRAS = {
     "testing": "pytest",
     **{each: each for each in ("mlflow", "opacus", "pandas", "rdata", "tensorboard", "tokenizers", "wandb")},
 }
+"""Extras of the distribution, each with the packages that it installs, by the names under which they are imported."""
 
 
 class FedampError(Exception):
-    """Base of all errors raised on purpose by fedamp; the command line prints ``kind: message``."""
+    """Base of all errors that fedamp raises on purpose; the command line prints ``kind: message``.
+
+    Attributes:
+        exit_code: exit status of the command line.
+        kind: the word before the message.
+    """
 
     exit_code, kind = 1, "failed"
 
 
 class InputError(FedampError):
-    """An input is wrong; the message says what, where and what is expected."""
+    """An input is wrong: a file, a value or an argument. The message says which, and what is accepted."""
 
     exit_code, kind = 2, "error"
 
@@ -40,7 +55,7 @@ class ScenarioError(InputError):
 
 
 class DataError(InputError):
-    """A data folder or file is missing, damaged, or not of the promised shape."""
+    """A data folder or file is missing or damaged, or its records have another shape than the scenario says."""
 
 
 class ModelError(InputError):
@@ -48,7 +63,7 @@ class ModelError(InputError):
 
 
 class RunFolderError(InputError):
-    """A run folder, ledger or checkpoint is missing, damaged, or belongs to another scenario."""
+    """A run folder, ledger or checkpoint is missing or damaged, or belongs to another scenario."""
 
 
 class UnwritableError(RunFolderError):
@@ -60,11 +75,18 @@ class DeploymentError(InputError):
 
 
 class FederationError(FedampError):
-    """The run could not continue: below quorum, past a deadline, or without workers."""
+    """The run could not continue: too few clients reported, a deadline passed, or no worker was left."""
 
 
 class DivergedError(FederationError):
-    """The model of a round is not finite; the round is not released."""
+    """The model of a round is not finite; the round is not released.
+
+    That it diverged is itself told, and the ledger charges it as a release of that round.
+
+    Args:
+        round_: the round, from 1 on.
+        what: what is not finite, such as a part of the model.
+    """
 
     def __init__(self, round_: int, what: str) -> None:
         super().__init__(
@@ -74,11 +96,14 @@ class DivergedError(FederationError):
 
 
 class NobodyTrainedError(FederationError):
-    """Each unit failed in each round of a run that has ended; its model is noise."""
+    """Each unit failed in each round of a run that has ended; its model is noise alone."""
 
 
 class Interrupted(FedampError):
-    """The run was stopped with Ctrl-C, or by SIGTERM; the message says how to resume it."""
+    """The run was stopped with Ctrl-C or by SIGTERM; the message says how to resume it.
+
+    The exit status is that of a shell: 128 plus the number of the signal (2 for Ctrl-C).
+    """
 
     exit_code, kind = 130, "interrupted"  # as a shell tells it: 128, and the signal that has come to this process
 
@@ -91,7 +116,20 @@ OF_FLOWER = {"--out": "out=", "--resume": "resume=true", "--known-seed": "known-
 
 @contextmanager
 def in_words_of(caller: Mapping[str, str]) -> Iterator[None]:
-    """Errors, which name options and calls of ``fedamp run``, name those of a caller; also as a decorator."""
+    """Translate errors raised inside: options of ``fedamp run`` become the names that a caller has for them.
+
+    It also works as a decorator. Other exceptions pass unchanged.
+
+    Args:
+        caller: names by option, such as :data:`OF_PYTHON`.
+
+    Example:
+        >>> with in_words_of(OF_PYTHON):
+        ...     raise InputError("runs/a exists; give --resume")
+        Traceback (most recent call last):
+            ...
+        fedamp.errors.InputError: runs/a exists; give resume=True
+    """
     try:
         yield
     except FedampError as error:
@@ -106,18 +144,46 @@ def in_words_of(caller: Mapping[str, str]) -> Iterator[None]:
 
 
 class StopTraining(Exception):
-    """A callback raises it, or returns False, to stop the run after the round; the run can be resumed."""
+    """Stop a run after the current round, from a callback. The run can be resumed.
+
+    It is no :class:`FedampError`: a callback raises it on purpose, or returns False for the same effect. The epsilon of
+    the
+    stopped run is that of all rounds that its budget pays for, because the releases may have decided the stop.
+
+    Example:
+        >>> import fedamp
+        >>> def enough(record):
+        ...     if record.round == 1:
+        ...         raise fedamp.StopTraining
+        >>> small = fedamp.load("digits", rounds=2, check_in={"k": 1}, engine={"kind": "serial"})
+        >>> stopped = fedamp.run(small, out="runs/stopped", callbacks=enough)
+        >>> stopped.summary.rounds_completed, round(stopped.epsilon, 2)
+        (1, 8.0)
+    """
 
 
 def missing(module: str | None) -> str | None:
-    """What to install where a module is missing; None for one that no extra brings."""
+    """Return what to install for a missing module; None for a module that no extra brings.
+
+    Args:
+        module: the name that could not be imported, with dots; None: unknown.
+
+    Example:
+        >>> missing("mlflow.tracking")
+        "mlflow is not installed; expected: pip install 'fedamp[mlflow]'"
+    """
     top = (module or "").partition(".")[0]
     extra = next((extra for extra, modules in EXTRAS.items() if top in modules.split()), None)
     return extra and f"{top} is not installed; expected: pip install 'fedamp[{extra}]'"
 
 
 def one_line(error: BaseException) -> str:
-    """A foreign exception as one line."""
+    """Return any exception as one line: for a missing module what to install, else its type and its message.
+
+    Example:
+        >>> one_line(KeyError("a"))
+        "KeyError: 'a'"
+    """
     if isinstance(error, ModuleNotFoundError) and (words := missing(error.name)):
         return words
     return " ".join(f"{type(error).__name__}: {error}".split())
@@ -125,7 +191,11 @@ def one_line(error: BaseException) -> str:
 
 @contextmanager
 def needs_extras() -> Iterator[None]:
-    """For imports inside: InputError, which names the extra to install, for a missing module of one."""
+    """Turn a missing module of an extra into an InputError that names the extra; for imports inside.
+
+    Raises:
+        InputError: a module is missing that an extra brings. Other missing modules raise as usual.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -136,7 +206,11 @@ def needs_extras() -> Iterator[None]:
 
 @contextmanager
 def fails_alone(what: str) -> Iterator[None]:
-    """For code that only reports a run: a failure inside ends nothing else. Log and terminal get a line each."""
+    """Let code that only reports a run fail without ending the run. The log and the terminal get one line each.
+
+    Args:
+        what: the name of the code in that line, such as ``tracker mlflow``.
+    """
     try:
         yield
     except Exception as error:
@@ -148,7 +222,7 @@ class LoggedWarning(UserWarning):
 
 
 def tell(line: str) -> None:
-    """Say a line in the log and on the terminal, in a run that goes on."""
+    """Print a line to the log and to the terminal, in a run that continues."""
     log.warning(line)
     with suppress(Warning):  # also where warnings are made errors
         warnings.warn(line, LoggedWarning, stacklevel=4)

@@ -1,8 +1,11 @@
 """The seams: what an extension may add to the core, and how the core finds it.
 
 The core imports no extension. It asks this module what is offered for a seam, and imports that when it is used. An
-extension is a package with an attribute ``extension``: a folder of ``fedamp/extensions``, or a package of somebody
-else, which names itself as an entry point of the group ``fedamp.extensions``.
+extension is a package with an attribute ``extension``: a folder of ``fedamp/extensions``, or a package of another
+distribution, which names itself as an entry point of the group ``fedamp.extensions``.
+
+This module knows the names of seams and no more: each user of a seam says what its objects must be. A reader goes on
+with docs/extensions.md, with a folder of ``fedamp/extensions``, or with ``examples/blocks``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -79,7 +82,12 @@ class Extension:
 
 @cache
 def extensions() -> tuple[Extension, ...]:
-    """List the extensions that are installed: those of fedamp by name, then those of other packages by name."""
+    """List the extensions that are installed: those of fedamp by name, then those of other packages by name.
+
+    Example:
+        >>> "tune" in [extension.name for extension in extensions()]
+        True
+    """
     try:
         folders = import_module(OWN).__path__
     except ModuleNotFoundError as error:
@@ -94,26 +102,54 @@ def extensions() -> tuple[Extension, ...]:
 def named(path: str) -> Any:
     """Import the object that ``package.module:attribute`` names.
 
+    Args:
+        path: the module, a colon, and the attribute.
+
     Raises:
         ImportError: there is no such module.
         AttributeError: the module has no such attribute.
+
+    Example:
+        >>> named("math:pi")
+        3.141592653589793
     """
     module, _, attribute = path.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def offered(seam: str, key: str) -> Iterator[Any]:
-    """Import, one by one, what the extensions offer for a key of a seam, as ``merge`` of ``commands``; nothing else."""
+    """Import, one by one, what the extensions offer for a key of a seam, and nothing else.
+
+    Args:
+        seam: an attribute of :class:`Extension`, such as ``commands``.
+        key: a key of that attribute, such as ``merge``.
+
+    Example:
+        >>> [function.__name__ for function in offered("functions", "tune")]
+        ['tune']
+    """
     for extension in extensions():
         paths = getattr(extension, seam).get(key, ())
         yield from map(named, (paths,) if isinstance(paths, str) else paths)
 
 
 def all_offered(seam: str) -> Iterator[tuple[str, Any]]:
-    """Import, one by one, all that the extensions offer for a seam: pairs of a key and an object."""
+    """Import, one by one, all that the extensions offer for a seam.
+
+    Args:
+        seam: an attribute of :class:`Extension`.
+
+    Returns:
+        Pairs of a key and an object; a key for which several extensions offer something occurs several times.
+    """
     return ((key, each) for key in keys(seam) for each in offered(seam, key))
 
 
 def keys(seam: str) -> list[str]:
-    """List the keys for which extensions offer something, as ``sections``."""
+    """List the keys of a seam for which extensions offer something, each once.
+
+    Example:
+        >>> "sweep" in keys("functions")
+        True
+    """
     return list(dict.fromkeys(key for extension in extensions() for key in getattr(extension, seam)))

@@ -3,9 +3,14 @@
 A sum x is released as the multiple of a power of two nearest to the exact x + s Z, for a standard normal Z. So a
 release is a function of the real-valued output of the Gaussian mechanism, and costs the same. It has no low bits of
 float64, from which Mironov 2012 reads membership.
+
 Z is the normal quantile of a uniform U, of which 64 bits nearly always decide, and else 320
 (docs/research/accounting.md has the
 proof, and the cost: the law of a release is within ``TOTAL_VARIATION`` of the exact one).
+
+This module knows sums, standard deviations and addresses of randomness (:mod:`fedamp.rng`). It knows no budget: the
+plan (:mod:`fedamp.federation`) decides how much noise a round needs, and the accountant charges it. Correlated noise is
+an extension, which inherits :class:`Noise`.
 """
 
 import math
@@ -25,6 +30,7 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays, Floats, State, Sums
 
 TOTAL_VARIATION = 2.0**-280  # upper bound for a released number against the exact one
+"""Upper bound on the total variation distance between the law of one released number and the exact one."""
 
 _STEPS = 18  # log2 of the multiples of the grid in a standard deviation: at least as many, and less than twice
 _FURTHER = 4  # further words of U, if the first does not decide
@@ -35,7 +41,12 @@ _reals_lock = Lock()  # a context of mpmath serves one thread at a time
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform numbers about zero that hide a sum beside its noise; each has the width ``unit`` times its multiple."""
+    """Uniform numbers about zero that hide a sum beside its noise; each has the width ``unit`` times its multiple.
+
+    Attributes:
+        unit: the smallest width, in units of the sum; exact, because it is charged.
+        multiples: whole numbers >= 1, one for each number of the sum.
+    """
 
     unit: Fraction  # exact, because it is charged
     multiples: Floats  # whole numbers >= 1, one for each number of the sum
@@ -43,34 +54,60 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Address:
-    """The address of the randomness of some numbers in :mod:`fedamp.rng`."""
+    """The address of the randomness of some numbers in :mod:`fedamp.rng`.
+
+    Attributes:
+        seed: of the attempt at a round.
+        purpose: what the numbers are for.
+        indices: such as round, array and piece.
+    """
 
     seed: int
     purpose: str
     indices: tuple[int, ...]
 
     def stream(self, kind: str = "", *further: int) -> rng.Stream:
+        """Open the stream of this address, of a ``kind`` of numbers (added to the purpose) and ``further`` indices."""
         return rng.stream(self.seed, self.purpose + kind, *self.indices, *further)
 
 
 def grid_of(deviation: float, steps: int = _STEPS) -> float:
-    """The power of two of which noisy numbers are whole multiples: at most 2**-18 deviations, more than half of it."""
+    """Return the power of two of which noisy numbers are whole multiples.
+
+    Args:
+        deviation: standard deviation of the noise, positive.
+        steps: log2 of the multiples in a standard deviation.
+
+    Returns:
+        With 18 steps: at most 2**-18 standard deviations, and more than half of that.
+
+    Example:
+        >>> grid_of(1.0) == 2.0**-18, grid_of(1.9) == 2.0**-18, grid_of(2.0) == 2.0**-17
+        (True, True, True)
+    """
     return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - steps)
 
 
 def add_gaussian(
     values: Floats, deviation: float, address: Address, hidden: Uniform | None = None, steps: int = _STEPS
 ) -> None:
-    """Add independent N(0, deviation^2) and the hidden uniform numbers to exact sums, of shape [n] and contiguous, and
-    round to the grid, in place.
+    """Add independent N(0, deviation²) and hidden uniform numbers to exact sums, and round to the grid, in place.
 
     Args:
+        values: the sums, shape [n], contiguous.
         deviation: standard deviation, positive; 0 with ``hidden`` and without noise.
         address: of the randomness; no two calls may share one.
+        hidden: uniform numbers to add (ModelMix); None: none.
         steps: log2 of the multiples of the grid in a standard deviation, at most 18.
 
     Raises:
         ValueError: numbers of 2**32 deviations or widths of 2**20; float64 cannot hold them to a multiple of the grid.
+
+    Example:
+        >>> sums = np.array([1.0, 2.0])
+        >>> add_gaussian(sums, 0.5, Address(7, "noise", (1, 0, 0)))
+        >>> sums.round(3).tolist(), (sums % grid_of(0.5)).tolist()
+        ([0.045, 1.428], [0.0, 0.0])
     """
     grid = grid_of(deviation or float(hidden.unit if hidden else 0), steps)
     gaussian, uniform = address.stream(), address.stream(", uniform") if hidden else None
@@ -88,7 +125,18 @@ def add_gaussian(
 
 
 def split(values: Floats, grid: float) -> tuple[Floats, Floats]:
-    """Whole multiples of the grid and the rest, both exact and in units of the grid."""
+    """Split numbers into whole multiples of the grid and the rest, both exact and in units of the grid.
+
+    Args:
+        values: shape [n].
+        grid: a power of two.
+
+    Returns:
+        The whole multiples, and the rest in [-1/2, 1/2], both of shape [n].
+
+    Raises:
+        ValueError: a number is of more than 2**51 multiples.
+    """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         scaled = values / grid
         fits = scaled.max() < 2.0**51 and scaled.min() > -(2.0**51)
@@ -101,6 +149,7 @@ def split(values: Floats, grid: float) -> tuple[Floats, Floats]:
 
 
 def _in_units(hidden: Uniform, grid: float, start: int) -> Uniform:
+    """Express the hidden uniform numbers of a block in units of the grid; ValueError: above 2**39 of them."""
     unit, multiples = hidden.unit / Fraction(grid), hidden.multiples[start : start + _BLOCK]
     if not (float(unit) * multiples <= 2.0**39).all():
         width, most = float(hidden.unit) * multiples.max(), "at most 2**20 standard deviations of the noise"
@@ -109,7 +158,14 @@ def _in_units(hidden: Uniform, grid: float, start: int) -> Uniform:
 
 
 def quantiles(uniform: Floats) -> Floats:
-    """The normal quantile of each |U|, with the sign of U, for U in [-1/2, 1/2]; finite also for U = 0."""
+    """Return the normal quantile of each |U|, with the sign of U.
+
+    Args:
+        uniform: in [-1/2, 1/2], any shape.
+
+    Returns:
+        Of the same shape; finite also for U = 0, where the size counts as 2**-65.
+    """
     from scipy.special import ndtri  # a slow import, and most commands draw nothing
 
     sizes = np.maximum(np.abs(uniform), 2.0**-65)
@@ -124,10 +180,21 @@ def round_noisy(
     further: Callable[[str, int], rng.Words],
     hidden: tuple[Uniform, rng.Words] | None = None,
 ) -> Floats:
-    """The whole numbers nearest to ``values`` [n], at most 1/2 in size, with their noise, exactly.
+    """Return the whole numbers nearest to values with their noise, exactly.
 
-    The deviation is below 2**19. ``words`` are the first 64 bits of each number's uniform; ``further`` gives the next
-    256 bits of a kind ("" or ", uniform") and place. ``hidden`` are uniform numbers to add, and their first 64 bits.
+    float64 decides nearly always. Where the noisy value is within the error of float64 of a rounding boundary, 256
+    further
+    bits of each uniform number and reals of 400 bits decide.
+
+    Args:
+        values: shape [n], at most 1/2 in size.
+        deviation: of the noise, below 2**19.
+        words: the first 64 bits of each number's uniform, shape [n].
+        further: gives the next 256 bits of a kind ("" or ", uniform") and place.
+        hidden: uniform numbers to add, and their first 64 bits.
+
+    Returns:
+        Whole numbers, shape [n].
     """
     coarse = words.view(np.int64) * 2.0**-64
     unsure, exact = np.abs(coarse) < _SHORTEST, quantiles(coarse)
@@ -160,7 +227,7 @@ def round_noisy(
 
 
 def _uniform(first: np.uint64, further: rng.Words) -> Any:
-    """The middle of what is left of [-1/2, 1/2) when all bits are drawn."""
+    """Return the middle of the interval of [-1/2, 1/2) that is left when all bits are drawn."""
     bits = int(first.view(np.int64))
     for word in further.tolist():
         bits = (bits << 64) + word
@@ -169,7 +236,7 @@ def _uniform(first: np.uint64, further: rng.Words) -> Any:
 
 @cache
 def _reals() -> Any:
-    """Real numbers to 400 bits."""
+    """Open a context of mpmath for real numbers of 400 bits."""
     from mpmath import mp  # takes a while to import, and most commands draw nothing
 
     reals = mp.clone()
@@ -185,15 +252,23 @@ _PIECE = 1 << 20  # numbers of one stream: enough to keep a thread busy
 
 
 class Noise(ABC):
-    """Adds noise to the sums of the rounds, one after the other.
+    """Interface: add noise to the sums of the rounds, one after the other.
 
     A mechanism with correlated noise (DP-FTRL, matrix mechanisms) keeps a state in the checkpoint, because the noise of
-    earlier rounds cannot be drawn again. The plan charges independent Gaussian noise in every round.
+    earlier rounds cannot be drawn again. The plan charges independent Gaussian noise in every round unless a section
+    says
+    otherwise. An implementation must guarantee that the released sums are a function of the exact noisy sums, and that
+    a
+    round's noise follows from its seed and the state alone.
     """
 
     @abstractmethod
     def init(self, parameters: Arrays) -> State:
-        """The state before the first round: sets of arrays in the model's shapes, by name."""
+        """Return the state before the first round: sets of arrays in the model's shapes, by name.
+
+        Args:
+            parameters: the model's arrays by name.
+        """
 
     @abstractmethod
     def update(
@@ -201,20 +276,25 @@ class Noise(ABC):
     ) -> State:
         """Add a round's noise in place, and return the next state, in new arrays.
 
-        The resulting sums must be a function of the exact noisy sums: :func:`fedamp.noise.add_gaussian`.
+        The resulting sums must be a function of the exact noisy sums: :func:`fedamp.noise.add_gaussian`. The given
+        state must
+        stay as it is, because an attempt at a round may be repeated.
 
         Args:
             sums: arrays by name, contiguous.
             deviation_of: standard deviation for each array, in the units of the sum; 0 adds nothing.
             hidden: uniform numbers to add, by name (ModelMix).
-            state: of :meth:`init` or the round before.
+            state: from :meth:`init` or the round before.
             seed: of this attempt at the round; a new one each time, unless the run's seed is known.
-            round_: number of this round.
+            round_: number of this round, from 1 on.
+
+        Returns:
+            The state for the next round.
         """
 
 
 class IndependentGaussian(Noise):
-    """N(0, deviation^2) on every coordinate, independent over coordinates and rounds."""
+    """Noise N(0, deviation²) on every coordinate, independent over coordinates and rounds; it needs no state."""
 
     def init(self, parameters: Arrays) -> State:
         return {}
@@ -227,9 +307,13 @@ class IndependentGaussian(Noise):
 
 
 def add_noise(sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, seed: int, round_: int) -> None:
-    """Add independent N(0, deviation^2) to every coordinate, in place; arguments as of :meth:`Noise.update`. The noise
-    is a function of the seed, the round, the array's index and the index in it alone. ValueError: sums that are 2**32
-    times as large as the noise.
+    """Add independent N(0, deviation²) to every coordinate, in place; arguments are those of :meth:`Noise.update`.
+
+    The noise is a function of the seed, the round, the array's index and the index in it alone, whatever the number of
+    threads.
+
+    Raises:
+        ValueError: sums that are 2**32 times as large as the noise.
     """
     pieces = []  # of the work, with an address each
     for index, (name, array) in enumerate(sums.items()):
@@ -255,14 +339,37 @@ def add_noise(sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, seed
 
 
 def norm_of(coefficients: Sequence[float]) -> float:
-    """The Euclidean norm of 1, c_1, c_2, .., rounded up."""
+    """Return the Euclidean norm of 1, c_1, c_2, .., rounded up: what one participation adds to correlated noise's sums.
+
+    Args:
+        coefficients: c_1, c_2, ..
+
+    Example:
+        >>> round(norm_of([0.75]), 6)
+        1.25
+    """
     return math.sqrt(1 + math.fsum(each * each for each in coefficients)) * (1 + 2.0**-50)
 
 
 def path_noise(coefficients: Sequence[float], response: Floats) -> float:
-    """Root mean square, over the rounds, of the noise in the server's model, for noise multiplier, clipping norm and
-    denominator 1. ``coefficients``: c_1, c_2, ..; none: independent noise. ``response``: shape [rounds]: what one unit
-    of a round's mean update has added to the model after 0, 1, .. further rounds.
+    """Return the root mean square, over the rounds, of the noise in the server's model.
+
+    With A the Toeplitz matrix of the response and C that of the coefficients, it is norm(c) |A C^-1|_F / sqrt(rounds):
+    both
+    matrices are Toeplitz, so each diagonal holds one number.
+
+    Args:
+        coefficients: c_1, c_2, ..; none: independent noise.
+        response: shape [rounds]: what one unit of a round's mean update has added to the model after 0, 1, .. further
+            rounds.
+
+    Returns:
+        The noise for noise multiplier, clipping norm and denominator 1.
+
+    Example:
+        >>> plain_sums = np.ones(100)  # each update stays in the model
+        >>> round(path_noise([], plain_sums), 2), round(path_noise([0.5, 0.375], plain_sums), 2)
+        (7.11, 4.57)
     """
     # |A C^-1| in Frobenius norm: both are Toeplitz, so each diagonal holds one number.
     filtered = response
@@ -275,5 +382,10 @@ def path_noise(coefficients: Sequence[float], response: Floats) -> float:
 
 
 def mean_noise(coefficients: Sequence[float], *responses: Floats) -> float:
-    """The geometric mean of :func:`path_noise` over several models: it weighs the gain of each."""
+    """Return the geometric mean of :func:`path_noise` over several models, which weighs the relative gain of each.
+
+    Args:
+        coefficients: c_1, c_2, ..
+        responses: one array of shape [rounds] for each model.
+    """
     return math.exp(math.fsum(math.log(path_noise(coefficients, each)) for each in responses) / len(responses))

@@ -1,5 +1,16 @@
 """Accounting of differential privacy that hidden randomness amplifies; usable without the rest of fedamp.
 
+A mechanism is an expression for what happened, such as ``Repeat(Poisson(Gaussian(1.0), 0.01), 1000)``. It answers
+``epsilon(delta)`` and ``delta(epsilon)`` with a bracket that contains the true value. A budget spends the upper end.
+
+Example:
+    >>> from fedamp.accounting import Gaussian, Poisson, Repeat
+    >>> cost = Repeat(Poisson(Gaussian(1.0), 0.01), 1000).epsilon(delta=1e-5)
+    >>> print(cost)
+    1.829 (at least 1.828)
+    >>> cost.method
+    'numerical law, 1200 points'
+
 In reading order (docs/research/accounting.md has the mathematics, docs/research/k-of-t.md that of sampling):
 
 1. ``mechanism``: the base of all mechanisms, their questions, what a kind tells the evaluators, and how the smallest
@@ -13,6 +24,10 @@ In reading order (docs/research/accounting.md has the mathematics, docs/research
    for many uses. ``verify``: ledgers, released bundles, the numbers of somebody's code.
 
 ``arithmetic`` (with all bounds of rounding errors, and compiled loops) is below all of them.
+
+Symbols: f is what all others contribute, v the person's contribution, of norm at most 1 (the clipping norm), z the
+noise, s the noise multiplier. P is the law of the release with the person in, Q that with the person out, X = dP/dQ
+their likelihood ratio. *Remove* is the direction H(P, Q), *add* is H(Q, P); every answer is the larger of both.
 """
 
 from fedamp.accounting.batches import WithoutReplacement

@@ -1,4 +1,4 @@
-"""``fedamp-accounting`` verifies a released bundle without what trains; extensions add commands to it."""
+"""``fedamp-accounting``: verify a released bundle without the packages that train; extensions add commands to it."""
 
 import argparse
 import sys
@@ -13,8 +13,14 @@ from fedamp.extension import keys, offered
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line for each check, and exit.
 
-    The exit status is 1 if a check fails, else 2 if something was not understood, as a file, a call in it, or the
-    question.
+    The exit status is 0 if all checks pass, some perhaps with caution; 1 if a check fails; else 2 if something was not
+    understood, such as a file, a call in it, or the question.
+
+    Args:
+        arguments: those of the command line; default: of this process.
+
+    Raises:
+        SystemExit: always.
     """
     asked = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -29,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _bundle(asked: Sequence[str]) -> list[Check]:
+    """Read the arguments of a bundle, and verify it."""
     parser = argparse.ArgumentParser(
         prog="fedamp-accounting",
         description="Verify a released bundle of fedamp.",

@@ -1,5 +1,11 @@
-"""Arguments, questions and brackets: checks of arguments, the two questions about a mechanism, the brackets that answer
-them, and how Rényi divergences answer.
+"""Arguments, questions and brackets: what every mechanism and every evaluator speaks.
+
+It holds checks of arguments, the two questions about a mechanism (:class:`EpsilonAt`, :class:`DeltaAt`), the bracket
+that answers them (:class:`Bounds`), and how Rényi divergences answer. It knows no mechanism and no evaluator. A reader
+goes on with :mod:`fedamp.accounting.mechanism`, which asks the questions.
+
+A check takes the argument's name and value. It returns the value as it is used, or raises ``ValueError`` with one line
+that names the argument, what is accepted, and what was given.
 """
 
 import math
@@ -19,78 +25,89 @@ from fedamp.accounting.arithmetic import UNIT, Array
 
 
 def check_number(name: str, value: object) -> float:
-    """A real number that is not NaN; booleans are refused."""
+    """Return a real number as float; ValueError: a boolean, NaN, or no number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
         raise _expected(name, "a number", value)
     return float(value)
 
 
 def _expected(name: str, what: str, value: object) -> ValueError:
+    """Build the error for an argument."""
     return ValueError(f"{name} must be {what}, got {value!r}")
 
 
 def check_positive(name: str, value: object) -> float:
-    """A finite number > 0."""
+    """Return a finite number > 0, or raise ValueError."""
     if not 0 < (checked := check_number(name, value)) < math.inf:
         raise _expected(name, "> 0 and finite", value)
     return checked
 
 
 def check_scale(name: str, value: object) -> float:
-    """A finite number > 0 whose square and its inverse floating point holds with room to spare."""
+    """Return a number in [1e-50, 1e50], or raise ValueError.
+
+    Floating point holds the square of such a number and its inverse with room to spare.
+    """
     if not 1e-50 <= (checked := check_positive(name, value)) <= 1e50:
         raise _expected(name, "between 1e-50 and 1e50", checked)
     return checked
 
 
 def check_scale_or_zero(name: str, value: object) -> float:
-    """A number that ``check_scale`` takes, or 0."""
+    """Return a number that :func:`check_scale` takes, or 0; or raise ValueError."""
     if not (checked := check_number(name, value)) >= 0:
         raise _expected(name, ">= 0 and finite", value)
     return check_scale(name, value) if checked else 0.0
 
 
 def check_probability(name: str, value: object) -> float:
-    """A number in [0, 1]."""
+    """Return a number in [0, 1], or raise ValueError."""
     if not 0 <= (checked := check_number(name, value)) <= 1:
         raise _expected(name, "in [0, 1]", value)
     return checked
 
 
 def check_delta(value: object) -> float:
-    """A number in (0, 1)."""
+    """Return a number in (0, 1), or raise ValueError."""
     if not 0 < (checked := check_number("delta", value)) < 1:
         raise _expected("delta", "in (0, 1)", value)
     return checked
 
 
 def check_epsilon(value: object) -> float:
-    """A number >= 0 (infinity is allowed)."""
+    """Return a number >= 0, which may be infinite, or raise ValueError."""
     if not (checked := check_number("epsilon", value)) >= 0:
         raise _expected("epsilon", ">= 0", value)
     return checked
 
 
 def check_precision(value: object) -> float:
-    """A relative width in [1e-4, 0.1]."""
+    """Return a relative width in [1e-4, 0.1], or raise ValueError."""
     if not 1e-4 <= (checked := check_number("precision", value)) <= 0.1:
         raise _expected("precision", "in [1e-4, 0.1]", value)
     return checked
 
 
 def check_count(name: str, value: object, smallest: int = 1, largest: int = 2**53, limit: str = "") -> int:
-    """Return a whole number from ``smallest`` to ``largest`` (up to which floating point counts); no booleans.
+    """Return a whole number in a range; booleans are refused.
 
     Args:
         name: of the argument, for the error.
         value: to check.
+        smallest: the smallest number that is accepted.
+        largest: the largest one; default: 2**53, up to which floating point counts.
         limit: name of what ``largest`` is, for the error.
 
     Raises:
         ValueError: it is no such number.
 
-    >>> check_count("rounds", 3)
-    3
+    Example:
+        >>> check_count("rounds", 3)
+        3
+        >>> check_count("k", 5, largest=4, limit="rounds")
+        Traceback (most recent call last):
+            ...
+        ValueError: k must be >= 1 and <= rounds, got 5
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ValueError(f"{name} must be a whole number, got {value!r}")
@@ -102,14 +119,17 @@ def check_count(name: str, value: object, smallest: int = 1, largest: int = 2**5
 
 
 def check_sequence(name: str, values: object) -> tuple[object, ...]:
-    """Several values, in order."""
+    """Return several values, in order, as a tuple; ValueError: text, a mapping, or nothing to iterate over."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise ValueError(f"{name} must be a list of values, got {values!r}")
     return tuple(values)
 
 
 def check_weights(name: str, values: Sequence[object], size: int) -> tuple[float, ...]:
-    """``size`` numbers >= 0 that sum to one (to 1e-9; thirds are written that way), exactly."""
+    """Return ``size`` numbers >= 0 that sum to one; or raise ValueError.
+
+    The sum may be off by 1e-9, because thirds are written with so many digits. The weights are then divided by it.
+    """
     checked = tuple(check_probability(name, value) for value in check_sequence(name, values))
     if len(checked) != size:
         raise ValueError(f"{name} must have {size} entries, got {len(checked)}")
@@ -122,24 +142,39 @@ def check_weights(name: str, values: Sequence[object], size: int) -> tuple[float
 # Types of a mechanism's fields; the check of each is beside its type.
 
 ScaleField = Annotated[float, check_scale]
+"""Type of a mechanism's field with a scale, 1e-50 to 1e50; the field's annotation names its check."""
 ProbabilityField = Annotated[float, check_probability]
+"""Type of a mechanism's field with a probability, in [0, 1]."""
 CountField = Annotated[int, check_count]
+"""Type of a mechanism's field with a whole number, 1 to 2**53."""
 CountOrZero = Annotated[int, partial(check_count, smallest=0)]
+"""Type of a mechanism's field with a whole number, 0 to 2**53."""
 
 
 @dataclass(frozen=True)
 class Limited:
-    """The check of a field that the value of another ``field`` limits."""
+    """Interface: the check of a field that the value of another field limits.
+
+    Attributes:
+        field: name of the other field, which is checked before.
+    """
 
     field: str
 
     def __call__(self, name: str, value: Any, limit: Any) -> object:
+        """Return the checked value, or raise ValueError.
+
+        Args:
+            name: of the field.
+            value: to check.
+            limit: checked value of the other field.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class UpTo(Limited):
-    """A whole number from ``smallest`` to the value of the other field."""
+    """Check for a whole number from ``smallest`` to the value of the other field."""
 
     smallest: int = 0
 
@@ -148,7 +183,7 @@ class UpTo(Limited):
 
 
 class OnePer(Limited):
-    """Weights, one for each entry of the other field."""
+    """Check for weights, one for each entry of the other field; they are >= 0 and sum to 1."""
 
     def __call__(self, name: str, value: Any, limit: object) -> tuple[float, ...]:
         return check_weights(name, value, len(check_sequence(self.field, limit)))
@@ -158,7 +193,18 @@ class OnePer(Limited):
 
 
 class Relation(StrEnum):
-    """Which two data sets are neighbours: what "a person is out" means."""
+    r"""Neighbouring relation: which two data sets are neighbours, so what "a person is out" means.
+
+    ``zero-out``: the person's contribution is replaced by zero; the number of people stays public. ``add/remove``: the
+    person is in the data or not. ``substitution``: other data replaces the person's, and a sum moves by up to twice the
+    clipping norm.
+
+    Example:
+        >>> from fedamp.accounting import Gaussian
+        >>> print(Gaussian(2.0).epsilon(1e-5), Gaussian(2.0, relation=Relation.SUBSTITUTION).epsilon(1e-5), sep="\n")
+        1.994 (at least 1.993)
+        4.378 (at least 4.377)
+    """
 
     ZERO_OUT = "zero-out"  # the person's contribution is replaced by zero; the number of people stays public
     ADD_REMOVE = "add/remove"  # the person is in the data or not
@@ -166,7 +212,7 @@ class Relation(StrEnum):
 
 
 class Method(StrEnum):
-    """What made the upper end of a bracket, in words, with places for the facts of one answer."""
+    """Methods that make the upper end of a bracket, in words, with places for the facts of one answer."""
 
     UNSAID = ""
     ADD_BY_LAW = "the add direction by the law; remove: {}"
@@ -193,15 +239,17 @@ class Method(StrEnum):
     UNAMPLIFIED = "unamplified: {}"
 
     def of(self, *facts: object) -> "Origin":
-        """The method of one answer."""
+        """Return the origin of one answer: this method, with its facts in the order of the places."""
         return Origin(self, facts)
 
 
 class Origin(NamedTuple):
-    """A method, and the facts of an answer.
+    """The origin of a bracket's upper end: a method, and the facts of the answer.
 
     Attributes:
-        unmixed: ModelMix was charged without mixing.
+        method: the method.
+        facts: values for its places.
+        unmixed: whether ModelMix was charged without mixing.
     """
 
     method: Method
@@ -209,7 +257,7 @@ class Origin(NamedTuple):
     unmixed: bool = False
 
     def within(self, method: Method) -> "Origin":
-        """Of an answer that another ``method`` makes of this one."""
+        """Return the origin of an answer that another ``method`` derives from this one."""
         return Origin(method, (self._replace(unmixed=False),), self.unmixed)
 
     def __str__(self) -> str:
@@ -221,11 +269,28 @@ UNSAID = Method.UNSAID.of()
 
 @dataclass(frozen=True)
 class Bounds:
-    """A certified bracket: the true value lies in ``[lower, upper]``. A budget spends ``upper``, which may be infinite;
-    ``origin`` says what made it.
+    """A certified bracket: the true value lies in ``[lower, upper]``. A budget spends ``upper``, which may be infinite.
 
-    There is no ``float(bounds)`` and no ``f"{bounds:.2f}"``: the ends differ, and a format code rounds to nearest, so
-    that a budget could look kept when it is not.
+    There is no ``float(bounds)`` and no ``f"{bounds:.2f}"``. The ends differ, and a format code rounds to nearest, so
+    that
+    a budget could look kept when it is not. Text rounds the upper end up and the lower end down.
+
+    Attributes:
+        lower: what an attacker achieves in some worst case; 0 where none is known.
+        upper: what no attacker exceeds.
+        origin: what made the upper end; :attr:`method` has it in words.
+
+    Raises:
+        ValueError: the lower end is above the upper one, or an end is NaN.
+
+    Example:
+        >>> cost = Bounds(1.99431, 1.99432)
+        >>> print(cost)
+        1.995 (at least 1.994)
+        >>> float(cost)
+        Traceback (most recent call last):
+            ...
+        TypeError: a bracket is not one number: take .upper (what a budget spends) or .lower
     """
 
     lower: float
@@ -238,20 +303,20 @@ class Bounds:
 
     @property
     def method(self) -> str:
-        """The origin in words (``"numerical law, 4096 points"``, ``"Rényi, order 17"``)."""
+        """The origin in words, such as ``"numerical law, 1200 points"`` or ``"Rényi, order 17"``."""
         return str(self.origin)
 
     @property
     def width(self) -> float:
-        """``upper - lower``."""
+        """The distance of both ends; infinite if the upper one is."""
         return self.upper - self.lower
 
     def to_json(self) -> dict[str, float | None]:
-        """``{"lower": ..., "upper": ...}``; an infinite end is null, because JSON has no infinity."""
+        """Return ``{"lower": ..., "upper": ...}``; an infinite end is null, because JSON has no infinity."""
         return {"lower": finite(self.lower), "upper": finite(self.upper)}
 
     def __str__(self) -> str:
-        """The upper end rounded up and the lower end rounded down, to four digits."""
+        """Write the upper end rounded up and the lower end rounded down, to four digits."""
         return f"{_rounded(self.upper, up=True)} (at least {_rounded(self.lower, up=False)})"
 
     def __format__(self, code: str) -> str:
@@ -264,12 +329,27 @@ class Bounds:
 
 
 class NotEvaluable(ValueError):
-    """An evaluator cannot answer within its limits; another one may."""
+    """An evaluator cannot answer within its limits; another one may.
+
+    A mechanism's method raises it where the kind has no law, no finite set of outcomes, or too much work. ``epsilon``
+    and
+    ``delta`` catch it and take another evaluator. Where nobody answers, the upper end is infinite (1 for delta).
+
+    Example:
+        >>> from fedamp.accounting import Detail, Gaussian, Group, Submodels
+        >>> Group(Submodels(Gaussian(4.0), 3), 2).law(Detail(1200))
+        Traceback (most recent call last):
+            ...
+        fedamp.accounting.bounds.NotEvaluable: Group has no numerical law
+    """
 
 
 @contextmanager
 def in_floating_point() -> Iterator[None]:
-    """Raises ``NotEvaluable`` where numbers inside leave the range of floating point, or need too much memory."""
+    """Raise ``NotEvaluable`` where numbers inside leave the range of floating point, or need too much memory.
+
+    An overflow is then never a silent infinity or NaN in a bracket.
+    """
     try:
         with np.errstate(over="raise", divide="raise", invalid="raise"):
             yield
@@ -278,11 +358,12 @@ def in_floating_point() -> Iterator[None]:
 
 
 def finite(value: float) -> float | None:
-    """The value, or None where it is infinite: JSON has no infinity."""
+    """Return the value, or None where it is infinite: JSON has no infinity."""
     return float(value) if math.isfinite(value) else None
 
 
 def _rounded(value: float, up: bool) -> str:
+    """Write a number with four digits, rounded up or down."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
@@ -302,9 +383,14 @@ class ByOrder(NamedTuple):
 class EpsilonAt:
     """The question for the smallest epsilon at ``delta``.
 
+    An evaluator answers ``question.ask(it)``, so that one code serves both questions.
+
     Attributes:
+        delta: in (0, 1).
         points: of numerical laws; default: 1200, and up to 4800 where the bracket is wider than one part in 1000.
         with_lower: whether the lower end is asked for.
+        unknown: the answer that is always right: infinity.
+        fine: the range of answers that are worth a finer grid.
     """
 
     delta: float
@@ -315,12 +401,22 @@ class EpsilonAt:
 
     @property
     def reach(self) -> float:
-        """How many standard deviations of normal tails matter."""
+        """How many standard deviations of normal tails matter: 9.5, and up to 36 at a delta below 1e-18."""
         return min(math.sqrt(-2 * math.log(self.delta)) + 2, 36.0) if self.delta < 1e-18 else 9.5
 
     def of_losses(self, largest: float, chance: float = 0.0) -> float:
-        """The answer where no loss is above ``largest``, but for a ``chance`` in [0, 1) (Kairouz, Oh, Viswanath 2015,
-        Theorem 3.4; Murtagh, Vadhan 2016).
+        """Return the answer where no loss |log X| is above a bound, but for a chance.
+
+        Such a mechanism is a function of the worst one with this guarantee (Kairouz, Oh, Viswanath 2015, Theorem 3.4;
+        Murtagh,
+        Vadhan 2016). With loss l and chance c it is l + log(1 - (delta - c) / (1 - c) (1 + e^-l)), at least 0.
+
+        Args:
+            largest: the bound on |log X|, >= 0; may be infinite.
+            chance: in [0, 1).
+
+        Returns:
+            Epsilon, rounded up; infinite where the chance is above delta.
         """
         if self.delta < chance:
             return math.inf
@@ -328,11 +424,11 @@ class EpsilonAt:
         return min(largest, max(0.0, largest + math.log1p(-spared) + 8 * UNIT * (1 + largest))) if spared < 1 else 0.0
 
     def ask(self, profile: Any, **options: Any) -> Bounds:
-        """The answer of a mechanism, a law or an evaluator."""
+        """Return the answer of a mechanism, a law or an evaluator: whatever has a method ``epsilon``."""
         return cast(Bounds, profile.epsilon(self.delta, **options))
 
     def convert(self, orders: Array, divergences: Array) -> ByOrder:
-        """The answer of Rényi divergences at some orders, both of shape (n,)."""
+        """Return the best answer of Rényi divergences at some orders, both of shape (n,)."""
         pairs = zip(orders.tolist(), divergences.tolist(), strict=True)
         values = [max(epsilon_of_moment(order, (order - 1) * each, self.delta), 0.0) for order, each in pairs]
         best = int(np.argmin(values))
@@ -341,7 +437,14 @@ class EpsilonAt:
 
 @dataclass(frozen=True)
 class DeltaAt:
-    """The question for the smallest delta at ``epsilon``; otherwise as ``EpsilonAt``."""
+    """The question for the smallest delta at ``epsilon``; otherwise like :class:`EpsilonAt`.
+
+    Attributes:
+        epsilon: >= 0; may be infinite.
+        points, with_lower, fine: those of :class:`EpsilonAt`.
+        unknown: the answer that is always right: 1.
+        reach: how many standard deviations of normal tails matter.
+    """
 
     epsilon: float
     points: int | None = None
@@ -351,7 +454,10 @@ class DeltaAt:
     reach: ClassVar[float] = 9.5
 
     def of_losses(self, largest: float, chance: float = 0.0) -> float:
-        """The answer where no loss is above ``largest``, but for a ``chance`` in [0, 1)."""
+        """Return the answer where no loss |log X| is above a bound, but for a chance; see :meth:`EpsilonAt.of_losses`.
+
+        With loss l, chance c and epsilon < l it is c + (1 - c) (1 - e^(epsilon - l)) / (1 + e^-l); from l on it is c.
+        """
         if largest == math.inf:
             return 1.0
         if self.epsilon >= largest:
@@ -360,11 +466,11 @@ class DeltaAt:
         return min(1.0, (chance + (1 - chance) * other) * (1 + 8 * UNIT))
 
     def ask(self, profile: Any, **options: Any) -> Bounds:
-        """The answer of a profile."""
+        """Return the answer of a mechanism, a law or an evaluator: whatever has a method ``delta``."""
         return cast(Bounds, profile.delta(self.epsilon, **options))
 
     def convert(self, orders: Array, divergences: Array) -> ByOrder:
-        """The answer of Rényi divergences at some orders, both of shape (n,)."""
+        """Return the best answer of Rényi divergences at some orders, both of shape (n,)."""
         logs = log_deltas(orders, divergences, self.epsilon)
         best = int(np.argmin(logs))
         return ByOrder(math.exp(min(logs[best], 0.0)), float(orders[best]))
@@ -374,20 +480,26 @@ Question = EpsilonAt | DeltaAt
 
 
 def log_delta_of_moment(order: float, log_moment: float, epsilon: float) -> float:
-    """log of the delta at ``epsilon`` that log E[X^a] proves, at an order a > 1: (X - e^epsilon)+ <=
-    X^a e^(epsilon (1 - a)) (a - 1)^(a - 1) / a^a (Canonne, Kamath and Steinke 2020, Proposition 12; Balle et al. 2020,
-    Theorem 21). The log moment is a - 1 times the Rényi divergence of order a.
+    """Return log of the delta at ``epsilon`` that a moment E[X^a] proves.
+
+    For x >= 0, (x - e^epsilon)+ <= x^a e^(epsilon (1 - a)) (a - 1)^(a - 1) / a^a (Canonne, Kamath and Steinke 2020,
+    Proposition 12; Balle et al. 2020, Theorem 21). So delta(epsilon) is at most E[X^a] times that factor.
+
+    Args:
+        order: a > 1.
+        log_moment: log E[X^a], which is a - 1 times the Rényi divergence of order a.
+        epsilon: of either sign.
     """
     return log_moment + (epsilon * (1 - order) + (order - 1) * math.log(order - 1) - order * math.log(order))
 
 
 def epsilon_of_moment(order: float, log_moment: float, delta: float) -> float:
-    """The epsilon at which ``log_delta_of_moment`` is log ``delta``; may be negative."""
+    """Return the epsilon at which :func:`log_delta_of_moment` is log ``delta``; it may be negative."""
     return (log_delta_of_moment(order, log_moment, 0.0) - math.log(delta)) / (order - 1)
 
 
 def log_deltas(orders: Array, divergences: Array, epsilon: float) -> Array:
-    """log of the delta at ``epsilon`` that each Rényi divergence proves, shape (n,) as both arguments."""
+    """Return log of the delta at ``epsilon`` that each Rényi divergence proves, shape (n,) like both arguments."""
     pairs = zip(orders.tolist(), divergences.tolist(), strict=True)
     return np.array([log_delta_of_moment(order, (order - 1) * each, epsilon) for order, each in pairs])
 
@@ -398,10 +510,12 @@ def epsilon_from_rdp(
     delta: float,
     conversion: Literal["tight", "loose"] = "tight",
 ) -> float:
-    """Return epsilon at ``delta`` of Rényi divergences at some orders.
+    """Convert Rényi divergences at some orders to the epsilon at ``delta``, the smallest over the orders.
 
-    The "tight" conversion is that of Canonne, Kamath and Steinke 2020, Proposition 12 (also Balle et al. 2020, Theorem
-    21), the "loose" one that of Mironov 2017, Proposition 3, which the tables of Dong, Chen and Özgür 2025 use.
+    With R the divergence of order a, the "tight" conversion is R + log(1 - 1/a) - (log delta + log a) / (a - 1)
+    (Canonne,
+    Kamath and Steinke 2020, Proposition 12; also Balle et al. 2020, Theorem 21). The "loose" one is R - log(delta) /
+    (a - 1) (Mironov 2017, Proposition 3), which the tables of Dong, Chen and Özgür 2025 use.
 
     Args:
         orders: each > 1 and finite, shape (n,).
@@ -409,11 +523,17 @@ def epsilon_from_rdp(
         delta: in (0, 1).
         conversion: "tight" or "loose".
 
+    Returns:
+        Epsilon >= 0 (tight) or of either sign (loose). An upper bound if the divergences are; no bracket.
+
     Raises:
         ValueError: an argument is out of its range.
 
-    >>> round(epsilon_from_rdp([2.0, 8.0], [0.25, 1.0], 1e-5), 4)
-    2.2141
+    Example:
+        >>> round(epsilon_from_rdp([2.0, 8.0], [0.25, 1.0], 1e-5), 4)
+        2.2141
+        >>> round(epsilon_from_rdp([2.0, 8.0], [0.25, 1.0], 1e-5, "loose"), 4)
+        2.6447
     """
     checked, values = checked_orders(orders), np.asarray(divergences, dtype=np.float64)
     if values.shape != checked.shape or not np.all(values >= 0):
@@ -427,7 +547,7 @@ def epsilon_from_rdp(
 
 
 def checked_orders(orders: Sequence[float] | Array | float) -> Array:
-    """Orders as an array of shape (n,), each > 1 and finite, or ValueError."""
+    """Return orders as an array of shape (n,), each > 1 and finite; or raise ValueError."""
     array = np.atleast_1d(np.asarray(orders, dtype=np.float64))
     if array.ndim != 1 or not array.size or not np.all((array > 1) & (array < np.inf)):
         raise ValueError(f"orders must be > 1 and finite, got {orders!r}")
@@ -435,6 +555,6 @@ def checked_orders(orders: Sequence[float] | Array | float) -> Array:
 
 
 def search_orders(highest: int) -> Array:
-    """The orders that conversions search: dense below 10, whole ones above; shape (n,)."""
+    """Return the orders that conversions search, shape (n,): dense below 10, whole ones above, up to ``highest``."""
     dense = np.concatenate([1 + np.geomspace(0.01, 1, 20)[:-1], np.linspace(2, 10, 81)])
     return np.concatenate([dense[dense < min(10, highest)], np.arange(min(10, highest), highest + 1)])

@@ -11,6 +11,17 @@ A contract is a class. A test class of yours extends it and names what is tested
 The oracle of a contract is a simulation of what the scheme draws. It shares no code with the charge, and it takes any
 law: no form of the charged expression is expected. A check-in or submodel scheme from another package is charged with
 amplification only after it has met its contract on this machine, with this version of fedamp and of the scheme.
+
+=====================  ==============================================================================================
+``CheckInContract``    who takes part when: the draw, the charge, the audit's likelihood ratio are one law
+``SubmodelContract``   what a unit trains: the rest is silent, and the charge covers what hiding saves
+``OptimizerContract``  a server's step: it sees noisy sums alone, coordinate by coordinate
+``LossContract``       a loss: records count by themselves, and metrics follow from sums
+``MechanismContract``  a mechanism: its brackets hold a real one, compose, and survive a ledger
+=====================  ==============================================================================================
+
+:mod:`fedamp.testing.privacy` is the attacker of the first two. A contract needs pytest (``pip install
+'fedamp[testing]'``). CONTRIBUTING.md and ``examples/blocks`` show a whole package with its contracts.
 """
 
 from fedamp.testing.check_in import CheckInContract

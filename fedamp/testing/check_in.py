@@ -1,4 +1,12 @@
-"""The contract of check-in schemes: what is drawn, what is charged, what an audit attacks, are one law."""
+"""The contract of check-in schemes: what is drawn, what is charged, what an audit attacks, are one law.
+
+A scheme draws cohorts (``cohorts``), gives the charged expression (``charge``), and the likelihood ratio of an audit
+(``log_likelihood_ratio``). The suite draws many units, counts their sets of rounds, and lets an attacker who knows
+these frequencies test for participation. It knows nothing of the expression but its answers.
+
+Statistical tests use fixed seeds. A right scheme fails with probability below 1e-4 for each of them, and then always;
+change the class attribute ``units`` if you meet such a case.
+"""
 
 import itertools
 from typing import ClassVar
@@ -14,15 +22,28 @@ from fedamp.testing.contract import UNLIKELY, Contract
 from fedamp.testing.privacy import ERRORS, HiddenSets
 
 DELTAS = (0.1, 1e-3)
+"""The deltas at which the attack on Gaussian noise is compared with the charge.
+
+They are larger than those of a run, so that a simulation of 60,000 outputs sees them.
+"""
 PRECISION = 0.05  # of what the accountant samples; the simulation is no finer
+"""Relative precision of what the accountant samples; the simulation is no finer."""
 
 
 class CheckInContract(Contract):
     """The tests of a check-in scheme.
 
+    The scheme must meet all of them: (a) the charge covers the best attack on Gaussian noise and on flipped bits, also
+    if
+    the run stops early; (b) nobody takes part more often than is charged without amplification; (c) the draw follows
+    from
+    the seed alone, units of a class are drawn alike, and independence is as declared; (d) the audit's likelihood ratio
+    is
+    that of the draw.
+
     Attributes:
         scheme: the scheme, with its keys.
-        rounds: of the federations that are simulated, at most 12: the sets of rounds are listed.
+        rounds: number of rounds of the simulated federations, at most 12: the sets of rounds are listed.
         units: number of units that are simulated; their sets of rounds estimate the law.
         classes: units i, i + classes, .. are drawn alike; 1: all are. Their public class may decide their rounds.
 
@@ -40,6 +61,7 @@ class CheckInContract(Contract):
 
     @classmethod
     def subject(cls) -> type | None:
+        """Return the class of the scheme, which is noted as passed once all tests have."""
         return type(cls.scheme)
 
     @classmethod
@@ -49,7 +71,19 @@ class CheckInContract(Contract):
 
     @classmethod
     def taken(cls, units: int, seed: int, rounds: int | None = None) -> NDArray[np.bool_]:
-        """Draw who takes part when, [units, rounds]. Each cohort must hold sorted ids, each once."""
+        """Draw who takes part when. Each cohort must hold sorted ids, each once.
+
+        Args:
+            units: number of units.
+            seed: of the draw.
+            rounds: number of rounds; default: that of the suite.
+
+        Returns:
+            Truth values [units, rounds].
+
+        Raises:
+            AssertionError: a cohort is missing, unsorted, or has a repeated or foreign id.
+        """
         rounds = rounds or cls.rounds
         matrix = np.zeros((units, rounds), dtype=bool)
         cohorts = list(itertools.islice(cls.fitted(units).cohorts(rounds, units, seed), rounds + 1))
@@ -62,7 +96,7 @@ class CheckInContract(Contract):
 
     @classmethod
     def hidden_sets(cls, seed: int) -> list[HiddenSets]:
-        """Draw the sets of rounds of the units of each class."""
+        """Draw the sets of rounds of the units of each class: one :class:`HiddenSets` for each class."""
         drawn, opposite = cls.taken(cls.units, seed), cls.fitted(cls.units).relation == "substitution"
         return [HiddenSets.of(drawn[first :: cls.classes], opposite) for first in range(cls.classes)]
 
@@ -70,7 +104,12 @@ class CheckInContract(Contract):
 
     @pytest.mark.parametrize("noise_multiplier", [0.7, 1.5])
     def test_the_charge_covers_an_attack_on_gaussian_noise(self, noise_multiplier: float) -> None:
-        """The attacker sees a number with noise in each round, and knows the law of the hidden rounds."""
+        """At the charged epsilon no attack has a larger delta.
+
+        The attacker sees a number with noise in each round, and knows the law of the hidden rounds.
+        ``noise_multiplier`` is
+        little noise, where the choice of rounds is nearly visible, and much.
+        """
         charged = self.fitted(self.units).charge(Gaussian(noise_multiplier), self.rounds)
         epsilons = np.array([charged.epsilon(delta, precision=PRECISION).upper for delta in DELTAS])
         for sets in self.hidden_sets(seed=1):
@@ -80,7 +119,12 @@ class CheckInContract(Contract):
                 )
 
     def test_the_charge_covers_an_attack_on_flipped_bits_and_claims_no_more_than_the_truth(self) -> None:
-        """All outputs are listed, so that both ends of the bracket are compared with the law that was drawn."""
+        """The bracket of delta contains the truth, for a bit in each round that is true with probability 0.75.
+
+        All outputs are listed, so that both ends of the bracket are compared with the law that was drawn. The lower end
+        is
+        compared only where rounds are independent. A bit has no opposite contribution, so substitution is left out.
+        """
         fitted = self.fitted(self.units)
         if fitted.relation == "substitution":
             return  # a bit has no opposite contribution
@@ -94,7 +138,10 @@ class CheckInContract(Contract):
             assert bracket.lower <= max(each[number].at_most for each in worst), f"the lower end at {epsilon:g}"
 
     def test_the_charge_of_the_first_rounds_covers_them(self) -> None:
-        """A run may stop early. A charge that spans other rounds is charged as a whole from the first one on."""
+        """A run that stops early has released a beginning: the charge ``after`` its rounds covers them.
+
+        A charge that spans other rounds is charged as a whole from the first round on, and has no beginnings to test.
+        """
         fitted, noise = self.fitted(self.units), 1.0
         charged = fitted.charge(Gaussian(noise), self.rounds)
         if charged.span != self.rounds:
@@ -106,6 +153,7 @@ class CheckInContract(Contract):
                 assert all(each.at_least <= delta for each, delta in zip(found, DELTAS, strict=True)), first
 
     def test_the_charge_grows_with_the_rounds_and_survives_a_ledger(self) -> None:
+        """Later rounds never lower epsilon, more noise does, and the expression read from JSON is the same one."""
         fitted = self.fitted(self.units)
         charged = fitted.charge(Gaussian(1.5), self.rounds)
         assert charged.relation == fitted.relation
@@ -118,6 +166,7 @@ class CheckInContract(Contract):
         assert noisier.epsilon(1e-5, precision=PRECISION).lower <= charged.epsilon(1e-5, precision=PRECISION).upper
 
     def test_nobody_takes_part_more_often_than_is_charged_without_amplification(self) -> None:
+        """``most_check_ins`` bounds what is drawn in any first rounds; ``unamplified`` charges that many."""
         fitted = self.fitted(self.units)
         taken = self.taken(self.units, seed=4).cumsum(axis=1).max(axis=0)
         most = [fitted.most_check_ins(rounds, self.rounds) for rounds in range(1, self.rounds + 1)]
@@ -130,6 +179,7 @@ class CheckInContract(Contract):
     # --- the draw -----------------------------------------------------------------------------------------------------
 
     def test_the_draw_follows_from_the_seed_alone(self) -> None:
+        """The same seed gives the same cohorts; another seed gives other ones exactly if the scheme hides something."""
         one, same, other = (self.taken(200, seed) for seed in (1, 1, 2))
         assert (one == same).all()
         assert (one != other).any() == self.scheme.is_hidden
@@ -166,6 +216,7 @@ class CheckInContract(Contract):
             assert spread < 0.1 or 0.9 * low < size.var(ddof=1) / spread**2 < 1.1 * high
 
     def test_independent_rounds_are_independent(self) -> None:
+        """Where ``rounds_are_independent``, rounds of a unit have no covariance beyond the simulation's error."""
         if not self.scheme.rounds_are_independent:
             return
         taken = self.taken(self.units, seed=6)[:: self.classes].astype(float)
@@ -174,7 +225,7 @@ class CheckInContract(Contract):
             assert covariance <= ERRORS * 0.25 / np.sqrt(len(taken)), f"rounds {one + 1} and {other + 1}"
 
     def test_the_expected_cohort_is_the_average_cohort(self) -> None:
-        """It is the denominator of the mean update, a public number."""
+        """``expected_cohort`` is the average size: it is the denominator of the mean update, a public number."""
         expected = self.fitted(self.units).expected_cohort(self.rounds, self.units)
         taken = self.taken(self.units, seed=7)
         error = taken.sum(axis=1).std() / self.rounds * np.sqrt(self.units)
@@ -183,7 +234,10 @@ class CheckInContract(Contract):
     # --- the audit ----------------------------------------------------------------------------------------------------
 
     def test_the_likelihood_ratio_of_an_audit_is_the_mean_over_the_draws(self) -> None:
-        """The mean of exp(sum of the ratios of the rounds taken part in), over units of the first class."""
+        """``log_likelihood_ratio`` is the log of the mean of exp(sum of the ratios of the rounds taken part in).
+
+        The mean is over units of the first class, at six random rows of ratios.
+        """
         ratios = np.random.default_rng(1).normal(scale=0.4, size=(6, self.rounds))
         drawn = np.exp(self.taken(self.units, seed=8)[:: self.classes] @ ratios.T)
         error = drawn.std(axis=0) / np.sqrt(len(drawn)) + 1e-12

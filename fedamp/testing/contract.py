@@ -1,4 +1,8 @@
-"""The base of all contracts: which tests there are, and the note that all of them have passed."""
+"""The base of all contracts: which tests there are, and the note that all of them have passed.
+
+The note is a file in the cache (:mod:`fedamp.federation.contracts`). A run with a scheme of another package reads it,
+and charges the scheme without amplification where it is missing.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -13,12 +17,14 @@ UNLIKELY = 1e-4
 class Contract:
     """Base of all contracts. A subclass that names what it tests is a suite for pytest.
 
-    The class that :meth:`subject` gives is noted as passed once all tests of the suite have passed in one process.
+    The class that :meth:`subject` gives is noted as passed once all tests of the suite have passed in one process. So a
+    selection of tests (``-k``) notes nothing.
     """
 
     _passed: ClassVar[set[str]]
 
     def __init_subclass__(cls) -> None:
+        """Wrap each test that the subclass defines, so that it is remembered when it passes."""
         super().__init_subclass__()
         cls._passed = set()
         for name in [name for name in vars(cls) if name.startswith("test_")]:
@@ -31,12 +37,12 @@ class Contract:
 
     @classmethod
     def contents(cls) -> set[str]:
-        """Return the names of the tests of the suite."""
+        """Return the names of the tests of the suite, those of its bases included."""
         return {name for name in dir(cls) if name.startswith("test_")}
 
 
 def _noted(name: str, test: Callable[..., None]) -> Callable[..., None]:
-    """The same test, which notes that it has passed."""
+    """Wrap a test, so that the suite notes its subject when this was the last test to pass."""
 
     @wraps(test)
     def noted(self: Contract, *given: Any, **named: Any) -> None:

@@ -1,4 +1,9 @@
-"""The contracts of server optimizers and of losses."""
+"""The contracts of server optimizers and of losses.
+
+Neither has a privacy cost of its own, because both see what is clipped and noised later, or was before. But privacy
+rests on their form: a loss that mixes records would break the clipping of one client's update, and an optimizer that
+looked at more than noisy sums would not be post-processing.
+"""
 
 from typing import ClassVar
 
@@ -13,7 +18,7 @@ from fedamp.testing.contract import Contract
 
 
 class OptimizerContract(Contract):
-    """The tests of a server optimizer: it post-processes noisy sums, and leaves what it was given as it was.
+    """The tests of a server optimizer: it post-processes noisy sums, and leaves its arguments as they were.
 
     Attributes:
         optimizer: the optimizer, with its keys.
@@ -28,7 +33,15 @@ class OptimizerContract(Contract):
     optimizer: ClassVar[ServerOptimizer]
 
     def played(self, places: slice, rounds: int = 4) -> NDArray[np.float32]:
-        """Take some steps on some coordinates of a model of eight, with the same mean updates each time."""
+        """Take some steps on some coordinates of a model of eight, with the same mean updates each time.
+
+        Args:
+            places: which of the eight coordinates.
+            rounds: number of steps.
+
+        Returns:
+            The coordinates after the steps, float32.
+        """
         draw = np.random.default_rng(3)
         parameters = {"w": draw.normal(size=8).astype(np.float32)[places]}
         state = self.optimizer.init(parameters)
@@ -38,15 +51,17 @@ class OptimizerContract(Contract):
         return parameters["w"]
 
     def test_coordinates_do_not_depend_on_each_other(self) -> None:
-        """A model is stepped in blocks: a block alone is as with the others."""
+        """A block of coordinates alone moves as it does among the others: the server steps a model in blocks."""
         whole = self.played(slice(None))
         assert whole.dtype == np.float32
         assert np.array_equal(whole[2:5], self.played(slice(2, 5)))
 
     def test_the_same_sums_give_the_same_model(self) -> None:
+        """A step is a function of its arguments: it draws nothing, and keeps nothing outside its state."""
         assert np.array_equal(self.played(slice(None)), self.played(slice(None)))
 
     def test_what_it_was_given_stays_as_it_was(self) -> None:
+        """A step returns new arrays, because the server may repeat a round from the old ones."""
         given = {"w": np.ones(3, np.float32)}
         state = self.optimizer.init(given)
         kept = {kind: arrays["w"].copy() for kind, arrays in state.items()}
@@ -57,7 +72,10 @@ class OptimizerContract(Contract):
         assert all(np.array_equal(state[kind]["w"], array) for kind, array in kept.items())
 
     def test_the_response_of_a_linear_step_is_what_one_update_adds(self) -> None:
-        """Correlated noise is chosen by the response. A step that is not linear counts as its learning rate."""
+        """``responses`` is what a unit of one round's mean update adds to the model after 0, 1, .. further rounds.
+
+        Correlated noise is chosen by the response. A step that is not linear counts as its learning rate.
+        """
         rounds, answers = 5, []
         for first in (0.0, 1.0):
             parameters = {"w": np.zeros(1, np.float32)}
@@ -78,6 +96,9 @@ class LossContract(Contract):
 
     Attributes:
         loss: the loss; its labels are classes, numbers, or truth values.
+        clients: number of clients in the test's batch.
+        records: number of records of each client.
+        outputs: number of outputs of the model, or classes.
 
     Example:
         >>> from fedamp.federation.losses import MeanSquaredError
@@ -92,7 +113,12 @@ class LossContract(Contract):
     outputs: ClassVar[int] = 5
 
     def task(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw outputs [clients, records, outputs], and labels; a suite for labels of another form overrides it."""
+        """Draw outputs and labels; a suite for labels of another form overrides it.
+
+        Returns:
+            Outputs [clients, records, outputs]; labels [clients, records] for classes, else of the shape of the
+                outputs.
+        """
         draw = torch.Generator().manual_seed(1)
         shape = (self.clients, self.records)
         labels = {
@@ -103,6 +129,7 @@ class LossContract(Contract):
         return torch.randn(*shape, self.outputs, generator=draw), labels
 
     def test_a_record_depends_on_itself_alone(self) -> None:
+        """The loss of the first record stays the same when all others become NaN."""
         outputs, labels = (each[0] for each in self.task())
         before = self.loss.each(outputs, labels)
         assert before.shape == (self.records,)
@@ -110,11 +137,13 @@ class LossContract(Contract):
         assert self.loss.each(outputs, labels)[0] == before[0]
 
     def test_clients_together_are_clients_alone(self) -> None:
+        """``of_clients`` gives the losses that each client alone would have: clients are trained as one stack."""
         outputs, labels = self.task()
         alone = torch.stack([self.loss.each(*client) for client in zip(outputs, labels, strict=True)])
         torch.testing.assert_close(self.loss.of_clients(outputs, labels), alone)
 
     def test_gradients_are_those_of_the_weighted_sum(self) -> None:
+        """``gradients`` agrees with autograd of the weighted sum of losses."""
         outputs, labels = self.task()
         weights = torch.rand(self.clients, self.records, generator=torch.Generator().manual_seed(2))
         leaf = outputs.clone().requires_grad_()
@@ -122,6 +151,7 @@ class LossContract(Contract):
         torch.testing.assert_close(self.loss.gradients(outputs, labels, weights), expected)
 
     def test_metrics_follow_from_sums_over_batches(self) -> None:
+        """Tallies of two batches add up to the tally of both, and the first metric is at most 1."""
         outputs, labels = (each.flatten(0, 1) for each in self.task())
         parts = [self.loss.tally(outputs[part], labels[part]) for part in (slice(0, 5), slice(5, None))]
         whole = self.loss.metrics(self.loss.tally(outputs, labels))

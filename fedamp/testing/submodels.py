@@ -1,4 +1,8 @@
-"""The contract of submodel schemes: what a submodel does not own is silent, and the charge covers what hiding saves."""
+"""The contract of submodel schemes: what a submodel does not own is silent, and the charge covers what hiding saves.
+
+A unit's mask is found by training with updates of one number everywhere, and looking at what is left. An attacker then
+looks at the coordinates that most units own.
+"""
 
 from typing import ClassVar
 
@@ -20,9 +24,16 @@ PLACES = 8
 class SubmodelContract(Contract):
     """The tests of a submodel scheme.
 
+    The scheme must meet all of them: (a) what a unit does not own is zero, whatever was trained; (b) a unit owns a
+    coordinate of the split part with the probability of ``share``; (c) the charge of the split part covers an attack on
+    its
+    coordinates, and shared parts are charged without amplification; (d) draws follow from the seed.
+
     Attributes:
         scheme: the scheme, with its keys.
-        model, input_shape, classes: the built-in model that is divided; small, because each unit's mask is listed.
+        model: the built-in model that is divided; small, because each unit's mask is listed.
+        input_shape: shape of one record.
+        classes: number of classes.
         units: number of units that draw a submodel.
 
     Example:
@@ -40,10 +51,21 @@ class SubmodelContract(Contract):
 
     @classmethod
     def subject(cls) -> type | None:
+        """Return the class of the scheme, which is noted as passed once all tests have."""
         return type(cls.scheme)
 
     def updates(self, seed: int, scale: float = 1.0, units: int = 0, round_: int = 1) -> NDArray[np.float64]:
-        """Return what is left of updates of one number everywhere, [units, coordinates of the split part]."""
+        """Return what is left of updates of one number everywhere.
+
+        Args:
+            seed: of the draw, and of the units' own seeds.
+            scale: the number.
+            units: number of units; 0: that of the suite.
+            round_: number of the round.
+
+        Returns:
+            Shape [units, coordinates of the split part].
+        """
         units = units or self.units
         cohort, seeds = np.arange(units), _seeds(units, seed)
         drawn = self.scheme.draw(cohort, seed, round_)
@@ -64,6 +86,7 @@ class SubmodelContract(Contract):
         return kept
 
     def _shapes(self, piece: object) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the whole model's trainable parameters, by name."""
         from fedamp.models.networks import build
 
         frozen: frozenset[str] = getattr(piece, "frozen", frozenset())
@@ -71,17 +94,18 @@ class SubmodelContract(Contract):
         return {name: tuple(value.shape) for name, value in module.named_parameters() if name not in frozen}
 
     def split_part(self, noise_multiplier: float) -> Part:
-        """Return the part whose release is amplified."""
+        """Return the part whose release is amplified: the last one."""
         return self.scheme.parts(1.0, noise_multiplier, 30.0, self.units)[-1]
 
     def test_the_last_part_keeps_the_given_norm_and_noise(self) -> None:
+        """The split part is last; it has the given norm and noise, and its own expected denominator."""
         parts = self.scheme.parts(0.5, 1.5, 30.0, self.units)
         assert (parts[-1].clip, parts[-1].noise_multiplier) == (0.5, 1.5)
         assert parts[-1].denominator == pytest.approx(30 * self.scheme.share(self.units))
         assert all(part.noise_multiplier == 0 for part in self.scheme.parts(0.5, 0.0, 30.0, self.units))
 
     def test_a_mask_follows_from_the_draw_and_the_seed_alone(self) -> None:
-        """What a unit does not own is zero, whatever was trained; what it owns is not changed."""
+        """A coordinate that a unit does not own is zero, whatever was trained; one that it owns is not changed."""
         one, other = self.updates(seed=1), self.updates(seed=1, scale=-7.0)
         assert np.array_equal(one != 0, other != 0)
         assert set(np.unique(one)) <= {0.0, 1.0}
@@ -97,7 +121,10 @@ class SubmodelContract(Contract):
 
     @pytest.mark.parametrize("noise_multiplier", [0.5, 1.0])
     def test_the_charge_covers_an_attack_on_the_coordinates(self, noise_multiplier: float) -> None:
-        """Each unit puts its whole update into one coordinate that it owns: the one that most units own is first."""
+        """At the charged epsilon no attack has a larger delta.
+
+        Each unit puts its whole update into one coordinate that it owns: the one that most units own is first.
+        """
         charged = self.scheme.charge(self.split_part(noise_multiplier), Gaussian(noise_multiplier))
         assert from_json(charged.to_json()) == charged
         deltas = (0.1, 1e-2)
@@ -113,6 +140,7 @@ class SubmodelContract(Contract):
             )
 
     def test_hiding_costs_nothing_and_a_shared_part_is_not_hidden(self) -> None:
+        """A shared part is charged as it is; the split part costs at most as much as without amplification."""
         release = Gaussian(0.8)
         *shared, last = self.scheme.parts(0.5, 0.8, 30.0, self.units)
         assert all(self.scheme.charge(part, release) == release for part in shared)
@@ -121,6 +149,7 @@ class SubmodelContract(Contract):
         assert charged.epsilon(1e-5).upper <= release.epsilon(1e-5).upper * (1 + 1e-9)
 
     def test_the_draw_follows_from_the_seed_alone(self) -> None:
+        """The same seed and round give the same submodels, one for each unit of the cohort."""
         cohort = np.arange(100)
         draws = [self.scheme.draw(cohort, seed, round_) for seed, round_ in ((1, 1), (1, 1))]
         assert np.array_equal(draws[0], draws[1])
@@ -128,13 +157,21 @@ class SubmodelContract(Contract):
 
 
 def _seeds(units: int, seed: int) -> NDArray[np.void]:
-    """A seed of each unit, as clients get them."""
+    """Return a seed of 32 bytes for each unit, as clients get them."""
     drawn = np.random.default_rng(seed).bytes(32 * units)
     return np.frombuffer(drawn, "V32")
 
 
 def _first_owned(masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The place of each unit among the coordinates that an attacker looks at; ``PLACES``: it owns none of them."""
+    """Return the place of each unit among the coordinates that an attacker looks at.
+
+    Coordinates are taken greedily: each next one is the one that most of the remaining units own. ``PLACES``: a unit
+    owns
+    none of them.
+
+    Args:
+        masks: [units, coordinates].
+    """
     shown, left = np.full(len(masks), PLACES), np.ones(len(masks), dtype=bool)
     for place in range(PLACES):
         best = int(masks[left].sum(axis=0).argmax()) if left.any() else 0

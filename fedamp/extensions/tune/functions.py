@@ -1,4 +1,8 @@
-"""``fedamp.sweep`` and ``fedamp.tune``: the commands, with values in and objects out."""
+"""``fedamp.sweep`` and ``fedamp.tune``: the commands, with Python objects as arguments and results.
+
+They read scenarios as :func:`fedamp.load` does, call :mod:`fedamp.extensions.tune.sweep` and
+:mod:`fedamp.extensions.tune.tune`, and wrap the results for display. docs/studies.md says which choices cost privacy.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,16 +28,30 @@ def sweep(
 ) -> "SweepResults":
     """Run a scenario with every combination of some values. Finished runs are kept, interrupted ones are resumed.
 
+    Each run's ledger charges that run alone. People who are in all of them pay the joint cost, which the result prints;
+    choosing by private records costs more (:func:`tune`).
+
     Args:
+        scenario: as :func:`fedamp.load` takes it.
         grid: values by key, as ``{"privacy.epsilon": [1, 2, 4], "seed": range(1, 6)}``; ``seed`` repeats a run.
         out: folder; default: ``sweeps/NAME``.
         jobs: number of runs at once, each in a process of its own; default: the number of cores.
         watcher: follows every round and run.
-        settings: those of :func:`load`, for all runs.
+        settings: those of :func:`fedamp.load`, for all runs.
+
+    Returns:
+        The results, one row for each run; printed, they are a table. They have ``frame()``, ``csv()`` and ``plot()``.
 
     Raises:
-        InputError: nothing was run; one line that says what is wrong.
+        InputError: nothing was run; one line says what is wrong.
         Interrupted: Ctrl-C; the same call resumes the sweep.
+
+    Example:
+        >>> import fedamp
+        >>> small = fedamp.load("digits", rounds=1, check_in={"k": 1}, engine={"kind": "serial"})
+        >>> found = fedamp.sweep(small, {"privacy.epsilon": [2, 8]}, out="sweeps/small", jobs=1)
+        >>> [round(row["epsilon_upper"], 2) for row in found.rows()]
+        [2.0, 8.0]
     """
     with needs_extras():
         from fedamp.extensions.tune.results import SweepResults
@@ -53,21 +71,43 @@ def tune(
     watcher: "Watcher | None" = None,
     **settings: Any,
 ) -> "Tuned":
-    """Choose among settings with charge: ``privacy.epsilon`` pays for all trials, and for the run that follows.
+    """Tune hyperparameters privately: ``privacy.epsilon`` pays for all trials, and for the run that follows.
 
-    Each trial trains on all people with more noise, and is judged by its charged ``evaluation``. The answer has
-    ``scenario``, with the chosen settings and the noise that is left for it, and ``record``, as in ``tune.json``.
+    Each trial trains on all people with more noise, and is judged by its charged ``evaluation``.
 
     Args:
-        grid: values by key, as of :func:`sweep`; of keys that change no cost.
+        scenario: as :func:`fedamp.load` takes it, with ``evaluation``, ``privacy.epsilon`` and noise multiplier
+            ``auto``.
+        grid: values by key, as in :func:`sweep`; of keys that change no cost.
         out: folder; default: ``tuned/NAME``. Finished trials are kept, interrupted ones are resumed.
-        share: of the budget, for all trials.
-        jobs, watcher, settings: as of :func:`sweep`.
+        share: part of the budget for all trials, in (0, 1).
+        jobs, watcher, settings: as in :func:`sweep`.
+
+    Returns:
+        The answer: ``scenario``, with the chosen settings and the noise that is left for it, and ``record``, the
+            content of
+        ``tune.json``: the settings, score and noise of each trial, and the epsilon of everything together.
 
     Raises:
-        InputError: nothing was run; one line that says what is wrong.
-        FedampError: trials have not come to their end; the same call resumes them.
+        InputError: nothing was run; one line says what is wrong.
+        FedampError: trials are unfinished; the same call resumes them.
         Interrupted: Ctrl-C; the same call resumes the trials.
+
+    Example:
+        >>> import fedamp
+        >>> small = {
+        ...     "name": "small",
+        ...     "data": {"name": "synthetic", "clients": 60},
+        ...     "model": {"name": "mlp", "hidden": [8]},
+        ...     "rounds": 1,
+        ...     "privacy": {"clip": 0.5, "epsilon": 8.0, "noise_multiplier": "auto"},
+        ...     "evaluation": {"on": "clients", "share": 0.25, "metrics": ["score"], "noise_multiplier": 8.0},
+        ...     "federation": {"evaluate_every": 0},
+        ...     "engine": {"kind": "serial"},
+        ... }
+        >>> answer = fedamp.tune(small, {"server.learning_rate": [1.0, 2.0]}, out="tuned/small", jobs=1)
+        >>> round(answer.record.trial_noise, 2), round(answer.record.noise, 2)
+        (1.91, 0.68)
     """
     from fedamp.extensions.tune.tune import tune
 
