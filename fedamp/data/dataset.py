@@ -1,4 +1,8 @@
-"""A federated data set, and the section of a scenario that loads one."""
+"""Define a federated data set, and the section of a scenario that loads one.
+
+:class:`Dataset` is what nodes train on, and :class:`DataSection` what every ``data`` section extends. The other modules
+of this package implement them; :mod:`fedamp.client` and :mod:`fedamp.server` call them.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -26,108 +30,180 @@ WRONG_RECORDS = "a record is not finite, no token, an image that cannot be read,
 
 @dataclass(frozen=True)
 class PaddedRecords:
-    """The records of some clients, padded with zeros to the longest of them."""
+    """The records of some clients, padded with zeros to the longest of them.
 
-    inputs: NDArray[Any]  # float32 (tokens: int64) of shape [clients, longest, *input_shape]
-    labels: NDArray[Any]  # [clients, longest, ...], of a kind of fedamp.data.form
-    sizes: NDArray[np.int64]  # [clients], number of real records; zero for a client without records
+    Attributes:
+        inputs: float32 (tokens: int64) of shape [clients, longest, *input_shape].
+        labels: [clients, longest, ...], of a kind of :mod:`fedamp.data.form`.
+        sizes: int64 [clients], number of real records; zero for a client without records.
+    """
+
+    inputs: NDArray[Any]
+    labels: NDArray[Any]
+    sizes: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """How the records are distributed."""
+    """The distribution of the records over clients and labels. It is computed from private records without noise.
 
-    clients: NDArray[np.int64]  # [rows], the ids of the clients shown
-    counts: NDArray[np.int64]  # [rows, num_classes], records of every label; [rows, 0] where labels are no classes
-    sizes: NDArray[np.int64]  # number of training records of every hosted client
-    test_records: int  # public, held out of training
+    Attributes:
+        clients: int64 [rows], ids of the clients shown.
+        counts: int64 [rows, num_classes], records of every label; [rows, 0] where labels are no classes.
+        sizes: int64, number of training records of every hosted client.
+        test_records: number of public records, held out of training.
+    """
+
+    clients: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    test_records: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(ABC):
-    """Training records partitioned among clients, and a test set of public records, which may be empty."""
+    """Training records partitioned among clients, and a test set of public records, which may be empty.
 
-    num_clients: int  # ids are 0, 1, ..., num_clients - 1
-    input_shape: tuple[int, ...]  # of one input
-    num_classes: int  # outputs of a model: labels are 0, 1, ..., num_classes - 1, or lists of that length
-    form: Form = CLASSIFICATION  # kind of labels, and whether inputs are tokens
-    hosted: NDArray[np.int64] | None = None  # ids of the clients whose records are here, ascending; None: all of them
+    A client with a wrong record has no records at all, so that no other client notices. Everything follows from the
+    files, the section and the data seed, so all processes of a run see the same clients.
+
+    Attributes:
+        num_clients: ids are 0, 1, ..., num_clients - 1.
+        input_shape: of one input.
+        num_classes: outputs of a model: labels are 0, 1, ..., num_classes - 1, or lists of that length.
+        form: kind of labels, and whether inputs are tokens.
+        hosted: ids of the clients whose records are here, int64, ascending; None: all of them.
+    """
+
+    num_clients: int
+    input_shape: tuple[int, ...]
+    num_classes: int
+    form: Form = CLASSIFICATION
+    hosted: NDArray[np.int64] | None = None
 
     @abstractmethod
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of records of each of the clients, shape [clients]."""
+        """Count the records with which each of the clients trains, int64 [clients]; zero for one that cannot train.
+
+        Raises:
+            IndexError: an unknown id.
+            DataError: a client is not hosted here.
+        """
 
     def cannot_train(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the clients have a record that cannot be trained on, shape [clients]: their sizes are zero."""
+        """Say which of the clients have a record that cannot be trained on, bool [clients]: their sizes are zero."""
         return np.zeros(len(clients), dtype=bool)
 
     def lost(self, clients: NDArray[np.int64], read: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the clients cannot train, also because a record proved wrong when it was read, shape [clients].
+        """Say which of the clients cannot train, also because a record proved wrong when it was read.
 
         Args:
+            clients: ids, int64 [clients].
             read: sizes of the clients' records as :meth:`gather` has found them, shape [clients].
+
+        Returns:
+            bool [clients].
         """
         return np.asarray(self.cannot_train(clients) | ((read == 0) & (self.sizes(clients) > 0)))
 
     def why(self, client: int) -> str:
-        """What is wrong with the first wrong record of a client that cannot train, and where: it never leaves those who
-        may see the record.
+        """Describe what is wrong with the first wrong record of a client that cannot train, and where.
+
+        The text never leaves those who may see the record: it goes to the log of the node, and not to a server.
         """
         return WRONG_RECORDS
 
     def why_all(self, clients: NDArray[np.int64], most: int = 3) -> str:
-        """The same of the first few of these clients."""
+        """Describe the same for the first few of these clients, in one line.
+
+        Args:
+            clients: ids of clients that cannot train.
+            most: number of clients that are described.
+        """
         more = f"; and {len(clients) - most:,} more" if len(clients) > most else ""
         return "; ".join(self.why(client) for client in clients[:most].tolist()) + more
 
     @abstractmethod
     def labels_of(self, client: int) -> NDArray[Any]:
-        """The labels of one client's records."""
+        """Return the labels of one client's records, [records, ...]."""
 
     @abstractmethod
     def gather(self, clients: NDArray[np.int64]) -> PaddedRecords:
-        """The records of the clients, in the given order. A client's records do not depend on the other clients.
+        """Read the records of clients, in the given order. A client's records do not depend on the other clients.
 
         A client with inputs that prove wrong when they are read gets size zero.
-        Raises IndexError for an unknown id, DataError for a client not hosted here.
+
+        Args:
+            clients: ids, int64 [clients].
+
+        Raises:
+            IndexError: an unknown id.
+            DataError: a client is not hosted here.
         """
 
     @abstractmethod
     def test(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """A copy of the test set: inputs [records, *input_shape] and labels [records, ...].
+        """Return a copy of the test set: inputs [records, *input_shape] and labels [records, ...].
 
         It has no records unless the scenario declares them public: models are evaluated on them without noise.
         """
 
     @property
     def test_clients(self) -> NDArray[np.int64] | None:
-        """The client of each test record, shape [records]; None where they belong to nobody."""
+        """Id of the client of each test record, int64 [records]; None where they belong to nobody."""
         return None
 
     @abstractmethod
     def by_record(self) -> Self:
-        """The same training records, each as a client of its own, in an order that no partition changes."""
+        """Return the same training records, each as a client of its own, in an order that no partition changes.
+
+        It serves runs whose unit is a sample.
+
+        Raises:
+            DataError: only a part of the federation's records is here.
+        """
 
     def held_out(self, share: float, seed: int) -> tuple[Self, Self]:
-        """The records that train, and those that are held out, of each client: drawn for each by itself.
+        """Divide the records of each client, by itself, into those that train and those that are held out.
 
-        Of n records share * n are held out, rounded up, but never all. DataError: these data cannot be divided.
+        Of n records share * n are held out, rounded up, but never all.
+
+        Args:
+            share: of each client's records, in (0, 1).
+            seed: decides which ones.
+
+        Returns:
+            Two data sets with the same clients.
+
+        Raises:
+            DataError: these data cannot be divided.
         """
         raise DataError("these data cannot be divided into records that train and records that are held out")
 
     def groups(self, column: str, names: Sequence[str]) -> NDArray[np.int64]:
-        """The group that each client names in its first record, [num_clients]: its place in ``names``, or their number.
+        """Return the group that each client names in its first record, for an evaluation by groups.
 
-        DataError: there is no such column.
+        Args:
+            column: with the names.
+            names: of the groups.
+
+        Returns:
+            int64 [num_clients], the place of the group in ``names``, or ``len(names)`` for another name.
+
+        Raises:
+            DataError: there is no such column.
         """
         raise DataError(f"evaluation.by: these data have no column {column!r}; expected: ids of clients by group")
 
     def whose(self) -> Iterator[bytes]:
-        """Private facts that change where a record gets another client; none where no file says whose they are."""
+        """Yield private facts that change where a record gets another client; none where no file says whose they are.
+
+        A node keeps a keyed digest of them, so that owners cannot change in a run.
+        """
         return iter(())
 
     def label_counts(self, limit: int) -> LabelCounts:
-        """Label counts of the first ``limit`` hosted clients, and the sizes of all."""
+        """Count the labels of the first ``limit`` hosted clients, and the records of all."""
         here = np.arange(self.num_clients) if self.hosted is None else self.hosted
         shown, classes = here[:limit], self.num_classes if self.form.labels.are_classes else 0
         counts = [np.bincount(self.labels_of(client), minlength=classes) for client in shown if classes]
@@ -135,7 +211,11 @@ class Dataset(ABC):
         return LabelCounts(shown, table, self.sizes(here), len(self.test()[1]))
 
     def check_ids(self, clients: NDArray[np.int64]) -> None:
-        """Raises IndexError for ids outside 0 ... num_clients - 1: numpy counts negative ones from the end."""
+        """Refuse ids outside 0 ... num_clients - 1, because NumPy counts negative ones from the end.
+
+        Raises:
+            IndexError: there is one.
+        """
         if clients.size and not (clients.min() >= 0 and clients.max() < self.num_clients):
             found = f"{clients.min()} to {clients.max()}"
             raise IndexError(f"clients must be ids from 0 to {self.num_clients - 1}, got {found}")
@@ -151,34 +231,42 @@ class DataSection(Section, ABC):
 
     @abstractmethod
     def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> Dataset:
-        """The data set. Without ``clients`` and a natural partition every record is a client.
+        """Load the data set. Without ``clients`` and a natural partition every record is a client.
 
         Args:
             seed: decides the test set, the partition, and synthetic records.
+            folder: where relative paths start.
             form: what the task expects records to be (:func:`fedamp.federation.losses.form_of`).
+
+        Raises:
+            DataError: as every method of a section.
         """
 
     @abstractmethod
     def count_clients(self, folder: Path) -> int:
-        """Number of clients of :meth:`load`. Reads no more than a natural partition needs."""
+        """Count the clients of :meth:`load`. This reads no more than a natural partition needs."""
 
     def unit_names(self, folder: Path) -> list[str]:
-        """The name of each client of :meth:`load`, in their order: by default its number."""
+        """Name each client of :meth:`load`, in their order: by default by its number.
+
+        Raises:
+            DataError: there are more than ten million of them; or as every method.
+        """
         if (clients := self.count_clients(folder)) > MOST_NAMED:
             raise DataError(f"data.clients: got {clients}; expected: at most {MOST_NAMED}, where each has a name")
         return [str(client) for client in range(clients)]
 
     @abstractmethod
     def count_records(self, folder: Path) -> int:
-        """Number of training records of :meth:`load`."""
+        """Count the training records of :meth:`load`."""
 
     @property
     def statistics(self) -> "Standardise | None":
-        """The transform whose numbers are to be released before the first round."""
+        """Transform whose numbers are to be released before the first round; None: there is none."""
         return None
 
     def with_statistics(self, released: "Standardise | None") -> Self:
-        """The section with the released numbers; None: without this transform and all that come after it."""
+        """Copy the section with the released numbers; None: without this transform and all that come after it."""
         return self
 
 
@@ -189,13 +277,16 @@ class ExternalData(DataSection):
     clients: UnitCount = Field(description="number of clients, with ids 0, 1, ...: the nodes' partition-id or hosts")
 
     def count_clients(self, folder: Path) -> int:
+        """Return the number that the section gives."""
         return self.clients
 
     def count_records(self, folder: Path) -> NoReturn:
+        """Refuse: only the custom app reads the records."""
         raise DataError(
             "data: external is read by a custom Flower app, with fedamp.server.custom_app.AppStrategy "
             "(docs/flower-app); expected here: data of another name"
         )
 
     def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> NoReturn:
+        """Refuse: only the custom app reads the records."""
         self.count_records(folder)

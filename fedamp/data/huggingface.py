@@ -1,7 +1,11 @@
-"""Columns of files and of the library ``datasets``: parquet and csv files, image folders, and the Hugging Face hub.
+"""Read columns of files and of the library ``datasets``: parquet and csv, image folders, and the Hugging Face hub.
 
 fedamp itself lists the files of a split: ``datasets`` would guess it from any word in a path. Images have their pixels
 in [0, 1] by each image's own type.
+
+No person's record may decide the shape, the classes or the rounding of the others' records. So those come from the
+scenario, from the type of a column, or from a public test set, and else the data are refused.
+:mod:`fedamp.data.tabular` finds the files and reads their cells; :mod:`fedamp.data.stored` partitions the result.
 """
 
 import io
@@ -35,10 +39,19 @@ _BITS, _SIGN = 258, 339  # tags of TIFF
 
 
 def in_folders(folder: Path, classes: Sequence[str]) -> "tuple[datasets.Dataset, list[str]]":
-    """Columns ``image`` and ``label`` of the images of a split, which have a folder for each class (none given: any);
-    and the files of the images.
+    """Return columns ``image`` and ``label`` of a split's images, which have a folder for each class, and their files.
 
-    No other name in a path says anything. DataError: an image without a class, or a table that would give others.
+    No other name in a path says anything.
+
+    Args:
+        folder: of the split.
+        classes: names of the classes; empty: those of the folders.
+
+    Returns:
+        The columns, with label -1 for a folder that is no class; and the path of each image.
+
+    Raises:
+        DataError: an image without a class, or a table that would give others.
     """
     with needs_extras():
         import datasets
@@ -62,14 +75,29 @@ def in_folders(folder: Path, classes: Sequence[str]) -> "tuple[datasets.Dataset,
 
 
 def spread(records: int) -> NDArray[np.int64]:
-    """Some records, evenly spread, of which most have the shape that all need: no single person's decides it."""
+    """Return the numbers of up to 101 records, evenly spread, which are looked at in place of all; int64."""
     return np.unique(np.linspace(0, records - 1, 101 if records else 0).astype(np.int64))
 
 
 class Images:
-    """Inputs [records, channels, height, width] from a column of images.
+    """Inputs [records, channels, height, width], float32, from a column of images.
 
-    An image of another shape, or that cannot be read, is NaN. ``shape`` None: that of the first one, for public images.
+    An image of another shape, or that cannot be read, is NaN.
+
+    Args:
+        rows: a data set of the library.
+        name: of the column.
+        source: of the records, for errors.
+        shape: of one image; None: that of the first one, for public images.
+        scale: pixels are divided by it; None: by the largest value of each image's own type.
+
+    Attributes:
+        shape: [records, channels, height, width].
+        dtype: float32.
+        expected: description of an image that can be used, for errors.
+
+    Raises:
+        DataError: no shape is given, and no image can be read.
     """
 
     dtype = np.dtype(np.float32)
@@ -90,15 +118,17 @@ class Images:
         self._fits = math.prod(self.shape) * max((pixels.itemsize for pixels, _ in found), default=4) <= KEPT
 
     def __getitem__(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Read the images of these record numbers, float32 [records, channels, height, width]."""
         pixels, divisors = (each[records] for each in self._all) if self._fits else self._decoded(records)
         return np.asarray(pixels.astype(np.float32) / divisors[:, None, None, None])
 
     @cached_property
     def _all(self) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Decode all images, once, where they fit into ``KEPT`` bytes."""
         return self._decoded(np.arange(self.shape[0]))
 
     def _decoded(self, records: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """Pixels as stored, and the divisor of each image: NaN for one that cannot be used."""
+        """Return pixels as stored, and the divisor of each image: NaN for one that cannot be used."""
         found = [self._image(number) for number in records]
         fits = [image if image is not None and image[0].shape == self.shape[1:] else None for image in found]
         nothing = np.zeros(self.shape[1:], np.uint8), np.nan
@@ -106,6 +136,7 @@ class Images:
         return np.stack(pixels)[:-1], np.array(divisors[:-1], np.float32)
 
     def _image(self, number: np.int64) -> tuple[NDArray[Any], float] | None:
+        """Read one image, channels first, and its divisor; None where it cannot be read, or has pixels out of range."""
         try:
             pixels, largest = _pixels(self._rows[int(number)][self._name], self._mode)
         except Exception:  # of foreign code
@@ -116,7 +147,15 @@ class Images:
 
 
 def _pixels(stored: Any, asked: str | None) -> tuple[NDArray[Any], float]:
-    """An image with channels first, in the mode that is asked for, and the largest value of its type."""
+    """Read an image with channels first, in the mode that is asked for.
+
+    Args:
+        stored: its bytes, or the path of its file.
+        asked: mode of PIL; None: that of the image, with palettes and transparency as RGB.
+
+    Returns:
+        Pixels [channels, height, width], and the largest value of their type, which stands for 1.
+    """
     from PIL import Image, ImageOps
 
     source = open_regular(stored["path"]) if stored["bytes"] is None else io.BytesIO(stored["bytes"])
@@ -148,7 +187,7 @@ class Columns(StoredData):
     )
 
     def like(self, test: Table) -> Self:
-        """The section, with what it leaves open as the public test set has it."""
+        """Copy the section; what it leaves open (shapes, classes) is as the public test set has it."""
         found = {"shape": self.shape or test.input_shape, "label_shape": self.label_shape or test.labels.shape[1:]}
         return self.model_copy(update=found if self.words else found | {"classes": test.classes or self.classes})
 
@@ -159,6 +198,7 @@ class TabularData(Columns, ColumnsData):
     name: Literal["parquet", "csv"]
 
     def split(self, folder: Path, split: str) -> Table | None:
+        """Open the files of a split; None without files."""
         files = Files.of(folder, split, (self.name,), self.max_bytes)
         return _of_files(files, self, split == "test") if files else None
 
@@ -177,6 +217,7 @@ class HuggingFaceData(Columns):
     )
 
     def open(self, folder: Path) -> Tables:
+        """Open the splits of a local folder, or download those of the hub that are asked for."""
         test_split = self.test_split if self.test_is_public else None
         local = folder / Path(self.dataset).expanduser()
         place = local if local.is_dir() else self._downloaded([_TRAIN, *filter(None, [test_split])])
@@ -197,7 +238,7 @@ class HuggingFaceData(Columns):
         return Tables(read(self if test is None else self.like(test), _TRAIN, False), test)
 
     def _downloaded(self, splits: Sequence[str]) -> Path:
-        """A folder with the hub's files of the splits, chosen by their names."""
+        """Return a folder with the hub's files of the splits, chosen by their names."""
         if Path(self.dataset).exists() or self.dataset.count("/") > 1 or self.dataset.startswith((".", "/", "~")):
             raise DataError(f"data.dataset: {self.dataset} is not a folder beside the scenario, and no name on the hub")
         with library(f"data.dataset {self.dataset!r}: not a folder, and not a hub data set that loads"):
@@ -207,6 +248,7 @@ class HuggingFaceData(Columns):
             return Path(huggingface_hub.snapshot_download(self.dataset, repo_type="dataset", allow_patterns=wanted))
 
     def _saved(self, splits: "dict[str, datasets.Dataset]", name: str, public: bool) -> Table:
+        """Return the table of a split that ``save_to_disk`` has written."""
         self._require(name, list(splits))
         rows = splits[name].with_format(None)
 
@@ -217,7 +259,19 @@ class HuggingFaceData(Columns):
         return _table(rows, self, f"{self.dataset} ({name})", public, columns)
 
     def _split(self, place: Path, name: str, is_local: bool, public: bool) -> Table:
-        """Files of a split, in the folder or in ``data`` (of the hub: any one) below it, or its folder of images."""
+        """Open a split's files or its folder of images.
+
+        They are in the folder, or in ``data`` (of the hub: in any folder) below it.
+
+        Args:
+            place: the folder of the data set.
+            name: of the split.
+            is_local: whether the folder is the user's, not the hub's.
+            public: whether everybody may know the records.
+
+        Raises:
+            DataError: the split is there twice, or not at all; or people's images would decide the classes.
+        """
         below = [path for path in sorted(place.iterdir()) if path.is_dir() and (path.name == "data" or not is_local)]
         kinds = "parquet", "csv", "json"
         if (place / name).is_dir():
@@ -237,6 +291,7 @@ class HuggingFaceData(Columns):
         return _of_files(found[0], self, public)
 
     def _require(self, name: str, present: Sequence[str]) -> None:
+        """Refuse a split that is not there, and name those that are."""
         if name not in present:
             other = "(data.test_split: null and a data.test_fraction hold out a part of the training split)"
             found = f"no split {name!r}; it has {', '.join(present[:9])}"
@@ -244,6 +299,7 @@ class HuggingFaceData(Columns):
 
 
 def _of_files(files: Files, section: "TabularData | HuggingFaceData", public: bool) -> Table:
+    """Return the table of a split's files; labels that are words are read as they are spelled."""
     features, label = _list(section.features), _list(section.label)
     for key, names in (("features", features), ("label", label)):
         for name in names:
@@ -263,9 +319,19 @@ def _table(
     place: Callable[[int], str] | None = None,
     words: NDArray[Any] | None = None,
 ) -> Table:
-    """A table of rows, with their columns of ids and of labels that are words, if they are not in the rows.
+    """Make a table of rows, with their columns of ids and of labels that are words, if they are not in the rows.
 
-    DataError: they are not public, and neither the scenario nor a type says the shape of inputs or labels.
+    Args:
+        rows: a data set of the library.
+        section: of the scenario.
+        source: of the records, for errors.
+        public: whether everybody may know the records, so that the first one may decide a shape.
+        columns: reads a column of ids, by its name.
+        place: names file and row of a record.
+        words: labels that are words, [records]; None: the rows hold the labels.
+
+    Raises:
+        DataError: records are not public, and neither the scenario nor a type says the shape of inputs or labels.
     """
     features, label = _list(section.features), _list(section.label)
     for key, names in (("features", features), ("label", label if words is None else [])):
@@ -298,11 +364,15 @@ def _table(
 
 
 def _list(names: Names) -> list[str]:
+    """Return one or several names of columns as a list."""
     return [names] if isinstance(names, str) else list(names)
 
 
 class _ColumnInputs:
-    """Inputs from one column of (nested) lists of numbers, or from columns of numbers, read by record numbers."""
+    """Inputs from one column of (nested) lists of numbers, or from columns of numbers, read by record numbers.
+
+    Up to ``KEPT`` bytes are decoded once, larger ones each time.
+    """
 
     def __init__(
         self, rows: "datasets.Dataset", names: list[str], source: str, shape: tuple[int, ...] | None, public: bool
@@ -313,6 +383,7 @@ class _ColumnInputs:
         self._fits = math.prod(self.shape) * self.dtype.itemsize <= KEPT
 
     def __getitem__(self, records: NDArray[np.int64]) -> NDArray[Any]:
+        """Read the inputs of these record numbers, [records, ...]."""
         return self._all[records] if self._fits else self._decoded(self._rows.select(records))
 
     @cached_property
@@ -331,10 +402,23 @@ def numbers(
     key: str = "data.label_shape",
     public: bool = False,
 ) -> NDArray[Any]:
-    """Columns of plain values, or one of (nested) lists, as an array [records, ...] of floats; other cells are NaN.
+    """Convert columns of plain values, or one of (nested) lists, to floats; other cells are NaN.
 
     Lists of as many numbers get the shape, by default that of the column's type, else of the first public record.
-    DataError: none of these is known, or the column's type is another.
+
+    Args:
+        rows: a data set of the library.
+        names: of the columns.
+        source: of the records, for errors.
+        shape: of one record's list; None: see above.
+        key: of the scenario that would give the shape, for errors.
+        public: whether everybody may know the records.
+
+    Returns:
+        [records, ...]: float32 for floats of up to 32 bits and whole numbers of up to 16, else float64.
+
+    Raises:
+        DataError: no shape is known, the column's type holds no numbers, or lists are in several columns.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

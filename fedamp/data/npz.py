@@ -1,9 +1,10 @@
-"""Arrays on disk: arrays of an npz archive are read into memory, npy files are mapped into memory.
+"""Read arrays on disk: arrays of an npz archive are read into memory, npy files are mapped into memory.
 
 train.npz                                    with arrays x, y and perhaps client
 train_x.npy  train_y.npy  train_client.npy   the same; may exceed the memory, and workers share it
 
-Arrays that a person gives in Python are written to such files once.
+Arrays that a person gives in Python (``fedamp.load(.., data=(x, y))``) are written to such files once, in the user's
+private folder. :func:`store` does it, and the scenario names them by a keyed digest.
 """
 
 import hashlib
@@ -40,6 +41,7 @@ class NpzData(ColumnsData):
     name: Literal["npz"]
 
     def split(self, folder: Path, split: str) -> Table | None:
+        """Open the arrays of a split; None without files. Nothing is unpickled."""
         files = arrays_of(folder, split)
         if not files:
             return None
@@ -62,7 +64,11 @@ class NpzData(ColumnsData):
 
 
 def arrays_of(folder: Path, split: str) -> dict[str, Path]:
-    """The file of each array of a split, by name. DataError: an archive is damaged."""
+    """Find the file of each array of a split, by the array's name.
+
+    Raises:
+        DataError: an archive is damaged.
+    """
     archive = folder / f"{split}.npz"
     if not archive.exists():
         return {path.stem.removeprefix(f"{split}_"): path for path in sorted(folder.glob(f"{split}_*.npy"))}
@@ -75,6 +81,16 @@ def arrays_of(folder: Path, split: str) -> dict[str, Path]:
 
 
 def _read(path: Path, name: str, most: int) -> NDArray[Any]:
+    """Read an array, or map it from an npy file.
+
+    Args:
+        path: of the archive, or of the npy file.
+        name: of the array.
+        most: bytes that an archive's array may have.
+
+    Raises:
+        DataError: it cannot be read, or is too large.
+    """
     try:
         if path.suffix == ".npy":
             return np.asarray(np.load(regular(path), mmap_mode="r"))
@@ -96,6 +112,7 @@ class GivenData(StoredData):
     scale: PixelScale = None
 
     def open(self, folder: Path) -> Tables:
+        """Open the arrays with this digest, which :func:`store` has written on this machine."""
         files = given.folder() / self.digest
         if not files.is_dir():
             expected = "expected: data=(x, y, client) and test=(x, y), the same arrays again (docs/python.md)"
@@ -106,9 +123,18 @@ class GivenData(StoredData):
 
 
 def store(data: Sequence[Any], test: Sequence[Any] | None = None) -> str:
-    """Write (x, y) or (x, y, client), and the public test (x, y) if any, to files; returns the digest of all.
+    """Write arrays to files of the user, and return the digest of all, by which a scenario names them.
 
-    DataError: other arrays than these, or of other lengths. InputError: there is no space.
+    Args:
+        data: (x, y) or (x, y, client), with a row for every record.
+        test: (x, y) of public records; None: there are none.
+
+    Returns:
+        64 hexadecimal digits: a digest under the user's own key, so it tells others nothing.
+
+    Raises:
+        DataError: other arrays than these, or of other lengths.
+        InputError: there is no space.
     """
     arrays = _named("data", data, "(x, y, client)") | ({} if test is None else _named("test", test, "(x, y)"))
     found = []
@@ -124,6 +150,16 @@ def store(data: Sequence[Any], test: Sequence[Any] | None = None) -> str:
 
 
 def _named(what: str, arrays: Sequence[Any], expected: str) -> dict[str, NDArray[Any]]:
+    """Check the arrays that a person gives, and name each as its file, ``train_x`` and so on.
+
+    Args:
+        what: data or test.
+        arrays: that are given.
+        expected: the names of the arrays, in parentheses.
+
+    Raises:
+        DataError: other arrays, or of other lengths; or there is no record.
+    """
     names = expected.strip("()").split(", ")
     if not isinstance(arrays, tuple | list) or len(arrays) not in (2, len(names)):
         raise DataError(f"{what}: got {type(arrays).__name__}; expected: {expected}")
@@ -147,7 +183,7 @@ def _named(what: str, arrays: Sequence[Any], expected: str) -> dict[str, NDArray
 
 
 def _plain(each: Any) -> NDArray[Any]:
-    """Inputs or labels. A masked number is NaN: its record cannot be trained on."""
+    """Convert inputs or labels to an array. A masked number is NaN: its record cannot be trained on."""
     if isinstance(each, np.ma.MaskedArray) and np.any(each.mask):
         nothing, of_texts = each.mask, each.dtype.kind in "US"
         return np.where(nothing, "" if of_texts else np.nan, each.data)
@@ -156,7 +192,11 @@ def _plain(each: Any) -> NDArray[Any]:
 
 
 def _clients(each: Any) -> NDArray[Any]:
-    """The client of each record, as exact as it was given. DataError: a record has none."""
+    """Convert the client of each record, as exact as it was given.
+
+    Raises:
+        DataError: a record has none.
+    """
     array = np.asarray(each)
     are_objects = isinstance(each, list | tuple) or array.dtype == object
     if are_objects and (array.dtype.kind != "f" or len({np.asarray(one).dtype for one in each}) > 1):

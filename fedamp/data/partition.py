@@ -1,7 +1,10 @@
-"""Partitions: an array ``owners`` of shape [records] with the client of every record.
+"""Partition records among clients: an array ``owners`` of shape [records] has the client of every record.
 
 It follows from the data seed and the labels alone. The partitioners of flwr-datasets draw differently and loop over
 clients; these keep models with a known seed the same to the bit, and serve millions of clients.
+
+A partition rehearses a federation on data that are all in one place. Real people's records come with their owner
+(``natural``). :mod:`fedamp.data.stored` calls these; a further one is a class here.
 """
 
 import itertools
@@ -27,10 +30,23 @@ class DrawnPartition(Section, ABC):
 
     @abstractmethod
     def owners(self, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
-        """The client of every record, shape [records]; ``labels``: their classes, of the same shape."""
+        """Draw the client of every record.
+
+        Args:
+            generator: public, from the data seed.
+            labels: class of every record, int64 [records]; zeros where labels are no classes.
+            clients: their number.
+
+        Returns:
+            int64 [records], in 0 ... clients - 1.
+        """
 
     def check_enough(self, records: int, clients: int) -> None:
-        """Raises DataError if there are too few records for so many clients. By default no number is too small."""
+        """Refuse too few records for so many clients. By default no number is too small.
+
+        Raises:
+            DataError: the number of clients is too large, with the largest that fits.
+        """
 
 
 class IidPartition(DrawnPartition):
@@ -39,15 +55,17 @@ class IidPartition(DrawnPartition):
     scheme: Literal["iid"] = "iid"
 
     def owners(self, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
+        """Deal the records to the clients in turn, in random order."""
         return generator.permutation(np.arange(len(labels), dtype=np.int64) % clients)
 
     def check_enough(self, records: int, clients: int) -> None:
+        """Refuse more clients than records: each gets one at least."""
         if clients > records:
             raise DataError(f"data.clients: {clients} clients for {records} training records; give at most {records}")
 
 
 class DirichletPartition(DrawnPartition):
-    """Of every label, each client gets a share drawn from a symmetric Dirichlet law; small alpha: different clients.
+    """Each client gets a share of every label, drawn from a symmetric Dirichlet law; small alpha: different clients.
 
     Sizes vary, and a client may get nothing (Yurochkin et al. 2019). Given its size, a client's label proportions
     follow the law of the same ``alpha``, up to the normalisation over clients. Shares are rounded to within one record.
@@ -58,6 +76,7 @@ class DirichletPartition(DrawnPartition):
     alpha: Positive = Field(0.5, description="the smaller, the more the clients' labels differ")
 
     def owners(self, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
+        """Cut each label's records, in random order, by shares from the Dirichlet law."""
         order, starts = _shuffled_by_label(generator, labels)
         owners = np.empty(len(labels), dtype=np.int64)
         for start, stop in itertools.pairwise(starts):
@@ -80,6 +99,7 @@ class ShardsPartition(DrawnPartition):
     shards_per_client: Count = Field(2, description="number of shards of each client; the fewer, the fewer labels")
 
     def owners(self, generator: np.random.Generator, labels: Indices, clients: int) -> Indices:
+        """Deal the shards in random order; a shard has records of one label, or of neighbouring ones."""
         order, _ = _shuffled_by_label(generator, labels)
         shard_owners = generator.permutation(np.repeat(np.arange(clients, dtype=np.int64), self.shards_per_client))
         owners = np.empty(len(labels), dtype=np.int64)
@@ -87,6 +107,7 @@ class ShardsPartition(DrawnPartition):
         return owners
 
     def check_enough(self, records: int, clients: int) -> None:
+        """Refuse more shards than records."""
         shards = self.shards_per_client
         if clients * shards > records:
             found = f"{clients} clients with {shards} shards each for {records} training records"
@@ -106,7 +127,16 @@ AnyPartition = Annotated[
 
 
 def hold_out(generator: np.random.Generator, labels: Indices, fraction: float) -> NDArray[np.bool_]:
-    """The records held out for testing, shape [records]: the same share of every label, as nearly as integers allow."""
+    """Choose the records held out for testing: the same share of every label, as nearly as integers allow.
+
+    Args:
+        generator: public, from the data seed.
+        labels: class of every record, int64 [records].
+        fraction: of the records, in (0, 1).
+
+    Returns:
+        bool [records].
+    """
     target = hold_out_size(len(labels), fraction)
     order, starts = _shuffled_by_label(generator, labels)
     counts = np.diff(starts)
@@ -121,12 +151,20 @@ def hold_out(generator: np.random.Generator, labels: Indices, fraction: float) -
 
 
 def hold_out_size(records: int, fraction: float) -> int:
-    """Number of test records: the fraction rounded up, but never all the records."""
+    """Return the number of test records: the fraction rounded up, but never all the records.
+
+    >>> hold_out_size(10, 0.25), hold_out_size(1, 0.25)
+    (3, 0)
+    """
     return min(math.ceil(records * fraction), records - 1)
 
 
 def _shuffled_by_label(generator: np.random.Generator, labels: Indices) -> tuple[Indices, Indices]:
-    """Record numbers sorted by label, in random order within a label; and the start of each label, and the end."""
+    """Sort record numbers by label, in random order within a label.
+
+    Returns:
+        Record numbers, int64 [records]; and the start of each label among them, with the end.
+    """
     shuffled = generator.permutation(len(labels))
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
     return order, np.concatenate([[0], np.cumsum(np.bincount(labels))]).astype(np.int64)

