@@ -2,7 +2,8 @@
 
 A mechanism is a frozen expression: what happened. It states its release as a formula: f is what all others contribute,
 v the person's contribution, of norm at most 1 (the clipping norm), M_1, M_2, .. fresh copies of the mechanism inside.
-With the person out v is 0, or another under substitution. X is the likelihood ratio of both.
+With the person out v is 0, or another under substitution. P is the law of the release with the person in, Q that with
+the person out, and X = dP/dQ their likelihood ratio.
 
 A kind lives in one file, here or in another package: a frozen dataclass that inherits :class:`Mechanism`,
 :class:`Release`, :class:`OfOne` or :class:`Hidden`, and overrides the evaluators that it knows. Defining the class is
@@ -23,6 +24,9 @@ answered by what it is ``charged_as``, or has no lower end: a kind that says too
 
 The others (``exact_group``, ``substituted``, ``largest_loss``, ..) say what several people, other neighbours, or
 bounded losses cost. :func:`answered` combines the evaluators to the smallest bracket.
+
+The module knows all evaluators (``law``, ``renyi``, ``outcomes``, ``sampling``) and no kind. A reader goes on with
+``releases``, where each kind is a few lines, or with :class:`fedamp.testing.MechanismContract`, which tests a new kind.
 """
 
 import math
@@ -77,7 +81,7 @@ from fedamp.accounting.sampling import (
 
 
 class Fact(Enum):
-    """What evaluators must know of a kind; a mechanism has the facts of all its parts."""
+    """Facts that evaluators must know of a kind; a mechanism has the facts of all its parts."""
 
     HIDES_PARTS = "the release may tell less than what is charged, so that the charge is no lower end"
     WORST_CASE_CHECKED = "the worst case of its Rényi moments is checked, not proved; its law is that without mixing"
@@ -91,7 +95,7 @@ class Fact(Enum):
 
 @lru_cache(maxsize=256)
 def _checks_of(kind: type["Mechanism"]) -> list[tuple[str, Any]]:
-    """Fields and their checks; fields that others limit come last."""
+    """Return pairs of a field and its check; fields that others limit come last."""
     hints = get_type_hints(kind, include_extras=True)
     found = [(each.name, check) for each in fields(kind) for check in getattr(hints[each.name], "__metadata__", ())]
     return sorted(found, key=lambda pair: isinstance(pair[1], Limited))
@@ -99,8 +103,42 @@ def _checks_of(kind: type["Mechanism"]) -> list[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Base of all mechanisms. Not for direct use. The annotation of a field names its check, as ``Scale`` or
-    ``Annotated[float, check]``. Fields hold what ``check(name, value)`` returns.
+    """Base of all mechanisms: frozen expressions that answer what they cost.
+
+    A kind inherits it (or :class:`Release`, :class:`OfOne`, :class:`Hidden`) as a frozen dataclass. The annotation of a
+    field names its check, as ``ScaleField`` or ``Annotated[float, check]``; fields hold what ``check(name, value)``
+    returns. Equal fields make equal mechanisms with one hash, so each answer is computed once.
+
+    A kind is right if the upper end of each question is at least the cost of every real mechanism that it describes,
+    and
+    the lower end at most the cost of the worst one. So ``charged_as``, ``law``, ``moments``, ``outcomes``,
+    ``unamplified`` and ``exact_group`` must be bounds from above, or raise ``NotEvaluable``; ``attained`` must be a
+    release
+    that really occurs. Methods that a kind does not override are safe: they refuse, or cost more.
+
+    Class attributes that a kind may set:
+        text: the description, with the mechanism as {0}; or it overrides :attr:`words`.
+        own_facts: what evaluators must know of the kind.
+        is_exact: True if its law is that of a real release, as is that of what it is charged as: it attains itself.
+        is_symmetric: True if an involution of the outputs swaps P and Q, so that both directions cost the same.
+        is_mean: True if X is a mean of ratios of its parts, or that of one Gaussian release.
+        is_group: True if it is its only part, as several people see it.
+        hides_bits: True if a hidden choice decides which bit of randomised response is a person's.
+        tells_everything: True if epsilon is infinite.
+
+    Example:
+        >>> from fedamp.accounting import Law, ProbabilityField, Release
+        >>> @dataclass(frozen=True, repr=False)
+        ... class Survey(Release, is_kind=False):  # is_kind: an example stays out of the registry
+        ...     probability: ProbabilityField
+        ...     text = "an answer that is true with probability {0.probability:g}"
+        ...     is_exact = is_symmetric = True
+        ...
+        ...     def law(self, detail):
+        ...         true, false = self.probability, 1 - self.probability
+        ...         return Law.from_points([true / false, false / true], [false, true], points=detail.points)
+        >>> print(Survey(0.75), Survey(0.75).epsilon(1e-5), sep="; epsilon ")
+        an answer that is true with probability 0.75, zero-out; epsilon 1.099 (at least 1.098)
     """
 
     text: ClassVar[str]  # the description, with the mechanism as {0}
@@ -116,11 +154,13 @@ class Mechanism:
     kinds: ClassVar[dict[str, type["Mechanism"]]] = {}
 
     def __init_subclass__(cls, *, is_kind: bool = True, **kwargs: Any) -> None:
+        """Register a kind by its class name, which JSON holds; bases of kinds say ``is_kind=False``."""
         super().__init_subclass__(**kwargs)
         if is_kind:
             Mechanism.kinds[cls.__name__] = cls
 
     def __post_init__(self) -> None:
+        """Check all fields, and replace each by what its check returns; then the checks of the class and its bases."""
         for name, check in _checks_of(type(self)):  # type: ignore[arg-type]
             value = getattr(self, name)
             limits = (getattr(self, check.field),) if isinstance(check, Limited) else ()
@@ -130,9 +170,14 @@ class Mechanism:
                 vars(kind)["check"](self)
 
     def check(self) -> None:
-        """Check what annotations cannot express, after they are checked; a kind's own, after those of its bases."""
+        """Check what annotations cannot express, after they are checked; a kind's own, after those of its bases.
+
+        Raises:
+            ValueError: one line that names the field, the value, and what is accepted.
+        """
 
     def _set(self, **values: Any) -> None:
+        """Replace fields while the mechanism is made, although it is frozen."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -141,24 +186,30 @@ class Mechanism:
     def epsilon(self, delta: float, *, points: int | None = None, precision: float | None = None) -> Bounds:
         """Return the smallest epsilon at which the mechanism is (epsilon, delta)-private, in both directions.
 
+        It is the least epsilon >= 0 with H_epsilon(P, Q) <= delta and H_epsilon(Q, P) <= delta, where H_epsilon(P, Q) =
+        E_Q[(X - e^epsilon)+] is the hockey-stick divergence, for the worst pair of neighbours.
+
         Args:
             delta: in (0, 1).
             points: of the numerical law, 50 to 20,000; the time rises with their square. Default: 1200, and up to 4800
-                where the bracket is wider than one part in 1000.
+                where
+                the bracket is wider than one part in 1000.
             precision: relative width, 1e-4 to 0.1, that sampling of several hidden rounds (``Allocation``) aims at; the
-                time rises with its inverse square. Default: 5e-3, about a second; no sampling with ``points`` alone.
+                time
+                rises with its inverse square. Default: 5e-3, about a second; no sampling with ``points`` alone.
 
         Returns:
             A bracket. ``upper`` is certified, and ``method`` names its evaluator. A sampled one has a failure
-            probability, charged to delta. ``lower`` is what an attacker achieves in some worst case; 0 where none is
-            known.
+                probability,
+            charged to delta. ``lower`` is what an attacker achieves in some worst case; 0 where none is known.
 
         Raises:
             ValueError: an argument is out of its range.
 
-        >>> from fedamp.accounting import Gaussian, Poisson, Repeat
-        >>> print(Repeat(Poisson(Gaussian(1.0), 0.01), 1000).epsilon(1e-5))
-        1.829 (at least 1.828)
+        Example:
+            >>> from fedamp.accounting import Gaussian, Poisson, Repeat
+            >>> print(Repeat(Poisson(Gaussian(1.0), 0.01), 1000).epsilon(1e-5))
+            1.829 (at least 1.828)
         """
         check_delta(delta)
         if precision is not None:
@@ -171,19 +222,26 @@ class Mechanism:
         return found
 
     def delta(self, epsilon: float, *, points: int | None = None, precision: float | None = None) -> Bounds:
-        """Return the smallest delta at which the mechanism is (epsilon, delta)-private, in both directions, as a
-        bracket; see ``epsilon``. Hidden rounds are sampled only if a ``precision`` (relative, of delta) is given.
+        """Return the smallest delta at which the mechanism is (epsilon, delta)-private, in both directions.
+
+        It is the larger of H_epsilon(P, Q) and H_epsilon(Q, P); see :meth:`epsilon`. Hidden rounds are sampled only if
+        a
+        ``precision`` (relative, of delta) is given.
 
         Args:
             epsilon: >= 0; may be infinite.
-            points, precision: as of ``epsilon``.
+            points, precision: those of :meth:`epsilon`.
+
+        Returns:
+            A bracket in [0, 1].
 
         Raises:
             ValueError: an argument is out of its range.
 
-        >>> from fedamp.accounting import Gaussian
-        >>> print(Gaussian(1.0).delta(1.0))
-        0.127 (at least 0.1269)
+        Example:
+            >>> from fedamp.accounting import Gaussian
+            >>> print(Gaussian(1.0).delta(1.0))
+            0.127 (at least 0.1269)
         """
         check_epsilon(epsilon)
         start, event = (time.perf_counter(), time.process_time()), normal(self)
@@ -196,20 +254,27 @@ class Mechanism:
         return found
 
     def rdp(self, orders: Sequence[float] | Array | float) -> Array:
-        """Return upper bounds of the Rényi divergence at ``orders``, the larger of both directions; shape (n,).
+        """Return upper bounds of the Rényi divergence at ``orders``, the larger of both directions.
 
-        Infinite where no bound is known; between whole orders, order - 1 times the divergence is interpolated linearly.
-        With ``ModelMix`` inside, the worst case of its rounds is checked, not proved.
+        At order a it is log E_Q[X^a] / (a - 1), or log E_Q[X^(1 - a)] / (a - 1) (Mironov 2017, Definition 3). It is
+        infinite
+        where no bound is known. Between whole orders, order - 1 times the divergence is interpolated linearly, which is
+        above a
+        convex function. With ``ModelMix`` inside, the worst case of its rounds is checked, not proved.
 
         Args:
             orders: one or several, each in (1, 4096].
 
+        Returns:
+            Shape (n,), one for each order.
+
         Raises:
             ValueError: an order is out of its range.
 
-        >>> from fedamp.accounting import Gaussian
-        >>> Gaussian(2.0).rdp([2, 8]).round(6).tolist()
-        [0.25, 1.0]
+        Example:
+            >>> from fedamp.accounting import Gaussian
+            >>> Gaussian(2.0).rdp([2, 8]).round(6).tolist()
+            [0.25, 1.0]
         """
         array = checked_orders(orders)
         highest = max(HIGHEST_ORDER, 2 ** math.ceil(math.log2(np.max(array))))
@@ -221,27 +286,38 @@ class Mechanism:
         return divergences_of(logs, array)
 
     def trade_off(self, values: int = 100) -> TradeOff:
-        """Return error rates of the best test of participation; see ``fedamp.accounting.trade_off``."""
+        """Return error rates of the best test of participation; see :func:`fedamp.accounting.trade_off`."""
         return trade_off(self, values)
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot error rates on matplotlib's axes, and return them; see ``TradeOff.plot``."""
+        """Plot error rates on matplotlib's axes (default: new ones), and return the axes; see ``TradeOff.plot``."""
         return self.trade_off().plot(axes, label=str(self))
 
     # Structure.
 
     def after(self, rounds: int) -> "Mechanism":
-        """Return what the first ``rounds`` rounds release, if no other ever does; ValueError for a single release.
+        """Return what the first ``rounds`` rounds release, if no other ever does.
 
-        >>> from fedamp.accounting import Allocation, Gaussian
-        >>> Allocation(Gaussian(1.0), 2, 10).after(4).span
-        4
+        Args:
+            rounds: 0 to :attr:`span`.
+
+        Raises:
+            ValueError: the number is out of its range, or a single release has no such beginning.
+
+        Example:
+            >>> from fedamp.accounting import Allocation, Gaussian
+            >>> Allocation(Gaussian(1.0), 2, 10).after(4).span
+            4
         """
         if check_count("rounds", rounds, 0, self.span) == self.span:
             return self
         return self._prefix(int(rounds))
 
     def _prefix(self, rounds: int) -> "Mechanism":
+        """Return the mechanism of a beginning; ``rounds`` is checked, and below :attr:`span`.
+
+        A kind that spans rounds must override it. It may return what costs more than the beginning, never less.
+        """
         raise ValueError(f"{type(self).__name__} has no prefix of {rounds} rounds")
 
     @property
@@ -251,23 +327,23 @@ class Mechanism:
 
     @property
     def is_empty(self) -> bool:
-        """True if nobody ever takes part: rate 0, no rounds."""
+        """Whether nobody ever takes part: rate 0, no rounds."""
         there = vars(self).get
         return 0 in (there("rate"), there("times"), there("k"), there("released"))
 
     @cached_property
     def is_private(self) -> bool:
-        """False if some part is released without noise."""
+        """Whether no part is released without noise. A kind without noise must override it."""
         return self.is_empty or all(map(attrgetter("is_private"), self.parts))
 
     @cached_property
     def releases_nothing(self) -> bool:
-        """True if the release does not depend on the person."""
+        """Whether the release does not depend on the person. It must be False wherever that is not certain."""
         return self.is_empty or (bool(self.parts) and all(map(attrgetter("releases_nothing"), self.parts)))
 
     @cached_property
     def parts(self) -> tuple["Mechanism", ...]:
-        """The mechanisms this one is made of."""
+        """The mechanisms that this one is made of: all fields that are mechanisms, or tuples of them, in order."""
         found: list[Mechanism] = []
         for each in fields(self):
             value = getattr(self, each.name)
@@ -276,7 +352,14 @@ class Mechanism:
         return tuple(found)
 
     def with_parts(self, rule: Callable[["Mechanism"], "Mechanism"]) -> "Mechanism":
-        """The same mechanism, of what a rule makes of its parts; the same object if it changes none."""
+        """Return the same mechanism with changed parts; the same object if the rule changes none.
+
+        Args:
+            rule: from a part to what takes its place.
+
+        Raises:
+            ValueError: the new parts do not fit together, for example because their relations differ.
+        """
         changed: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -290,7 +373,7 @@ class Mechanism:
 
     @cached_property
     def relation(self) -> Relation | None:
-        """The neighbouring relation it is charged for, the same in all parts; None if any relation holds."""
+        """The neighbouring relation that is charged, the same in all parts; None if any relation holds."""
         return common_relation(self.parts)
 
     @cached_property
@@ -300,11 +383,11 @@ class Mechanism:
 
     @property
     def is_of_whole_run(self) -> bool:
-        """True if some part applies to a whole run only, so that no hidden choice may contain it."""
+        """Whether some part applies to a whole run only, so that no hidden choice may contain it."""
         return Fact.OF_WHOLE_RUN in self.facts
 
     def contains(self, kind: type["Mechanism"] | tuple[type["Mechanism"], ...]) -> bool:
-        """Whether it is, or is made of, a mechanism of this kind."""
+        """Return whether it is, or is made of, a mechanism of this kind."""
         return isinstance(self, kind) or any(part.contains(kind) for part in self.parts)
 
     # Text and JSON.
@@ -315,109 +398,182 @@ class Mechanism:
         return self.text.format(self)
 
     def __str__(self) -> str:
+        """Describe the mechanism on one line, with its neighbouring relation."""
         return self.words if self.relation is None else f"{self.words}, {self.relation}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain dictionaries, lists and numbers; ``from_json`` reads them back."""
+        """Return plain dictionaries, lists and numbers; :func:`from_json` reads them back.
+
+        Example:
+            >>> from fedamp.accounting import Gaussian, Repeat
+            >>> Repeat(Gaussian(2.0), 3).to_json()["mechanism"]
+            {'kind': 'Gaussian', 'relation': 'zero-out', 'noise_multiplier': 2.0}
+        """
         return {"kind": type(self).__name__} | {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
     # What a kind tells the evaluators: theorems, from a mechanism to simpler ones.
 
     def simplified(self) -> "Mechanism":
-        """The same release without what changes nothing: one of one is the thing itself. ValueError: the noise of the
-        simpler one is out of range.
+        """Return the same release without what changes nothing: one of one is the thing itself.
+
+        The simpler mechanism must have exactly the same law. Evaluators see only the simplest form.
+
+        Raises:
+            ValueError: the noise of the simpler one is out of range; the mechanism then stays as it is.
         """
         return self
 
     def representative(self) -> "Mechanism":
-        """The run that answers are for, maybe over other rounds; ``begun`` counts them."""
+        """Return the run that answers are for, maybe over other rounds; :meth:`begun` counts them.
+
+        A kind that overrides it has the fact ``REPRESENTED``. The representative must cost at least as much.
+        """
         return self
 
     def begun(self, rounds: int) -> int:
-        """The most rounds of the ``representative`` among the first ``rounds`` of all."""
+        """Return the most rounds of the ``representative`` among the first ``rounds`` of all."""
         return rounds
 
     def unamplified(self) -> "Mechanism":
-        """Return the same run without amplification: no sampling, no allocation, no submodels, no mixing. It costs at
-        least as much: given all hidden choices, by joint convexity of hockey-stick divergences.
+        """Return the same run without amplification: no sampling, no allocation, no submodels, no mixing.
 
-        >>> from fedamp.accounting import Gaussian, Poisson
-        >>> Poisson(Gaussian(1.0), 0.1).unamplified()
-        Gaussian(noise_multiplier=1.0)
+        It must cost at least as much, given all hidden choices: hockey-stick divergences are jointly convex, so a
+        mixture over
+        choices that do not depend on the data costs at most the worst of them.
+
+        Example:
+            >>> from fedamp.accounting import Gaussian, Poisson
+            >>> Poisson(Gaussian(1.0), 0.1).unamplified()
+            Gaussian(noise_multiplier=1.0)
         """
         return self
 
     def charged_as(self) -> "Mechanism":
-        """The simpler mechanism that costs at least as much, for evaluators that do not know a kind; else TypeError."""
+        """Return a simpler mechanism that costs at least as much, for evaluators that do not know the kind.
+
+        It must cost at least as much at every epsilon, in both directions, and after composition with anything: X must
+        be at
+        most its likelihood ratio in convex order. A theorem has to say so; the docstring of the override names it.
+
+        Raises:
+            TypeError: there is none; evaluators then ask the kind's own ``law``.
+            NotEvaluable: there is none for these values.
+        """
         raise TypeError(f"no evaluator knows mechanisms of kind {type(self).__name__}")
 
     def costlier(self) -> list["Mechanism"]:
-        """Mechanisms with a law that each cost at least as much; of them the last one is asked first. Itself: its own
-        law is the best.
+        """List mechanisms with a law that each cost at least as much; of them the last one is asked first.
+
+        By default the mechanism itself, whose own law is the best. The sampler bounds the add direction by these laws.
         """
         return [self]
 
     def attained(self) -> "Mechanism | None":
-        """A mechanism that some federation with this one leaks as much as, for lower ends; None if none is known."""
+        """Return a mechanism as revealing as this one in some federation, for lower ends; None: none is known.
+
+        Some data set and contribution must give a release that is at least as revealing. A lower end is then a true
+        statement
+        about what an attacker can achieve. The bound need not be the worst case.
+        """
         return self if self.is_exact else None
 
     def attained_in_draws(self) -> "Mechanism | None":
-        """As ``attained``, for sampling, which needs no law of several hidden rounds."""
+        """Return what :meth:`attained` does, for sampling, which needs no law of several hidden rounds."""
         return self.attained()
 
     def signal_to_noise(self) -> float | None:
-        """Squared signal-to-noise ratio of a fixed linear statistic that is Gaussian in both worlds; None if there is
-        none. For submodels, and hidden rounds, it is the sum over all: the signal is in some, the noise in all.
+        """Return the squared signal-to-noise ratio of a statistic that is Gaussian in both worlds; None: none.
+
+        The statistic is a fixed linear one. For submodels and hidden rounds it is the sum over all of them: the signal
+        is in
+        some, the noise in all.
         """
         return None
 
     def factors(self, times: int = 1) -> tuple[float, dict["Mechanism", int]]:
-        """The factors of a product: one Gaussian (sum of 1 / noise multiplier^2), and how often it has each other."""
+        """Return the independent factors of X: one Gaussian, and how often it has each other mechanism.
+
+        Args:
+            times: how often the mechanism itself is repeated.
+
+        Returns:
+            The sum of 1 / noise multiplier² over all Gaussian factors (0: none), and the other factors with their
+                numbers.
+        """
         return 0.0, {self: times}
 
     @property
     def is_mean_of_gaussians(self) -> bool:
-        """Whether X is a mean of ratios of Gaussian releases, so that the add direction is never the larger one (ours:
-        docs/research/correlated-noise.md).
+        """Whether X is a mean of ratios of Gaussian releases.
+
+        The add direction is then never the larger one (ours: docs/research/correlated-noise.md).
         """
         return self.is_mean and all(part.is_mean_of_gaussians for part in self.parts)
 
     def chance_to_take_part(self) -> Fraction:
-        """At least the chance that a person's data enters the release at all. With the person in, the release is a
-        mixture over hidden choices, of which no less than the rest of the weight is the one without the person: delta
-        is no more.
+        """Return at least the chance that a person's data enters the release at all.
+
+        With the person in, the release is a mixture over hidden choices, of which no less than the rest of the weight
+        is the
+        one without the person. So delta is at most this chance at every epsilon.
         """
         return Fraction(0) if self.releases_nothing else Fraction(1)
 
     def certain_loss(self) -> Fraction:
-        """A bound on |log X|; a hidden choice adds none. NotEvaluable: none is known."""
+        """Return a bound on |log X| that always holds; a hidden choice adds none.
+
+        Raises:
+            NotEvaluable: none is known, as for Gaussian noise.
+        """
         raise NotEvaluable("losses without a bound")
 
     def largest_loss(self) -> tuple[Fraction, Fraction]:
-        """A bound on |log X| that holds but for a chance: both numbers add up under composition (Kairouz, Oh, Viswanath
-        2015, Theorem 3.4, a sum in place of one minus a product). What somebody else has proved is the decimal that was
-        written: a tenth and nine tenths are one, which the sum of the floats next to them exceeds. NotEvaluable: none
-        is known.
+        """Return a bound on |log X| that holds but for a chance, and that chance.
+
+        Both numbers add up under composition (Kairouz, Oh, Viswanath 2015, Theorem 3.4, with a sum in place of one
+        minus a
+        product). They are fractions: a guarantee that somebody else has proved is the decimal that was written. A tenth
+        and
+        nine tenths are one, which the sum of the floats next to them exceeds.
+
+        Raises:
+            NotEvaluable: none is known.
         """
         return self.certain_loss(), Fraction(0)
 
     def substituted(self) -> "Mechanism":
-        """The same release for neighbours that differ by substitution; NotEvaluable if that is not known."""
+        """Return the same release for neighbours that differ by substitution.
+
+        Raises:
+            NotEvaluable: its cost under substitution is not known.
+        """
         raise NotEvaluable(f"{type(self).__name__} under substitution is not known")
 
     def exact_group(self, size: int) -> "Mechanism":
-        """The mechanism as ``size`` people see it, by a rule that loses nothing; NotEvaluable if there is none. (For
-        parts alone the generic property costs more than for the whole.)
+        """Return the mechanism as ``size`` people see it, by a rule that loses nothing.
+
+        For parts alone the generic group property costs more than for the whole, so a rule that loses must not be used
+        here.
+
+        Raises:
+            NotEvaluable: no exact rule is known.
         """
         raise NotEvaluable(f"{type(self).__name__} has no exact rule for groups")
 
     def group_by_rounds(self, size: int) -> "Mechanism":
-        """The exact rule with choices inside rounds (submodels, masks) revealed, not participation; or NotEvaluable."""
+        """Return the exact rule with choices inside rounds (submodels, masks) revealed, but not participation.
+
+        Raises:
+            NotEvaluable: no exact rule is known.
+        """
         return self.unamplified().exact_group(size)
 
     def with_own_bits(self, size: int, chosen: bool = False) -> "Mechanism":
-        """The same for the worst of all choices: each of ``size`` people has chosen another bit, if a hidden choice
-        inside or above (``chosen``) decides which bit is a person's.
+        """Return the same mechanism for the worst of all choices of bits.
+
+        Each of ``size`` people has chosen another bit of randomised response, if a hidden choice inside or above
+        (``chosen``)
+        decides which bit is a person's. They then turn several bits, where a group that shares one bit turns one.
         """
         chosen = chosen or self.hides_bits
         return self.with_parts(lambda part: part.with_own_bits(size, chosen))
@@ -425,12 +581,25 @@ class Mechanism:
     # What a kind tells the evaluators: laws.
 
     def law(self, detail: Detail) -> Law:
-        """The numerical law of X, by default of what the kind is charged as. NotEvaluable: there is none."""
+        """Return the numerical law of X, by default that of what the kind is charged as.
+
+        Its upper end must be at least X in convex order, and its lower end at most X (:mod:`fedamp.accounting.law`).
+
+        Args:
+            detail: how finely, and how far into the tails.
+
+        Raises:
+            NotEvaluable: there is none.
+        """
         return numerical_law(self.charged_as(), detail)
 
     def by_law(self, question: Question) -> Bounds:
-        """The answer by numerical law of what is released. NotEvaluable: there is none, or none that floating point
-        holds.
+        """Answer a question by the numerical law of what is released.
+
+        Grids are made finer while the bracket is wider than one part in 1000, and that helps.
+
+        Raises:
+            NotEvaluable: there is no law, or none that floating point holds.
         """
         first = DEFAULT_POINTS if question.points is None else check_count("points", question.points, 50, 20_000)
         best = question.ask(numerical_law(self, Detail(first, question.with_lower, question.reach)))
@@ -447,19 +616,31 @@ class Mechanism:
         return best
 
     def moments(self) -> Moments:
-        """Rényi moments of X, by default of what the kind is charged as, or what follows from its own law."""
+        """Return Rényi moments of X, by default those of what the kind is charged as, or what follows from its own law.
+
+        Each must be exact or an upper bound (:class:`fedamp.accounting.Moments`).
+        """
         try:
             return moments_of(self.charged_as())
         except TypeError:
             return Moments(partial(numerical_law, self), self.is_symmetric)
 
     def outcomes(self) -> Outcomes:
-        """All outcomes. NotEvaluable: there are too many, or not finitely many."""
+        """Return all outcomes, with errors bounded (:mod:`fedamp.accounting.outcomes`).
+
+        Raises:
+            NotEvaluable: there are too many, or not finitely many.
+        """
         raise NotEvaluable(f"{type(self).__name__} has too many outcomes")
 
     def closed_form(self) -> Revealed:
-        """Gaussian releases with hidden choices revealed. By default from above what the kind is charged as, or costs
-        without amplification, and from below what it attains. NotEvaluable: releases are not Gaussian.
+        """Return the Gaussian releases that are left when hidden choices are revealed.
+
+        By default from above what the kind is charged as, or costs without amplification, and from below what it
+        attains.
+
+        Raises:
+            NotEvaluable: releases are not Gaussian.
         """
         known, below = self.attained(), NOTHING_REVEALED
         try:
@@ -480,7 +661,7 @@ class Mechanism:
     # What a kind tells the evaluators: hidden rounds, which are sampled.
 
     def participation(self) -> "Participation":
-        """The hidden choice of rounds; by default the mechanism is its only round."""
+        """Return the hidden choice of rounds; by default the mechanism is its only round."""
         return Participation(self, (0.0, 1.0), 1)
 
     @property
@@ -489,15 +670,20 @@ class Mechanism:
         return len(self.participation().chances) > 2 and not self.releases_nothing
 
     def sampled_factors(self, times: int) -> tuple[Factor, Factor]:
-        """So many factors of X that are sampled, for upper and for lower ends (the same object if they are exact).
-        NotEvaluable: a round has no numerical law.
+        """Return so many factors of X that are sampled, for upper and for lower ends; one object if they are exact.
+
+        Raises:
+            NotEvaluable: a round has no numerical law.
         """
         found = self.participation()
         return found.factors(*found.mechanism.factors(), times)
 
     def begun_factors(self, whole: Factor, rounds: Sequence[int]) -> Mapping[int, Factor]:
-        """The sampled factor after each of these ``rounds``, of a run whose only factor is ``whole``; none if draws
-        cannot be shared.
+        """Return the sampled factor after each of some rounds; none if draws cannot be shared.
+
+        Args:
+            whole: the only factor of the whole run.
+            rounds: numbers of rounds, each below the span.
         """
         assert isinstance(whole, HiddenRounds)
         after = {number: self.after(number).participation() for number in rounds}
@@ -507,7 +693,7 @@ class Mechanism:
         return {number: HiddenRounds(whole.round, each.chances, number, 1, off) for number, each in after.items()}
 
     def like_with_law(self) -> "Mechanism":
-        """A run that costs about as much, and has a law; for searches."""
+        """Return a run that costs about as much, and has a law; for searches, which certify their answer elsewhere."""
         return self.with_parts(lambda part: part.like_with_law())
 
     @property
@@ -517,11 +703,11 @@ class Mechanism:
 
     @property
     def is_pair(self) -> bool:
-        """Whether it is of two people in hidden rounds."""
+        """Whether two people in hidden rounds are sampled together."""
         return False
 
     def sampled_profile(self, detail: Detail = DEFAULT_DETAIL) -> SampledProfile:
-        """The sampler of a mechanism that ``is_sampled``: its hidden rounds one by one, and all the rest as one law.
+        """Return the sampler of a mechanism that ``is_sampled``: hidden rounds one by one, the rest as one law.
 
         Args:
             detail: of the law that bounds the add direction.
@@ -554,7 +740,13 @@ class Mechanism:
         )
 
     def narrowed(self, found: Bounds, delta: float, precision: float) -> Bounds:
-        """The answer for epsilon, narrowed by sampling where a person takes part in several hidden rounds."""
+        """Narrow the answer for epsilon by sampling, where a person takes part in several hidden rounds.
+
+        Args:
+            found: the bracket of the other evaluators.
+            delta: in (0, 1).
+            precision: relative width to aim at.
+        """
         if found.lower >= (1 - precision) * found.upper or found.upper > LARGEST_SAMPLED or not self.is_sampled:
             return found
         with suppress(NotEvaluable):
@@ -565,7 +757,7 @@ class Mechanism:
         return found
 
     def intersection(self, found: Bounds, sampled: Bounds) -> Bounds:
-        """The intersection of both brackets."""
+        """Return the intersection of two brackets of one number; the smaller upper end keeps its origin."""
         upper, origin = found.upper, found.origin
         if sampled.upper < upper:
             upper = sampled.upper
@@ -577,7 +769,7 @@ Kind = TypeVar("Kind", bound=Mechanism)
 
 
 def common_relation(parts: Sequence[Mechanism]) -> Relation | None:
-    """The neighbouring relation of all parts, or ValueError if they differ."""
+    """Return the neighbouring relation of all parts, None if none has one; ValueError: they differ."""
     relations = list(dict.fromkeys(filter(None, map(attrgetter("relation"), parts))))
     if len(relations) > 1:
         raise ValueError(f"parts must share one neighbouring relation, got {' and '.join(relations)}")
@@ -585,7 +777,7 @@ def common_relation(parts: Sequence[Mechanism]) -> Relation | None:
 
 
 def check_mechanisms(name: str, values: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """A non-empty tuple of mechanisms of one neighbouring relation, or ValueError."""
+    """Return a non-empty tuple of mechanisms of one neighbouring relation, or raise ValueError."""
     items = tuple(values) if isinstance(values, (list, tuple)) else (values,)
     if not items or not all(isinstance(item, Mechanism) for item in items):
         raise ValueError(f"{name} must be one or more mechanisms, got {values!r}")
@@ -594,14 +786,14 @@ def check_mechanisms(name: str, values: Sequence[Mechanism]) -> tuple[Mechanism,
 
 
 def check_mechanism(name: str, value: Mechanism) -> Mechanism:
-    """A mechanism, or ValueError."""
+    """Return a mechanism, or raise ValueError."""
     if not isinstance(value, Mechanism):
         raise ValueError(f"{name} must be a mechanism such as Gaussian(1.0), got {value!r}")
     return value
 
 
 def check_relation(name: str, value: str) -> Relation:
-    """A neighbouring relation, or ValueError."""
+    """Return a neighbouring relation by its name, or raise ValueError."""
     if value not in tuple(Relation):
         raise ValueError(f"{name} must be one of {', '.join(repr(str(each)) for each in Relation)}, got {value!r}")
     return Relation(value)
@@ -609,7 +801,27 @@ def check_relation(name: str, value: str) -> Relation:
 
 @dataclass(frozen=True)
 class OfOne(Mechanism, is_kind=False):
-    """Base of a mechanism that is made of one other, and has the same rounds."""
+    """Base of a mechanism that is made of one other, and has the same rounds.
+
+    A kind that inherits it says what it is charged as, and without amplification. ``after`` takes the beginning of the
+    mechanism inside, which is right only if nothing else changes with the rounds.
+
+    Attributes:
+        mechanism: the one inside.
+
+    Example:
+        >>> from fedamp.accounting import CountField, Gaussian, Repeat
+        >>> @dataclass(frozen=True)
+        ... class Again(OfOne, is_kind=False):
+        ...     times: CountField
+        ...     text = "{0.times} releases of ({0.mechanism.words})"
+        ...     is_exact = True
+        ...
+        ...     def charged_as(self):
+        ...         return Repeat(self.mechanism, self.times)
+        >>> print(Again(Gaussian(4.0), 4).epsilon(1e-5))
+        1.994 (at least 1.993)
+    """
 
     mechanism: Annotated[Mechanism, check_mechanism]
 
@@ -623,19 +835,43 @@ class OfOne(Mechanism, is_kind=False):
 
 @dataclass(frozen=True)
 class Release(Mechanism, is_kind=False):
-    """Base of what one participation releases, and for which neighbours. A contribution is at most 1 in size (the
-    clipping norm). Its replacement is 0, or up to 2 away under substitution.
+    """Base of what one participation releases, and for which neighbours.
+
+    A contribution is at most 1 in size (the clipping norm). Its replacement is 0, or up to 2 away under substitution. A
+    kind that inherits it gives the ``law`` of that change (:attr:`change`), or what it is ``charged_as``.
+
+    Attributes:
+        relation: which data sets are neighbours; default: zero-out.
+        takes_substitution: class attribute; if False, the charge is for a contribution against none.
+
+    Raises:
+        ValueError: substitution is asked for and not charged.
+
+    Example:
+        >>> from fedamp.accounting import Law, ScaleField
+        >>> @dataclass(frozen=True, repr=False)
+        ... class NoisyCount(Release, is_kind=False):
+        ...     scale: ScaleField
+        ...     text = "a count with Laplace noise of scale {0.scale:g}"
+        ...     is_exact = is_symmetric = True
+        ...
+        ...     def law(self, detail):
+        ...         return Law.laplace(self.scale / self.change, points=detail.points)
+        >>> print(NoisyCount(2.0, relation="substitution").epsilon(1e-5))
+        1 (at least 0.9999)
     """
 
     relation: Annotated[Relation, check_relation] = field(default=Relation.ZERO_OUT, kw_only=True)
     takes_substitution: ClassVar[bool] = True  # if not, the charge is for a contribution against none
 
     def check(self) -> None:
+        """Refuse substitution where the kind does not charge it (ValueError)."""
         if self.relation is Relation.SUBSTITUTION and not self.takes_substitution:
             kind = type(self).__name__
             raise ValueError(f"{kind} has the relation zero-out or add/remove; substitution is not charged, got it")
 
     def __repr__(self) -> str:
+        """Write the call that makes the release; the relation is left out where it is zero-out."""
         shown = [f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.name != "relation"]
         if self.relation is not Relation.ZERO_OUT:
             shown.append(f"relation={str(self.relation)!r}")
@@ -643,15 +879,42 @@ class Release(Mechanism, is_kind=False):
 
     @property
     def change(self) -> int:
-        """The largest distance of a contribution from its replacement."""
+        """The largest distance of a contribution from its replacement: 1, or 2 under substitution."""
         return 2 if self.relation is Relation.SUBSTITUTION else 1
 
 
 @dataclass(frozen=True)
 class Hidden(OfOne, is_kind=False):
-    """Base of a mechanism that a hidden choice decides about."""
+    r"""Base of a mechanism that a hidden choice decides about.
+
+    The choice must not depend on the data, and must stay secret. The mechanism inside is one person's release. So
+    substitution, groups and whole batches are refused: their neighbours
+    differ in more than participation.
+
+    Without amplification the choice is known, and the mechanism inside is all that is charged.
+
+    Attributes:
+        mechanism: the release of a participant, for zero-out or add/remove.
+
+    Raises:
+        ValueError: the mechanism inside is for substitution, or applies to a whole run.
+
+    Example:
+        >>> from fedamp.accounting import Gaussian, Poisson
+        >>> @dataclass(frozen=True)
+        ... class CoinFlip(Hidden, is_kind=False):
+        ...     text = "by the toss of a coin ({0.mechanism.words})"
+        ...     is_exact = True
+        ...
+        ...     def charged_as(self):
+        ...         return Poisson(self.mechanism, 0.5)
+        >>> print(CoinFlip(Gaussian(2.0)).epsilon(1e-5), CoinFlip(Gaussian(2.0)).unamplified().epsilon(1e-5), sep="\n")
+        1.354 (at least 1.353)
+        1.994 (at least 1.993)
+    """
 
     def check(self) -> None:
+        """Refuse a mechanism inside that is for substitution, or applies to a whole run (ValueError)."""
         kind, mechanism = type(self).__name__, self.mechanism
         if mechanism.relation is Relation.SUBSTITUTION:
             expected = f"{kind} hides whether a person takes part: expected zero-out or add/remove"
@@ -671,11 +934,11 @@ class Hidden(OfOne, is_kind=False):
 
 @dataclass(frozen=True)
 class Participation:
-    """A person takes part in H of ``rounds`` released rounds: H is drawn, then a uniform set of that size.
+    """A hidden choice of rounds: H is drawn, then the person takes part in a uniform set of H released rounds.
 
     Attributes:
         mechanism: one round.
-        chances: of H = 0, 1, ..; the last one is positive.
+        chances: the chance of H = 0, 1, ..; the last one is positive.
         rounds: the number of released rounds.
         rounding: bound on the relative error of ``chances``.
     """
@@ -688,8 +951,15 @@ class Participation:
     def factors(
         self, precision: float, others: Mapping[Mechanism, int], times: int = 1
     ) -> tuple[HiddenRounds, HiddenRounds]:
-        """So many factors of X, of rounds that are the product of a Gaussian and ``others``, for upper and for lower
-        ends; the same object if they are exact. NotEvaluable: a round has no numerical law.
+        """Return so many factors of X, for upper and for lower ends; one object if they are exact.
+
+        Args:
+            precision: of the Gaussian in a round, 1 / noise multiplier²; 0: none.
+            others: the other factors of a round, with their numbers.
+            times: number of factors.
+
+        Raises:
+            NotEvaluable: a round has no numerical law.
         """
         upper: Round
         lower: Round
@@ -704,6 +974,7 @@ class Participation:
 
 
 def _plain(value: Any) -> Any:
+    """Return a field as plain dictionaries, lists and numbers."""
     if isinstance(value, Mechanism):
         return value.to_json()
     if isinstance(value, tuple):
@@ -712,13 +983,21 @@ def _plain(value: Any) -> Any:
 
 
 def from_json(value: Mapping[str, Any]) -> Mechanism:
-    """Read the mechanism that ``to_json`` wrote. A missing relation means zero-out, as in early files.
+    """Read the mechanism that ``to_json`` wrote. A missing relation means zero-out, because early files have none.
+
+    Args:
+        value: a mapping with the key ``kind``, the name of a class, and the kind's fields.
 
     Raises:
         ValueError: the kind is not known here, a key is missing or unknown, or a value is refused.
 
-    >>> from_json({"kind": "Gaussian", "noise_multiplier": 2.0})
-    Gaussian(noise_multiplier=2.0)
+    Example:
+        >>> from_json({"kind": "Gaussian", "noise_multiplier": 2.0})
+        Gaussian(noise_multiplier=2.0)
+        >>> from_json({"kind": "Gaussian", "s": 2.0})
+        Traceback (most recent call last):
+            ...
+        ValueError: Gaussian must have exactly the keys ['noise_multiplier', 'relation'], got ['s']
     """
     if not isinstance(value, Mapping) or "kind" not in value:
         raise ValueError(f'a mechanism must be an object with a "kind", got {value!r}')
@@ -733,6 +1012,7 @@ def from_json(value: Mapping[str, Any]) -> Mechanism:
 
 
 def _nested(value: Any) -> Any:
+    """Read the mechanisms inside a value of JSON."""
     if isinstance(value, Mapping):
         return from_json(value)
     if isinstance(value, list):
@@ -745,8 +1025,11 @@ def _nested(value: Any) -> Any:
 
 @lru_cache(maxsize=512)
 def normal(event: Mechanism, same_rounds: bool = False) -> Mechanism:
-    """The same release without what changes nothing, inside and out. All evaluators see only this form, and the
-    ``representative`` of a run unless it has to be of the ``same_rounds``.
+    """Return the same release without what changes nothing, inside and out: the form that all evaluators see.
+
+    Args:
+        event: any mechanism.
+        same_rounds: keep a run over its own rounds, in place of its ``representative``.
     """
     event = event.with_parts(partial(normal, same_rounds=same_rounds))
     if not same_rounds and Fact.REPRESENTED in event.own_facts:
@@ -760,7 +1043,11 @@ def normal(event: Mechanism, same_rounds: bool = False) -> Mechanism:
 
 @lru_cache(maxsize=64)
 def numerical_law(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Law:
-    """The certified law of a mechanism. Raises ``NotEvaluable``: it has none, or none that floating point holds."""
+    """Return the certified law of a mechanism, computed once for each detail.
+
+    Raises:
+        NotEvaluable: it has none, or none that floating point holds.
+    """
     if event.releases_nothing:
         return Law.product([])
     law = event.law(detail)
@@ -769,12 +1056,16 @@ def numerical_law(event: Mechanism, detail: Detail = DEFAULT_DETAIL) -> Law:
 
 @lru_cache(maxsize=1024)
 def moments_of(event: Mechanism) -> Moments:
-    """The moments of a mechanism of any kind."""
+    """Return the moments of a mechanism of any kind, one object for each mechanism."""
     return ProductMoments(partial(numerical_law, event), []) if event.releases_nothing else event.moments()
 
 
 class MomentsOf(Moments, Generic[Kind]):
-    """Base of the moments of one kind, which know its fields."""
+    """Base of the moments of one kind, which know its fields.
+
+    Attributes:
+        event: the mechanism.
+    """
 
     def __init__(self, event: Kind) -> None:
         super().__init__(partial(numerical_law, event), event.is_symmetric)
@@ -783,24 +1074,33 @@ class MomentsOf(Moments, Generic[Kind]):
 
 @lru_cache(maxsize=256)
 def outcomes_of(event: Mechanism) -> Outcomes:
-    """The outcomes of a mechanism in normal form; NotEvaluable: there are too many, or not finitely many."""
+    """Return the outcomes of a mechanism in normal form; NotEvaluable: too many, or not finitely many."""
     return NO_OUTCOME if event.releases_nothing else event.outcomes()
 
 
 @lru_cache(maxsize=256)
 def closed_form_of(event: Mechanism) -> Revealed:
-    """The hidden choices of a mechanism; NotEvaluable if its releases are not Gaussian."""
+    """Return the hidden choices of a mechanism, revealed; NotEvaluable: its releases are not Gaussian."""
     return NOTHING_REVEALED if event.releases_nothing else event.closed_form()
 
 
 def log_moments(event: Mechanism, highest: int) -> Array:
-    """The larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
+    """Return the larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest; infinite without noise."""
     return moments_of(event).larger(highest) if event.is_private else unbounded_moments(highest)
 
 
 @lru_cache(maxsize=64)
 def law_of_product(precision: float, others: tuple[tuple[Mechanism, int], ...], detail: Detail) -> Law:
-    """Of independent factors, Gaussians put together (Zhu, Dong, Wang 2022, Theorem 10)."""
+    """Return the law of independent factors, with all Gaussian ones put together.
+
+    The likelihood ratio of a composition is the product of the ratios (Zhu, Dong, Wang 2022, Theorem 10), and 1 / s² of
+    Gaussian factors adds up.
+
+    Args:
+        precision: sum of 1 / noise multiplier² of the Gaussian factors; 0: none.
+        others: the other factors, with their numbers.
+        detail: of each law.
+    """
     laws: list[tuple[Law, int]] = []
     if precision:
         together = Law.gaussian(precision**-0.5, points=detail.points, reach=detail.reach)
@@ -812,7 +1112,7 @@ def law_of_product(precision: float, others: tuple[tuple[Mechanism, int], ...], 
 
 
 def losses(event: Mechanism) -> tuple[float, float]:
-    """``largest_loss`` as floats that, written as decimals, are no smaller; infinity and 0 where none is known."""
+    """Return ``largest_loss`` as floats, rounded up as decimals; infinity and 0 where none is known."""
     with suppress(NotEvaluable):
         most, chance = map(_float_above, event.largest_loss())
         return most, min(chance, 1.0)
@@ -820,13 +1120,17 @@ def losses(event: Mechanism) -> tuple[float, float]:
 
 
 def _float_above(exact: Fraction) -> float:
+    """Return the float next to a fraction whose decimal is not below it."""
     nearest = float(exact)
     return nearest if Fraction(str(nearest)) >= exact else math.nextafter(nearest, math.inf)
 
 
 def in_closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
-    """The choices of a mechanism, or of it without amplification (``hidden`` False), if releases are Gaussian and in
-    range.
+    """Return the choices of a mechanism, revealed, if releases are Gaussian and in range; else None.
+
+    Args:
+        event: in normal form.
+        hidden: whether choices are hidden; False: the mechanism without amplification.
     """
     try:
         with in_floating_point():
@@ -848,7 +1152,18 @@ _PATIENCE = 5.0  # seconds, of the clock and of the processor, after which an an
 
 @lru_cache(maxsize=512)
 def answered(event: Mechanism, question: Question) -> Bounds:
-    """The answer by the law, with hidden choices revealed and, where it may be smaller, by Rényi divergences."""
+    """Answer a question by the evaluators that can: the smallest upper end, and the largest attained lower end.
+
+    Few outcomes are enumerated exactly. Else the numerical law answers, then the closed form with hidden choices
+    revealed
+    or the cost without amplification, the sum of the largest losses, and, where they may be smaller, Rényi divergences.
+    If
+    a lower end exceeds the upper end, one of them is wrong: the upper end becomes the trivial one.
+
+    Args:
+        event: in normal form.
+        question: for epsilon or delta.
+    """
     if event.releases_nothing:
         return Bounds(0.0, 0.0, Method.NOTHING.of())
     if event.tells_everything:
@@ -895,7 +1210,7 @@ def answered(event: Mechanism, question: Question) -> Bounds:
 
 
 def _lower(event: Mechanism, question: Question, by_law: Bounds) -> float:
-    """The lower end by law, of an attained mechanism. A group costs at least what one of it costs."""
+    """Return the lower end by law of an attained mechanism. A group costs at least what one of it costs."""
     found = 0.0
     for part in (event, *event.parts) if event.is_group else (event,):
         with suppress(NotEvaluable), in_floating_point():
@@ -905,8 +1220,9 @@ def _lower(event: Mechanism, question: Question, by_law: Bounds) -> float:
 
 
 def _with_choices_revealed(event: Mechanism, question: Question, narrow: bool) -> Bounds:
-    """Both ends in closed form, or the upper end without amplification. A ``narrow`` bracket needs only the closed
-    form, and none where nothing is hidden.
+    """Return both ends in closed form, or the upper end without amplification.
+
+    A ``narrow`` bracket needs only the closed form, and none where nothing is hidden.
     """
     shown, unknown = in_closed_form(event), Bounds(0.0, question.unknown)
     if shown is not None:
@@ -924,7 +1240,11 @@ def _with_choices_revealed(event: Mechanism, question: Question, narrow: bool) -
 
 
 def _by_renyi(event: Mechanism, question: Question, more: bool) -> ByOrder:
-    """The best over the usual orders, and over ``more`` where the largest is the best: tiny epsilons at tiny deltas."""
+    """Return the best value over the usual orders.
+
+    With ``more``, orders up to four times as high are tried where the largest is the best: tiny epsilons at tiny
+    deltas.
+    """
     for highest in (HIGHEST_ORDER, 4 * HIGHEST_ORDER) if more else (HIGHEST_ORDER,):
         orders = search_orders(highest)
         best = question.convert(orders, event.rdp(orders))
@@ -935,13 +1255,18 @@ def _by_renyi(event: Mechanism, question: Question, more: bool) -> ByOrder:
 
 @lru_cache(maxsize=256)
 def sampled_epsilon(event: Mechanism, delta: float, precision: float) -> Bounds:
-    """The answer for epsilon by sampling. NotEvaluable: it is not worth the work."""
+    """Answer for epsilon by sampling; NotEvaluable: it is not worth the work."""
     with in_floating_point():
         return sampled_with_lower(event, partial(SampledProfile.epsilon, delta=delta, precision=precision))
 
 
 def sampled_with_lower(event: Mechanism, ask: Callable[[SampledProfile], Bounds]) -> Bounds:
-    """The answer by sampling, with the lower end of what is attained."""
+    """Answer by sampling, with the lower end of what is attained.
+
+    Args:
+        event: a mechanism that ``is_sampled``.
+        ask: the question to a sampler.
+    """
     found, lower = ask(event.sampled_profile()), 0.0
     if (below := event.attained_in_draws()) is event:
         return found
@@ -952,7 +1277,10 @@ def sampled_with_lower(event: Mechanism, ask: Callable[[SampledProfile], Bounds]
 
 @lru_cache(maxsize=256)
 def _lower_by_blocks(event: Mechanism, delta: float, precision: float) -> float:
-    """docs/research/k-of-t.md, Proposition 8: of the rounds that a person has in a block of them, one."""
+    """Return a lower end for very many rounds: one round of those that a person has in a block of them.
+
+    See docs/research/k-of-t.md, Proposition 8.
+    """
     if (below := event.attained_in_draws()) is None or (one := below.participation().mechanism.attained()) is None:
         return 0.0
     found = below.participation()
@@ -967,7 +1295,13 @@ def _lower_by_blocks(event: Mechanism, delta: float, precision: float) -> float:
 
 
 def blocks_met(chances: tuple[float, ...], blocks: int, size: int) -> tuple[float, ...]:
-    """The chances of how many blocks of ``size`` rounds a uniform set meets, whose size is drawn by ``chances``."""
+    """Return the chances of how many blocks a uniform set of rounds meets.
+
+    Args:
+        chances: of the size of the set, 0, 1, ..
+        blocks: number of blocks.
+        size: number of rounds of a block.
+    """
     met, found, h = np.eye(1, len(chances))[0], np.zeros(len(chances)), np.arange(len(chances))
     for taken, chance in enumerate(chances):
         found += chance * met
@@ -978,15 +1312,16 @@ def blocks_met(chances: tuple[float, ...], blocks: int, size: int) -> tuple[floa
 
 
 def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:
-    """For searches: at least ``event.epsilon(delta).upper``, and hardly more, in half the time if a law is enough."""
+    """Return the upper end of epsilon or hardly more, in half the time if a law is enough; for searches."""
     several = {Fact.SEVERAL_BOUNDS, Fact.WORST_CASE_CHECKED, Fact.LESS_BY_MOMENTS} & event.facts
     upper = math.inf if several else law_upper(event, delta, points)
     return upper if upper < math.inf else event.epsilon(delta, points=points).upper
 
 
 def law_upper(event: Mechanism, delta: float, points: int) -> float:
-    """Upper end of epsilon by the numerical law, in half the time of both ends, or with hidden choices revealed;
-    infinite where neither has an answer.
+    """Return the upper end of epsilon by the numerical law alone, or with hidden choices revealed.
+
+    It takes half the time of both ends; infinite where neither has an answer.
     """
     upper = math.inf
     with suppress(NotEvaluable), in_floating_point():
@@ -998,7 +1333,7 @@ def law_upper(event: Mechanism, delta: float, points: int) -> float:
 
 
 def _warn_if_slow(name: str, start: tuple[float, float], found: Bounds) -> None:
-    """Warn if a question took long."""
+    """Warn if a question took long, and name the bound that answered."""
     seconds = min(time.perf_counter() - start[0], time.process_time() - start[1])
     if seconds > _PATIENCE:
         advice = "precision 0.05, a scenario's privacy.precision, answers sooner, with a wider bracket"
