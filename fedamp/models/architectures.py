@@ -1,6 +1,7 @@
-"""The built-in models by name, as plans and costs need them: torch loads where one gets parameters.
+"""Describe the built-in models by name, as plans and costs need them: torch loads where one gets parameters.
 
-A further model is a class and a line in ``ARCHITECTURES``.
+A further model is a class and a line in ``ARCHITECTURES``. :mod:`fedamp.models.networks` makes modules of them;
+:mod:`fedamp.federation.submodels` asks here whether a model can be split.
 """
 
 from __future__ import annotations
@@ -22,32 +23,52 @@ if TYPE_CHECKING:
 
 
 class Architecture(ABC):
-    """A network that has no parameters yet. Torch is imported by :meth:`modules` at the earliest."""
+    """A network that has no parameters yet. Torch is imported by :meth:`modules` at the earliest.
 
-    takes_tokens: ClassVar[bool] = False  # inputs are tokens, not numbers
+    Subclasses are frozen dataclasses, whose fields are the sizes.
+
+    Attributes:
+        takes_tokens: inputs are tokens, not numbers.
+    """
+
+    takes_tokens: ClassVar[bool] = False
 
     @abstractmethod
     def layers(self) -> tuple[str, ...]:
-        """Names of layers, for ``submodels.shared``; names below a layer are accepted too."""
+        """Name the layers, for ``submodels.shared``; names below a layer are accepted too."""
 
     def units(self) -> Sequence[Units | Blocks]:
-        """Nodes that can be left out, by layer; empty: the model cannot be split or masked."""
+        """Declare nodes that can be left out, by layer; empty: the model cannot be split or masked."""
         return ()
 
     def smaller(self, kept: Mapping[str, tuple[int, ...]]) -> Self:
-        """The architecture that has only the kept nodes of the named layers, and all nodes of the others."""
+        """Return the architecture that has only the kept nodes of the named layers, and all nodes of the others.
+
+        Args:
+            kept: numbers of the kept nodes, ascending, by layer.
+        """
         return self
 
     @abstractmethod
     def modules(self, input_shape: tuple[int, ...], num_classes: int) -> dict[str, nn.Module]:
-        """The submodules by name, with initial values from torch's generator.
+        """Make the submodules by name, with initial values from torch's generator.
 
-        ModelError: sizes do not fit together, or inputs do not have this shape.
+        Args:
+            input_shape: of one record.
+            num_classes: outputs for every record, or every token.
+
+        Raises:
+            ModelError: sizes do not fit together, or inputs do not have this shape.
         """
 
     @abstractmethod
     def forward(self, network: Any, inputs: Tensor) -> Tensor:
-        """Outputs [batch, outputs] (tokens: [batch, length, outputs]); ``network`` has the submodules as attributes."""
+        """Compute outputs [batch, outputs] (tokens: [batch, length, outputs]).
+
+        Args:
+            network: has the submodules as attributes.
+            inputs: [batch, *input_shape]; float32, or int64 for tokens.
+        """
 
 
 @dataclass(frozen=True)
@@ -55,14 +76,19 @@ class MLP(Architecture):
     """Layers ``hidden.0``, ``hidden.1``, ..., each followed by a ReLU, and ``output``. Inputs are flattened.
 
     A node is a unit: its row of the layer's weight, its bias, and its column of the next layer's weight.
+
+    Attributes:
+        widths: units of every hidden layer; empty: logistic regression.
     """
 
     widths: tuple[int, ...]
 
     def layers(self) -> tuple[str, ...]:
+        """Name the hidden layers and the output."""
         return (*(f"hidden.{index}" for index in range(len(self.widths))), "output")
 
     def units(self) -> list[Units]:
+        """Declare each hidden unit as a node."""
         return [
             Units(
                 layer=layer,
@@ -76,10 +102,12 @@ class MLP(Architecture):
         ]
 
     def smaller(self, kept: Mapping[str, tuple[int, ...]]) -> MLP:
+        """Return the network of the kept hidden units."""
         layers = zip(self.layers(), self.widths, strict=False)
         return MLP(tuple(len(kept.get(layer, range(width))) for layer, width in layers))
 
     def modules(self, input_shape: tuple[int, ...], num_classes: int) -> dict[str, nn.Module]:
+        """Make a linear layer and a ReLU for each width, and the output."""
         from torch import nn
 
         sizes = [math.prod(input_shape), *self.widths]
@@ -90,6 +118,7 @@ class MLP(Architecture):
         }
 
     def forward(self, network: Any, inputs: Tensor) -> Tensor:
+        """Compute logits [batch, classes]."""
         values = inputs.flatten(1)
         for layer, activation in zip(network.hidden, network.activations, strict=True):
             values = activation(layer(values))
@@ -99,20 +128,26 @@ class MLP(Architecture):
 
 @dataclass(frozen=True)
 class CNN(Architecture):
-    """For every entry of ``channels`` a 3 x 3 convolution, GroupNorm, ReLU and 2 x 2 max pooling; then ``output``.
+    """A network with, for every entry of ``channels``, a 3 x 3 convolution, GroupNorm, ReLU and 2 x 2 max pooling.
 
-    Pooling stops where an image is one pixel wide. A node is the channels of one GroupNorm group: they share a mean and
-    a variance, so they stay or go together.
+    ``output`` follows. Pooling stops where an image is one pixel wide. A node is the channels of one GroupNorm group:
+    they share a mean and a variance, so they stay or go together.
+
+    Attributes:
+        channels: of every convolution, each a multiple of its groups.
+        groups: of each GroupNorm.
     """
 
     channels: tuple[int, ...]
-    groups: tuple[int, ...]  # of each GroupNorm
+    groups: tuple[int, ...]
 
     def layers(self) -> tuple[str, ...]:
+        """Name the convolutions, the norms and the output."""
         numbers = range(len(self.channels))
         return (*(f"convolutions.{index}" for index in numbers), *(f"norms.{index}" for index in numbers), "output")
 
     def units(self) -> list[Units]:
+        """Declare each GroupNorm group as a node, with its part of the following layer."""
         following = [*(f"convolutions.{index}" for index in range(1, len(self.channels))), "output"]
         owned = ("convolutions.{}.weight", "convolutions.{}.bias", "norms.{}.weight", "norms.{}.bias")
         return [
@@ -126,11 +161,13 @@ class CNN(Architecture):
         ]
 
     def smaller(self, kept: Mapping[str, tuple[int, ...]]) -> CNN:
+        """Return the network of the kept groups; a group keeps its number of channels."""
         groups = [len(kept.get(f"convolutions.{index}", range(count))) for index, count in enumerate(self.groups)]
         whole = zip(self.channels, self.groups, groups, strict=True)
         return CNN(tuple(width // count * left for width, count, left in whole), tuple(groups))
 
     def modules(self, input_shape: tuple[int, ...], num_classes: int) -> dict[str, nn.Module]:
+        """Make the layers for images of a shape."""
         from torch import nn
 
         from fedamp.models.layers import ToImage
@@ -155,6 +192,7 @@ class CNN(Architecture):
         }
 
     def forward(self, network: Any, inputs: Tensor) -> Tensor:
+        """Compute logits [batch, classes]."""
         values = network.image(inputs)
         layers = zip(network.convolutions, network.norms, network.activations, network.pools, strict=True)
         for convolution, norm, activation, pool in layers:
@@ -165,7 +203,15 @@ class CNN(Architecture):
 
 @dataclass(frozen=True)
 class Recurrent(Architecture):
-    """A character model: embedding -> LSTMs recurrent.0, recurrent.1, ... -> output [batch, length, outputs]."""
+    """A character model: embedding -> LSTMs recurrent.0, recurrent.1, ... -> output [batch, length, outputs].
+
+    It declares no nodes, so it cannot be split or masked.
+
+    Attributes:
+        vocabulary: number of tokens.
+        embedding: numbers that stand for a token.
+        widths: of the state of each LSTM.
+    """
 
     vocabulary: int
     embedding: int
@@ -173,9 +219,11 @@ class Recurrent(Architecture):
     takes_tokens: ClassVar[bool] = True
 
     def layers(self) -> tuple[str, ...]:
+        """Name the embedding, the LSTMs and the output."""
         return ("embedding", *(f"recurrent.{index}" for index in range(len(self.widths))), "output")
 
     def modules(self, input_shape: tuple[int, ...], num_classes: int) -> dict[str, nn.Module]:
+        """Make the layers for sequences of tokens."""
         from torch import nn
 
         from fedamp.models.layers import LSTM
@@ -190,6 +238,7 @@ class Recurrent(Architecture):
         }
 
     def forward(self, network: Any, inputs: Tensor) -> Tensor:
+        """Compute logits [batch, length, outputs], each from the tokens up to its place."""
         values = network.embedding(inputs)
         for layer in network.recurrent:
             values = layer(values)
@@ -208,25 +257,35 @@ class ResNet(Architecture):
 
     A node is a residual block that keeps the shape. Other blocks (most first ones of a stage) are shared, like stem and
     output.
+
+    Attributes:
+        depths: blocks of every stage; from the second stage on, the first block halves the image.
+        widths: channels of every stage (before the fourfold expansion of bottleneck blocks).
+        bottleneck: blocks of 1 x 1, 3 x 3 and 1 x 1 convolutions in place of two of 3 x 3.
+        groups: of each GroupNorm; every width must be a multiple of it.
+        left_out: blocks that a smaller network lacks, such as ``layer1.2``.
     """
 
-    depths: tuple[int, ...]  # blocks of every stage; from the second stage on, the first block halves the image
-    widths: tuple[int, ...]  # channels of every stage (before the fourfold expansion of bottleneck blocks)
-    bottleneck: bool  # blocks of 1 x 1, 3 x 3 and 1 x 1 convolutions in place of two of 3 x 3
-    groups: int  # of each GroupNorm; every width must be a multiple of it
-    left_out: frozenset[str] = frozenset()  # blocks that a smaller network lacks, such as ``layer1.2``
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    bottleneck: bool
+    groups: int
+    left_out: frozenset[str] = frozenset()
 
     def layers(self) -> tuple[str, ...]:
+        """Name the stem, the stages that have nodes, all blocks, and the output."""
         stages = [each.layer for each in self.units() if each.count]
         return ("stem", *stages, *itertools.chain(*self._blocks()), "output")
 
     def units(self) -> list[Blocks]:
+        """Declare the residual branches of the blocks that keep the shape, stage by stage."""
         return [
             Blocks(f"layer{number}", tuple(f"{block}.branch" for block in stage if not self._changes_shape(block)))
             for number, stage in enumerate(self._blocks(), 1)
         ]
 
     def smaller(self, kept: Mapping[str, tuple[int, ...]]) -> ResNet:
+        """Return the network without the blocks that are not kept; names of the others stay."""
         left_out = {
             branch.removesuffix(".branch")
             for stage in self.units()
@@ -236,6 +295,7 @@ class ResNet(Architecture):
         return replace(self, left_out=self.left_out | left_out)
 
     def modules(self, input_shape: tuple[int, ...], num_classes: int) -> dict[str, nn.Module]:
+        """Make the stem, the stages and the output for images of a shape."""
         from torch import nn
 
         from fedamp.models.layers import ToImage
@@ -258,6 +318,7 @@ class ResNet(Architecture):
         return modules
 
     def forward(self, network: Any, inputs: Tensor) -> Tensor:
+        """Compute logits [batch, classes]."""
         values = network.stem(network.image(inputs))
         for number in range(1, len(self.depths) + 1):
             values = getattr(network, f"layer{number}")(values)
@@ -265,15 +326,17 @@ class ResNet(Architecture):
         return logits
 
     def _blocks(self) -> list[list[str]]:
-        """Names of the blocks of every stage."""
+        """Name the blocks of every stage."""
         stages = [[f"layer{number}.{block}" for block in range(depth)] for number, depth in enumerate(self.depths, 1)]
         return [[block for block in stage if block not in self.left_out] for stage in stages]
 
     def _changes_shape(self, block: str) -> bool:
+        """Say whether a block changes channels or the size of the image, so that it cannot be left out."""
         stage, _, position = block.partition(".")
         return position == "0" and (self.bottleneck or stage != "layer1")
 
     def _stem(self, image: Any) -> nn.Sequential:
+        """Make the first convolution: 7 x 7 with pooling for images above 64 pixels a side, else 3 x 3."""
         from torch import nn
 
         large, width = min(image.height, image.width) > _LARGE_IMAGE, self.widths[0]
@@ -288,6 +351,7 @@ class ResNet(Architecture):
         return nn.Sequential(OrderedDict(layers))
 
     def _block(self, into: int, width: int, stride: int) -> nn.Module:
+        """Make a residual block, with a convolution in its shortcut where the shape changes."""
         from torch import nn
 
         from fedamp.models.layers import Residual
@@ -319,7 +383,14 @@ ARCHITECTURES: dict[str, Callable[[Model], Architecture]] = {
 
 
 def architecture_of(config: Model) -> Architecture:
-    """A built-in model; ValueError for an unknown name, a vocabulary without tokens, or tokens without one."""
+    """Return a built-in model.
+
+    Args:
+        config: the scenario's ``model`` section.
+
+    Raises:
+        ValueError: an unknown name, a vocabulary for a model of numbers, or none for a model of tokens.
+    """
     if config.name not in ARCHITECTURES:
         raise ValueError(f"model.name {unknown(config.name, [*sorted(ARCHITECTURES), 'package.module:name'])}")
     found = ARCHITECTURES[config.name](config)
@@ -330,13 +401,26 @@ def architecture_of(config: Model) -> Architecture:
 
 
 def check_masked(config: Model) -> None:
-    """Raise ModelError for a built-in model without hidden layers."""
+    """Refuse to mask a built-in model that has nothing to mask.
+
+    Raises:
+        ModelError: it has no hidden layer with nodes.
+    """
     if not any(each.count for each in architecture_of(config).units()):
         raise ModelError(f"submodels.scheme dropout: model {config.name} has no hidden layer to mask")
 
 
 def check_split(config: Model, count: int, shared: Sequence[str]) -> None:
-    """Raise ModelError for an unknown layer of a built-in model, or more submodels than nodes."""
+    """Refuse to split a built-in model in this way, before torch is loaded.
+
+    Args:
+        config: the scenario's ``model`` section.
+        count: number of submodels.
+        shared: names of layers that every submodel holds whole.
+
+    Raises:
+        ModelError: an unknown layer, or more submodels than nodes.
+    """
     architecture = architecture_of(config)
     layers = architecture.layers()
     for name in shared:

@@ -1,8 +1,11 @@
-"""Code of other people: where it is imported from, and what it may see and draw meanwhile.
+"""Import code of other people, and limit what it may see and draw meanwhile.
 
 Modules beside a scenario are each folder's apart: two folders may both have a ``model.py``. A folder is a package of a
 private name, and its modules are in that package. What they import is looked for in their folder too, so a ``helper``
 is the one beside them. Installed packages come first: a folder must not hide them.
+
+:mod:`fedamp.models.networks` and :mod:`fedamp.federation.losses` import models and losses here, and only where they are
+to run: reading, showing and pricing a scenario run no code that it names. This is no sandbox.
 """
 
 import builtins
@@ -29,12 +32,16 @@ _PREFIX = "_fedamp_own_"
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name is of the form ``package.module:name``, or ``given:...``: a custom model or loss."""
+    """Say whether a name is of the form ``package.module:name``, or ``given:...``: a custom model or loss.
+
+    >>> is_import_path("mylab.nets:Small"), is_import_path("mlp")
+    (True, False)
+    """
     return ":" in name
 
 
 def is_there(name: str, folder: str | None) -> bool:
-    """Whether the module of ``package.module:name`` is installed or in the folder; none of its code is run."""
+    """Say whether the module of ``package.module:name`` is installed or in the folder; none of its code is run."""
     first, *below = name.partition(":")[0].split(".")
     try:
         spec = PathFinder.find_spec(first, [folder or ""]) or find_spec(first)
@@ -46,9 +53,14 @@ def is_there(name: str, folder: str | None) -> bool:
 
 
 def import_own(name: str, folder: str | None) -> Any:
-    """The object ``package.module:name``, of an installed package or of a module in a folder, or one that was given.
+    """Return the object ``package.module:name``, or one that was given in Python.
 
-    InputError: it was not given. Importing may raise any other Exception.
+    Args:
+        name: the import path, or ``given:`` and a name that :mod:`fedamp.base.given` knows.
+        folder: where modules may lie beside installed packages; None: nowhere.
+
+    Raises:
+        InputError: it was not given. Importing may raise any other Exception.
     """
     if name.startswith(given.PREFIX):
         return given.find(name)
@@ -59,7 +71,11 @@ def import_own(name: str, folder: str | None) -> Any:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """For code of other people: it sees no command line, and neither ends, moves nor changes this process."""
+    """Run code of other people so that it sees no command line, and neither ends, moves nor changes this process.
+
+    Raises:
+        RuntimeError: the code would end the process.
+    """
     arguments, place = sys.argv, Path.cwd()
     sys.argv = arguments[:1]
     try:
@@ -73,7 +89,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def name_of(path: str, folder: str | None) -> str:
-    """The name by which to import a module ``package.module``, which may lie in a folder."""
+    """Return the name by which to import a module ``package.module``, which may lie in a folder."""
     first = path.partition(".")[0]
     if folder is None or not _is_in(folder, first):
         return path
@@ -81,6 +97,7 @@ def name_of(path: str, folder: str | None) -> str:
 
 
 def _is_in(folder: str, first: str) -> bool:
+    """Say whether a module is looked for in a folder: no installed package or module of Python has its name."""
     installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     # A checkout of fedamp lies beside its own examples: a second copy would have classes of its own.
     known = {*sys.stdlib_module_names, __name__.partition(".")[0]}
@@ -89,7 +106,7 @@ def _is_in(folder: str, first: str) -> bool:
 
 
 def _package(folder: str) -> str:
-    """The private package of a folder, made when it is first used."""
+    """Return the private package of a folder, made when it is first used."""
     name = _PREFIX + hashlib.sha256(folder.encode()).hexdigest()[:16]
     if name not in sys.modules:
         import cloudpickle
@@ -107,6 +124,7 @@ class _Finder:
     """Finds the modules of private packages, and has their imports look in their folder."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find a module of a private package; None for all others."""
         if not name.startswith(_PREFIX):
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -116,7 +134,10 @@ class _Finder:
 
 
 class _Loader(SourceFileLoader):
+    """Runs a module of a private package with an ``import`` that knows its folder."""
+
     def exec_module(self, module: ModuleType) -> None:
+        """Run the module's code, in which each import looks in the folder first, except for installed packages."""
         package = module.__name__.partition(".")[0]
         (folder,) = sys.modules[package].__path__
 
@@ -138,7 +159,14 @@ class _Loader(SourceFileLoader):
 
 @contextmanager
 def generators_from(seed: int, gpus: bool = False) -> Iterator[None]:
-    """Inside, they start from a seed of 63 bits; afterwards they are restored. ``gpus``: so do torch's on GPUs."""
+    """Start Python's, NumPy's and torch's generators from a seed while the context lasts, and restore them afterwards.
+
+    So code of other people draws from a stream that is addressed, and changes no other draw.
+
+    Args:
+        seed: of 63 bits.
+        gpus: whether torch's generators on GPUs start from it, too.
+    """
     import torch
 
     numpy_before, python_before = np.random.get_state(), random.getstate()

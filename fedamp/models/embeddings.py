@@ -1,7 +1,9 @@
-"""Embedding tables of which each client trains the rows that its own tokens touch, as if it trained all.
+"""Train, for each client, only the rows of an embedding table that its own tokens touch, as if it trained all.
 
-The other rows have a gradient of zero. So a client needs a small table of its own; what lies at a place of it follows
-from the client's tokens, and how many places there are from a public number.
+The other rows have a gradient of zero. So a client needs a small table of its own. The content of each place follows
+from the client's tokens, and the number of places from a public number.
+
+:mod:`fedamp.models.pieces` decides where this is done; :func:`fedamp.client.clipping.clip_and_sum` adds the rows up.
 """
 
 import math
@@ -16,8 +18,13 @@ from fedamp.models.custom import generators_from
 
 
 def tables(module: nn.Module) -> dict[str, str]:
-    """The plain embeddings of a model: the path of the module by the name of its parameter. Not one whose weight is
-    used elsewhere, too, or whose rows are treated differently.
+    """Find the plain embeddings of a model.
+
+    An embedding is left out whose weight is used elsewhere, too, or whose rows are treated differently (padding, a
+    largest norm, scaled or sparse gradients).
+
+    Returns:
+        The path of the module, by the name of its parameter.
     """
     modules = dict(module.named_modules())
     users: dict[int, int] = {}
@@ -38,7 +45,18 @@ def tables(module: nn.Module) -> dict[str, str]:
 
 
 def touched(tokens: Tensor, places: int) -> Tensor:
-    """The different tokens [clients, places] of each client's [clients, ...], ascending; then its largest again."""
+    """Return the different tokens of each client, ascending; the last places repeat the largest one.
+
+    Args:
+        tokens: int64 [clients, ...].
+        places: number of places, at least as many as a client has different tokens.
+
+    Returns:
+        int64 [clients, places].
+
+    >>> touched(torch.tensor([[5, 2, 5]]), 4).tolist()
+    [[2, 5, 5, 5]]
+    """
     found = torch.sort(tokens.flatten(1), dim=1)[0]
     is_new = torch.ones_like(found, dtype=torch.bool)
     is_new[:, 1:] = found[:, 1:] != found[:, :-1]
@@ -48,15 +66,23 @@ def touched(tokens: Tensor, places: int) -> Tensor:
 
 
 def is_spare(rows: Tensor) -> Tensor:
-    """Which places of ``touched`` repeat the one before: bool [clients, places]."""
+    """Say which places of ``touched`` repeat the one before: bool [clients, places]."""
     spare = torch.zeros_like(rows, dtype=torch.bool)
     spare[:, 1:] = rows[:, 1:] == rows[:, :-1]
     return spare
 
 
 def takes_rows(module: nn.Module, paths: Mapping[str, str], input_shape: tuple[int, ...], vocabulary: int) -> bool:
-    """Whether the model answers with the rows of its tokens as with whole tables: not where it looks up sums of tokens,
-    for example, or uses a table in another way, too.
+    """Say whether the model answers with the rows of its tokens as with whole tables.
+
+    It does not where it looks up sums of tokens, for example, or uses a table in another way, too. Two random inputs
+    are tried.
+
+    Args:
+        module: the model.
+        paths: as :func:`tables` gives them.
+        input_shape: of one record.
+        vocabulary: number of tokens.
     """
 
     def outputs(values: dict[str, Tensor]) -> Tensor:
@@ -77,9 +103,14 @@ def takes_rows(module: nn.Module, paths: Mapping[str, str], input_shape: tuple[i
 
 @contextmanager
 def with_rows(module: nn.Module, paths: Mapping[str, str], rows: Tensor) -> Iterator[None]:
-    """Inside, the embeddings have the rows [places] of one client: they look for the place of each token.
+    """Give the embeddings only the rows of one client while the context lasts: they look for the place of each token.
 
     A token without a place gets numbers that are not finite, so that the client fails and adds nothing.
+
+    Args:
+        module: the model, which is called with tables [places, numbers].
+        paths: as :func:`tables` gives them.
+        rows: ascending tokens, int64 [places].
     """
 
     known: list[Tensor] = []  # of the call under way

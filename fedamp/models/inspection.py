@@ -1,6 +1,7 @@
-"""A model, inspected: what it may contain and do to be trained privately, and what it costs to send and to train.
+"""Inspect a model: whether it may be trained privately, and what it costs to send and to train.
 
-Every breach is refused by name. Costs are counts, not times.
+Every breach is refused by name. Costs are counts, not times. :mod:`fedamp.models.networks` checks each model that it
+builds. :mod:`fedamp.server.setup` checks once before a run that records are not mixed, and asks for the costs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +32,14 @@ _BATCHES = 8
 
 
 def check(module: nn.Module) -> None:
-    """Raise ModelError for a module that cannot be trained privately or reproducibly.
+    """Refuse a module that cannot be trained privately or reproducibly.
 
     Everything that a record can change must be a float32 parameter, because parameters are what is clipped and noised.
     Batch norm and running statistics mix records, which would leave the client unprotected. Other buffers, also frozen
     weights, are constants: :func:`check_calls` refuses those that change.
+
+    Raises:
+        ModelError: it breaks one of these rules.
     """
     for path, submodule in module.named_modules():
         name, kind = path or type(module).__name__, type(submodule).__name__
@@ -61,7 +65,18 @@ def check(module: nn.Module) -> None:
 
 
 def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
-    """Raise ModelError for wrong shapes, constants that change, outputs that no seed decides, a false declaration."""
+    """Refuse a module by what it does when it is called.
+
+    Args:
+        module: a custom one; it is called with random inputs.
+        config: the scenario's ``model`` section.
+        input_shape: of one record.
+        num_classes: outputs for every record, or every token.
+
+    Raises:
+        ModelError: wrong shapes, constants or parameters that change, outputs that no seed decides, or declared nodes
+            that are not silent when left out.
+    """
     who = f"model {config.name}"
 
     def outputs() -> Any:
@@ -94,10 +109,13 @@ def check_calls(module: nn.Module, config: Model, input_shape: tuple[int, ...], 
 
 
 def check_apart(module: nn.Module, config: Model, input_shape: tuple[int, ...]) -> None:
-    """Raise ModelError where the answer to a record depends on the others of its batch, in training or evaluation, or
-    a gradient on other parameters than those that are trained.
+    """Refuse a model in which the answer to a record depends on the others of its batch, in training or evaluation.
 
-    Parameters move from their start: a layer that starts at zero would let nothing through.
+    Activations that are computed again for the gradient (checkpoints) are refused, too: by then other parameters are in
+    place. Parameters move from their start: a layer that starts at zero would let nothing through.
+
+    Raises:
+        ModelError: it mixes records, or has checkpoints.
     """
     with generators_from(1):
         moved = {name: each.detach() + _MOVED * torch.randn_like(each) for name, each in module.named_parameters()}
@@ -117,10 +135,14 @@ def check_apart(module: nn.Module, config: Model, input_shape: tuple[int, ...]) 
 
 
 def mixes(answer: Callable[[Tensor], Tensor], inputs: Tensor) -> bool:
-    """Whether the answer to a record depends on the others of its batch, beyond rounding; inputs are of four records.
+    """Say whether the answer to a record depends on the others of its batch, beyond rounding.
 
-    The first and the last of three are compared beside two unlike ones in the middle, with the same random numbers;
-    and the first alone, unless the answers are random.
+    The first and the last of three records are compared beside two unlike ones in the middle, with the same random
+    numbers; and the first alone, unless the answers are random.
+
+    Args:
+        answer: from records [batch, ...] to answers [batch, ...].
+        inputs: four records.
     """
 
     def of(records: Tensor, seed: int = 0) -> Tensor:
@@ -137,8 +159,9 @@ def mixes(answer: Callable[[Tensor], Tensor], inputs: Tensor) -> bool:
 
 
 def without_gradient(module: nn.Module, config: Model, input_shape: tuple[int, ...]) -> list[str]:
-    """Names of the parameters that no answer's gradient reaches. An expert, say, may be asked for some records alone:
-    so several batches are tried.
+    """Name the parameters that no answer's gradient reaches; they would only add noise.
+
+    An expert, say, may be asked for some records alone: so several batches are tried.
     """
     unreached = {name: value for name, value in module.named_parameters() if value.requires_grad}
     for seed in range(_BATCHES):
@@ -151,9 +174,9 @@ def without_gradient(module: nn.Module, config: Model, input_shape: tuple[int, .
 
 
 def _check_leaves_alone(module: nn.Module, who: str, before: Mapping[str, Tensor], inputs: Tensor) -> None:
-    """Raise ModelError where calling a model changes what it is given: its inputs, or its parameters from ``before``.
+    """Refuse a model that changes its inputs, or its parameters from ``before``, when it is called.
 
-    Called once more with large weights and inputs, of both signs: a bound may be far from where training starts.
+    It is called once more with large weights and inputs, of both signs: a bound may be far from where training starts.
     """
     changed = [name for name, value in module.named_parameters() if not torch.equal(value, before[name])]
     large = {name: _LARGE * torch.randn_like(value) for name, value in before.items()}
@@ -169,12 +192,15 @@ def _check_leaves_alone(module: nn.Module, who: str, before: Mapping[str, Tensor
 
 
 def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: int | None = None) -> None:
-    """Raise ModelError where something that a dropped node owns has a gradient that is not zero.
+    """Refuse a declaration where something that a dropped node owns has a gradient that is not zero.
 
     No epsilon rests on it, because updates are silenced for every model; but the trained network would not be the
-    declared submodel. Random inputs (torch's default generator); every node is dropped once while all other layers are
-    whole, so that no other silence covers for it, and once with nodes of other layers. Parameters move from their
+    declared submodel. Inputs are random (torch's default generator). Every node is dropped once while all other layers
+    are whole, so that no other silence covers for it, and once with nodes of other layers. Parameters move from their
     start: a layer that starts at zero would let nothing through.
+
+    Raises:
+        ModelError: it names the layer and the parameter.
     """
     if not declared(module):
         return
@@ -188,6 +214,7 @@ def prove_silence(module: nn.Module, input_shape: tuple[int, ...], vocabulary: i
 
 
 def _check_silence(masks: Masks, inputs: Tensor, mask: Tensor) -> None:
+    """Refuse a gradient that is not zero where a node that a mask [nodes] drops owns the coordinate."""
     start = {name: value.detach() for name, value in masks.module.named_parameters()}
     leaves = {name: (value + _MOVED * torch.randn_like(value)).requires_grad_() for name, value in start.items()}
     outputs = masks.call(leaves, inputs, mask)
@@ -203,12 +230,12 @@ def _check_silence(masks: Masks, inputs: Tensor, mask: Tensor) -> None:
 
 
 def example(shape: tuple[int, ...], vocabulary: int | None) -> Tensor:
-    """Random inputs of this shape, the batch included: numbers, or tokens of a vocabulary."""
+    """Draw random inputs of this shape, the batch included: numbers, or tokens of a vocabulary."""
     return torch.randn(shape) if vocabulary is None else torch.randint(vocabulary, shape)
 
 
 def constants(module: nn.Module) -> dict[str, Tensor]:
-    """Tensors that are no parameters: buffers, and attributes of modules."""
+    """Return the tensors that are no parameters, by name: buffers, and attributes of modules."""
     attributes = {
         f"{name}.{key}".lstrip("."): value
         for name, submodule in module.named_modules()
@@ -220,14 +247,25 @@ def constants(module: nn.Module) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Cost:
-    """Size of a (sub)model. Only the operations of matrix products and convolutions count: the rest is negligible."""
+    """Size of a (sub)model. Only the operations of matrix products and convolutions count: the rest is negligible.
 
-    parameters: int  # float32: four bytes each in a message
-    flops_per_record: int  # of a forward and a backward pass; two for a multiplication and addition
+    Attributes:
+        parameters: float32 numbers; four bytes each in a message.
+        flops_per_record: of a forward and a backward pass; two for a multiplication and addition.
+    """
+
+    parameters: int
+    flops_per_record: int
 
 
 def cost(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Cost:
-    """Count one pass of a single record of zeros; the module is left as it was."""
+    """Count one forward and backward pass of a single record of zeros; the module is left as it was.
+
+    Args:
+        module: the model.
+        input_shape: of one record.
+        dtype: of inputs: float32, or int64 for tokens.
+    """
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with _Counter() as counter:  # type: ignore[no-untyped-call]
         torch.autograd.grad(module(torch.zeros(1, *input_shape, dtype=dtype)).sum(), parameters, allow_unused=True)
@@ -235,7 +273,10 @@ def cost(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = t
 
 
 def kept_per_record(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
-    """The numbers that the forward pass of one record keeps for the backward pass, besides the parameters."""
+    """Count the numbers that the forward pass of one record keeps for the backward pass, besides the parameters.
+
+    The size of stacks follows from it (:func:`fedamp.client.task.stack_size`).
+    """
     known = {each.untyped_storage().data_ptr() for each in (*module.parameters(), *module.buffers())}
     kept: dict[int, Tensor] = {}  # by place in memory: two operations may keep the same numbers
 
@@ -251,7 +292,7 @@ def kept_per_record(module: nn.Module, input_shape: tuple[int, ...], dtype: torc
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up torch's own counts of the operations inside. Torch's own counter loads its compiler for that."""
+    """Adds up torch's own counts of the operations while the context lasts; torch's counter would load its compiler."""
 
     flops = 0
 

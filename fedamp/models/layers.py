@@ -1,4 +1,7 @@
-"""Building blocks of image models."""
+"""Build image and sequence models: the blocks that :mod:`fedamp.models.architectures` puts together.
+
+Each treats every record by itself, and runs stacked over clients (``torch.func.vmap``).
+"""
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +12,20 @@ _MOST_CHANNELS = 4  # a last dimension up to this, under a larger first one, is 
 
 
 class ToImage(nn.Module):
-    """Inputs as images [batch, channels, height, width].
+    """Turns inputs into images [batch, channels, height, width].
 
-    Records: [height, width], [channels, height, width], or [height, width, channels] (read so where the last dimension
-    is at most 4 and the first is larger); else ModelError.
+    Records are [height, width], [channels, height, width], or [height, width, channels] (read so where the last
+    dimension is at most 4 and the first is larger).
+
+    Args:
+        input_shape: of one record.
+        model: name of the model, for the error.
+
+    Attributes:
+        channels, height, width: of the images.
+
+    Raises:
+        ModelError: records of another number of axes.
     """
 
     def __init__(self, input_shape: tuple[int, ...], model: str) -> None:
@@ -28,6 +41,7 @@ class ToImage(nn.Module):
         self.channels, self.height, self.width = (size[2], size[0], size[1]) if self.channels_last else size
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return a view of the inputs as images; no number is copied."""
         if self.flat:
             return inputs.unsqueeze(1)
         return inputs.permute(0, 3, 1, 2) if self.channels_last else inputs
@@ -45,13 +59,18 @@ class Residual(nn.Module):
         self.shortcut = shortcut if shortcut is not None else nn.Identity()
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Compute the block's outputs, which are not negative."""
         return torch.relu(self.shortcut(inputs) + self.branch(inputs))
 
 
 class LSTM(nn.Module):
-    """A long short-term memory (Hochreiter and Schmidhuber 1997), from zeros: [batch, length, into] to [.., out].
+    """A long short-term memory (Hochreiter and Schmidhuber 1997) that starts from zeros.
 
-    As ``torch.nn.LSTM`` with one bias, but of operations that ``torch.func.vmap`` knows.
+    It is ``torch.nn.LSTM`` with one bias, but of operations that ``torch.func.vmap`` knows.
+
+    Args:
+        into: numbers at each place of the sequence.
+        out: numbers of the state.
     """
 
     def __init__(self, into: int, out: int) -> None:
@@ -59,6 +78,7 @@ class LSTM(nn.Module):
         self.inputs, self.state = nn.Linear(into, 4 * out), nn.Linear(out, 4 * out, bias=False)
 
     def forward(self, sequence: Tensor) -> Tensor:
+        """Compute the states [batch, length, out] of a sequence [batch, length, into]."""
         entering = self.inputs(sequence)
         hidden = cell = torch.zeros_like(entering[:, 0, : self.state.in_features])
         answers = []

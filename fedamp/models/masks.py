@@ -1,9 +1,11 @@
-"""Dropout masks: the full model with one 0/1 number for every node of some hidden layers.
+"""Run a full model under dropout masks: one 0/1 number for every node of some hidden layers.
 
 A dropped node sends nothing to the rest of the network, and the gradient of what it owns is exactly zero: its weights,
 its bias and its columns of the next layer. Weight decay and the like would move them all the same, so
 :meth:`Masks.silence` takes them out of every update. **Nothing is rescaled**, in training or evaluation: a masked model
 computes what the extracted submodel of the kept nodes computes.
+
+:mod:`fedamp.models.pieces` draws the masks, and calls :meth:`Masks.silence` before any update is clipped.
 """
 
 import copy
@@ -23,14 +25,16 @@ class Masks:
     A mask is one vector of zeros and ones, the named layers one after another; :meth:`call` can be vmapped over masks.
 
     Args:
-        rest: what becomes of parameters without owners: ``shared``, ``partitioned`` or ``frozen``.
+        module: declares its nodes (:mod:`fedamp.models.units`).
+        rest: treatment of parameters without owners: ``shared``, ``partitioned`` or ``frozen``.
 
     Attributes:
+        module: the full network.
         layers: number of nodes of every masked layer, in the order of the mask.
         nodes: length of a mask.
-        shared, partitioned, frozen: what no unit owns, by ``rest``. All neither shared nor frozen form the split
-            group, in which the updates of masks without a common node have disjoint supports (Dong, Chen, Özgür 2025,
-            Corollary 3.7); every coordinate of ``partitioned`` counts as a node.
+        shared, partitioned, frozen: names of parameters that no unit owns, by ``rest``. All neither shared nor frozen
+            form the split group, in which the updates of masks without a common node have disjoint supports (Dong,
+            Chen, Özgür 2025, Corollary 3.7); every coordinate of ``partitioned`` counts as a node.
 
     Raises:
         ModelError: a module that declares no hidden layers, or nothing to share.
@@ -49,7 +53,7 @@ class Masks:
         self.partitioned = unowned if rest == "partitioned" else ()
 
     def call(self, parameters: Mapping[str, Tensor], inputs: Tensor, mask: Tensor) -> Tensor:
-        """Logits [batch, classes] of the module with these parameter values, under a mask of shape [nodes]."""
+        """Compute logits [batch, classes] of the module with these parameter values, under a mask of shape [nodes]."""
         handles = self._attach(self.module, mask)
         try:
             logits: Tensor = functional_call(self.module, dict(parameters), (inputs,))
@@ -59,38 +63,50 @@ class Masks:
                 handle.remove()
 
     def of(self, kept: Mapping[str, Sequence[int]]) -> Tensor:
-        """The mask that keeps these nodes of every masked layer."""
+        """Return the mask, float32 [nodes], that keeps these nodes of every masked layer."""
         mask = torch.zeros(self.nodes)
         for declaration, part in self._parts(mask):
             part[list(kept[declaration.layer])] = 1
         return mask
 
     def fixed(self, mask: Tensor) -> nn.Module:
-        """A copy of the module that always runs under this mask."""
+        """Copy the module so that it always runs under this mask."""
         module = copy.deepcopy(self.module)
         self._attach(module, mask)
         return module
 
     def dropped(self, name: str, shape: Sequence[int], mask: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """For each layer with owners of a parameter: its name, and the coordinates of dropped nodes.
+        """Yield, for each layer with owners of a parameter, its name and the coordinates of dropped nodes.
 
-        Bool, broadcasts to [masks, *shape] for a mask [masks, nodes].
+        Args:
+            name: of the parameter.
+            shape: of the parameter.
+            mask: [masks, nodes].
+
+        Returns:
+            bool tensors that broadcast to [masks, *shape].
         """
         for declaration, part in self._parts(mask != 0):
             if declaration.owners(name):
                 yield declaration.layer, ~declaration.owned_by(name, shape, part)
 
     def silence(self, updates: Mapping[str, Tensor], mask: Tensor) -> None:
-        """Set to zero, in place, what any dropped node owns of updates [masks, *shape], for a mask [masks, nodes]."""
+        """Set to zero, in place, what any dropped node owns.
+
+        Args:
+            updates: [masks, *shape] by parameter name.
+            mask: [masks, nodes].
+        """
         for name, update in updates.items():
             for _, dropped in self.dropped(name, update.shape[1:], mask):
                 update.masked_fill_(dropped.to(update.device), 0.0)  # not a product: zero times NaN is NaN
 
     def _parts(self, mask: Tensor) -> Iterator[tuple[Units | Blocks, Tensor]]:
-        """The layers, with their part of a mask of shape [..., nodes]."""
+        """Yield the layers, with their part of a mask of shape [..., nodes]."""
         return zip(self._declarations, torch.split(mask, list(self.layers.values()), -1), strict=True)
 
     def _attach(self, module: nn.Module, mask: Tensor) -> list[RemovableHandle]:
+        """Hook a mask to the outputs of the module's nodes; removing the handles takes it off."""
         return [
             module.get_submodule(submodule).register_forward_hook(hook)
             for declaration, part in self._parts(mask)

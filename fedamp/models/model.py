@@ -1,4 +1,8 @@
-"""The scenario's ``model`` section."""
+"""Define the scenario's ``model`` section.
+
+Its values are checked where a model is described (:mod:`fedamp.models.architectures`) or built
+(:mod:`fedamp.models.networks`); reading the section runs no code that it names.
+"""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,8 @@
-"""Modules from a scenario's model section: built-in ones by name, custom ones by import path."""
+"""Build modules from a scenario's model section: built-in ones by name, custom ones by import path.
+
+:func:`build` is the only door: each module that is trained or evaluated goes through its checks. The server takes its
+first model from :func:`initial_parameters`. :mod:`fedamp.models.pieces` builds what clients train.
+"""
 
 import copy
 import hashlib
@@ -27,7 +31,13 @@ from fedamp.models.units import Blocks, Units
 
 
 class Network(nn.Module):
-    """A built-in model: the modules of an architecture."""
+    """A built-in model: the modules of an architecture, under its names.
+
+    Args:
+        architecture: of the model.
+        input_shape: of one record.
+        num_classes: outputs for every record, or every token.
+    """
 
     def __init__(self, architecture: Architecture, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -36,20 +46,36 @@ class Network(nn.Module):
             self.add_module(name, module)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Compute outputs [batch, outputs], or [batch, length, outputs] for tokens."""
         return self.architecture.forward(self, inputs)
 
     def units_to_split(self) -> Sequence[Units | Blocks]:
+        """Declare the nodes that can be left out."""
         return self.architecture.units()
 
     def smaller(self, kept: Mapping[str, tuple[int, ...]]) -> "Network":
+        """Make the network of the kept nodes, with new initial values."""
         return Network(self.architecture.smaller(kept), self.input_shape, self.num_classes)
 
 
 def build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int = 0) -> nn.Module:
-    """The model of a scenario, checked, with initial values from the seed. Leaves all global generators alone.
+    """Build the model of a scenario, checked, with initial values from the seed. Global generators stay as they were.
 
-    Inputs: float32 (tokens: int64) [batch, *input_shape]. Outputs: [batch, num_classes], of sequences also [batch,
-    length, num_classes]. ModelError: the module cannot be built, or breaks a rule (:mod:`fedamp.models.inspection`).
+    The module takes float32 (tokens: int64) [batch, *input_shape], and answers [batch, num_classes], for sequences also
+    [batch, length, num_classes].
+
+    Args:
+        config: the scenario's ``model`` section.
+        input_shape: of one record.
+        num_classes: outputs for every record, or every token.
+        seed: of 63 bits.
+
+    Raises:
+        ModelError: the module cannot be built, breaks a rule (:mod:`fedamp.models.inspection`), needs more memory than
+            there is, or has other frozen weights than when the run began.
+
+    >>> build(Model(name="mlp", hidden=(8,)), (4,), 3)(torch.zeros(2, 4)).shape
+    torch.Size([2, 3])
     """
     input_shape = tuple(input_shape)
     with generators_from(seed):
@@ -70,7 +96,7 @@ def build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: i
 
 
 def pinned(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Model:
-    """The section with the digest of a custom model's frozen weights, to which :func:`build` then holds them.
+    """Return the section with the digest of a custom model's frozen weights, to which :func:`build` then holds them.
 
     Frozen weights are all tensors beside the parameters: never sent, so every machine must hold the same.
     """
@@ -82,10 +108,18 @@ def pinned(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Mod
 def initial_parameters(
     config: Model, input_shape: tuple[int, ...], num_classes: int, seed: int, folder: Path = Path()
 ) -> Arrays:
-    """The initial model, float32 by parameter name: from the run's seed alone, or read from ``config.initial``.
+    """Return the initial model, float32 by parameter name: from the run's seed alone, or read from ``config.initial``.
 
-    ModelError: as :func:`build`; a file (in ``folder``) that cannot be read or does not fit the model; a custom module
-    whose initial values come from another generator than torch's.
+    Args:
+        config: the scenario's ``model`` section.
+        input_shape: of one record.
+        num_classes: outputs for every record, or every token.
+        seed: of the run; the initial model is public.
+        folder: where a relative path of ``config.initial`` starts.
+
+    Raises:
+        ModelError: as :func:`build`; a file that cannot be read or does not fit the model; a custom module whose
+            initial values come from another generator than torch's.
     """
     model_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
     module = build(config, input_shape, num_classes, model_seed)
@@ -104,7 +138,10 @@ def initial_parameters(
 
 
 def is_random(module: nn.Module, config: Model, input_shape: tuple[int, ...]) -> bool:
-    """Whether the forward pass of a scenario's model draws random numbers in training."""
+    """Say whether the forward pass of a scenario's model draws random numbers in training.
+
+    A built-in model does not. A custom one is called with two random records.
+    """
 
     def next_numbers(called: bool) -> tuple[float, ...]:
         with generators_from(0), torch.no_grad():
@@ -117,11 +154,12 @@ def is_random(module: nn.Module, config: Model, input_shape: tuple[int, ...]) ->
 
 
 def input_type(config: Model) -> torch.dtype:
-    """The type of a model's inputs: int64 for tokens, else float32."""
+    """Return the type of a model's inputs: int64 for tokens, else float32."""
     return torch.float32 if config.vocabulary is None else torch.int64
 
 
 def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Network:
+    """Build a built-in model, after a look at its size and at keys that only custom models take."""
     try:
         architecture = architecture_of(config)
     except ValueError as error:
@@ -142,7 +180,7 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
 
 
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """A custom model. Its frozen weights are buffers with the values of ``config.initial``."""
+    """Build a custom model. Its frozen weights are buffers with the values of ``config.initial``."""
     of_library = config.name.startswith(OF_LIBRARY)
     if of_library:
         module = pretrained.from_transformers(config, num_classes)
@@ -159,6 +197,7 @@ def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn
 
 
 def _import_own(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Import a class, a function or a module by its path, and make the model."""
     try:
         with generators_from(0):  # a file that draws numbers does so once, and not from the model's seed
             factory = import_own(config.name, config.folder)
@@ -185,14 +224,14 @@ def _import_own(config: Model, input_shape: tuple[int, ...], num_classes: int) -
 
 
 def _takes_shapes(factory: Any) -> bool:
-    """Whether a class or function needs arguments; a model of fixed shape, such as ``class Net``, takes none."""
+    """Say whether a class or function needs arguments; a model of fixed shape, such as ``class Net``, takes none."""
     parameters = inspect.signature(factory).parameters.values()
     positional = [each for each in parameters if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD)]
     return any(each.default is each.empty for each in positional)  # also of *arguments
 
 
 def _frozen_digest(config: Model, input_shape: tuple[int, ...], num_classes: int) -> str:
-    """SHA-256 of names, types, shapes and bytes of a custom module's constants."""
+    """Compute SHA-256, in hex, of names, types, shapes and bytes of a custom module's constants."""
     with generators_from(0):
         module = _import(config, input_shape, num_classes)
     state = hashlib.sha256()
@@ -203,14 +242,22 @@ def _frozen_digest(config: Model, input_shape: tuple[int, ...], num_classes: int
 
 
 def _values(module: nn.Module) -> Arrays:
+    """Copy a module's parameters to NumPy, by name."""
     return {name: parameter.detach().cpu().numpy().copy() for name, parameter in module.named_parameters()}
 
 
 def read_parameters(
     path: Path, expected: Mapping[str, NDArray[np.float32]], names: Mapping[str, str | None] = MappingProxyType({})
 ) -> Arrays:
-    """Values of exactly these parameters, float32; ModelError where a file does not hold them. ``names``: as of
-    :func:`fedamp.models.pretrained.load_start`.
+    """Read the values of exactly these parameters, float32.
+
+    Args:
+        path: as for :func:`fedamp.models.pretrained.load_start`.
+        expected: values of the model, by name; only their shapes count.
+        names: prefixes of names in the file, as for :func:`fedamp.models.pretrained.load_start`.
+
+    Raises:
+        ModelError: the file does not hold them.
     """
     values = pretrained.read_tensors(path, names)
     for name in expected.keys() ^ values.keys():

@@ -1,4 +1,4 @@
-"""The networks that clients train: the whole model, all of it under dropout masks, or disjoint submodels.
+"""Cut a model into the networks that clients train: the whole model, dropout masks of it, or disjoint submodels.
 
 Disjoint submodels partition the nodes of a model, and each is a smaller dense network. Submodel j holds its nodes of
 *every* split layer, and everything else whole. What only its nodes own is the **split group**: no coordinate of it
@@ -10,6 +10,9 @@ which alone may change it, or it is frozen.
 **Nothing is rescaled.** With one split hidden layer the full model's logits are the sum of the submodels' (less the
 repeated output biases). With several, weights between nodes of different submodels belong to none: a fixed partition
 keeps their initial values, although the full model uses them; a fresh partition every round trains all in time.
+
+The section ``submodels`` (:mod:`fedamp.federation.submodels`) makes the pieces. Clients train them
+(:mod:`fedamp.client.worker`), and the server cuts and adds up arrays by them (:mod:`fedamp.strategies.aggregation`).
 """
 
 import math
@@ -41,7 +44,13 @@ Pieces = Callable[[int, int], "Piece"]
 
 
 class Piece:
-    """A network that some clients train together: the whole model.
+    """A network that some clients train together: here, the whole model.
+
+    Args:
+        module: the network.
+        shared: names of the parameters in the shared part.
+        known: whether it is built in.
+        random: whether its forward pass draws random numbers in training.
 
     Attributes:
         module: the network; its parameter values are arbitrary.
@@ -64,7 +73,7 @@ class Piece:
 
     @classmethod
     def whole(cls, model: Model, input_shape: tuple[int, ...], num_classes: int) -> "Piece":
-        """All of a scenario's model."""
+        """Make the piece of all of a scenario's model."""
         module = build(model, input_shape, num_classes)
         known = not (is_import_path(model.name) or model.local)  # the fast ways have one start for all clients
         piece = cls(module, frozenset(), known, is_random(module, model, input_shape))
@@ -77,26 +86,42 @@ class Piece:
 
     @cached_property
     def parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of the parameters in the shared and in the split part, in the order of the module."""
+        """Names of the parameters in the shared and in the split part, in the module's order, without frozen ones."""
         names = [name for name, _ in self.module.named_parameters() if name not in self.frozen]
         shared = tuple(name for name in names if name in self.shared)
         return shared, tuple(name for name in names if name not in self.shared)
 
     def forward(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
-        """Logits [records, classes] of one client."""
+        """Compute logits [records, classes] of one client.
+
+        Args:
+            parameters: of the client, by name.
+            inputs: [records, *input_shape].
+            arguments: of the client, from :meth:`arguments` or :meth:`row_inputs`.
+        """
         with with_rows(self.module, self.tables, arguments[0]) if arguments else nullcontext():
             logits: Tensor = functional_call(self.module, parameters, (inputs,))
         return logits
 
     def arguments(self, seeds: NDArray[void]) -> list[Tensor]:
-        """Further arguments of :meth:`forward`, of shape [clients, ...], drawn from each client's own seed."""
+        """Draw further arguments of :meth:`forward`, of shape [clients, ...], from each client's own seed."""
         return []
 
     def row_inputs(
         self, start: Mapping[str, Tensor], inputs: NDArray[Any], seeds: NDArray[void], decays: bool
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Arguments of :meth:`forward`, and what clients start from in place of ``start``: of tables, their own rows,
-        where these are few, and others stay as they are (``decays`` False). Inputs: [clients, records, *input_shape].
+        """Return arguments of :meth:`forward`, and values from which clients start in place of ``start``.
+
+        Those are the clients' own rows of tables, where they are few, and where other rows stay as they are.
+
+        Args:
+            start: the parameters that all start from, by name.
+            inputs: [clients, records, *input_shape].
+            seeds: 32 secret bytes for each client.
+            decays: whether weight decay would move the other rows.
+
+        Returns:
+            Tensors [clients, ...]; and [clients, places, numbers] by the table's name.
         """
         places = math.prod(inputs.shape[1:])
         if decays or not self.tables or any(2 * places > len(start[name]) for name in self.tables):
@@ -105,14 +130,20 @@ class Piece:
         return [rows], {name: start[name][rows] for name in self.tables}
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[void]) -> dict[str, Tensor]:
-        """The updates [clients, ...], zero outside what these clients may change. May overwrite them.
+        """Return the updates [clients, ...], zero outside what these clients may change, without frozen ones.
 
         Charges for hidden submodels rest on this: what a submodel does not own is zero, however it was trained.
+
+        Args:
+            updates: by parameter name; they may be overwritten.
+            seeds: 32 secret bytes for each client, which decide its mask.
         """
         return {name: update for name, update in updates.items() if name not in self.frozen}
 
     def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """This piece's part of the whole model's arrays (numpy or torch); arrays that are not cut are not copied."""
+        """Return this piece's part of the whole model's arrays (numpy or torch). Arrays that are not cut are not
+        copied.
+        """
         return dict(arrays)
 
     def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any]) -> None:
@@ -122,7 +153,15 @@ class Piece:
 
 
 def local_names(module: nn.Module, patterns: Sequence[str]) -> frozenset[str]:
-    """The parameters that stay with their client; ModelError where a pattern matches none, or nothing is left."""
+    """Find the parameters that stay with their client.
+
+    Args:
+        module: the model.
+        patterns: of names (``model.local``).
+
+    Raises:
+        ModelError: a pattern matches none, or all parameters are local.
+    """
     names = [name for name, _ in module.named_parameters()]
     found = matching(names, patterns, "model.local")
     if len(found) == len(names):
@@ -131,7 +170,13 @@ def local_names(module: nn.Module, patterns: Sequence[str]) -> frozenset[str]:
 
 
 class MaskedPiece(Piece):
-    """The whole model, under a mask for each client that keeps every node with probability ``keep``."""
+    """The whole model, under a mask for each client that keeps every node with probability ``keep``.
+
+    Args:
+        masks: of the model.
+        keep: the probability.
+        random: whether its forward pass draws random numbers in training.
+    """
 
     owns_all = False
 
@@ -140,12 +185,15 @@ class MaskedPiece(Piece):
         self.frozen, self._masks, self._keep = masks.frozen, masks, keep
 
     def forward(self, parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
+        """Compute logits [records, classes] of one client under its mask."""
         return self._masks.call(parameters, inputs, *arguments)
 
     def arguments(self, seeds: NDArray[void]) -> list[Tensor]:
+        """Draw each client's mask, float32 [clients, nodes]."""
         return [self._kept(seeds, "dropout mask", self._masks.nodes).float()]
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[void]) -> dict[str, Tensor]:
+        """Silence what dropped nodes own, and give each client its own part of the rest."""
         self._masks.silence(updates, self._kept(seeds, "dropout mask", self._masks.nodes))
         partitioned = [updates[name] for name in self._masks.partitioned]
         sizes = [update.shape[1:].numel() for update in partitioned]
@@ -155,7 +203,7 @@ class MaskedPiece(Piece):
         return super().owned(updates, seeds)
 
     def _kept(self, seeds: NDArray[void], purpose: str, count: int) -> Tensor:
-        """Which of ``count`` nodes each client keeps: bool [clients, count]."""
+        """Draw which of ``count`` nodes each client keeps: bool [clients, count]."""
         return torch.from_numpy(rng.happens(rng.client_words(seeds, purpose, count), self._keep))
 
 
@@ -168,13 +216,16 @@ class Split:
     """One partition of a module into disjoint submodels.
 
     Args:
+        module: the full network, which declares its nodes.
         count: number of submodels, at least 2.
         shared: layers that every submodel holds whole, by name or prefix.
         seed: public seed of the partitions (the adversary may know it).
         partition_index: the round for a fresh partition each round; 0 for a fixed one.
-        rest: what becomes of the parameters that no node owns: ``shared``, ``partitioned`` or ``frozen``.
+        rest: treatment of the parameters that no node owns: ``shared``, ``partitioned`` or ``frozen``.
 
     Attributes:
+        shapes: of all parameters, by name.
+        owners: declarations of nodes that own something of a parameter, by its name.
         shared: names of the parameters in the shared clip group; those neither here nor frozen are in the split group.
         frozen: names of the parameters that no client trains.
         own: for every submodel, which coordinates of the rest are its: bool, by name.
@@ -220,11 +271,18 @@ class Split:
         self.own = self._partition_rest(partitioned, generator)
 
     def piece(self, number: int, known: bool = False, random: bool = False) -> "DisjointPiece":
-        """A submodel, ``number`` from 0; of a model that is built in (``known``), or draws random numbers."""
+        """Make the piece of a submodel.
+
+        Args:
+            number: of the submodel, from 0.
+            known: whether the model is built in.
+            random: whether its forward pass draws random numbers in training.
+        """
         return DisjointPiece(self, number, known, random)
 
     @cached_property
     def masks(self) -> Masks:
+        """Masks of the full model, for one that makes no smaller networks."""
         return Masks(self.full, rest="partitioned")  # the split itself decides about the rest
 
     def _partition(self, nodes: Mapping[str, list[int]], generator: np.random.Generator) -> tuple[Kept, ...]:
@@ -250,7 +308,14 @@ class Split:
 
 
 class DisjointPiece(Piece):
-    """A submodel of a split, as a smaller network; of a module without ``smaller``, the full one under a mask."""
+    """A submodel of a split, as a smaller network; of a module without ``smaller``, the full one under a mask.
+
+    Args:
+        cut: the split.
+        number: of the submodel, from 0.
+        known: whether the model is built in.
+        random: whether its forward pass draws random numbers in training.
+    """
 
     def __init__(self, cut: Split, number: int, known: bool, random: bool) -> None:
         self._cut, self._kept, self._own = cut, cut.kept[number], cut.own[number]
@@ -260,7 +325,11 @@ class DisjointPiece(Piece):
 
     @cached_property
     def module(self) -> nn.Module:  # type: ignore[override]  # made when trained: a server only cuts arrays
-        """The network; ModelError where ``smaller`` does not make one of the extracted shapes."""
+        """Network of the submodel, made when it is trained: a server only cuts arrays.
+
+        Raises:
+            ModelError: ``smaller`` does not make one of the extracted shapes.
+        """
         full, masks = self._cut.full, self._cut.masks if not self._cut.extractable else None
         if masks:
             return masks.fixed(masks.of(self._kept))
@@ -279,6 +348,7 @@ class DisjointPiece(Piece):
         return module
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[np.void]) -> dict[str, Tensor]:
+        """Silence what other submodels' nodes own, where the full model trained, and the others' part of the rest."""
         if not self._cut.extractable:
             self._cut.masks.silence(updates, self._cut.masks.of(self._kept)[None])
         for name, own in self._own.items():
@@ -286,12 +356,16 @@ class DisjointPiece(Piece):
         return super().owned(updates, seeds)
 
     def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Cut this submodel's part out of the whole model's arrays."""
         if not self._cut.extractable:
             return dict(arrays)
         return {name: arrays[name][_like(arrays[name], at)] for name, at in self._places.items() if name in arrays}
 
     def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any]) -> None:
-        """As of :class:`Piece`. Only this submodel's coordinates can change, for any ``part``."""
+        """Add this submodel's arrays to the whole model's, in place.
+
+        Only this submodel's coordinates can change, for any ``part``.
+        """
         for name, index in self._places.items():
             if name in self._own:
                 (place,) = _like(total[name], (self._own[name],))
@@ -301,12 +375,12 @@ class DisjointPiece(Piece):
                 total[name][place] += part[name] if self._cut.extractable else part[name][place]
 
     def _holds(self, name: str) -> bool:
-        """Whether a parameter is in the submodel: not where it lies in a branch that is left out."""
+        """Say whether a parameter is in the submodel: not where it lies in a branch that is left out."""
         blocks = [each for each in self._cut.owners[name] if isinstance(each, Blocks)]
         return all(set(each.owners(name)) <= set(self._kept[each.layer]) for each in blocks)
 
     def _place(self, name: str) -> Index:
-        """An index (an axis each, dimensions after the last cut left whole) of the submodel's part of a parameter."""
+        """Return an index of the submodel's part of a parameter: an axis each, up to the last one that is cut."""
         shape, units = self._cut.shapes[name], [each for each in self._cut.owners[name] if isinstance(each, Units)]
         if not units:
             return ()
@@ -317,12 +391,13 @@ class DisjointPiece(Piece):
 
 
 def _like(array: Any, index: Index) -> Index:
-    """The index for arrays of this kind: on a tensor's device."""
+    """Return the index for arrays of this kind: on a tensor's device."""
     if not isinstance(array, Tensor):
         return index
     return tuple(torch.from_numpy(each).to(array.device) if isinstance(each, np.ndarray) else each for each in index)
 
 
 def _extracted_shape(shape: tuple[int, ...], index: Index) -> tuple[int, ...]:
+    """Compute the shape of a parameter that an index cuts."""
     cut = [each.size if isinstance(each, np.ndarray) else size for each, size in zip(index, shape, strict=False)]
     return (*cut, *shape[len(cut) :])
