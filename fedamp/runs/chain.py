@@ -1,4 +1,9 @@
-"""The digests of a run's files: where they differ from the chain in the ledger (:mod:`fedamp.accounting.verify`)."""
+"""Compute the digests of a run's files, and find where the files differ from the chain in the ledger.
+
+The chain itself, links and head, is in :mod:`fedamp.accounting.verify`, which needs no package of training. A ledger
+names each line of ``rounds.jsonl`` from its release on, and the other files when the run stops. Digests of the owner's
+files are salted, because they hold numbers without noise.
+"""
 
 import hashlib
 import json
@@ -16,13 +21,31 @@ _NAMED = ("scenario.yaml", "model.safetensors", *_OWNERS)
 
 
 def digests(folder: RunFolder, salt: bytes) -> dict[str, str]:
-    """The digests of the files that a run left, by name."""
+    """Compute the digests of the files that a run left, by name.
+
+    Args:
+        folder: of the run.
+        salt: the secret of ``salt.secret``; it goes into the digests of ``rounds.jsonl`` and ``summary.json``.
+
+    Returns:
+        SHA-256 in hexadecimal letters, for the files that are there.
+    """
     files = [folder.path / name for name in _NAMED]
     return {file.name: _digest(file, salt) for file in files if file.is_file()}
 
 
 def altered(folder: RunFolder) -> Iterator[str]:
-    """The files, lines, rounds and keys of a run folder that differ from the chain; RunFolderError if unreadable."""
+    """Find the files, lines, rounds and keys of a run folder that differ from the chain.
+
+    Args:
+        folder: with a ledger that :class:`fedamp.runs.records.LedgerRecord` could read.
+
+    Yields:
+        A complaint for each difference.
+
+    Raises:
+        RunFolderError: a file cannot be read.
+    """
     ledger = json.loads(_content(folder.ledger))  # a valid one: it was read before
     yield from altered_ledger(ledger)
     yield from altered_files(folder, ledger.get("files"), [release["record"] for release in ledger["releases"]])
@@ -31,13 +54,20 @@ def altered(folder: RunFolder) -> Iterator[str]:
 def altered_files(
     folder: RunFolder, named: Mapping[str, str] | None, records: Sequence[str | None], resumed_after: int | None = None
 ) -> Iterator[str]:
-    """The files and lines beside a ledger that differ from its digests.
+    """Find the files and lines beside a ledger that differ from its digests.
 
     Args:
+        folder: of the run.
         named: digests of the files; None: the run is still played, or was killed.
         records: digests of the lines of ``rounds.jsonl``.
         resumed_after: the round from which the run goes on. Later lines are dropped then, and the summary is written
             anew: a run that was killed as it ended left none. So neither counts.
+
+    Yields:
+        A complaint for each difference, which begins with the file's name.
+
+    Raises:
+        RunFolderError: a file cannot be read.
     """
     here, salt = {name for name in _NAMED if (folder.path / name).is_file()}, b""
     if here.intersection(_OWNERS) and (named is not None or records):
@@ -63,7 +93,7 @@ def altered_files(
 
 
 def _altered_lines(file: Path, records: Sequence[str | None], salt: bytes, last: int | None) -> Iterator[str]:
-    """Those of the first ``last`` lines that differ from the releases; an unfinished one (a crash) does not count."""
+    """Find those of the first ``last`` lines that differ from the releases; an unfinished last one does not count."""
     for number, line in enumerate(_content(file).split(b"\n")[:-1][:last]):
         if number >= len(records):
             yield f"{file.name}: line {number + 1}: of no release"
@@ -72,6 +102,7 @@ def _altered_lines(file: Path, records: Sequence[str | None], salt: bytes, last:
 
 
 def _digest(file: Path, salt: bytes) -> str:
+    """Compute the digest of a file: salted for the owner's files; a model is read in pieces."""
     if file.suffix != ".safetensors":
         return salted(salt if file.name in _OWNERS else b"", _content(file))
     with open_regular(file) as stream:
@@ -79,6 +110,7 @@ def _digest(file: Path, salt: bytes) -> str:
 
 
 def _content(file: Path) -> bytes:
+    """Read a file of the folder, or raise RunFolderError."""
     try:
         return read_regular(file)
     except OSError as error:

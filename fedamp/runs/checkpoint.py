@@ -1,6 +1,10 @@
-"""Checkpoints: everything that the next round needs, in one file that is whole or absent.
+"""Write and read checkpoints: everything that the next round needs, in one file that is whole or absent.
 
-No generator state is stored, because randomness is addressed (:mod:`fedamp.rng`). The ledger is never behind.
+No generator state is stored, because randomness is addressed (:mod:`fedamp.rng`). A round is in a checkpoint first,
+where one is due, and then in the ledger; :mod:`fedamp.server.journal` keeps that order.
+
+Checkpoints are secret: they hold private counts of the round, and the memory of correlated noise. They are deleted
+when a run has ended, unless ``federation.keep_secrets`` is set.
 """
 
 import json
@@ -28,8 +32,13 @@ FORMAT: Literal["fedamp checkpoint 1"] = "fedamp checkpoint 1"
 class CheckpointHeader(Record):
     """The metadata of a checkpoint: its round, the round's line of ``rounds.jsonl``, and what the arrays belong to.
 
-    ``clip_scale``, the adaptive clipping norm over the plan's, is exact: a hexadecimal text in the file.
-    ``scenario`` is the scenario's fingerprint; ``owners`` a digest, keyed by the seed, of whose records are whose.
+    Attributes:
+        round: the round after which the state is, from 1.
+        clip_scale: the adaptive clipping norm over the plan's; exact, as a hexadecimal text in the file.
+        scenario: the scenario's fingerprint.
+        owners: digest, keyed by the seed, of whose records are whose.
+        record: the line of the round.
+        arrays_sha256: digest of all arrays in the file.
     """
 
     format: Literal["fedamp checkpoint 1"]
@@ -49,7 +58,19 @@ class CheckpointHeader(Record):
 def write_checkpoint(
     folder: Path, state: ServerState, record: RoundRecord, fingerprint: str, every: int = 1, owners: str = ""
 ) -> None:
-    """Write a checkpoint; then delete older ones, except the last two and the last two multiples of ``every``."""
+    """Write a checkpoint; then delete older ones, except the last two and the last two multiples of ``every``.
+
+    Args:
+        folder: of the checkpoints; made where it is missing.
+        state: after the round.
+        record: the line of the round.
+        fingerprint: of the scenario.
+        every: rounds between the checkpoints that are kept longer.
+        owners: digest of whose records are whose.
+
+    Raises:
+        UnwritableError: the disk is full, or the folder is a link; older checkpoints stay.
+    """
     groups = {"parameters": state.parameters, **{f"moment.{name}": moment for name, moment in state.moments.items()}}
     groups |= {f"noise.{name}": remembered for name, remembered in state.noise.items()}
     if state.previous is not None:
@@ -71,21 +92,23 @@ def write_checkpoint(
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
+    """List the checkpoints of a run, oldest first."""
     return sorted(folder.glob("round-*.safetensors"))
 
 
 def read_checkpoint(
     file: Path, fingerprint: str, like: ServerState, owners: str | None = None
 ) -> tuple[ServerState, RoundRecord]:
-    """The server's state after a round, and that round's line of ``rounds.jsonl``.
-
-    RunFolderError: it is damaged or belongs to another scenario; the line names the newest older one that is good.
+    """Read the server's state after a round, and that round's line of ``rounds.jsonl``.
 
     Args:
+        file: one of :func:`checkpoints`.
         fingerprint: of the scenario (:func:`fedamp.runs.ledger.fingerprint`).
         like: a state of the same model.
         owners: of the data that are there now: one person must not get the rounds of two; None: not compared.
+
+    Raises:
+        RunFolderError: it is damaged or belongs to another scenario; the line names the newest older one that is good.
     """
     try:
         return _read(file, fingerprint, like, owners)
@@ -99,7 +122,7 @@ def read_checkpoint(
 
 
 def _read(file: Path, fingerprint: str, like: ServerState, owners: str | None) -> tuple[ServerState, RoundRecord]:
-    """A checkpoint, or ValueError: why the run cannot resume from it."""
+    """Read a checkpoint, or raise ValueError: why the run cannot resume from it."""
     try:
         with safe_open(regular(file), framework="numpy") as content:
             metadata = content.metadata() or {}

@@ -1,4 +1,9 @@
-"""The run folder: its files, the process that may write into it, and its secret seed."""
+"""Manage the run folder: its files, the process that may write into it, and its secret seed.
+
+A folder holds one run. Its files and their keys are in :mod:`fedamp.runs.records`; docs/results.md shows them to users.
+The engines and the Flower app open it with :func:`opened`. The last functions find the extension that reads a folder
+which is no run's, such as a sweep's or a merged model's.
+"""
 
 import hashlib
 import itertools
@@ -26,7 +31,16 @@ RUNS = Path("runs")
 
 
 class RunFolder:
-    """The files of one run, in an existing folder (:func:`new_folder`, :func:`existing_folder`)."""
+    """The files of one run, in an existing folder (:func:`new_folder`, :func:`existing_folder`).
+
+    Attributes:
+        path: of the folder.
+        ledger, model: files that others may see; the ledger is the account of what was released.
+        scenario: the scenario with every default; its paths are the owner's.
+        rounds, summary, log: for the owner, because they hold numbers without noise, and names of nodes.
+        checkpoints, seed, salt: secrets of the run.
+        plots: folder of pictures.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,6 +51,7 @@ class RunFolder:
         self.seed, self.salt = path / "seed.secret", path / "salt.secret"
 
     def append_round(self, record: RoundRecord) -> None:
+        """Append a line to ``rounds.jsonl``; UnwritableError: the disk is full, or the file is a link."""
         refuse_link(self.rounds)
         with writing(self.rounds), self.rounds.open("a", encoding="utf-8") as stream:
             stream.write(record.to_json() + "\n")
@@ -48,7 +63,11 @@ class RunFolder:
                 flush(path)
 
     def read_rounds(self) -> list[RoundRecord]:
-        """The lines of ``rounds.jsonl``, without an unfinished last one; RunFolderError if another is damaged."""
+        """Read the lines of ``rounds.jsonl``, without an unfinished last one.
+
+        Raises:
+            RunFolderError: another line is damaged, or the file cannot be read.
+        """
         try:
             lines = read_regular(self.rounds).splitlines() if self.rounds.exists() else []
         except OSError as error:
@@ -63,13 +82,14 @@ class RunFolder:
         return records
 
     def forget_rounds_after(self, round_: int) -> list[RoundRecord]:
-        """Drop the rounds after a checkpoint, which are computed again; returns the others."""
+        """Drop the lines of rounds after a checkpoint, which are computed again, and return the others."""
         kept = [record for record in self.read_rounds() if record.round <= round_]
         lines = read_regular(self.rounds).splitlines()[: len(kept)] if kept else []
         write_atomically(self.rounds, b"".join(line + b"\n" for line in lines))
         return kept
 
     def write_scenario(self, scenario: Scenario) -> None:
+        """Write the scenario with every default; a resumed run is read from it."""
         write_atomically(self.scenario, scenario.to_yaml().encode())
 
     def write_model(self, parameters: Arrays) -> None:
@@ -97,9 +117,18 @@ def salted(salt: bytes, content: bytes) -> str:
 def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunFolder, bool]:
     """Make the folder of a new run: ``out``, or ``runs/NAME``, or ``runs/NAME-2`` and so on.
 
-    An existing ``out`` must hold no run (:func:`holds_no_run`): check that again under its lock. A ``private`` one is
-    for its owner. Returns the folder, and whether this process made it. RunFolderError: ``out`` is not empty or cannot
-    be written to.
+    An existing ``out`` must hold no run (:func:`holds_no_run`): check that again under its lock.
+
+    Args:
+        out: the folder; default: the first free one under ``runs``.
+        name: of the scenario.
+        private: whether a new folder is for its owner alone.
+
+    Returns:
+        The folder, and whether this process made it.
+
+    Raises:
+        RunFolderError: ``out`` is not empty or cannot be written to.
     """
     numbered = (RUNS / name if number == 1 else RUNS / f"{name}-{number}" for number in itertools.count(1))
     for path in numbered if out is None else (out,):
@@ -120,14 +149,18 @@ def new_folder(out: Path | None, name: str, private: bool = False) -> tuple[RunF
 
 
 def holds_no_run(folder: Path) -> bool:
-    """Whether a folder is empty, except for files of a run that was killed before it wrote its scenario."""
+    """Say whether a folder is empty, except for files of a run that was killed before it wrote its scenario."""
     return folder.is_dir() and all(
         path.name in ("log.txt", LOCK) or path.suffix == ".writing" for path in folder.iterdir()
     )
 
 
 def existing_folder(out: Path | None, name: str) -> RunFolder:
-    """The folder of a run to resume: ``out``, or the newest ``runs/NAME*``; RunFolderError: none, or a link in it."""
+    """Find the folder of a run to resume: ``out``, or the newest ``runs/NAME*``.
+
+    Raises:
+        RunFolderError: there is none, or a link is in it.
+    """
     if out is None:
         found = [file for file in RUNS.glob(f"{name}*/scenario.yaml") if _is_of(name, file)]
         if not found:
@@ -140,27 +173,35 @@ def existing_folder(out: Path | None, name: str) -> RunFolder:
 
 
 def _is_of(name: str, file: Path) -> bool:
-    """Whether a run's scenario has this name: ``runs/a-2`` is the second run of ``a``, or the first of ``a-2``."""
+    """Say whether a run's scenario has this name: ``runs/a-2`` is the second run of ``a``, or the first of ``a-2``."""
     with suppress(OSError, ValueError):
         return read_regular(file).decode().partition("\n")[0] in (f"name: {name}", f"name: '{name}'")
     return False
 
 
 def _refuse_links(folder: Path) -> None:
-    """The run would write elsewhere."""
+    """Refuse links in a folder: the run would write elsewhere."""
     for path in folder.iterdir() if folder.is_dir() else ():
         refuse_link(path)
 
 
 @contextmanager
 def opened(scenario: Scenario, out: Path | None, resume: bool) -> Iterator[tuple[RunFolder, int | None]]:
-    """A run folder while a run is played: locked, with the scenario in it, and with all log messages in its log.
+    """Open a run folder while a run is played: locked, with the scenario in it, and with all log messages in its log.
 
-    Yields the folder and the secret seed (None: the scenario's seed, known). With a secret seed, folder and files are
-    for the owner alone. RunFolderError: folder or seed is missing, or another process is running in the folder.
+    With a secret seed, folder and files are for the owner alone. An InputError before the ledger is written removes the
+    files of a new run again.
 
     Args:
+        scenario: of the run.
         out: the folder; default: a new one under ``runs``, or the newest one to resume.
+        resume: whether the run in the folder goes on.
+
+    Yields:
+        The folder and the secret seed (None: the scenario's seed, known).
+
+    Raises:
+        RunFolderError: folder or seed is missing, or another process is running in the folder.
     """
     private = not scenario.known_seed
     folder, made = (existing_folder(out, scenario.name), False) if resume else new_folder(out, scenario.name, private)
@@ -192,7 +233,7 @@ def opened(scenario: Scenario, out: Path | None, resume: bool) -> Iterator[tuple
 
 
 def _seed(folder: RunFolder, secret: bool) -> int | None:
-    """The secret seed of a run, a new one if nothing was released yet; None for a known seed.
+    """Return the secret seed of a run, a new one if nothing was released yet; None for a known seed.
 
     It decides who takes part when. Without the ledger nobody knows the releases under that seed.
     """
@@ -216,13 +257,13 @@ def _seed(folder: RunFolder, secret: bool) -> int | None:
 
 @dataclass(frozen=True)
 class FolderReader:
-    """What reads a folder of a released model that is not a run's.
+    """The reader of a folder of a released model that is not a run's; an extension offers it by a file's name.
 
     Attributes:
         read: reads a folder, from its path and the name to show (None: its own name); returns a
             :class:`fedamp.runs.run.ReleasedModel`, or raises RunFolderError.
         called: words for such a folder, as ``a merged model``.
-        verified_by: what ``fedamp verify`` reads in its place.
+        verified_by: words for what ``fedamp verify`` reads in its place.
     """
 
     read: Callable[[Path, str | None], Any]
@@ -238,7 +279,7 @@ def reader_of(folder: Path) -> FolderReader | None:
 
 @dataclass(frozen=True)
 class SeriesReader:
-    """What reads a folder of several runs, as that of a sweep.
+    """The reader of a folder of several runs, as that of a sweep; an extension offers it by a file's name.
 
     Attributes:
         read: shows the series alone, from its folder: a :class:`fedamp.report.comparison.Published`.
@@ -270,7 +311,11 @@ def begun_runs(folders: Iterable[Path]) -> list[Path]:
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary of a finished run; RunFolderError if it is missing or damaged."""
+    """Read the summary of a finished run.
+
+    Raises:
+        RunFolderError: it is missing or damaged.
+    """
     file = RunFolder(folder).summary
     if not file.exists():
         raise RunFolderError(f"{folder}: not a finished run (no {file.name})")

@@ -1,4 +1,10 @@
-"""The ledger: the releases of a run, and their cost so far. Written before each release, for an auditor."""
+"""Keep the ledger: the releases of a run, and their cost so far. It is written before each release, for an auditor.
+
+The keys before the releases come from the plan. Each release is one line with the epsilon spent, the digest of its
+model, and a link to the line before. :mod:`fedamp.server.journal` enters rounds, a custom app does so itself
+(:mod:`fedamp.server.custom_app`). The functions at the end say when two ledgers or scenarios are the same; the
+verification uses them, too.
+"""
 
 import hashlib
 import json
@@ -58,13 +64,24 @@ ASSUMPTIONS = (
 
 
 class Ledger:
-    """The ledger file of one run, new or interrupted; RunFolderError: it is damaged, or of another plan.
+    """The ledger file of one run, new or interrupted.
 
     A round is in it before its model is released. A round that is computed again after a crash must give the model
     that the ledger names: releasing another one would spend the round's budget twice.
-    ``frozen_sha256`` is the digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`), and
-    ``evaluation`` says what models are evaluated on, and ``statistics`` what was released before the first round.
-    ``added`` has the values of extensions' keys.
+
+    Args:
+        file: ``ledger.json``; it is read where it exists, and written by :meth:`begin` or :meth:`enter`.
+        plan: of the run.
+        frozen_sha256: digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`).
+        evaluation: the sentence that says what models are evaluated on.
+        statistics: what was released before the first round.
+        added: values of extensions' keys.
+
+    Attributes:
+        releases: entries so far, in order of the rounds.
+
+    Raises:
+        RunFolderError: the file is damaged, or of another plan or seed.
     """
 
     def __init__(
@@ -119,6 +136,7 @@ class Ledger:
             self._add(found.releases)
 
     def _read(self, frozen_sha256: str | None) -> LedgerRecord:
+        """Read the ledger of a run that is resumed, and refuse one that another plan, or nobody honest, has written."""
         file, found, plan = self.file, LedgerRecord.read(self.file), self.plan
         if different := differences(found, plan, frozen_sha256=frozen_sha256):
             where = f"{', '.join(different)}{self._where()}"
@@ -143,13 +161,20 @@ class Ledger:
         return found
 
     def check_files(self, last: int) -> None:
-        """RunFolderError if a file beside the ledger is not as the run left it after its first ``last`` rounds."""
+        """Check that the files beside the ledger are as the run left them.
+
+        Args:
+            last: the round after which the run goes on; later lines are dropped, so they do not count.
+
+        Raises:
+            RunFolderError: one line with the file that is missing or altered.
+        """
         records = [entry.record for entry in self.releases]
         for complaint in chain.altered_files(self.folder, self._head["files"], records, last):
             raise RunFolderError(f"{self.folder.path}: {complaint}; expected: as the run left it")
 
     def _where(self) -> str:
-        """The sections of the scenario that decide results and are not as when the run began."""
+        """Name the sections of the scenario that decide results and are not as when the run began."""
         try:
             began = reader.load(self.folder.scenario).model_dump(mode="json")
         except InputError:
@@ -161,22 +186,26 @@ class Ledger:
 
     @cached_property
     def _salt(self) -> bytes:
-        """The secret with which digests of the owner's files begin."""
+        """Secret with which digests of the owner's files begin."""
         if not self.folder.salt.exists():
             write_secret(self.folder.salt, f"{rng.seed_from_system():064x}")
         return read_regular(self.folder.salt)
 
     def has_left(self, stopped_because: str) -> list[str]:
-        """What has left the server, in words, if the run stops now."""
+        """List what has left the server, in words, if the run stops now."""
         return verify.has_left(self._head | {"releases": self.releases, "stopped_because": stopped_because})
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has come to its end, so that no further round will be released."""
+        """Say whether the run has come to its end, so that no further round will be released."""
         return self._head["stopped_because"] in verify.ENDED
 
     def last_model(self) -> Arrays:
-        """The model of the last release, as the run left it; RunFolderError: it is another one."""
+        """Read the model of the last release, as the run left it.
+
+        Raises:
+            RunFolderError: the file cannot be read, or it is another model.
+        """
         file = self.folder.model
         try:
             found: Arrays = load_file(regular(file))
@@ -194,12 +223,20 @@ class Ledger:
     def enter(
         self, round_: int, parameters: Arrays, record: RoundRecord | None = None, durable: bool = True
     ) -> LedgerEntry:
-        """Write down a round that is about to be released. FederationError: the round was released before with another
-        model, or is out of turn.
+        """Write down a round that is about to be released.
 
         Args:
+            round_: the next one, or one that was released before and is computed again.
+            parameters: its model.
             record: its line of ``rounds.jsonl``, where one is to be written.
             durable: whether the entry must survive a power cut, which takes longer than a short round of a simulation.
+
+        Returns:
+            The entry in the chain.
+
+        Raises:
+            FederationError: the round was released before with another model or line, or is out of turn.
+            UnwritableError: the ledger cannot be written; the round must not be released.
         """
         spent = float(self.plan.charge.epsilon_by_round[round_ - 1])
         line = None if record is None else salted(self._salt, record.to_json().encode())
@@ -230,7 +267,7 @@ class Ledger:
 
     @property
     def final_evaluation(self) -> Evaluated | None:
-        """What was released after the last round."""
+        """Evaluation that was released after the last round; None: there is none."""
         found = self._head.get("final_evaluation")
         return None if found is None else Evaluated.model_validate(found)
 
@@ -249,6 +286,9 @@ class Ledger:
         """Write down why the run stopped and the digests of its files, then the summary. It may still be resumed.
 
         Without a round left to play, everything stays as it was, also the head.
+
+        Args:
+            summary: of the rounds so far.
         """
         left = chain.digests(self.folder, self._salt)
         ended = (self._head["stopped_because"], self._head["files"])
@@ -260,6 +300,7 @@ class Ledger:
         self.folder.write_summary(summary)
 
     def _end(self, stopped_because: str | None, files: dict[str, str] | None) -> None:
+        """Note why the run stopped, or that it goes on; a summary of an earlier end is removed."""
         if (self._head["stopped_because"], self._head["files"]) != (stopped_because, files):
             self._head |= {"stopped_because": stopped_because, "files": files}
             self._text = ""
@@ -267,12 +308,14 @@ class Ledger:
                 self.folder.summary.unlink(missing_ok=True)  # of an earlier end of the run
 
     def _add(self, releases: Iterable[LedgerEntry]) -> None:
+        """Append entries with their links."""
         for entry in releases:
             link = verify.link(self._last, entry.content())
             self.releases.append(entry.model_copy(update={"link": link}))
 
     @property
     def _last(self) -> str:
+        """Last link of the chain."""
         return self.releases[-1].link if self.releases else self._start
 
     def _write(self, durable: bool) -> None:
@@ -285,7 +328,7 @@ class Ledger:
 
 
 def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict[str, Any]:
-    """The keys of a ledger that must be the same when its run is resumed, by any version, or verified."""
+    """Return the keys of a ledger that must be the same when its run is resumed, by any version, or verified."""
     privacy = plan.scenario.privacy
     return {
         "scenario": asked.name,
@@ -313,7 +356,12 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
 
 
 def assumptions(plan: Plan, evaluation: str) -> tuple[str, ...]:
-    """On what the guarantee of a plan rests; ``evaluation`` says what models are evaluated on."""
+    """List the sentences on which the guarantee of a plan rests.
+
+    Args:
+        plan: of the run.
+        evaluation: the sentence that says what models are evaluated on.
+    """
     step, on_clients = plan.scenario.data.statistics, "evaluation" in plan.scenario.sections
     return (
         plan.scenario.aggregation.assumption(plan.agreed),
@@ -326,7 +374,15 @@ def assumptions(plan: Plan, evaluation: str) -> tuple[str, ...]:
 
 
 def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
-    """The plan of a run's scenario, with the ledger's noise instead of ``auto``: nothing is calibrated again."""
+    """Make the plan of a run's scenario, with the ledger's noise instead of ``auto``: nothing is calibrated again.
+
+    Args:
+        ledger: of the run; it gives noise, coefficients and number of units.
+        scenario: as it was asked for.
+
+    Raises:
+        ScenarioError: no plan can be made of them.
+    """
     scenario = scenario.with_bands(len(ledger.noise_coefficients) + 1, ledger.noise_coefficients)
     if scenario.privacy.noise_multiplier == "auto":
         noise = {"noise_multiplier": ledger.noise_multiplier}
@@ -339,10 +395,18 @@ def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
 
 
 def of_auto(ledger: LedgerRecord, plan: Plan, asked: Scenario) -> tuple[str | None, str | None]:
-    """A caution and a failure about the cost of what ``asked`` leaves to ``auto``; ``plan`` is :func:`plan_of` both.
+    """Check the cost of what a scenario leaves to ``auto``.
 
     Another version may choose otherwise, but its choice may not make the ledger say a smaller cost. ``auto`` noise
     spends the budget, up to the precision of the accounting, in every version: so nothing is calibrated again.
+
+    Args:
+        ledger: of the run.
+        plan: :func:`plan_of` ledger and scenario.
+        asked: the scenario.
+
+    Returns:
+        A caution and a failure; at most one of them is not None.
     """
     privacy, fresh = asked.privacy, make_plan(asked, ledger.units)
     stated, recomputed = ledger.whole_run_epsilon.upper, plan.charge.planned_epsilon.upper
@@ -363,9 +427,13 @@ def of_auto(ledger: LedgerRecord, plan: Plan, asked: Scenario) -> tuple[str | No
 def differences(
     ledger: LedgerRecord, plan: Plan, asked: Scenario | None = None, frozen_sha256: str | None = None
 ) -> list[str]:
-    """The keys in which a ledger differs from what its run, resumed or verified, would write.
+    """List the keys in which a ledger differs from what its run, resumed or verified, would write.
 
-    ``asked`` is the scenario as it was asked for, where the plan's has its noise filled in (:func:`plan_of`).
+    Args:
+        ledger: as it was read.
+        plan: of the run.
+        asked: the scenario as it was asked for, where the plan's has its noise filled in (:func:`plan_of`).
+        frozen_sha256: digest of the model's frozen weights.
     """
     wanted = _of_the_plan(plan, asked or plan.scenario, frozen_sha256)
     unasked = (ledger.statistics is None) != (plan.scenario.data.statistics is None)
@@ -377,9 +445,11 @@ def differences(
 
 
 def digest(parameters: Arrays) -> str:
-    """SHA-256 of a model (or its file): each name, a zero byte, the little-endian values; in order of names.
+    """Compute SHA-256 of a model: each name, a zero byte, the little-endian values; in order of names.
 
-    A model's values are float32, remembered noise has float64.
+    Args:
+        parameters: arrays by name, of a model or a checkpoint. A model's values are float32, remembered noise has
+            float64.
     """
     state = hashlib.sha256()
     for name in sorted(parameters):
@@ -390,9 +460,10 @@ def digest(parameters: Arrays) -> str:
 
 
 def fingerprint(scenario: Scenario) -> str:
-    """SHA-256 of the scenario, except for its description and for what changes no result (most of engine, trackers).
+    """Compute SHA-256 of a scenario, without its description and keys that change no result (most of engine, trackers).
 
-    The ledger itself holds the frozen weights, and whether the seed is known (``noise_seed``).
+    Checkpoints and ledgers name it, so that a run is resumed with its own scenario only. The ledger itself holds the
+    frozen weights, and whether the seed is known (``noise_seed``).
     """
     excluded: dict[str, Any] = {"description": True, "known_seed": True, "federation": True, "trackers": True}
     excluded |= {"engine": {"kind", "workers", "device", "address"}, "model": {"frozen_sha256"}}

@@ -1,6 +1,8 @@
-"""The keys of every file of a run, typed.
+"""Define the keys of every file of a run, typed: ``rounds.jsonl``, ``summary.json`` and ``ledger.json``.
 
-An infinite epsilon is ``math.inf`` here and null in a file, because JSON has no infinity.
+An infinite epsilon is ``math.inf`` here and null in a file, because JSON has no infinity. Files are contracts: a key
+keeps its name and meaning. Which check computes each key again is in :mod:`fedamp.accounting.verify`; docs/results.md
+explains the keys to users.
 """
 
 import math
@@ -43,6 +45,7 @@ ON_CLIENTS = (
 
 
 def _mechanism(value: Any) -> Mechanism:
+    """Read an expression, and refuse one that spans more rounds than a run can have."""
     mechanism = value if isinstance(value, Mechanism) else from_json(value)
     if mechanism.span > LONGEST_RUN:
         raise ValueError(f"it spans {mechanism.span} rounds; expected: at most {LONGEST_RUN}")
@@ -50,6 +53,7 @@ def _mechanism(value: Any) -> Mechanism:
 
 
 def _finite(value: float | None, asked: ValidationInfo) -> float | None:
+    """Turn a number that is not finite into None; a file with one is refused."""
     if value is None or math.isfinite(value):
         return value
     if asked.mode == "json":  # no file holds one
@@ -65,17 +69,22 @@ Epsilon = Annotated[
 ]
 FiniteOrNone = Annotated[float | None, AfterValidator(_finite)]
 Expression = Annotated[Mechanism, PlainValidator(_mechanism), PlainSerializer(lambda mechanism: mechanism.to_json())]
-"""An accounting expression; in a file it is what ``fedamp.accounting.from_json`` reads."""
+"""Accounting expression; in a file it is what ``fedamp.accounting.from_json`` reads."""
 
 
 class Bracket(Record):
-    """Both ends of an epsilon."""
+    """Both ends of an epsilon.
+
+    Attributes:
+        lower, upper: at least 0, perhaps infinite; the true value lies between them.
+    """
 
     lower: Epsilon
     upper: Epsilon
 
     @classmethod
     def of(cls, bounds: Bounds) -> "Bracket":
+        """Make the record of an accountant's bracket."""
         return cls(lower=bounds.lower, upper=bounds.upper)
 
 
@@ -84,7 +93,14 @@ Score = tuple[str, float]
 
 
 def measured(loss: float | None, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """The keys of a record that say how good a model is: ``loss``, ``accuracy``, and all other ``metrics``."""
+    """Make the keys of a record that say how good a model is: ``loss``, ``accuracy``, and all other ``metrics``.
+
+    A custom loss may have metrics that are not finite; they are left out, because no file could hold them.
+
+    Args:
+        loss: mean loss on the public test set; None: the model was not evaluated.
+        metrics: by name.
+    """
     # A custom loss may have metrics that are not finite, which no file could hold.
     others = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return {"loss": loss, "accuracy": others.pop("accuracy", None), "metrics": others}
@@ -113,12 +129,15 @@ class Quality(Record):
 class RoundRecord(Quality):
     """A line of ``rounds.jsonl``, with the quality of the new global model.
 
+    It is for the owner of the run: ``scheduled``, ``reported`` and ``unprotected`` have no noise.
+
     Attributes:
         round: from 1.
         epsilon_upper: upper end of the epsilon spent so far; infinite without noise.
         scheduled, reported: units in the round's cohort, and those that answered.
+        seconds: wall time of the round.
         noise_surplus: variance of the noise over the one that is charged, minus 1 (secure aggregation).
-        impossible_sum: whether the sum could not be that of honest nodes, and zeros stand in its place.
+        impossible_sum: whether the sum could not be that of honest nodes; zeros were then released in its place.
         nodes_given_up, nodes_back: ids of nodes that are no longer waited for, and that answer again.
         evaluated: how good the model of the round before is on held-out records of the cohort, with noise.
         unprotected: numbers computed from private data without noise. For the server's owner only.
@@ -139,24 +158,31 @@ class RoundRecord(Quality):
 
 
 def last_quality(rounds: Iterable[RoundRecord]) -> Quality:
-    """The quality of the last evaluated model."""
+    """Return the quality of the last evaluated model; an empty one if none was evaluated."""
     each = [record.model_dump(include=set(Quality.model_fields)) for record in rounds if record.score is not None]
     return Quality(**each[-1]) if each else Quality(accuracy=None, loss=None)
 
 
 def reports(rounds: Iterable[RoundRecord]) -> tuple[int, int, int]:
-    """Scheduled units, units that reported, and units that failed (bad update or records), summed over rounds."""
+    """Count scheduled units, units that reported, and units that failed (bad update or records), summed over rounds."""
     each = [(record.scheduled, record.reported, int(record.unprotected.get("failed", 0))) for record in rounds]
     scheduled, reported, failed = map(sum, zip((0, 0, 0), *each, strict=True))
     return scheduled, reported, failed
 
 
 Ending = Literal["finished", "budget", "interrupted", "failed", "diverged"]
-"""Why a run stopped; the first two were decided before it began."""
+"""Reason why a run stopped; ``finished`` and ``budget`` were decided before it began."""
 
 
 class ModelCost(Record):
-    """Size and work of a unit's model in a round: mean over the submodels, and shares of the whole model."""
+    """Size and work of a unit's model in a round: mean over the submodels, and shares of the whole model.
+
+    Attributes:
+        parameters_per_client: number of parameters that a client trains.
+        parameters_share: the same over the whole model's, in (0, 1].
+        flops_per_record: floating-point operations of a forward and a backward pass of one record.
+        flops_share: the same over the whole model's, in (0, 1].
+    """
 
     parameters_per_client: float
     parameters_share: float
@@ -170,16 +196,20 @@ class ModelCost(Record):
 
 
 class Summary(FileRecord):
-    """``summary.json`` of a run that has ended; ``final`` is of the last evaluated model.
+    """The file ``summary.json`` of a run that has stopped. It is for the owner: its counts have no noise.
 
     Attributes:
-        epsilon: the guarantee, however the run was stopped by somebody who saw its releases.
+        final: quality of the last evaluated model.
+        epsilon: the guarantee, also if a person who saw its releases stopped the run.
         released_rounds_epsilon: the cost of the released rounds if their number was fixed before.
-        epsilon_server: for who runs the server, of all planned rounds; None: the server sees everything.
-        epsilon_nodes: the same for a registered node, of units of other nodes; None: no nodes are named.
+        unamplified_epsilon: the cost of all planned rounds without amplification.
+        epsilon_server: towards the operator of the server, of all planned rounds; None: the server sees everything.
+        epsilon_nodes: towards a registered node, for units of other nodes; None: no nodes are named.
         clients_scheduled, clients_trained: scheduled units of the released rounds, and those that reported.
         clients_failed: units whose update was not finite, or whose records could not be read; they contribute zero.
+        wall_seconds, startup_seconds: time of all rounds, and time before the first one.
         error: why it failed or diverged, in one line.
+        parameters: number of the model's parameters.
         evaluated: how good a model is on held-out records of the clients, with noise; the last one that was evaluated.
     """
 
@@ -211,7 +241,18 @@ class Summary(FileRecord):
 
 
 class Charged(FileRecord):
-    """The common keys of a ledger and of a merged model's certificate: protection and cost."""
+    """The common keys of a ledger and of a merged model's certificate: protection and cost.
+
+    Attributes:
+        written_by: name and version, as ``fedamp 2.1``.
+        unit, units, group_size: what is protected, how many there are, and how many together.
+        adjacency: the neighbouring relation in words.
+        delta: in (0, 1).
+        budget_epsilon: the budget; None: there was none.
+        mechanism, mechanism_in_words: the expression that is charged.
+        epsilon_bound: how the bracket was computed, in words.
+        assumptions: sentences on which the guarantee rests.
+    """
 
     format: str
     written_by: Annotated[str, Field(pattern=r"^fedamp \S{1,40}$")]
@@ -233,10 +274,15 @@ class Charged(FileRecord):
 
 
 class LedgerEntry(Record):
-    """One released round: its number, the epsilon spent after it (infinite without noise), SHA-256 of its model.
+    """One released round.
 
-    ``record`` is the salted digest of its line of ``rounds.jsonl``, if any; ``link`` is of :mod:`fedamp.runs.chain`.
-    ``evaluated`` is the evaluation that was released with it, if any.
+    Attributes:
+        round: from 1.
+        epsilon_upper: upper end of the epsilon spent after it; infinite without noise.
+        digest: SHA-256 of its model (:func:`fedamp.runs.ledger.digest`).
+        record: salted digest of its line of ``rounds.jsonl``; None: there is no line.
+        evaluated: the evaluation that was released with it, if any.
+        link: of the chain: digest of this entry and the link before (:mod:`fedamp.accounting.verify`).
     """
 
     round: PositiveInt
@@ -248,7 +294,7 @@ class LedgerEntry(Record):
 
 
 def _added() -> dict[str, Any]:
-    """The keys of extensions, in front of the evaluation."""
+    """List the keys of extensions, in front of the evaluation."""
     return {
         name: Annotated[
             named(key.record) | None, Field(None, exclude_if=lambda found: found is None), Before("evaluation")
@@ -259,19 +305,28 @@ def _added() -> dict[str, Any]:
 
 @partial(with_keys, added=_added())
 class LedgerRecord(Charged):
-    """``ledger.json``: the plan, its cost, and the releases; docs/results.md explains the keys.
+    """The file ``ledger.json``: the plan, its cost, and the releases; docs/results.md explains the keys.
 
     Extensions add keys of their own (:class:`fedamp.accounting.verify.LedgerKey`).
 
-    ``frozen_sha256`` is of a custom model's frozen weights, ``noise_coefficients`` are c_1, c_2, .. of banded noise.
-    ``server_mechanism`` and ``epsilon_server`` are for who runs the server; without them the server sees everything.
-    ``nodes_mechanism`` and ``epsilon_nodes`` are for a registered node of a deployment, of units of other nodes.
-    ``run`` is :attr:`fedamp.federation.plan.Plan.run`; None: of an earlier version.
-    ``rehearsal`` is the sentence of :attr:`fedamp.federation.plan.Plan.rehearsal`, ``unchecked`` that of
-    :attr:`fedamp.federation.plan.Plan.unchecked`.
-    ``evaluation`` is the scenario's, with its noise, and ``final_evaluation`` what was released after the last round.
-    ``statistics`` are the released numbers of ``data.transform`` with ``mean: private``, as a scenario takes them.
-    Without noise ``guaranteed_epsilon`` is None, and while the run is played ``files`` is.
+    Attributes:
+        scenario, scenario_sha256: name and fingerprint of the scenario.
+        frozen_sha256: digest of a custom model's frozen weights; None: a built-in model.
+        parts: of the model, each with norm, noise multiplier and denominator; at least one.
+        noise_coefficients: c_1, c_2, .. of correlated noise; empty: it is independent.
+        rounds_planned: the scenario's rounds.
+        whole_run_epsilon: of all planned rounds.
+        guaranteed_epsilon: upper end of the rounds up to the last one that the budget pays for; None without noise.
+        server_mechanism, epsilon_server: towards the operator of the server; without them the server sees everything.
+        nodes_mechanism, epsilon_nodes: towards a registered node of a deployment, for units of other nodes.
+        evaluation, final_evaluation: the scenario's section with its noise; what was released after the last round.
+        statistics: the released numbers of ``data.transform`` with ``mean: private``, as a scenario takes them.
+        noise_seed: words for where the seed came from.
+        run: :attr:`fedamp.federation.plan.Plan.run`; None: an earlier version wrote the ledger.
+        rehearsal, unchecked: sentences of the :class:`fedamp.federation.plan.Plan`; mostly empty.
+        stopped_because, files: why the run stopped, and digests of its files; None while it is played.
+        releases: in order of the rounds.
+        head: digest of the last link, the reason for the stop and the files' digests.
     """
 
     kind: ClassVar[str] = "ledger"
@@ -313,39 +368,39 @@ class LedgerRecord(Charged):
 
     @property
     def has_left(self) -> list[str]:
-        """What has left the server, in words."""
+        """List what has left the server, in words; empty: the run costs nothing."""
         return has_left(vars(self))
 
     @property
     def epsilon(self) -> float:
-        """Upper end of the guarantee, however the run was stopped by somebody who saw its releases."""
+        """Upper end of the guarantee, also if a person who saw its releases stopped the run."""
         planned = self.guaranteed_epsilon if self.has_left else 0.0
         return self.released_rounds_epsilon if planned is None else planned
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether models are evaluated, on public records."""
+        """Say whether models are evaluated on public records."""
         return NOT_EVALUATED not in self.assumptions and (self.evaluation is None or EVALUATED in self.assumptions)
 
     @property
     def evaluated(self) -> Evaluated | None:
-        """The last evaluation on held-out records of the clients."""
+        """Last evaluation on held-out records of the clients; None: there is none."""
         each = [entry.evaluated for entry in self.releases if entry.evaluated]
         return self.final_evaluation or (each[-1] if each else None)
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier of the whole update, or of its split part."""
+        """Noise multiplier of the whole update, or of its split part."""
         return self.parts[-1].noise_multiplier
 
     @property
     def has_known_seed(self) -> bool:
-        """Whether the noise follows from the scenario's seed."""
+        """Say whether the noise follows from the scenario's seed."""
         return self.noise_seed != FROM_SYSTEM
 
     @property
     def epsilon_follows(self) -> bool:
-        """Whether the cost after each round follows from the mechanism alone.
+        """Say whether the cost after each round follows from the mechanism alone.
 
         Without amplification it may span only the rounds in which one unit can take part; the scenario names them.
         """
@@ -353,19 +408,28 @@ class LedgerRecord(Charged):
 
     @property
     def _beside(self) -> int:
+        """Number of releases beside the rounds, as the charge counts them."""
         at_end = self.evaluation is not None and self.evaluation.at_end
         return at_end + (self.statistics is not None)
 
     @property
     def _ahead(self) -> int:
+        """Number of the mechanism's steps ahead of the first round."""
         return ahead_of_rounds(self.mechanism, self._beside)
 
     def cost_after(self, rounds: int) -> Mechanism:
-        """What the first rounds release, with the evaluation at the end; all of it where it spans no rounds."""
+        """Cut the mechanism to the first rounds and what is released beside them; it stays where it spans no rounds."""
         return self.mechanism.after(min(rounds + self._ahead, self.mechanism.span))
 
     def check_rounds(self, most: int) -> None:
-        """Check that rounds 1, 2, 3, ... are released once each, and at most ``most`` of them; else ValueError."""
+        """Check that rounds 1, 2, 3, ... are released once each.
+
+        Args:
+            most: the largest number of them.
+
+        Raises:
+            ValueError: another order, a round twice, or more than ``most``.
+        """
         rounds = [entry.round for entry in self.releases]
         if rounds != list(range(1, len(rounds) + 1)) or len(rounds) > most:
             raise ValueError(f"its rounds are not 1, 2, 3, ... each once, up to at most {most}")

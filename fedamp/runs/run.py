@@ -1,4 +1,8 @@
-"""Reading the folders of runs and of other released models: scenario, releases, cost."""
+"""Read the folders of runs and of other released models: scenario, releases, cost.
+
+``fedamp.open`` and the reports read through :func:`read_run` and :func:`read_models`. Nothing is written, and no code
+that a scenario names is run before :meth:`Run.model` is called.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -33,9 +37,14 @@ if TYPE_CHECKING:
 class ReleasedModel(ABC):
     """A released model with its guarantee, as reports show it alone or beside others.
 
+    Runs and merged models are such. Every class reads files and computes nothing that a report shows in two ways.
+
     Attributes:
         page: template of its page.
         templates: package whose folder ``templates`` has that template; None: the one that makes pages.
+        name: as reports call it.
+        folder: where its files lie.
+        summary: with ``final``, ``epsilon`` and ``stopped_because``.
     """
 
     page: ClassVar[str]
@@ -47,17 +56,17 @@ class ReleasedModel(ABC):
     @property
     @abstractmethod
     def stated(self) -> Charged:
-        """The file that states its guarantee."""
+        """File that states its guarantee."""
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """The scenario, or those of its parts."""
+        """Name of the scenario, or those of its parts."""
 
     @property
     @abstractmethod
     def score(self) -> Score | None:
-        """The leading metric on the public test set; None if it was not evaluated."""
+        """Leading metric on the public test set; None if the model was not evaluated."""
 
     @property
     @abstractmethod
@@ -67,16 +76,16 @@ class ReleasedModel(ABC):
     @property
     @abstractmethod
     def has_known_seed(self) -> bool:
-        """Whether the noise follows from a seed that others may know."""
+        """Say whether the noise follows from a seed that others may know."""
 
     @property
     def merged_by(self) -> str | None:
-        """The method, if it is made of other models."""
+        """Method of merging, if the model is made of other models."""
         return None
 
     @property
     def is_private(self) -> bool:
-        """Whether noise was added at all."""
+        """Say whether noise was added at all."""
         return self.epsilon is not None
 
     @property
@@ -85,13 +94,20 @@ class ReleasedModel(ABC):
         return self.stated.promise
 
     def cautions(self, runs: "Sequence[Run]") -> list[str]:
-        """Why its guarantee may not hold beside these runs."""
+        """List why its guarantee may not hold beside these runs."""
         return []
 
 
 @dataclass(frozen=True)
 class Run(ReleasedModel):
-    """A run that has ended and has released at least one round: read only."""
+    """A run that has stopped and has released at least one round: read only.
+
+    Attributes:
+        name: the shortest end of the folder's path that tells it from others.
+        folder: of the run.
+        scenario: as it was run.
+        summary, ledger, rounds: the contents of these files.
+    """
 
     page: ClassVar[str] = "run.html.j2"
 
@@ -104,22 +120,22 @@ class Run(ReleasedModel):
 
     @property
     def files(self) -> RunFolder:
-        """The files in the folder."""
+        """Paths of the files in the folder."""
         return RunFolder(self.folder)
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan that was played."""
+        """Plan that was played, made again from scenario and ledger."""
         return plan_of(self.ledger, self.scenario)
 
     @property
     def evaluated(self) -> list[RoundRecord]:
-        """The rounds whose model was evaluated on the public test set."""
+        """Rounds whose model was evaluated on the public test set."""
         return [record for record in self.rounds if record.score is not None]
 
     @property
     def score(self) -> Score | None:
-        """The leading metric of the last evaluated model on the public test set; None if none was evaluated."""
+        """Leading metric of the last evaluated model on the public test set; None if none was evaluated."""
         return self.evaluated[-1].score if self.evaluated else None
 
     @property
@@ -149,12 +165,12 @@ class Run(ReleasedModel):
 
     @property
     def was_stopped_early(self) -> bool:
-        """Whether it ended before the round that was planned as the last one."""
+        """Say whether the run ended before the round that was planned as the last one."""
         return self.summary.stopped_because not in ENDED
 
     @property
     def has_known_seed(self) -> bool:
-        """Whether the noise follows from a seed that others may know."""
+        """Say whether the noise follows from a seed that others may know."""
         return self.ledger.has_known_seed
 
     @property
@@ -172,7 +188,7 @@ class Run(ReleasedModel):
 
     @property
     def is_amplified(self) -> bool:
-        """Whether hidden randomness makes the run cheaper."""
+        """Say whether hidden randomness makes the run cheaper."""
         return bool(self.epsilon and self.unamplified_epsilon and self.unamplified_epsilon > 1.001 * self.epsilon)
 
     @property
@@ -187,15 +203,18 @@ class Run(ReleasedModel):
 
     @property
     def qualities(self) -> dict[str, float | None]:
-        """The quality of the last evaluated model: loss, metrics by name, validation_score."""
+        """Quality of the last evaluated model: loss, metrics by name, validation_score."""
         return qualities(self.summary.final)
 
     def frame(self) -> "pandas.DataFrame":
-        """The rounds as a pandas frame, a row each, by ``round``; InputError without pandas.
+        """Return the rounds as a pandas frame, a row each, by ``round``.
 
         Columns: ``loss``, ``accuracy`` (where the task has it) and the other metrics, ``validation_score``,
         ``epsilon_upper`` (inf without noise) and ``seconds`` as float64, NaN where a round was not evaluated;
         ``scheduled`` and ``reported`` as int64. The unprotected numbers are not in it.
+
+        Raises:
+            InputError: pandas is not installed.
         """
         measured = [qualities(record) for record in self.rounds]
         names = dict.fromkeys(name for each in measured for name in each)
@@ -208,10 +227,13 @@ class Run(ReleasedModel):
 
     @usual_state()
     def model(self) -> "nn.Module":
-        """The model after the last released round, as a torch module in evaluation mode.
+        """Load the model after the last released round, as a torch module in evaluation mode.
 
-        Loads the records for the shape of an input, and imports a custom model. InputError: the data are not there,
-        ``model.safetensors`` is damaged or of another shape, or the model has other frozen weights than in the run.
+        It loads the records for the shape of an input, and imports a custom model.
+
+        Raises:
+            InputError: the data are missing, ``model.safetensors`` is damaged or of another shape, or the model has
+                other frozen weights than in the run.
         """
         import torch
 
@@ -227,10 +249,17 @@ class Run(ReleasedModel):
 
     @usual_state()
     def predict(self, inputs: ArrayLike, batch_size: int = 256) -> NDArray[np.float32]:
-        """The last model's answers to inputs [records, *input_shape]: logits or numbers [records, outputs].
+        """Answer inputs with the last model.
 
-        Inputs are as ``data.transform`` leaves them (tokens: whole numbers). Raises as :meth:`model`; InputError also
-        for inputs that the model cannot take.
+        Args:
+            inputs: [records, *input_shape], as ``data.transform`` leaves them (tokens: whole numbers).
+            batch_size: records that are computed together.
+
+        Returns:
+            Logits or numbers, float32 of shape [records, outputs].
+
+        Raises:
+            InputError: as :meth:`model`, or the model cannot take such inputs.
         """
         import torch
 
@@ -245,18 +274,26 @@ class Run(ReleasedModel):
 
     @usual_state()
     def verify(self, head: str | None = None) -> list[Check]:
-        """Compute every number of the ledger again and look for changes, also of a ``head`` written down elsewhere."""
+        """Compute every number of the ledger again, and look for changes.
+
+        Args:
+            head: the ledger's head as it was written down elsewhere; default: any.
+        """
         return verify_ledger(self.folder, head)
 
 
 def qualities(found: Quality) -> dict[str, float | None]:
-    """What a record says of a model: loss, accuracy (where the task has it), the other metrics, validation_score."""
+    """Return the numbers of a model in a record: loss, accuracy (if the task has it), metrics, validation_score."""
     accuracy = {} if found.accuracy is None else {"accuracy": found.accuracy}
     return {"loss": found.loss, **accuracy, **found.metrics, "validation_score": found.validation_score}
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
-    """A pandas frame of rows with the same keys, which name its columns; InputError without pandas."""
+    """Make a pandas frame of rows with the same keys, which name its columns.
+
+    Raises:
+        InputError: pandas is not installed.
+    """
     with needs_extras():
         import pandas
     return pandas.DataFrame(rows)
@@ -265,7 +302,11 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
 def read_models(folders: Sequence[Path]) -> list[ReleasedModel]:
     """Read folders of runs and of other models, each named by the shortest end of its path that is unique.
 
-    RunFolderError: one of them is missing, damaged, or given twice.
+    Args:
+        folders: each once.
+
+    Raises:
+        RunFolderError: one of them is missing, damaged, or given twice.
     """
     paths, depth = [folder.resolve() for folder in folders], 1
     for index, path in enumerate(paths):
@@ -282,9 +323,14 @@ def read_models(folders: Sequence[Path]) -> list[ReleasedModel]:
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
-    """Read a run folder; ``name`` is the folder's own unless given.
+    """Read a run folder.
 
-    RunFolderError: one line that names the file that is missing, damaged, or changed since the run.
+    Args:
+        folder: of a run that has stopped.
+        name: as reports call it; default: the folder's own.
+
+    Raises:
+        RunFolderError: one line that names the file that is missing, damaged, or changed since the run.
     """
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: no such run folder")

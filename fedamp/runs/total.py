@@ -1,4 +1,8 @@
-"""What several runs cost together, from their ledgers alone: for people whom no population's file lists."""
+"""Compute the cost of several runs together, from their ledgers alone: for people whom no population's file lists.
+
+``fedamp total`` shows it. Sweeps, merging and populations ask :func:`check_independent` before they add up costs. The
+mechanisms of the ledgers are believed as they stand; ``fedamp verify`` checks them.
+"""
 
 import json
 import math
@@ -14,8 +18,7 @@ from fedamp.errors import RunFolderError
 
 
 def total(runs: Sequence[Path], delta: float | None = None) -> dict[str, Any]:
-    """The cost of several runs for somebody who is in all of them. RunFolderError: a ledger is missing, altered or
-    without noise, or two of them are not independent (:func:`check_independent`).
+    """Compute the cost of several runs for a person who takes part in all of them.
 
     Args:
         runs: run folders, released folders or zips; each run once.
@@ -23,7 +26,12 @@ def total(runs: Sequence[Path], delta: float | None = None) -> dict[str, Any]:
 
     Returns:
         ``fixed``: the bracket of epsilon if all runs were fixed before the first; ``adaptive_epsilon``: the smallest
-        budget that pays for them if each was chosen after seeing the others, infinite above 70; ``runs``, ``delta``.
+        budget that pays for them if each was chosen after seeing the others, None (infinite) above 70; ``runs``,
+        ``delta``.
+
+    Raises:
+        RunFolderError: a ledger is missing, altered or without noise, the runs protect different units, or two of them
+            are not independent (:func:`check_independent`).
     """
     ledgers = [ledger_of(run) for run in runs]
     mechanisms = [from_json(ledger["mechanism"]) for ledger in ledgers]
@@ -46,10 +54,16 @@ def total(runs: Sequence[Path], delta: float | None = None) -> dict[str, Any]:
 
 
 def check_independent(ledgers: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
-    """RunFolderError: two ledgers, each beside its folder, share a release, noise or hidden choices, or may do so.
+    """Refuse ledgers that share a release, noise or hidden choices, or may do so.
 
-    They are of one run, of copies of its folder that were both resumed, or of runs with one known seed. What such runs
-    cost together is more than the composition of their mechanisms, so nothing that adds up costs may accept them.
+    They are of one run, of copies of its folder that were both resumed, or of runs with one known seed. Such runs
+    together cost more than the composition of their mechanisms, so nothing that adds up costs may accept them.
+
+    Args:
+        ledgers: each beside its folder.
+
+    Raises:
+        RunFolderError: one line with both folders, and what they have in common.
     """
     seen: dict[str, Path] = {}
     unknown = {_origin(ledger): folder for folder, ledger in ledgers if ledger.get("run") is None}
@@ -65,7 +79,7 @@ def check_independent(ledgers: Sequence[tuple[Path, Mapping[str, Any]]]) -> None
 
 
 def _told(ledger: Mapping[str, Any]) -> dict[str, str]:
-    """What no two independent runs have in common, as JSON, each with its name."""
+    """List what no two independent runs have in common, as JSON, each with its name."""
     evaluated = [ledger.get("final_evaluation"), *(entry.get("evaluated") for entry in ledger["releases"])]
     found = {
         "a ledger": [ledger["head"]],
@@ -79,12 +93,23 @@ def _told(ledger: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _origin(ledger: Mapping[str, Any]) -> str:
-    """What copies of a run have in common, at least; a known seed may be that of another scenario."""
+    """Return what copies of a run have in common, at least; a known seed may be that of another scenario."""
     return "known" if ledger["noise_seed"].startswith("known") else str(ledger["scenario_sha256"])
 
 
 def adaptive(mechanisms: Sequence[Mechanism], delta: float) -> float | None:
-    """The smallest epsilon of a budget that pays for these uses of the same people, to 1e-3; None: above 70."""
+    """Find the smallest epsilon of a budget that pays for these uses of the same people, to 1e-3 relative.
+
+    Each use may be chosen after seeing the results of the others: a privacy filter adds up their shares of a budget
+    (:class:`fedamp.accounting.search.Budget`).
+
+    Args:
+        mechanisms: of the uses.
+        delta: of the budget, in (0, 1).
+
+    Returns:
+        The epsilon; None: it is above 70, the largest that a budget can have.
+    """
 
     def excess(epsilon: float, sampled: bool = False) -> float:
         budget = Budget(max(epsilon, 1e-6), delta)
@@ -98,6 +123,11 @@ def adaptive(mechanisms: Sequence[Mechanism], delta: float) -> float | None:
 
 
 def ledger_of(run: Path) -> dict[str, Any]:
+    """Read the ledger of a run folder, a released folder or a zip, and check its chain.
+
+    Raises:
+        RunFolderError: there is none, or it was altered.
+    """
     try:
         with Bundle(run) as bundle:
             ledger = bundle.json("ledger.json")

@@ -1,6 +1,8 @@
-"""Verification of a ledger: is every number in it at least the recomputed cost of its mechanism?
+"""Verify a ledger: every number in it must be at least the recomputed cost of its mechanism.
 
-``ledger.json`` is enough. Files beside it are checked against it; no training records are read.
+``ledger.json`` is enough. Files beside it are checked against it; no training records are read. What needs no packages
+of training is in :mod:`fedamp.accounting.verify`, which also checks released bundles. This module adds the checks that
+need a plan: scenario, parts, evaluation, summary. ``fedamp verify`` and ``Run.verify`` call it.
 """
 
 import math
@@ -66,21 +68,28 @@ CLAIMED = (
 
 
 def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """As JSON; the verdict of all checks is the worst one."""
+    """Write checks as JSON; the verdict of all checks is the worst one."""
     each = [{"name": it.name, "verdict": it.verdict, "fine": it.passed, "found": it.found} for it in checks]
     return {"verdict": worst(checks), "fine": worst(checks) == "pass", "checks": each}
 
 
 def complaint(checks: Sequence[Check], verdict: Verdict = "fail") -> str | None:
-    """One line about the checks with a verdict; None if no check has it."""
+    """Write one line about the checks with a verdict; None if no check has it."""
     return "; ".join(f"{check.name}: {check.found}" for check in checks if check.verdict == verdict) or None
 
 
 def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
     """Compute a ledger's numbers again, and find changes since the run: no check fails if nothing was changed.
 
-    ``path`` is a run folder, or a ``ledger.json``; files beside it are checked against it. ``head`` is of the ledger's
-    chain, as it was written down elsewhere; default: any. RunFolderError: there is no ledger, or it cannot be read.
+    Args:
+        path: a run folder, or a ``ledger.json``; files beside it are checked against it.
+        head: of the ledger's chain, as it was written down elsewhere; default: any.
+
+    Returns:
+        Checks with a verdict each; a changed file or a number that is too small is a failure, not an exception.
+
+    Raises:
+        RunFolderError: there is no ledger, or it cannot be read.
     """
     file = RunFolder(path).ledger if path.is_dir() else path
     files = RunFolder(file.parent)
@@ -98,7 +107,13 @@ def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
 def verify_release(path: Path, public_key: str | None = None, head: str | None = None) -> list[Check]:
     """Check a released bundle as :func:`fedamp.accounting.verify.verify_bundle`, the model's numbers, and the plan.
 
-    ``head`` is of the ledger's chain, as it was written down elsewhere. RunFolderError: there is no bundle.
+    Args:
+        path: a folder or a zip.
+        public_key: of the server, received through a trusted channel; default: the bundle's own, with a caution.
+        head: of the ledger's chain, as it was written down elsewhere; default: any.
+
+    Raises:
+        RunFolderError: there is no bundle.
     """
     try:
         checks = verify_bundle(path, public_key)
@@ -120,6 +135,7 @@ def verify_release(path: Path, public_key: str | None = None, head: str | None =
 
 
 def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterator[Check]:
+    """Yield the checks of a ledger in the order in which they are shown."""
     complaints = list(altered(files))
     if head not in (None, ledger.head):
         complaints.append(f"ledger.json: head: {ledger.head}, but {head} was written down")
@@ -172,7 +188,12 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
 
 
 def evaluation_check(ledger: LedgerRecord, plan: Plan | None = None) -> Check:
-    """Whether the estimates of an evaluation follow from its noisy sums, and these have the noise that is charged."""
+    """Check that the estimates of an evaluation follow from its noisy sums, and that these have the charged noise.
+
+    Args:
+        ledger: with an evaluation.
+        plan: of the run, where its scenario is here: it gives the expected number of units.
+    """
     asked, wrong, missing = ledger.evaluation, None, None
     assert asked is not None, "the ledger has an evaluation"
     each = [(entry.round - 1, entry.evaluated) for entry in ledger.releases if not asked.at_end and entry.evaluated]
@@ -197,7 +218,13 @@ def evaluation_check(ledger: LedgerRecord, plan: Plan | None = None) -> Check:
 
 
 def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequence[RoundRecord]) -> Iterator[str]:
-    """Where summary.json or rounds.jsonl contradicts the ledger, or one the other: file, key, both values."""
+    """Find where summary.json or rounds.jsonl contradicts the ledger, or one the other: file, key, both values.
+
+    Args:
+        ledger: what counts.
+        summary: None: there is none.
+        rounds: the lines of ``rounds.jsonl``.
+    """
     wanted: dict[str, tuple[str, Any]] = {key: ("ledger.json", getattr(ledger, key)) for key in CLAIMED}
     of_rounds: dict[str, Any] = {"rounds_completed": len(rounds), "final": last_quality(rounds)}
     of_rounds["wall_seconds"] = sum(record.seconds for record in rounds)
@@ -221,7 +248,7 @@ def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequen
 
 
 def _further(ledger: LedgerRecord, summary: Summary, files: RunFolder, plan: Plan | None) -> Iterator[Check]:
-    """What the summary says that no other file has, and the accountant tells."""
+    """Check what the summary says that no other file has, and the accountant tells."""
     if any(not 0 <= record.accuracy <= 1 for record in files.read_rounds() if record.accuracy is not None):
         yield Check("claim", "caution", f"{files.rounds.name}: accuracy: not a share of the records")
     costs: dict[str, Bounds] = {}
@@ -236,11 +263,13 @@ def _further(ledger: LedgerRecord, summary: Summary, files: RunFolder, plan: Pla
 
 
 def _listed(complaints: list[str]) -> str:
+    """Join the first few complaints into one line; None or empty: there are none."""
     more = [f"and {len(complaints) - SHOWN} more"] if len(complaints) > SHOWN else []
     return "; ".join(complaints[:SHOWN] + more)
 
 
 def _mechanism(ledger: LedgerRecord) -> Check:
+    """Check the expression, and the words that describe it."""
     found, told = mechanism_check(ledger.content()), ledger.mechanism_in_words
     if told == found.found or not found.passed:
         return found
@@ -250,9 +279,14 @@ def _mechanism(ledger: LedgerRecord) -> Check:
 
 
 def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) -> Check:
-    """Whether a scenario is the one that was charged; a public one lacks paths, and may lack what it is planned with.
+    """Check that a scenario is the one that was charged.
 
     The number of units that people's data decide is the ledger's: no records are read.
+
+    Args:
+        ledger: of the run.
+        file: the scenario.
+        is_public: whether paths were left out of it, and perhaps what it is planned with.
     """
     try:
         scenario = reader.load(file)
@@ -291,7 +325,7 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
 
 
 def _but_for_clips(parts: Sequence[Part], others: Sequence[Part]) -> bool:
-    """Whether parts are the same, where every clip of one is the other's times one number."""
+    """Say whether parts are the same, where every clip of one is the other's times one number."""
     ratio = parts[0].clip / others[0].clip
     return len(parts) == len(others) and all(
         replace(part, clip=other.clip) == other and math.isclose(part.clip, other.clip * ratio, rel_tol=1e-9)
@@ -300,13 +334,13 @@ def _but_for_clips(parts: Sequence[Part], others: Sequence[Part]) -> bool:
 
 
 def _counted(scenario: Scenario) -> int | None:
-    """The number of units that a scenario itself says."""
+    """Return the number of units that a scenario itself says; None: they are counted in the data."""
     found = getattr(scenario.data, "clients", None)
     return found if isinstance(found, int) and scenario.privacy.unit == "client" else None
 
 
 def model_check(ledger: LedgerRecord, files: RunFolder) -> Check:
-    """Whether ``model.safetensors`` is the model of the last release."""
+    """Check that ``model.safetensors`` is the model of the last release."""
     name, releases = files.model.name, ledger.releases
     try:
         model = load_file(regular(files.model))

@@ -1,1 +1,6 @@
-"""The server: it plays a plan round by round, and writes down what that cost before it lets anything out."""
+"""Run a federation: prepare it, play its rounds, write each release down, and tell observers.
+
+Begin to read at :func:`fedamp.server.loop.rounds`: its five steps are a private round. The command line and notebooks
+start at :mod:`fedamp.server.launch`, ``flwr run`` at :mod:`fedamp.server.app`, custom Flower apps at
+:mod:`fedamp.server.custom_app`.
+"""

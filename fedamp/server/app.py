@@ -125,7 +125,7 @@ def _words(score: Score | None, evaluated: Evaluated | None) -> str:
 
 
 class PrintingObserver(Observer):
-    """Prints the released numbers, a line a round."""
+    """Observer that prints the released numbers, a line a round: everybody who reads Flower's log may see them."""
 
     only_tells = "the display"
 

@@ -1,7 +1,10 @@
-"""The server of a custom Flower app, with its own model, records and training.
+"""Serve a custom Flower app, with its own model, records and training.
 
-strategy = AppStrategy("federation.yaml", arrays, "out")  # instead of FedAvg(...)
-result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=..., train_config=...)
+    strategy = AppStrategy("federation.yaml", arrays, "out")  # instead of FedAvg(...)
+    result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=..., train_config=...)
+
+fedamp then decides who trains when, clips, adds noise, and keeps the ledger; the app trains and evaluates. Its clients
+use :class:`fedamp.client.PrivateClientApp`. docs/flower-app shows a whole app.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,16 +43,21 @@ LOG = "server.log"
 class AppStrategy(PrivateStrategy):
     """PrivateStrategy for a custom app, with a ledger: every round is entered before its model is released.
 
-    Writes ``scenario.yaml``, ``ledger.json``, ``model.safetensors`` of the last round, and ``server.log`` into ``out``.
-    The log names the nodes that answered and must stay on the server. With a secret seed these files are for the
-    owner alone.
+    It writes ``scenario.yaml``, ``ledger.json``, ``model.safetensors`` of the last round, and ``server.log`` into
+    ``out``. The log names the nodes that answered and must stay on the server. With a secret seed these files are for
+    the owner alone. Such a run cannot be resumed.
 
     Args:
         scenario: or its file; with ``data: {name: external, clients: N}`` and ``model: {name: external}``.
         arrays: the first model, float32; public.
-        out: a new folder, because a run is released once; else RunFolderError.
+        out: a new folder, because a run is released once.
+
+    Attributes:
+        folder: of the run.
+        ledger: its releases so far.
 
     Raises:
+        RunFolderError: ``out`` exists already.
         ScenarioError: the scenario's data are not external, or its budget pays for no round.
         ModelError: arrays that are not float32, or not finite.
     """
@@ -132,7 +140,18 @@ class AppStrategy(PrivateStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Release a round, entered in the ledger, and write its model; returns the next global model, and epsilon."""
+        """Release a round, entered in the ledger, and write its model.
+
+        Args:
+            server_round: from 1.
+            replies: of the nodes.
+
+        Returns:
+            The next global model, and epsilon so far.
+
+        Raises:
+            FederationError, DivergedError: as :meth:`release`; nothing was released.
+        """
         arrays, told = super().aggregate_train(server_round, replies)
         self.folder.write_model(self.state.model)
         print(f"round {server_round}: epsilon {self.ledger.releases[-1].epsilon_upper:.3f}", flush=True)
@@ -149,7 +168,7 @@ def _evaluate_and_print(
 
 
 def _parameters(arrays: ArrayRecord) -> Arrays:
-    """Read a model's arrays by name; ModelError: they are not float32, not finite, or none."""
+    """Read a model's arrays by name; ModelError: they are not float32, not finite, or there are none."""
     parameters = flower.from_record(arrays)
     for name, array in parameters.items():
         if array.dtype != np.float32:

@@ -1,4 +1,8 @@
-"""Loss and metrics of a model on a public test set."""
+"""Evaluate a model on a public test set: its loss and metrics.
+
+Only records that the scenario declares public are used here; scores on people's own records cost privacy and have noise
+(:func:`fedamp.server.loop.evaluate`). The journal evaluates the released model of a round with a :class:`PublicTest`.
+"""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -22,24 +26,29 @@ _ONE_THREAD = 100_000_000
 
 
 class ModelEvaluation(NamedTuple):
-    """Mean loss over the records (nan or inf like the model's outputs), and metrics by name; the first one leads."""
+    """Loss and metrics of a model on some records.
+
+    Attributes:
+        loss: mean over the records; nan or inf like the model's outputs.
+        metrics: by name; the first one leads.
+    """
 
     loss: float
     metrics: dict[str, float]
 
     @property
     def score(self) -> float:
-        """The leading metric: at most 1, and more is better."""
+        """Leading metric: at most 1, and more is better."""
         return next(iter(self.metrics.values()))
 
 
 PublicRecords = tuple[NDArray[Any], NDArray[Any]]
-"""Inputs and labels."""
+"""Inputs [records, *input_shape] and labels [records, ...]."""
 
 
 @dataclass(frozen=True)
 class PublicTest:
-    """Evaluates models on the public records of a scenario.
+    """Evaluator of models on the public records of a scenario.
 
     Attributes:
         module: the architecture.

@@ -42,7 +42,9 @@ log = logging.getLogger("fedamp.server")
 
 
 class RunJournal:
-    """Writes one run down, between its start (or resumption) and its end.
+    """Writer of one run, between its start (or resumption) and its end.
+
+    It alone decides the order of checkpoint, ledger and lines, so that a crash at any point can be resumed or refused.
 
     Args:
         inputs: the plan with its data and model.
@@ -54,6 +56,7 @@ class RunJournal:
         state: of the server after the last round that is written down.
         finished: the lines of these rounds.
         ledger: of the run.
+        startup_seconds: time from the start to the first round, once the nodes are there; 0 before.
 
     Raises:
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
@@ -118,7 +121,7 @@ class RunJournal:
 
     @property
     def lacks_final_evaluation(self) -> bool:
-        """Whether the last round is released, and an evaluation after it is asked for and not yet written down."""
+        """Say whether the last round is released, and an evaluation after it is asked for and not yet written down."""
         asked, is_last = self.plan.sections.get("evaluation"), 0 < self.state.round == self.plan.last_round
         return asked is not None and asked.at_end and is_last and self.ledger.final_evaluation is None
 

@@ -1,4 +1,9 @@
-"""One run from the command line or a notebook: scenario in, run folder out."""
+"""Launch one run from the command line or a notebook: scenario in, run folder out.
+
+The engine, the folder and the observers of a run are opened and closed here; the rounds are in
+:mod:`fedamp.server.loop`. Errors leave with one line that names the log, or the command that resumes. Torch and Ray are
+imported late, so that bad input is told at once.
+"""
 
 import logging
 import os
@@ -38,17 +43,20 @@ if TYPE_CHECKING:  # the rest is imported where it is needed, and while Ray star
 log = logging.getLogger("fedamp.server.launch")
 
 Progress = Generator["RoundRecord", None, Path]
-"""Released rounds; returns the run folder."""
+"""Generator of released rounds, which returns the run folder."""
 
 
 def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Path:
-    """Run a scenario on its engine; returns the run folder.
+    """Run a scenario on its engine.
 
     Args:
         scenario: validated, its paths absolute.
         observer: told of every round.
         out: run folder; default: a new one under ``runs``, or the newest one to resume.
         resume: resume an interrupted run of the same scenario.
+
+    Returns:
+        The run folder.
 
     Raises:
         InputError: nothing was run, and no file was changed.
@@ -67,12 +75,18 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
 
 
 def launch_by_round(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Progress:
-    """Yield the rounds of :func:`launch` one by one as they are released; returns the run folder.
+    """Run a scenario, and yield the rounds of :func:`launch` one by one as they are released.
 
     After an early close the run can be resumed. Ctrl-C stops at once.
 
     Args:
         scenario, observer, out, resume: as of :func:`launch`.
+
+    Yields:
+        Each released round.
+
+    Returns:
+        The run folder.
 
     Raises:
         InputError, FederationError: as :func:`launch`.

@@ -175,10 +175,17 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:
 
 
 def evaluate(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | None = None) -> Evaluated:
-    """The noisy score of the strategy's model on the held-out records of some units; default: of all.
+    """Score the strategy's model with noise on the held-out records of some units.
 
-    It costs :meth:`fedamp.federation.evaluation.ClientEvaluation.cost`, which the caller has reserved. FederationError:
-    too few of them answered; nothing is known of their records.
+    It costs :meth:`fedamp.federation.evaluation.ClientEvaluation.cost`, which the caller has reserved.
+
+    Args:
+        strategy: in the state whose model is scored.
+        grid: the nodes.
+        units: ids; default: all.
+
+    Raises:
+        FederationError: too few of them answered; nothing is known of their records.
     """
     messages, plan = list(strategy.configure_evaluation(grid, units)), strategy.plan
     replies = grid.send_and_receive(messages, timeout=plan.scenario.federation.round_deadline) if messages else []
@@ -195,9 +202,11 @@ def evaluate(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | N
 def _interrupts(observer: Observer) -> Iterator[Sequence[int]]:
     """Turn the first Ctrl-C into a request to stop after the round; the second one stops at once.
 
-    Yields the numbers of the signals so far: none, or a request to stop.
-
     Another thread answers: Python calls no handler of a signal while the main thread is inside an operation of torch.
+    Outside the main thread of a program, signals are left as they are.
+
+    Yields:
+        The numbers of the signals so far: none, or a request to stop.
     """
     if threading.current_thread() is not threading.main_thread():
         yield ()

@@ -1,8 +1,8 @@
-"""Means and deviations, released before the first round: one round with a sum of other vectors than updates.
+"""Release means and deviations before the first round: one round with a sum of other vectors than updates.
 
 Its "model" is the mean over the units of :meth:`fedamp.data.transforms.Standardise.vectors`, its "update" is one unit's
 vector, and its denominator is the public number of units. So clipping, exact sums, quorum, faults, noise and the
-protocol of a deployment are those of training.
+protocol of a deployment are those of training. The charge is in :mod:`fedamp.federation.private_means`.
 """
 
 from dataclasses import replace
@@ -35,10 +35,13 @@ def standardised(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, hook
     """Give a run the means and deviations of ``data.transform``: those of its ledger, or released now.
 
     Args:
-        inputs: returned as they are where the scenario asks for none.
+        inputs: of the run.
         grid: the nodes.
         known: the ledger of a run that is resumed.
         hooks: of extensions.
+
+    Returns:
+        Inputs whose data are standardised; the same ones where the scenario asks for no private statistics.
 
     Raises:
         FederationError: below quorum; nothing was released.

@@ -1,6 +1,8 @@
-"""Observers of a run: a progress display, a tracker, a custom function.
+"""Tell observers of a run: a progress display, a tracker, a custom function.
 
-A failure of a display or tracker does not end the run (:func:`fedamp.errors.fails_alone`).
+A failure of a display or tracker does not end the run (:func:`fedamp.errors.fails_alone`). Observers see released
+numbers and, as the run's owner, private counts. They cannot change a round. They may refuse a run before its ledger
+begins, and stop it after a round.
 """
 
 import logging
@@ -22,11 +24,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedamp.server")
 
 Callback = Callable[["RoundRecord"], object]
-"""A function of a round's record, called after its release. Where it returns False, the run stops."""
+"""Function of a round's record, called after its release. The run stops if it returns False."""
 
 
 class Observer:
-    """The events of a run. Any object with some of these methods is an observer.
+    """Base of observers: the events of a run. Any object with some of these methods is an observer.
 
     Attributes:
         only_tells: names the observer in the warning if it fails, and the run continues. Empty: its errors end the run.
@@ -40,20 +42,20 @@ class Observer:
     only_tells = ""
 
     def opened(self, folder: Path) -> None:
-        """Called when the run's folder exists, and nothing else does."""
+        """Act when the run's folder exists, and nothing else does."""
 
     def computing(self, busy: bool) -> None:
-        """Called when the run begins to wait for the accountant (``busy``), and when it ends to."""
+        """Act when the run begins to wait for the accountant (``busy``), and when it ends to."""
 
     def prepared(self, inputs: "RunInputs") -> None:
-        """Called when data and model are loaded, and the ledger is not begun: an InputError leaves no folder behind.
+        """Act when data and model are loaded, and the ledger is not begun: an InputError leaves no folder behind.
 
         Args:
             inputs: the plan with its data and model.
         """
 
     def started(self, inputs: "RunInputs", finished: "list[RoundRecord]") -> None:
-        """Called before the first round.
+        """Act before the first round.
 
         Args:
             inputs: the plan with its data and model.
@@ -61,22 +63,22 @@ class Observer:
         """
 
     def round_done(self, record: "RoundRecord") -> None:
-        """Called after every released round; StopTraining stops the run."""
+        """Act after every released round; StopTraining stops the run."""
 
     def stopping(self) -> None:
-        """Called after the first Ctrl-C, from another thread: the round is finished first."""
+        """Act after the first Ctrl-C, from another thread: the round is finished first."""
 
     def halted(self) -> None:
-        """Called soon after the second Ctrl-C, from another thread, if the main one has not stopped.
+        """Act soon after the second Ctrl-C, from another thread, if the main one has not stopped.
 
         It is inside a long operation, for instance of torch.
         """
 
     def ended(self, summary: "Summary") -> None:
-        """Called when the run has ended, in whatever way; its summary is about to be written."""
+        """Act when the run has ended, in whatever way; its summary is about to be written."""
 
     def closed(self) -> None:
-        """Called after the run, whatever ended it; also if it never started."""
+        """Act after the run, whatever ended it; also if it never started."""
 
 
 class Observers(Observer):
@@ -105,6 +107,7 @@ class Observers(Observer):
             setattr(self, event, partial(self._tell, event))
 
     def _tell(self, what: str, *arguments: object) -> None:
+        """Tell every observer of an event, and drop a display or tracker that fails."""
         for observer in list(self._observers):
             heard = getattr(observer, what, observer if what == "round_done" else None)
             name = getattr(observer, "only_tells", "")
@@ -124,7 +127,9 @@ class Observers(Observer):
 
 
 class Forewarning(Observer):
-    """Says what is off before the first round (:mod:`fedamp.server.preflight`), in the log at least; answers Ctrl-C.
+    """Observer that says what is off before the first round (:mod:`fedamp.server.preflight`), and answers Ctrl-C.
+
+    Warnings go to the log in any case.
 
     Args:
         anyway: False warns, and refuses a hopeless scenario (ScenarioError); True warns; None, as for the runs of a
@@ -153,7 +158,18 @@ class Forewarning(Observer):
 
 @contextmanager
 def watched(folder: Path, *observers: object) -> Iterator[Observers]:
-    """Observers of a run in its folder, told when it is opened and closed."""
+    """Tell observers of a run when its folder is opened and when the run is over.
+
+    Args:
+        folder: of the run.
+        observers: functions of a round's record, and observers.
+
+    Yields:
+        All of them as one observer.
+
+    Raises:
+        InputError: one is neither a function nor an observer.
+    """
     all_ = Observers(observers)
     try:
         all_.opened(folder)
@@ -163,5 +179,9 @@ def watched(folder: Path, *observers: object) -> Iterator[Observers]:
 
 
 def trackers_of(names: Iterable[str]) -> list[Observer]:
-    """Make the trackers of a scenario; InputError: a package that one needs is not installed."""
+    """Make the trackers of a scenario by their names.
+
+    Raises:
+        InputError: a package that one needs is not installed.
+    """
     return [kind() for name in names for kind in offered("trackers", name)]

@@ -1,6 +1,8 @@
-"""What is off in a scenario before it runs, and how its clients train; docs/scenarios.md explains :data:`LIMITS`.
+"""Check a scenario before it runs, and find how its clients train; docs/scenarios.md explains :data:`LIMITS`.
 
-All from public numbers, except for what is asked about the sizes of people's data.
+All numbers are public, except those about the sizes of people's data, which only ``fedamp check --private`` asks for.
+``fedamp check`` shows the checks; each run logs those that do not pass (:class:`fedamp.server.observers.Forewarning`).
+The last functions train on public or made-up records: no answer depends on anybody's data.
 """
 
 import math
@@ -48,8 +50,9 @@ LIMITS: Mapping[str, tuple[float, float, str]] = {
     "local steps": (1000.0, 100_000.0, "client.steps or client.epochs"),
     "hours": (24.0, math.inf, "rounds, check_in, client, model"),
 }
-"""Beyond the first number a check says caution, beyond the second one it fails: both are least, or largest, values. And
-the keys to change.
+"""Limits by check: beyond the first number it says caution, beyond the second one it fails; then the keys to change.
+
+Both are least values where the second one is smaller, else largest values.
 """
 
 COARSE = 0.02  # standard deviation of the noise on a score
@@ -61,34 +64,49 @@ _TIMED_STEPS, _PATIENCE = 4, 3.0  # of the timed training; seconds after which n
 def preflight(
     plan: Plan, inputs: RunInputs | None = None, thorough: bool = False, sizes: NDArray[np.int64] | None = None
 ) -> list[Check]:
-    """The checks of a scenario.
+    """Make the checks of a scenario.
 
     Args:
+        plan: of the scenario.
         inputs: of the plan; without it nothing is said that depends on the model.
         thorough: time the training of synthetic records, and ask the accountant for a better check-in: some seconds.
         sizes: number of records of each unit [units], which is private; default: nothing is said about them.
+
+    Returns:
+        Checks with the verdicts ``pass``, ``caution`` and ``fail``.
     """
     private = () if sizes is None else _of_sizes(sizes)
     return [*_of_plan(plan), *private, *(_of_model(plan, inputs, thorough) if inputs else ())]
 
 
 def refuse(checks: list[Check], how: str = "--anyway") -> None:
-    """Raise ScenarioError if a check fails; ``how`` says what runs the scenario all the same."""
+    """Refuse a scenario if a check fails.
+
+    Args:
+        checks: of :func:`preflight`.
+        how: what runs the scenario all the same, for the error.
+
+    Raises:
+        ScenarioError: one line with all failed checks.
+    """
     if wrong := complaint(checks):
         raise ScenarioError(f"hopeless: {wrong}, or {how}")
 
 
 def signal_to_noise(plan: Plan, sizes: Mapping[str, int]) -> float:
-    """Largest length of the mean update over the expected length of its noise, in all rounds together.
+    """Compute the largest length of the mean update over the expected length of its noise, in all rounds together.
 
     A part of the model has D coordinates, clip C, noise multiplier s, and denominator m, in a cohort of n units. If all
     updates agree, its mean has length C sqrt(n / m) (a submodel is trained by m of the n units), and in R rounds R
     times that. Noise has length C s sqrt(D) / m, and in R rounds sqrt(R) times that; banded noise has less, by its path
     noise. For one part the clip cancels: n sqrt(R) / (s sqrt(D)). Real updates agree less, so this is the best case.
-    Infinite without noise.
 
     Args:
+        plan: of the run.
         sizes: number of trained coordinates of each part, by name.
+
+    Returns:
+        The quotient; infinite without noise.
     """
     longest = sum(part.clip**2 * plan.expected_cohort / part.denominator for part in plan.parts)
     each = zip(plan.parts, plan.noise_deviations, strict=True)
@@ -99,6 +117,7 @@ def signal_to_noise(plan: Plan, sizes: Mapping[str, int]) -> float:
 
 
 def _judged(name: str, value: float, found: str) -> Check:
+    """Compare a number with its limits."""
     caution, fail, keys = LIMITS[name]
     side = 1 if fail > caution else -1
     verdict: Verdict = "fail" if side * value > side * fail else "caution" if side * value > side * caution else "pass"
@@ -107,6 +126,7 @@ def _judged(name: str, value: float, found: str) -> Check:
 
 
 def _of_plan(plan: Plan) -> Iterator[Check]:
+    """Check what follows from the plan alone: delta, budget, local steps, hosts."""
     asked, rounds, client = plan.scenario, plan.scenario.rounds, plan.scenario.client
     delta = asked.privacy.delta
     if plan.is_private:
@@ -131,7 +151,7 @@ def _of_plan(plan: Plan) -> Iterator[Check]:
 
 
 def _hosts(plan: Plan) -> Check:
-    """Whether each unit lives on a node, and whether the nodes that are waited for can come."""
+    """Check that each unit lives on a node, and that the nodes that are waited for can come."""
     federation, units = plan.scenario.federation, plan.units
     there, nodes = sum(federation.hosted.values()), len(federation.hosted)
     wrong = [f"{units - there:,} of {units:,} units live on no node, and count as zero"] * bool(units - there)
@@ -140,7 +160,7 @@ def _hosts(plan: Plan) -> Check:
 
 
 def _nodes(plan: Plan, protection: Protection, epsilon: float) -> Check:
-    """What registered nodes see, what that costs, and what hides it."""
+    """Check what registered nodes see, what that costs, and what hides it."""
     work = plan.units / plan.expected_cohort
     found = f"{PROTECTIONS[protection]}: epsilon {at_most(epsilon, 3)} for a registered node"
     if protection == "none":
@@ -154,6 +174,7 @@ def _nodes(plan: Plan, protection: Protection, epsilon: float) -> Check:
 
 
 def _of_model(plan: Plan, inputs: RunInputs, thorough: bool) -> Iterator[Check]:
+    """Check what depends on the model: signal, reach, drift, evaluation, inputs."""
     model, server = inputs.pipeline.model, plan.scenario.server
     sizes = {part.name: 0 for part in plan.parts}
     for name, shape in model.shapes.items():
@@ -187,7 +208,7 @@ def _of_model(plan: Plan, inputs: RunInputs, thorough: bool) -> Iterator[Check]:
 
 
 def _gradients(inputs: RunInputs) -> Check:
-    """A caution about parameters that are sent and noised, and never learn."""
+    """Caution about parameters that are sent and noised, and never learn."""
     module, task = inputs.module.cpu(), inputs.task
     names = without_gradient(module, task.model, task.input_shape)
     numbers, more = sum(module.get_parameter(name).numel() for name in names), ", ..." * (len(names) > 5)
@@ -197,7 +218,7 @@ def _gradients(inputs: RunInputs) -> Check:
 
 
 def _evaluation(inputs: RunInputs) -> Check:
-    """What models are evaluated on; a caution where nothing says that they are not to be."""
+    """Tell what models are evaluated on, and caution where nothing says that they are not to be."""
     asked, public = inputs.plan.scenario.federation.evaluate_every, len(inputs.test[1])
     plan = inputs.plan
     if (section := plan.sections.get("evaluation")) is not None and not (public and asked):
@@ -213,7 +234,7 @@ def _evaluation(inputs: RunInputs) -> Check:
 
 
 def _of_inputs(inputs: NDArray[Any]) -> Iterator[Check]:
-    """A caution about inputs of the public test set that are much larger than learning rates are meant for."""
+    """Caution about inputs of the public test set that are much larger than learning rates are meant for."""
     is_measured = np.issubdtype(inputs.dtype, np.floating) and inputs.size > 0
     size = math.sqrt(float(np.square(inputs, dtype=np.float64).mean())) if is_measured else 0.0
     if size >= LARGE_INPUTS:
@@ -223,13 +244,14 @@ def _of_inputs(inputs: NDArray[Any]) -> Iterator[Check]:
 
 
 def _of_sizes(sizes: NDArray[np.int64]) -> Iterator[Check]:
+    """Check the share of clients without records; it is private."""
     empty, usual = float((sizes == 0).mean()), f"half have at most {np.median(sizes):g}"
     found = f"{empty:.0%}: {len(sizes):,} clients have {sizes.sum():,} records; {usual} (data.records_per_client)"
     yield _judged("empty clients", empty, found)
 
 
 def _enough(plan: Plan, factor: float) -> str:
-    """What multiplies the signal by 1 / ``factor``."""
+    """Write what multiplies the signal by 1 / ``factor``: less noise at its cost, or more units."""
     noise = plan.noise_multiplier * factor
     cost = plan.charge.at(noise, plan.scenario.privacy.group_size).epsilon(plan.scenario.privacy.delta, points=300)
     costs = f"privacy.noise_multiplier {noise:.2g} (epsilon {at_most(cost.upper)})"
@@ -237,7 +259,7 @@ def _enough(plan: Plan, factor: float) -> str:
 
 
 def _in_numbers(plan: Plan, inputs: RunInputs, sizes: Mapping[str, int]) -> Iterator[Check]:
-    """Work of the run, and whether another check-in would serve better at the same epsilon."""
+    """Tell the work of the run, and whether another check-in would serve better at the same epsilon."""
     check_ins = plan.expected_cohort * plan.last_round
     each = inputs.cost.bytes_per_check_in
     yield Check("bytes", "pass", f"{amount_of_bytes(each)} a check-in, {amount_of_bytes(each * check_ins)} in all")
@@ -265,7 +287,7 @@ def _in_numbers(plan: Plan, inputs: RunInputs, sizes: Mapping[str, int]) -> Iter
 
 
 def _others(plan: Plan) -> Iterator[object]:
-    """The check-in with half, and with twice, as many check-ins."""
+    """Yield the check-in with half, and with twice, as many check-ins."""
     check_in = plan.check_in
     for factor in (0.5, 2):
         if hasattr(check_in, "k") and 1 <= (k := int(check_in.k * factor)) <= plan.scenario.rounds:
@@ -278,10 +300,16 @@ def _others(plan: Plan) -> Iterator[object]:
 
 
 def check_training(inputs: RunInputs) -> None:
-    """Train the first model on public records, to find before the first round what fails for every unit.
+    """Train the first model on a few public or made-up records: what fails for every unit fails before the first round.
 
-    They are of the test set, else made up. FederationError: training raises. DivergedError: the update is not finite.
     Later failures depend on the units' data, so they do not stop the run.
+
+    Args:
+        inputs: of the run.
+
+    Raises:
+        FederationError: training raises.
+        DivergedError: the update is not finite.
     """
     seeds, public = np.zeros(1, dtype=f"V{rng.SEED_BYTES}"), len(inputs.test[1]) > 0
     tried, labels = (part[None, :_TRIED] for part in inputs.test) if public else made_up(inputs.test, 1, _TRIED)
@@ -298,7 +326,7 @@ def check_training(inputs: RunInputs) -> None:
 
 
 def how_clients_train(inputs: RunInputs) -> str:
-    """Together or one by one, in words: it follows from the scenario and the model alone."""
+    """Say whether clients train together or one by one; it follows from the scenario and the model alone."""
     if alone := _why_one_by_one(inputs):
         return f"clients train one by one, slower than together: {alone}"
     most = inputs.task.stack.units
@@ -306,9 +334,10 @@ def how_clients_train(inputs: RunInputs) -> str:
 
 
 def seconds_of_a_unit(inputs: RunInputs, steps: int, units: int | None = None) -> float:
-    """Seconds of a unit's training in a round, from units that train on synthetic records here.
+    """Measure the seconds of a unit's training in a round, from units that train on synthetic records here.
 
     Args:
+        inputs: of the run.
         steps: the most gradient steps that are timed.
         units: how many train together at most; default: as the run does it.
     """
@@ -343,7 +372,7 @@ def seconds_of_a_unit(inputs: RunInputs, steps: int, units: int | None = None) -
 
 
 def _training(inputs: RunInputs) -> tuple[Piece, StackTrainer, dict[str, Tensor]]:
-    """What trains as nodes do, where this machine has their device, and what it starts from."""
+    """Return the piece that trains as nodes do, its trainer, and its start values, on the nodes' device if possible."""
     piece = inputs.plan.submodels.a_piece(inputs.pieces)
     device = devices.here(inputs.plan.scenario.engine.device)
     piece.module.to(device)  # what is frozen, and buffers
@@ -352,7 +381,7 @@ def _training(inputs: RunInputs) -> tuple[Piece, StackTrainer, dict[str, Tensor]
 
 
 def _why_one_by_one(inputs: RunInputs) -> str:
-    """Why clients cannot train stacked; empty if they can, as with every built-in model."""
+    """Say why clients cannot train stacked; empty if they can, as with every built-in model."""
     task = inputs.task
     if not is_import_path(task.model.name):
         return ""

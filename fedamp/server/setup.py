@@ -1,4 +1,9 @@
-"""Prepare a run from its scenario: data, model, plan, strategy."""
+"""Prepare a run from its scenario: data, model, plan, strategy.
+
+Errors of bad input are found here, before a ledger begins: the loss is tried on the model's outputs, and custom code
+on records that are public or made up. Nothing is chosen by looking at private records. The launch, the Flower app, the
+audit and the preflight check call :func:`prepare`.
+"""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -50,7 +55,7 @@ RECURRENT_RECORDS, PERCEPTRON_RECORDS = 512, 1024
 
 @dataclass(frozen=True)
 class RunInputs:
-    """A scenario with its data and model loaded, and the state before the first round.
+    """The inputs of a run: a scenario with its data and model loaded, and the state before the first round.
 
     Attributes:
         pipeline: the plan, the pieces of the model, and the steps of a release.
@@ -77,12 +82,12 @@ class RunInputs:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the run: its schedule, noise and charge."""
+        """Plan of the run: its schedule, noise and charge."""
         return self.pipeline.plan
 
     @property
     def pieces(self) -> Pieces:
-        """A function of submodel and round, which gives the piece of the model that a unit trains."""
+        """Function of submodel and round, which gives the piece of the model that a unit trains."""
         return self.pipeline.pieces
 
     def with_plan(self, plan: Plan) -> "RunInputs":
@@ -115,7 +120,7 @@ class RunInputs:
 
     @cached_property
     def evaluate(self) -> PublicTest:
-        """Evaluates models on the public records, by default on the test set."""
+        """Evaluator of models on the public records, by default on the test set."""
         device = devices.here(self.plan.scenario.engine.device)
         # As many records in a forward pass as a stack's memory holds; it follows from the model alone.
         kept = kept_per_record(self.module.cpu(), self.task.input_shape, input_type(self.task.model))
@@ -124,7 +129,7 @@ class RunInputs:
 
     @cached_property
     def evaluate_every(self) -> int:
-        """Rounds between evaluations on the public test set; 0: no model is evaluated.
+        """Number of rounds between evaluations on the public test set; 0: no model is evaluated.
 
         ``auto`` evaluates so often that tests take about as much computation as training, ten times at least.
         """
@@ -140,7 +145,7 @@ class RunInputs:
 
     @property
     def demand(self) -> WorkerDemand | None:
-        """The GPU memory that the run needs and finds; None if it does not train on this machine's GPUs."""
+        """GPU memory that the run needs and finds, in bytes; None if it does not train on this machine's GPUs."""
         device = devices.here(self.plan.scenario.engine.device)
         if not devices.is_gpu(device):
             return None
@@ -149,11 +154,12 @@ class RunInputs:
 
     @cached_property
     def loss(self) -> Loss:
+        """Loss that clients minimise; it names the metrics."""
         return loss_of(self.task.client, self.task.model)
 
     @cached_property
     def module(self) -> nn.Module:
-        """The whole model; its parameter values are arbitrary."""
+        """Whole model as a torch module; its parameter values are arbitrary."""
         return build(self.plan.scenario.model, self.task.input_shape, self.task.num_classes)
 
     @cached_property
@@ -267,7 +273,7 @@ def steps_and_records(task: ClientTask, data: Data) -> tuple[int, int, int]:
 
 
 def made_up(like: PublicRecords, units: int, records: int) -> PublicRecords:
-    """Make up records of the form of others.
+    """Make up records of the form of others, for trying and timing; they are the same in every process.
 
     Args:
         like: inputs and labels, [records, ...].
@@ -322,6 +328,8 @@ def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
     """Decide how many units train together; it is independent of the records.
 
     Args:
+        plan: of the run; the expected cohort matters, which is public.
+        task: of the clients.
         piece: a piece of the model that a unit trains.
 
     Returns:

@@ -1,4 +1,8 @@
-"""The traffic of a node of a deployment, and the cost of hiding check-ins from it. No torch at import."""
+"""Compute the traffic of a node of a deployment, and the cost of hiding check-ins from it.
+
+Bytes follow from the scenario and the model, because the orders and answers of a node are padded. ``fedamp privacy``
+and the preflight check show them. Torch is imported only when a model must be built.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +20,12 @@ def traffic(scenario: Scenario) -> dict[str, Any] | None:
 
     It is None also for a custom app or model, whose code is not run here, and for an aggregation with more
     exchanges. The data folder must hold the server's part of the data.
+
+    Args:
+        scenario: of a deployment.
+
+    Raises:
+        InputError: data or model cannot be loaded.
     """
     if not scenario.federation.hosted or scenario.data.name == "external" or scenario.aggregation.hides_sums:
         return None
@@ -27,7 +37,7 @@ def traffic(scenario: Scenario) -> dict[str, Any] | None:
 
 
 def in_words(each_round: Mapping[str, Mapping[str, float]]) -> str:
-    """Say in one line what a round costs a node with each choice.
+    """Write one line about what a round costs a node with each choice.
 
     Args:
         each_round: of :func:`traffic_of`.
@@ -39,9 +49,16 @@ def in_words(each_round: Mapping[str, Mapping[str, float]]) -> str:
 def traffic_of(inputs: "RunInputs") -> dict[str, Any]:
     """Count the bytes that a node sends and receives in a run, and what a round costs with and without dummies.
 
-    ``each_round`` gives for each :data:`fedamp.federation.plan.Protection` the most bytes of a node (expected, where it
-    is not asked in every round), and the units that train over the expected cohort. Beside the bytes are Flower's own
-    framing, and 5 kB for a query.
+    Beside the bytes are Flower's own framing, and 5 kB for a query.
+
+    Args:
+        inputs: of a run whose scenario has ``federation.hosts``.
+
+    Returns:
+        ``bytes_per_node``: lower and upper end for the whole run. ``dummies``: whether the plan has them.
+            ``each_round``:
+        for each choice of protection the most bytes of a node (expected, where it is not asked in every round), and
+        ``work``, the units that train over the expected cohort.
     """
     plan, strategy = inputs.plan, inputs.strategy(inputs.state)
     hosted = [units or plan.units for units in plan.scenario.federation.hosted.values()]

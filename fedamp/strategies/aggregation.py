@@ -1,4 +1,9 @@
-"""Aggregate the replies of a round into the sum of its clipped updates, with private counts."""
+"""Aggregate the replies of a round into the sum of its clipped updates, with private counts.
+
+Replies come from other people's machines: every one is checked here, and none can stop a round. No noise is added here;
+:mod:`fedamp.strategies.pipeline` does that next. A protocol of one's own subclasses :class:`Aggregator`
+(CONTRIBUTING.md has an example).
+"""
 
 import logging
 import math
@@ -28,7 +33,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class ModelParts:
-    """The shapes of a model's trained arrays, in its order, and the part (clipping, noise, denominator) of each."""
+    """The shapes of a model's trained arrays, and the part of the model to which each array belongs.
+
+    Attributes:
+        shapes: by name, in the model's order.
+        part_of: index of the part (norm, noise, denominator) of each array: its place in ``Plan.parts``.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     part_of: Mapping[str, int]
@@ -45,7 +55,12 @@ class ModelParts:
         return cls({name: array.shape for name, array in arrays.items()}, part_of)
 
     def evaluated(self, cells: int, trains: bool) -> "ModelParts":
-        """Add the cells of an evaluation as a last part of their own; ``trains``: beside the model, or alone."""
+        """Add the cells of an evaluation as a last part of their own.
+
+        Args:
+            cells: how many numbers a unit contributes.
+            trains: whether they stand beside the model, or alone.
+        """
         shapes, part_of = (self.shapes, self.part_of) if trains else ({}, {})
         return ModelParts(
             {**shapes, EVALUATION: (cells,)}, {**part_of, EVALUATION: max(part_of.values(), default=-1) + 1}
@@ -102,9 +117,10 @@ class Aggregate(UpdateCounts):
         noisy_nodes: nodes in the sum, each with its share of the noise (secure aggregation); None: no noise is in it.
         noise_surplus: variance of the noise over the one that is charged, minus 1; None: the server adds exactly that.
         noisy_count: ``below_clip`` less half of ``reported``, with its noise (secure aggregation).
-        evaluation: the units' contributions to an evaluation, without or with noise as the sums; None: none was asked.
+        evaluation: sum of the units' contributions to an evaluation, with noise only if ``sums`` have it; None: none
+            was asked.
         impossible: why the sum cannot be that of honest nodes (secure aggregation). It is then replaced by zeros.
-        nodes: those whose reply is in the sums.
+        nodes: ids of those whose reply is in the sums.
         errors: why replies were refused and units failed; each line names the node.
     """
 
@@ -123,12 +139,12 @@ class Aggregate(UpdateCounts):
 
     @property
     def missing_nodes(self) -> int:
-        """How many of the asked nodes are not in the sum."""
+        """Number of the asked nodes that are not in the sum."""
         return self.asked_nodes - len(self.nodes)
 
     @property
     def unprotected(self) -> dict[str, int | float]:
-        """The numbers that the run's owner may see, by their keys in a line of ``rounds.jsonl``."""
+        """Numbers that the run's owner may see, by their keys in a line of ``rounds.jsonl``. They have no noise."""
         found: dict[str, int | float] = {"failed": self.failed, "refused_nodes": self.refused_nodes}
         found |= {"oversized_nodes": self.oversized_nodes, "missing_nodes": self.missing_nodes}
         if self.noisy_nodes is None:  # else nobody knows
@@ -300,6 +316,7 @@ def unexpected(what: str, found: Iterable[str], expected: Iterable[str]) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
+    """Join the first few names, in order, and say how many more there are."""
     found = sorted(names)
     more = f" and {len(found) - NAMES_SHOWN} more" if len(found) > NAMES_SHOWN else ""
     return ", ".join(found[:NAMES_SHOWN]) + more if found else "(none)"

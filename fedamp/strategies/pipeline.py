@@ -1,8 +1,10 @@
-"""All steps from the replies of a round to its release.
+"""Turn the replies of a round into its release, in all steps.
 
     replies -> Aggregator -> quorum and budget -> Noise (and uniform noise of mixing) -> ServerOptimizer -> RoundRelease
 
-No step changes its state. The caller adopts the next state after the release is written down.
+No step changes its state. The caller adopts the next state after the release is written down. Neither nodes nor files
+are known here: :mod:`fedamp.strategies.private` talks to nodes, :mod:`fedamp.server.journal` writes files. The audit
+plays rounds through the same pipeline.
 """
 
 import math
@@ -31,12 +33,12 @@ DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp
 
 @dataclass(frozen=True)
 class ServerState:
-    """The server's state after a round; the next round needs nothing else.
+    """The server's state after a round; the next round needs nothing else. Checkpoints hold it.
 
     Attributes:
-        parameters: the global model.
+        parameters: the global model, float32 by name.
         round: number of the last released round; 0 before the first.
-        moments, noise: of the server optimiser; the memory of the noise mechanism.
+        moments, noise: of the server optimizer; the memory of the noise mechanism, which is secret.
         previous: the global model before ``parameters``, where a section keeps it; else None.
         clip_scale: clipping norms over the plan's; 1 if they are fixed.
     """
@@ -50,15 +52,16 @@ class ServerState:
 
     @property
     def model(self) -> Arrays:
-        """The released model: the average of the models if the server keeps one, else the last one."""
+        """Released model: the average of the models if the server keeps one, else the last one."""
         return self.moments.get(AVERAGE, self.parameters)
 
 
 @dataclass(frozen=True)
 class RoundRelease:
-    """The release of a round, numbered from 1. All of it is public, and covered by the charge.
+    """The release of a round. All of it is public, and covered by the charge.
 
     Attributes:
+        round: from 1.
         parameters: :attr:`ServerState.model` after the round.
         noisy_sums: the sum of the clipped updates with all that hides it; float64 by name, whole multiples of a power
             of two.
@@ -74,13 +77,25 @@ class RoundRelease:
 
 
 def undivided(submodel: int, round_: int) -> NoReturn:
-    """The pieces of a model that has none."""
+    """Refuse to cut a model; it stands for the pieces of a model that has none.
+
+    Raises:
+        ModelError: always.
+    """
     raise ModelError("this model is not split; expected: submodels: {scheme: none}")
 
 
 @dataclass(frozen=True)
 class ReleasePipeline:
-    """The steps of a plan's releases; ``pieces`` is (submodel, round) -> the piece of the model that a unit trains."""
+    """The steps of a plan's releases.
+
+    Attributes:
+        plan: of the run.
+        model: shapes and parts of the trained arrays.
+        pieces: gives the piece of the model that a unit trains, by submodel and round.
+        noise: draws the noise, as the plan's charge says.
+        aggregator: adds up the replies.
+    """
 
     plan: Plan
     model: ModelParts
@@ -89,14 +104,18 @@ class ReleasePipeline:
     aggregator: Aggregator = field(default_factory=ClippedSums)
 
     def start(self, parameters: Arrays) -> ServerState:
+        """Make the state before the first round."""
         return ServerState(parameters, moments=self.plan.optimizer.init(parameters), noise=self.noise.init(parameters))
 
     def clips(self, state: ServerState) -> list[float]:
-        """Clipping norm of every part in the coming round."""
+        """Compute the clipping norm of every part in the coming round."""
         return [part.clip * state.clip_scale for part in self.plan.parts]
 
     def asked(self, round_: int) -> ModelParts:
-        """The parts of a round's sum, whoever is asked; with an evaluation, or that alone after the last round."""
+        """Return the parts of a round's sum, the same for all nodes.
+
+        An evaluation adds its cells to some rounds; after the last round it stands alone.
+        """
         evaluation, rounds = self.plan.sections.get("evaluation"), self.plan.scenario.rounds
         if evaluation is None or not (round_ > rounds or evaluation.is_in(round_)):
             return self.model
@@ -110,7 +129,15 @@ class ReleasePipeline:
         orders: Mapping[int, RoundOrder],
         names: Mapping[int, str],
     ) -> Aggregate:
-        """The sum of a round's clipped updates: private. ``names`` are of the nodes, for the log."""
+        """Add up a round's replies to the sum of its clipped updates, which is private.
+
+        Args:
+            state: after the round before; it gives the norms.
+            round_: from 1; the round after the last one is an evaluation alone.
+            replies: in any order.
+            orders: by the id of the node.
+            names: of the nodes, for the log.
+        """
         model, trains = self.asked(round_), round_ <= self.plan.scenario.rounds
         clips = [*(self.clips(state) if trains else ()), *([1.0] if EVALUATION in model.shapes else ())]
         coordinates = self.plan.linf_coordinates if trains else 0
@@ -120,10 +147,17 @@ class ReleasePipeline:
         return total
 
     def evaluated(self, state: ServerState, aggregate: Aggregate, units: float | None = None) -> Evaluated | None:
-        """The release of an evaluation of the model of a state: its sum gets the noise. None: none was asked.
+        """Release an evaluation of the model of a state: its sum gets the noise.
 
-        ``units`` were asked, in expectation; default: a round's cohort. As with :meth:`release`, every attempt has
-        noise of its own.
+        As with :meth:`release`, every attempt has noise of its own.
+
+        Args:
+            state: whose model was evaluated.
+            aggregate: of the round; its evaluation becomes the noisy one.
+            units: how many were asked, in expectation; default: a round's cohort.
+
+        Returns:
+            The release; None: no evaluation was asked for.
         """
         plan, asked, sums = self.plan, self.plan.sections.get("evaluation"), aggregate.evaluation
         if asked is None or sums is None:
@@ -138,10 +172,11 @@ class ReleasePipeline:
     def release(
         self, state: ServerState, round_: int, aggregate: Aggregate, needs_quorum: bool = True
     ) -> tuple[ServerState, RoundRelease]:
-        """The next state and the release, if quorum and budget allow it.
+        """Compute the next state and the release, if quorum and budget allow it.
 
         Args:
             state: after the round before; not changed.
+            round_: the next one.
             aggregate: of this round; its sums become those of the release.
             needs_quorum: False for an audit: it plays each round once, also below the quorum.
 
@@ -190,9 +225,17 @@ class ReleasePipeline:
         return following, RoundRelease(round_, following.model, sums, state.clip_scale, evaluated)
 
     def check_reported(self, what: str, scheduled: int, aggregate: Aggregate) -> None:
-        """Raise FederationError below the quorum. A round in which no unit was scheduled, or all failed, is released.
+        """Refuse a round below the quorum. A round in which no unit was scheduled, or all failed, is released.
 
         Otherwise clients' data would decide whether the run continues. A protocol with noisy sums has its own quorum.
+
+        Args:
+            what: the round or the evaluation, for the error.
+            scheduled: number of units that were asked.
+            aggregate: of the round.
+
+        Raises:
+            FederationError: fewer than the quorum reported, or none.
         """
         if aggregate.noisy_nodes is not None:
             return
@@ -210,12 +253,16 @@ class ReleasePipeline:
         raise FederationError(f"{what}: {found}{below}{why}; nothing of it was released")
 
     def check_budget(self, round_: int) -> None:
-        """Raise FederationError if a round would exceed the budget."""
+        """Refuse a round that would exceed the budget.
+
+        Raises:
+            FederationError: the budget pays for fewer rounds.
+        """
         if round_ > self.plan.charge.affordable_rounds:
             raise FederationError(f"round {round_} would exceed the budget of epsilon")
 
     def _start(self, state: ServerState, round_: int) -> tuple[Arrays, dict[str, Uniform]]:
-        """The model from which the step is taken, and uniform numbers that hide the sum beside its noise, by array."""
+        """Choose the model from which the step is taken, and uniform numbers that hide arrays of the sum."""
         start, hidden = state.parameters, dict[str, Uniform]()
         for section in self.plan.sections.values():
             start, more = section.start(self.plan, self.model.part_of, start, state.previous, round_)

@@ -1,7 +1,10 @@
-"""The strategy that plays a plan: private federated averaging with hidden check-in and hidden submodels.
+"""Play a plan: private federated averaging with hidden check-in and hidden submodels, as a Flower strategy.
 
 McMahan et al. 2018 (DP-FedAvg) with the plan's schedule and, if the scenario asks for them, disjoint or dropout
 submodels (Dong, Chen, Özgür 2025, Algorithms 1 and 2) and ModelMix (Xiao, Wan, Devadas 2022, Algorithm 1).
+
+The strategy turns a round into orders and replies into a sum. It computes no cost and writes no file; what a node does
+with an order is in :mod:`fedamp.client.app`.
 """
 
 import logging
@@ -47,6 +50,9 @@ def batches_of(plan: Plan, round_: int, units_per_batch: int, dummies: bool = Fa
         round_: from 1.
         units_per_batch: the most units of a batch, about.
         dummies: whether all units train.
+
+    Returns:
+        Rows of units (:data:`fedamp.engines.wire.Rows`), those of the cohort first.
     """
     cohort = plan.attendance.cohort(round_)
     submodels = plan.submodels.draw(cohort, plan.seed, round_)
@@ -68,7 +74,7 @@ def batches_of(plan: Plan, round_: int, units_per_batch: int, dummies: bool = Fa
 
 
 class PrivateStrategy(Strategy):
-    """Plays a plan over a Flower ``Grid``.
+    """Strategy that plays a plan over a Flower ``Grid``.
 
     A round is :meth:`configure_train`, the nodes' replies, and :meth:`aggregate_train` (:meth:`aggregate`, then
     :meth:`release`). The noisy sum is divided by a public, fixed denominator. Units that fail, are late or have no host
@@ -81,8 +87,10 @@ class PrivateStrategy(Strategy):
         state: after the last released round.
 
     Attributes:
+        state: after the last released round; the caller sets it once a release is written down.
         roster: the nodes and their units.
         collected: the private sum of the last round, None while clients train. It must stay on the server.
+        dummies: whether every node trains all its units in this round, so that check-ins stay hidden from nodes.
     """
 
     def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState) -> None:

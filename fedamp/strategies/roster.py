@@ -1,4 +1,9 @@
-"""The nodes and their units: which node trains which batch of a round."""
+"""Know the nodes and their units: which node trains which batch of a round.
+
+A deployment's nodes come, fall silent and come back; a simulation's workers can train any unit. The strategy asks the
+roster before each round (:mod:`fedamp.strategies.private`). Nothing here looks at updates, and who is silent is decided
+by time alone.
+"""
 
 import logging
 from collections import Counter
@@ -25,7 +30,7 @@ _ANYWHERE = -1  # in the place of a node's id
 
 
 Permit = Ranges | Literal["all"]
-"""The units that a node may claim. With ``all`` it may also say that it can train any unit."""
+"""Units that a node may claim. With ``all`` it may also say that it can train any unit."""
 
 
 def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], Permit]:
@@ -66,20 +71,22 @@ def permits(federation: Federation, grid: Grid, units: int) -> Callable[[str], P
 
 @dataclass
 class NodeRoster:
-    """The nodes of a federation of ``units`` units.
+    """The nodes of a federation.
 
     A node that left two messages in a row unanswered until their deadline is silent: it gets only pings, queries that
     no round waits for. When it answers one, it counts as a new node. Flower disconnects a node after a minute of
     silence; a silent one is pinged when it is connected again. The content of replies does not decide who is silent.
 
     Attributes:
+        federation: the scenario's section; it says which node may claim which units.
+        units: how many units there are; their ids are below that.
         everywhere: nodes that can train any unit (workers of a simulation).
         host_of: the node of every unit that lives on one node only (a deployment).
         secrets: by which a node knows that an order is the server's (a deployment).
         errors: why connected nodes are not asked, by node.
         pings: the silent nodes, each with its pending ping, if any.
-        given_up, back: nodes that fell silent or lost their connection since the last :meth:`refresh`; nodes that
-            answered a ping or are connected again.
+        given_up: nodes that fell silent or lost their connection since the last :meth:`refresh`.
+        back: nodes that answered a ping or are connected again.
     """
 
     federation: Federation
@@ -189,7 +196,12 @@ class NodeRoster:
         return came
 
     def note(self, asked: Iterable[int], answered: set[int]) -> None:
-        """Note which of the asked nodes answered in time, whatever the answer; who was late twice is silent."""
+        """Note which of the asked nodes answered in time, whatever the answer; a node that was late twice is silent.
+
+        Args:
+            asked: ids of the nodes.
+            answered: ids of those whose answer came in time.
+        """
         for node in asked:
             self._missed[node] = 0 if node in answered else self._missed[node] + 1
             if node not in answered:
@@ -207,11 +219,11 @@ class NodeRoster:
         return f"{printable(name)} ({node})" if name else str(node)
 
     def registered(self, node: int) -> str:
-        """Return the name under which a node is registered."""
+        """Return the name under which a node is registered; empty for a node that has none."""
         return self._names.get(node, "")
 
     def forget(self, nodes: set[int]) -> None:
-        """Take nodes as new ones: they are queried before the next round."""
+        """Take nodes as new ones: they are queried before the next round, and host nothing until then."""
         self._asked -= nodes
         self.everywhere = [node for node in self.everywhere if node not in nodes]
         self.host_of = {unit: node for unit, node in self.host_of.items() if node not in nodes}
