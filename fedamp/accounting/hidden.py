@@ -1,4 +1,10 @@
-"""Hidden choices of one person: sampling, submodels, and rounds."""
+"""Hidden choices of one person: sampling, submodels, and rounds.
+
+Each kind says which choice is hidden, and what X becomes: (1 - q) + q X for a coin, a mean of copies for one of
+several places, and a mean of symmetric polynomials for several rounds. Everything rests on two conditions: the choice
+does not depend on the data, and stays secret. Several people are in :mod:`fedamp.accounting.groups`, correlated noise
+in :mod:`fedamp.accounting.spaced`.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -53,16 +59,21 @@ from fedamp.accounting.sampling import hidden_log_moments
 
 @dataclass(frozen=True)
 class Poisson(Hidden):
-    """A person takes part with probability ``rate`` in [0, 1], independently and in secret. ``mechanism`` is the
-    release of a participant. Parts that share the coin (the shared and the split part of one round) must be composed
-    first and sampled together. Release: M with chance q, else M without the person.
+    """Sample a person with a secret coin: the person takes part with probability ``rate``, independently of others.
+
+    Release: M with chance q, else M without the person.
+
+    X becomes (1 - q) + q X (Zhu, Dong, Wang 2022, Theorem 11). Parts that share the coin (the shared and the split part
+    of
+    one round) must be composed first and sampled together.
 
     Args:
         mechanism: the release of a participant, for zero-out or add/remove.
-        rate: in [0, 1].
+        rate: q in [0, 1].
 
-    >>> print(Poisson(Gaussian(1.0), 0.1).epsilon(1e-5))
-    1.685 (at least 1.684)
+    Example:
+        >>> print(Poisson(Gaussian(1.0), 0.1).epsilon(1e-5))
+        1.685 (at least 1.684)
     """
 
     rate: ProbabilityField
@@ -91,6 +102,7 @@ class Poisson(Hidden):
         return outcomes_of(self.mechanism).thin(self.rate) if self.rate < 1 else super().outcomes()
 
     def closed_form(self) -> Revealed:
+        """The coin is revealed: nothing with chance 1 - q, the release with chance q."""
         inner = closed_form_of(self.mechanism)
         if self.rate == 1:
             return inner
@@ -98,6 +110,7 @@ class Poisson(Hidden):
         return one_of([without, (inner, self.rate, math.log(self.rate))])
 
     def participation(self) -> Participation:
+        """Hidden rounds inside a coin are hidden rounds with another chance of none."""
         inner = self.mechanism.participation()
         if self.rate == 0 or (len(inner.chances) == 2 and inner.rounds == 1):  # the law of one round is exact
             return super().participation()
@@ -109,13 +122,14 @@ class Poisson(Hidden):
         return Fraction(self.rate) * self.mechanism.chance_to_take_part()
 
     def certain_loss(self) -> Fraction:
-        """The remove direction is the larger one."""
+        """log(1 + q (e^l - 1)) for a loss l inside; the remove direction is the larger one."""
         if (most := self.mechanism.certain_loss()) < 700:
             loss = float(most)
             return Fraction(math.log1p(self.rate * math.expm1(loss)) * (1 + 8 * UNIT * (1 + loss)))
         return super().certain_loss()
 
     def exact_group(self, size: int) -> Mechanism:
+        """For Gaussian noise the number of sampled people is binomial; for one bit, anyone sampled turns it."""
         if isinstance(self.mechanism, RandomisedResponse):
             # Schuchardt et al. 2024, Theorem G.1: the worst is a bit that anybody of the group turns.
             return Poisson(self.mechanism, 1 - (1 - self.rate) ** size)
@@ -127,7 +141,7 @@ class Poisson(Hidden):
 
 
 def _as_gaussian(mechanism: Mechanism) -> Gaussian:
-    """Gaussian releases that one coin decides together as one release; NotEvaluable if they are not Gaussian."""
+    """Return Gaussian releases that one coin decides together as one release; NotEvaluable: not Gaussian."""
     if isinstance(mechanism, Gaussian):
         return mechanism
     if isinstance(mechanism, Compose):
@@ -138,18 +152,22 @@ def _as_gaussian(mechanism: Mechanism) -> Gaussian:
 
 @dataclass(frozen=True, repr=False)
 class GroupPoissonGaussian(Release):
-    """``size`` people (1 to 500) together under Poisson sampling and Gaussian noise, each sampled independently. The
-    noise multiplier is in units of one person's clipping norm. Release: f + b_1 v_1 + .. + b_K v_K + z, b_i coins of
-    rate q, z ~ N(0, s^2 I).
+    """Several people together under Poisson sampling and Gaussian noise, each sampled independently.
+
+    Release: f + b_1 v_1 + .. + b_K v_K + z, b_i coins of rate q, z ~ N(0, s^2 I).
+
+    The number of the group's people in the sum is binomial, and their contributions point the same way in the worst
+    case.
 
     Args:
-        noise_multiplier: over one person's clipping norm, 1e-50 to 1e50.
-        rate: of each person's coin, in [0, 1].
-        size: the number of people, 1 to 500.
+        noise_multiplier: s, over one person's clipping norm, 1e-50 to 1e50.
+        rate: q, of each person's coin, in [0, 1].
+        size: K, the number of people, 1 to 500.
         relation: zero-out (default) or add/remove.
 
-    >>> print(GroupPoissonGaussian(2.0, 0.1, 3).epsilon(1e-5))
-    1.285 (at least 1.284)
+    Example:
+        >>> print(GroupPoissonGaussian(2.0, 0.1, 3).epsilon(1e-5))
+        1.285 (at least 1.284)
     """
 
     noise_multiplier: ScaleField
@@ -171,9 +189,13 @@ class GroupPoissonGaussian(Release):
         return Gaussian(self.noise_multiplier / self.size, relation=self.relation)
 
     def charged_as(self) -> Mechanism:
-        """The number of them in a round is binomial and their contributions point the same way in the worst case, for
-        Rényi (Schuchardt et al. 2024, Theorem 4.2) and, by the same supermodularity, for the hockey-stick; hence a
-        numerical law, which that paper leaves open.
+        """Return Gaussian noise around a binomial shift: i / s with chance C(K, i) q^i (1 - q)^(K - i).
+
+        That the contributions point the same way in the worst case is proved for Rényi divergences (Schuchardt et al.
+        2024,
+        Theorem 4.2). For the hockey-stick it follows from the same supermodularity; hence a numerical law, which that
+        paper
+        leaves open.
         """
         size, rate = self.size, self.rate
         if rate == 1:
@@ -186,16 +208,19 @@ class GroupPoissonGaussian(Release):
 
 @dataclass(frozen=True)
 class SubstitutedPoissonGaussian(Mechanism):
-    """A Gaussian sum of a Poisson sample, for neighbours that differ by substitution: with probability ``rate`` the
-    person's contribution is in it, or the other person's in its place. Release: f + b v + z, or f + b v' + z, b a coin
-    of rate q, z ~ N(0, s^2 I).
+    """A Gaussian sum of a Poisson sample, for neighbours that differ by substitution.
+
+    Release: f + b v + z, or f + b v' + z, b a coin of rate q, z ~ N(0, s^2 I).
+
+    With probability q the person's contribution v is in the sum, or the other person's v' in its place.
 
     Args:
-        noise_multiplier: over the clipping norm, 1e-50 to 1e50.
-        rate: in [0, 1].
+        noise_multiplier: s, over the clipping norm, 1e-50 to 1e50.
+        rate: q in [0, 1].
 
-    >>> print(SubstitutedPoissonGaussian(2.0, 0.1).epsilon(1e-5))
-    0.4605 (at least 0.4604)
+    Example:
+        >>> print(SubstitutedPoissonGaussian(2.0, 0.1).epsilon(1e-5))
+        0.4605 (at least 0.4604)
     """
 
     noise_multiplier: ScaleField
@@ -212,10 +237,12 @@ class SubstitutedPoissonGaussian(Mechanism):
         return Gaussian(self.noise_multiplier, relation=Relation.SUBSTITUTION)
 
     def law(self, detail: Detail) -> Law:
-        """The contributions x, y of the worst pair are opposite and of norm 1. In u = <x, z>, v = <y, z> the
-        hockey-stick is E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+ at u' = u - |x|^2/2, v' = v - |y|^2/2.
-        Its mixed second derivative is <= 0, so that it falls with <x, y> (Slepian) and, as <x, y> < 0, grows with
-        either norm (Stein); the proof is new (ours).
+        """The contributions x, y of the worst pair are opposite and of norm 1; the proof is new (ours).
+
+        In u = <x, z>, v = <y, z> the hockey-stick is E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+ at
+        u' = u - |x|^2/2, v' = v - |y|^2/2, alpha = e^epsilon. Its mixed second derivative is <= 0, so that it falls
+        with <x, y>
+        (Slepian) and, as <x, y> < 0, grows with either norm (Stein).
         """
         rate, shift = self.rate, 1 / self.noise_multiplier
         z, low, high = normal_grid(shift, detail.points, detail.reach, -shift)
@@ -230,34 +257,44 @@ class SubstitutedPoissonGaussian(Mechanism):
 
 
 class SubstitutedMoments(MomentsOf[SubstitutedPoissonGaussian]):
-    """Of a Poisson sample whose neighbours differ by substitution."""
+    """Moments of a Poisson sample whose neighbours differ by substitution."""
 
     def _raw(self, highest: int) -> Array:
-        """Moments are jointly convex: 1 where the person is not sampled, a distance of two contributions where so."""
+        """Bound moments by joint convexity.
+
+        They are 1 where the person is not sampled, and those of a change of two contributions where so.
+        """
         return _log_mean(self.event.rate, shifted_moments(2 / self.event.noise_multiplier, highest))
 
 
 def _log_mean(rate: float, log_ratio: Array) -> Array:
-    """log(1 - rate + rate X)."""
+    """Return log(1 - rate + rate X)."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio))
 
 
 @dataclass(frozen=True)
 class Submodels(Hidden):
-    """A person trains one of ``count`` >= 1 disjoint submodels, drawn at random and hidden (Dong, Chen, Özgür 2025,
-    Theorem 3.4). ``mechanism`` is one submodel's release. Release: (M_1, .., M_d), the person in M_j alone, j uniform.
+    """Hide which of ``count`` disjoint submodels a person trains, drawn at random.
+
+    Release: (M_1, .., M_d), the person in M_j alone, j uniform.
+
+    X is the mean of d independent copies of the submodel's ratio (Dong, Chen, Özgür 2025, Theorem 3.4). The paper's
+    bound
+    of the reverse divergence (Lemma 3.18) is not an upper bound; fedamp computes that direction from the law.
 
     Submodels drawn afresh each round are ``Repeat(Submodels(m, d), T)``; drawn once for the run,
     ``Submodels(Repeat(m, T), d)``. Parts outside all submodels (the output layer, normalisation) are shared. Compose
-    them inside the round, with their own clipping norm.
+    them
+    inside the round, with their own clipping norm.
 
     Args:
         mechanism: one submodel's release, for zero-out or add/remove.
-        count: the number of submodels, >= 1.
+        count: d, the number of submodels, >= 1.
 
-    >>> print(Submodels(Gaussian(1.0), 4).epsilon(1e-5))
-    3.031 (at least 3.03)
+    Example:
+        >>> print(Submodels(Gaussian(1.0), 4).epsilon(1e-5))
+        3.031 (at least 3.03)
     """
 
     count: CountField
@@ -283,9 +320,11 @@ class Submodels(Hidden):
         return hidden_outcomes(outcomes_of(self.mechanism), (0.0, 1.0), self.count, 0.0)
 
     def closed_form(self) -> Revealed:
+        """Each submodel has chance 1 / d; all are alike."""
         return closed_form_of(self.mechanism).chosen(1.0, -math.log(self.count))
 
     def signal_to_noise(self) -> float | None:
+        """The sum over all submodels has the signal once, and the noise d times."""
         signal = self.mechanism.signal_to_noise()
         return None if signal is None else 1 / self.count * signal
 
@@ -295,16 +334,21 @@ class Submodels(Hidden):
 
 @dataclass(frozen=True)
 class Dropout(Hidden):
-    """A person keeps each unit of the whole model with probability ``keep`` in (0, 1]: one hidden mask per person and
-    round. Masks must be drawn with at most this probability; one n-th to floating point counts as one n-th. Release: M,
-    of the units of a mask alone, each kept with chance p.
+    """Hide which units of the whole model a person trains: one hidden mask for each person and round.
+
+    Release: M, of the units of a mask alone, each kept with chance p.
+
+    Masks must be drawn with at most this probability for each unit, independently of the data. One n-th in floating
+    point
+    counts as one n-th. No amplification is claimed for p above 1/2.
 
     Args:
         mechanism: the release of the whole model, for zero-out or add/remove.
-        keep: the largest probability to keep a unit, in (0, 1].
+        keep: p, the largest probability to keep a unit, in (0, 1].
 
-    >>> print(Dropout(Gaussian(1.0), 0.5).epsilon(1e-5))
-    3.698 (at least 2.943)
+    Example:
+        >>> print(Dropout(Gaussian(1.0), 0.5).epsilon(1e-5))
+        3.698 (at least 2.943)
     """
 
     keep: ProbabilityField
@@ -312,6 +356,7 @@ class Dropout(Hidden):
     hides_bits = True
 
     def check(self) -> None:
+        """Refuse a probability of 0 (ValueError)."""
         if self.keep == 0:
             raise ValueError("keep must be in (0, 1], got 0.0")
 
@@ -319,16 +364,23 @@ class Dropout(Hidden):
         return self.mechanism if self.keep == 1 else self
 
     def charged_as(self) -> Mechanism:
-        """For keep <= 1/2 the mean of floor(1/keep) copies: give every unit one of floor(1/keep) labels with
-        probability ``keep`` each, or none, and keep the units of one random label; the labels' supports are disjoint
-        (Dong, Chen, Özgür 2025, Theorem 3.5 and Corollary 3.7, extended). Above 1/2 two masks of one person overlap in
-        most units, no two disjoint labels exist, and no amplification is claimed.
+        """Charge one hidden submodel of floor(1 / keep) disjoint ones.
+
+        X is at most the mean of that many copies (Dong, Chen, Özgür 2025, Theorem 3.5 and Corollary 3.7, extended).
+        Give every unit one of floor(1/keep) labels with probability ``keep`` each, or none, and keep the units of one
+        random
+        label; the labels' supports are disjoint. Above 1/2 two masks of one person overlap in most units, no two
+        disjoint
+        labels exist, and no amplification is claimed.
         """
         return Submodels(self.mechanism, max(1, math.floor(1 / self.keep)))
 
     def attained(self) -> Mechanism | None:
-        """A network of one unit: dropping it silences the person. Or, with a larger second moment where noise is much,
-        the limit of many units over which a contribution spreads evenly: its sum over the units has length sqrt(keep).
+        """A network of one unit, where dropping it silences the person, or the limit of many units.
+
+        With much noise the limit has the larger second moment: a contribution spreads evenly over many units, and its
+        sum over
+        the units has length sqrt(keep).
         """
         signal = self.mechanism.signal_to_noise()
         if signal is not None and signal < 700 and self.keep * signal > math.log1p(self.keep**2 * math.expm1(signal)):
@@ -336,7 +388,7 @@ class Dropout(Hidden):
         return Poisson(attained_part(self.mechanism), self.keep)
 
     def signal_to_noise(self) -> float | None:
-        """That of a contribution that spreads evenly; see ``attained``."""
+        """Return that of a contribution that spreads evenly; see :meth:`attained`."""
         signal = self.mechanism.signal_to_noise()
         return None if signal is None else self.keep * signal
 
@@ -345,39 +397,48 @@ class Dropout(Hidden):
 
 
 class HiddenRoundsOfRun(Hidden, is_kind=False):
-    """Base of runs of which a person takes part in some hidden rounds."""
+    """Base of runs in which a person takes part in some hidden rounds.
+
+    X is the mean of e_h(x_1, .., x_T) / C(T, h) over the number h of a person's rounds, x_i the ratios of the rounds
+    and
+    e_h the elementary symmetric polynomial. A kind gives the law of h (:meth:`participation`), bounds with a law
+    (:meth:`charged_as`, :meth:`bounds`), and its beginnings.
+    """
 
     is_mean = hides_bits = True
 
     @property
     def most_rounds(self) -> int:
-        """The most rounds that a person takes part in, of the whole run."""
+        """The most rounds that a person takes part in, over the whole run."""
         raise NotImplementedError
 
     def unamplified(self) -> Mechanism:
+        """As many known rounds as a person may have."""
         return Repeat(self.mechanism.unamplified(), min(self.most_rounds, self.span))
 
     def certain_loss(self) -> Fraction:
         return self.mechanism.unamplified().certain_loss() * min(self.most_rounds, self.span)
 
     def attained(self) -> Mechanism | None:
-        """Of one hidden round, and of all rounds, the run of what a round attains; of more the sum of all rounds'
-        releases, or one round alone (``attained_in_draws`` knows more).
+        """Return the run of what a round attains if only one round is hidden; of more, one round alone.
+
+        ``attained_in_draws`` knows more.
         """
         return self.with_parts(attained_part) if self.most_rounds == 1 else self._attained_by_first_round()
 
     def _attained_by_first_round(self) -> Mechanism | None:
+        """Return the first round alone, in which the person takes part with a known chance; None: with no chance."""
         first = self.after(min(1, self.span)).participation()
         if len(first.chances) < 2:
             return None
         return Poisson(attained_part(first.mechanism), first.chances[1] * max(0.0, 1 - first.rounding))
 
     def attained_in_draws(self) -> Mechanism | None:
-        """The run of what a round attains."""
+        """Return the run of what a round attains."""
         return self.with_parts(attained_part)
 
     def bounds(self) -> list[Mechanism]:
-        """Mechanisms of other kinds, or with more rounds, that each cost at least as much."""
+        """List mechanisms of other kinds, or with more rounds, that each cost at least as much."""
         return [self.charged_as()]
 
     def moments(self) -> Moments:
@@ -388,7 +449,10 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         return hidden_outcomes(outcomes_of(choice.mechanism), choice.chances, choice.rounds, choice.rounding)
 
     def closed_form(self) -> Revealed:
-        """A person takes part in h rounds with a chance c_h; all sets of h rounds are equally likely."""
+        """All sets of h rounds are equally likely; the set is revealed.
+
+        A person takes part in h rounds with a chance c_h, so each set of h of T rounds has the chance c_h / C(T, h).
+        """
         found = self.participation()
         one, parts, known, rounds = closed_form_of(found.mechanism), [], NOTHING_REVEALED, 0
         possible = np.flatnonzero(found.chances).tolist()
@@ -401,13 +465,17 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
 
 
 _MOST_SIZES = 2000  # of a set of rounds, in closed form
+"""The most sizes of a set of rounds in closed form."""
 _EXACT_ORDER = 5  # up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond
+"""The highest order at which moments of several hidden rounds are exact; beyond, there are too many overlaps."""
 
 
 class HiddenRoundsMoments(MomentsOf[HiddenRoundsOfRun]):
-    """The smallest, order by order: the split's or the coins' bound, those of runs with more rounds, since moments only
-    grow with the rounds, and at low orders the exact moment (docs/research/k-of-t.md), if there are not too many
-    overlaps.
+    """Moments of hidden rounds: order by order the smallest of several bounds.
+
+    They are the bound by the split or by coins, those of runs with more rounds, since moments only grow with the
+    rounds,
+    and at low orders the exact moment (docs/research/k-of-t.md), if there are not too many overlaps.
     """
 
     def __init__(self, event: HiddenRoundsOfRun) -> None:
@@ -436,17 +504,22 @@ class HiddenRoundsMoments(MomentsOf[HiddenRoundsOfRun]):
 
 @dataclass(frozen=True)
 class Allocation(HiddenRoundsOfRun):
-    """The whole run of ``rounds`` >= 1 rounds, of which a person takes part in exactly ``k`` (0 to ``rounds``), drawn
-    at random and hidden. ``mechanism`` is one round; it may itself be amplified (``Submodels``) or composed. Release:
-    (M_1, .., M_T), the person in those of a uniform set of k.
+    """Hide in which k rounds of a whole run a person takes part: exactly k, drawn uniformly.
+
+    Release: (M_1, .., M_T), the person in those of a uniform set of k.
+
+    X = e_k(x_1, .., x_T) / C(T, k). For k = 1 it is the mean of T copies, exactly. For other k the law is an upper
+    bound
+    (:meth:`charged_as`), 1 to 6 per cent above the truth, and sampling gives both ends (docs/research/k-of-t.md).
 
     Args:
-        mechanism: one round, for zero-out or add/remove.
+        mechanism: one round, for zero-out or add/remove. It may itself be amplified (``Submodels``) or composed.
         k: how many rounds a person takes part in, 0 to ``rounds``.
-        rounds: of the whole run, >= 1.
+        rounds: T, of the whole run, >= 1.
 
-    >>> print(Allocation(Gaussian(1.0), 1, 10).epsilon(1e-5))
-    2.19 (at least 2.188)
+    Example:
+        >>> print(Allocation(Gaussian(1.0), 1, 10).epsilon(1e-5))
+        2.19 (at least 2.188)
     """
 
     k: Annotated[int, UpTo("rounds")]
@@ -472,16 +545,18 @@ class Allocation(HiddenRoundsOfRun):
         return Repeat(self.mechanism, self.rounds) if self.k == self.rounds else self
 
     def charged_as(self) -> Mechanism:
-        """A random partition of the rounds into k groups, as even as integers allow, with one round drawn from each, is
-        a random choice of k rounds; joint convexity removes the partition, and X is a product of k means (Feldman,
-        Shenfeld 2025, Theorem 3.1 and Lemmas 3.2 and F.1). Exact for k = 1.
+        """Charge one hidden round in each of k groups of rounds; exact for k = 1.
+
+        X is at most a product of k means (Feldman, Shenfeld 2025, Theorem 3.1 and Lemmas 3.2 and F.1). A random
+        partition of the rounds into k groups, as even as integers allow, with one round drawn from each, is a random
+        choice of k rounds; joint convexity removes the partition.
         """
         size, larger = divmod(self.rounds, max(self.k, 1))
         groups = ((size, self.k - larger), (size + 1, larger))
         return composed((Submodels(self.mechanism, each), n) for each, n in groups if n) if self.k else NOTHING
 
     def law(self, detail: Detail) -> Law:
-        """The product of means that ``charged_as`` says."""
+        """Multiply the means that :meth:`charged_as` names."""
         size, larger = divmod(self.rounds, self.k)
         one, laws = numerical_law(self.mechanism, detail), list[tuple[Law, int]]()
         for each, n in ((size, self.k - larger), (size + 1, larger)):
@@ -490,8 +565,9 @@ class Allocation(HiddenRoundsOfRun):
         return Law.product(laws)
 
     def attained(self) -> Mechanism | None:
-        """Of one hidden round, and of all rounds, the run of what a round attains; of more the sum of all rounds'
-        releases, or one round alone (``attained_in_draws`` knows more).
+        """Return the run of what a round attains for k = 1 or T; else the sum of all rounds' releases, or one round.
+
+        ``attained_in_draws`` knows more.
         """
         if self.k in (1, self.rounds):  # of all rounds nothing is hidden
             return self.with_parts(attained_part)
@@ -502,6 +578,7 @@ class Allocation(HiddenRoundsOfRun):
         return self._attained_by_first_round()
 
     def signal_to_noise(self) -> float | None:
+        """The sum over all rounds has the signal k times, and the noise T times: k^2 / T of a round's ratio."""
         signal = self.mechanism.signal_to_noise()
         return None if signal is None else self.k**2 / self.rounds * signal
 
@@ -513,12 +590,18 @@ class Allocation(HiddenRoundsOfRun):
 
 
 class BegunRounds(Hidden, is_kind=False):
-    """Base of hidden rounds of which the first ``released`` are out, 0 to ``rounds``; None: all."""
+    """Base of hidden rounds of which only a beginning may be out.
+
+    Attributes:
+        rounds: of the whole run, >= 1.
+        released: how many rounds are out, 0 to ``rounds``; None: all.
+    """
 
     rounds: CountField
     released: int | None
 
     def check(self) -> None:
+        """Check ``released``; all rounds become None (ValueError)."""
         if self.released is not None:
             released = check_count("released", self.released, 0, self.rounds, "rounds")
             self._set(released=None if released == self.rounds else released)
@@ -537,10 +620,14 @@ class PartOfRun(HiddenRoundsOfRun, is_kind=False):
     own_facts = (Fact.SEVERAL_BOUNDS,)
 
     def costlier(self) -> list[Mechanism]:
+        """List the bounds, because the kind has no law of its own."""
         return self.bounds()
 
     def by_law(self, question: Question) -> Bounds:
-        """The smallest of several bounds. None is exact, so a grid finer than the default is not worth its time."""
+        """Return the smallest of several bounds.
+
+        None is exact, so a grid finer than the default is not worth its time.
+        """
         bounds = self.bounds()
         if question.points is None and len(bounds) > 1:
             question = replace(question, points=DEFAULT_POINTS)
@@ -549,17 +636,21 @@ class PartOfRun(HiddenRoundsOfRun, is_kind=False):
 
 @dataclass(frozen=True)
 class AllocationPrefix(PartOfRun):
-    """The first ``released`` rounds (0 to ``rounds``) of an ``Allocation`` with the other fields. The other rounds are
-    not out, and may never be. Release: the first r of (M_1, .., M_T), the person in those of a uniform set of k.
+    """The first rounds of an ``Allocation``. The other rounds are not out, and may never be.
+
+    Release: the first r of (M_1, .., M_T), the person in those of a uniform set of k.
+
+    The number of a person's rounds among the first r is hypergeometric.
 
     Args:
         mechanism: one round, for zero-out or add/remove.
         k: how many rounds of the whole run a person takes part in, 0 to ``rounds``.
-        rounds: of the whole run, >= 1.
-        released: how many of them are out, 0 to ``rounds``.
+        rounds: T, of the whole run, >= 1.
+        released: r, how many of them are out, 0 to ``rounds``.
 
-    >>> print(AllocationPrefix(Gaussian(1.0), 1, 10, 5).epsilon(1e-5))
-    2.04 (at least 2.039)
+    Example:
+        >>> print(AllocationPrefix(Gaussian(1.0), 1, 10, 5).epsilon(1e-5))
+        2.04 (at least 2.039)
     """
 
     k: Annotated[int, UpTo("rounds")]
@@ -579,7 +670,7 @@ class AllocationPrefix(PartOfRun):
         return self.k
 
     def whole(self) -> Allocation:
-        """The run that it is the beginning of."""
+        """Return the run that it is the beginning of."""
         return Allocation(self.mechanism, self.k, self.rounds)
 
     def _prefix(self, rounds: int) -> Mechanism:
@@ -591,18 +682,22 @@ class AllocationPrefix(PartOfRun):
         return self.whole() if self.released == self.rounds else self
 
     def charged_as(self) -> Mechanism:
-        """The number H of a person's rounds among those released is hypergeometric, hence a sum of independent coins of
-        probabilities p_i (Vatutin, Mikhailov 1982). Split the released rounds at random into one group per coin, of any
+        """Charge one hidden round for each of several coins; exact for k = 1.
+
+        The number H of a person's rounds among those released is hypergeometric, hence a sum of independent coins of
+        probabilities p_i (Vatutin, Mikhailov 1982). Split the released rounds at random into one group for each coin,
+        of any
         fixed sizes: one hidden round of group i, if coin i says so, is a random choice of H rounds. By joint convexity
-        in the partition X is at most the product of (1 - p_i) + p_i (mean of the group's copies), in convex order.
-        Exact for k = 1.
+        in the
+        partition X is at most the product of (1 - p_i) + p_i (mean of the group's copies), in convex order.
         """
         groups = best_coin_groups(self.k, self.rounds, self.released)
         return composed((Poisson(Submodels(self.mechanism, size), p), n) for p, size, n in groups)
 
     def bounds(self) -> list[Mechanism]:
-        """What it is charged as and, where that is not exact, the whole run: more rounds never cost less
-        (docs/research/k-of-t.md).
+        """List what it is charged as and, where that is not exact, the whole run: more rounds never cost less.
+
+        See docs/research/k-of-t.md.
         """
         return [self.charged_as(), self.whole()] if self.k > 1 else [self.charged_as()]
 
@@ -616,19 +711,23 @@ class AllocationPrefix(PartOfRun):
 
 @dataclass(frozen=True)
 class CappedPoisson(BegunRounds, PartOfRun):
-    """Poisson sampling over ``rounds`` >= 1 rounds, with a cap. Where a person's coins choose more than ``at_most``
-    rounds, the person takes part in that many of them, drawn uniformly (Feldman, Shenfeld 2025, proof of Corollary
-    4.7). Release: (M_1, .., M_T), the person in at most c of those that coins of rate q choose.
+    """Sample a person by Poisson sampling over a whole run, with a cap on the number of rounds.
+
+    Release: (M_1, .., M_T), the person in at most c of those that coins of rate q choose.
+
+    Where a person's coins choose more than c rounds, the person takes part in c of them, drawn uniformly (Feldman,
+    Shenfeld 2025, proof of Corollary 4.7).
 
     Args:
         mechanism: one round, for zero-out or add/remove.
-        rate: of the coins, in [0, 1].
-        at_most: the cap, 1 to ``rounds``.
-        rounds: of the whole run, >= 1.
+        rate: q, of the coins, in [0, 1].
+        at_most: c, the cap, 1 to ``rounds``.
+        rounds: T, of the whole run, >= 1.
         released: how many rounds are out, 0 to ``rounds``; default: all.
 
-    >>> print(CappedPoisson(Gaussian(1.0), 0.1, 1, 10).epsilon(1e-5))
-    1.735 (at least 1.734)
+    Example:
+        >>> print(CappedPoisson(Gaussian(1.0), 0.1, 1, 10).epsilon(1e-5))
+        1.735 (at least 1.734)
     """
 
     rate: ProbabilityField
@@ -652,8 +751,11 @@ class CappedPoisson(BegunRounds, PartOfRun):
         return Allocation(self.mechanism, self.at_most, self.rounds).after(self.span) if self.rate == 1 else self
 
     def charged_as(self) -> Mechanism:
-        """Without the cap: leaving rounds out, by any rule that does not look at releases, never costs
-        (docs/research/k-of-t.md; Feldman, Shenfeld 2025, Corollary 4.7). Exact for a cap of one round.
+        """Charge it without the cap; exactly for a cap of one round.
+
+        Leaving rounds out, by any rule that does not look at releases, never costs (docs/research/k-of-t.md; Feldman,
+        Shenfeld
+        2025, Corollary 4.7).
         """
         if self.at_most > 1:
             return Repeat(Poisson(self.mechanism, self.rate), self.span)
@@ -662,8 +764,9 @@ class CappedPoisson(BegunRounds, PartOfRun):
         return Poisson(Submodels(self.mechanism, self.span), chance) if self.span else NOTHING
 
     def bounds(self) -> list[Mechanism]:
-        """Without the cap and, where that is not exact, as if everybody took part as often as the cap allows: a choice
-        of more rounds never costs less (docs/research/k-of-t.md).
+        """List the charge without the cap and, where that is not exact, the charge of always meeting it.
+
+        A choice of more rounds never costs less (docs/research/k-of-t.md).
         """
         most = Allocation(self.mechanism, self.at_most, self.rounds).after(self.span)
         return [self.charged_as(), most] if self.at_most > 1 else [self.charged_as()]
@@ -684,7 +787,10 @@ class CappedPoisson(BegunRounds, PartOfRun):
 
 
 def with_refusals(found: Participation) -> Participation:
-    """Poisson sampling inside the rounds as a smaller number of rounds: a uniform set, thinned, is uniform."""
+    """Return Poisson sampling inside the rounds as a smaller number of rounds.
+
+    A uniform set, thinned by coins, is uniform given its size.
+    """
     while isinstance(found.mechanism, Poisson) and 0 < found.mechanism.rate < 1:
         rate, h = found.mechanism.rate, np.arange(len(found.chances))
         logs = log_choose(h, np.minimum(h[:, None], h)) + h[:, None] * math.log(rate)
@@ -695,7 +801,10 @@ def with_refusals(found: Participation) -> Participation:
 
 
 def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: int, off: float = 0.0) -> Participation:
-    """Of a uniform set of h of all rounds, the part among those released is uniform, of a hypergeometric size."""
+    """Return the choice among released rounds of a uniform set of h of all rounds.
+
+    It is uniform, of a hypergeometric size.
+    """
     if released < rounds:
         h, j = np.arange(len(chances)), np.arange(min(len(chances) - 1, released) + 1)[:, None]
         there = (j <= h) & (h - j <= rounds - released)
@@ -707,7 +816,7 @@ def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: i
 
 
 def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float, ...]:
-    """The chances of j = 0, 1, .., given those of j under each h (``logs``, by j and h) and those of h."""
+    """Return the chances of j = 0, 1, .., given those of j under each h (``logs``, by j and h) and those of h."""
     mixed = np.where(there, np.exp(np.where(there, logs, -np.inf)), 0.0) @ chances
     return tuple(np.trim_zeros(mixed, "b").tolist())
 
@@ -716,10 +825,14 @@ def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float
 
 
 def _chances(k: int, rounds: int, released: int) -> Array:
-    """Probabilities of independent coins whose sum has the law of a person's rounds among the released ones; shape
-    (min(k, released),). They are the roots of a Jacobi polynomial: E[C(H, j)] = C(k, j) C(r, j) / C(T, j) makes the
-    product of (x - p_i) proportional to 2F1(-n, T - n + 1; |r - k| + 1; x), n = min(k, r). Where k + r > T the coins of
-    those not drawn are turned over.
+    """Return probabilities of independent coins whose sum has the law of a person's rounds among the released ones.
+
+    They are the roots of a Jacobi polynomial: E[C(H, j)] = C(k, j) C(r, j) / C(T, j) makes the product of (x - p_i)
+    proportional to 2F1(-n, T - n + 1; |r - k| + 1; x), n = min(k, r). Where k + r > T the coins of those not drawn are
+    turned over.
+
+    Returns:
+        Shape (min(k, released),).
     """
     if min(k, released) == 1:
         return np.array([max(k, released) / rounds])
@@ -745,9 +858,19 @@ def _chances(k: int, rounds: int, released: int) -> Array:
 
 
 def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tuple[float, int, int]]:
-    """The coins of a prefix and the sizes of their groups, at most ``most`` distinct ones: (probability, size, number).
+    """Return the coins of a prefix and the sizes of their groups, at most ``most`` distinct ones.
+
     Sizes are in proportion to the probabilities (the best at order 2). More coins than ``most`` share the largest
     probability and the smallest size of their neighbours, which costs more.
+
+    Args:
+        k: how many rounds of the whole run a person takes part in.
+        rounds: of the whole run.
+        released: how many of them are out.
+        most: number of distinct groups.
+
+    Returns:
+        Triples (probability, size, number of such groups).
     """
     exact = np.sort(_chances(k, rounds, released))
     if not len(exact):
@@ -769,8 +892,9 @@ def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tupl
 
 @lru_cache(maxsize=1024)
 def best_coin_groups(k: int, rounds: int, released: int) -> list[tuple[float, int, int]]:
-    """The groups of this prefix or, where groups are small, of a longer one: it costs at least as much, but may divide
-    better. The second moment, sum of p^2 / size, decides.
+    """Return the groups of this prefix or, where groups are small, of a longer one.
+
+    A longer prefix costs at least as much, but may divide better. The second moment, sum of p^2 / size, decides.
     """
     ahead = 31 if released < 3 * k <= 600 else 0
     candidates = [coin_groups(k, rounds, r) for r in range(released, min(rounds, released + ahead) + 1)]

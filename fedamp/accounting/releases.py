@@ -1,4 +1,8 @@
-"""Releases of one participation, and releases after one another: what all other mechanisms are made of."""
+"""Releases of one participation, and releases after one another: what all other mechanisms are made of.
+
+A release knows its own law and moments. ``Compose`` and ``Repeat`` multiply the likelihood ratios of their parts. No
+choice is hidden here: a reader goes on with :mod:`fedamp.accounting.hidden` for sampling, submodels and rounds.
+"""
 
 import math
 from collections import Counter
@@ -50,15 +54,22 @@ from fedamp.accounting.renyi import (
 
 @dataclass(frozen=True, repr=False)
 class Gaussian(Release):
-    """A sum with Gaussian noise. Its standard deviation is ``noise_multiplier`` clipping norms of a contribution.
+    """Add Gaussian noise to a sum of contributions, each of 2-norm at most 1 (the clipping norm).
+
     Release: f + v + z, z ~ N(0, s^2 I).
 
+    With c the largest change of a contribution (1, or 2 under substitution), delta(epsilon) = Phi(c / (2 s) - epsilon s
+    / c)
+    - e^epsilon Phi(-c / (2 s) - epsilon s / c) (Balle, Wang 2018, Theorem 8). The Rényi divergence of order a is
+    a c^2 / (2 s^2) (Mironov 2017, Corollary 3).
+
     Args:
-        noise_multiplier: standard deviation of the noise over the largest norm of a contribution, 1e-50 to 1e50.
+        noise_multiplier: s, standard deviation of the noise over the largest norm of a contribution, 1e-50 to 1e50.
         relation: which data sets are neighbours; default: zero-out.
 
-    >>> print(Gaussian(2.0).epsilon(1e-5))
-    1.994 (at least 1.993)
+    Example:
+        >>> print(Gaussian(2.0).epsilon(1e-5))
+        1.994 (at least 1.993)
     """
 
     noise_multiplier: ScaleField
@@ -66,17 +77,20 @@ class Gaussian(Release):
     is_exact = is_symmetric = is_mean = True
 
     def law(self, detail: Detail) -> Law:
-        """X = exp(z / s - 1 / (2 s^2)), z standard normal."""
+        """X = exp(z / s - 1 / (2 s^2)), z standard normal under Q."""
         return Law.gaussian(self.noise_multiplier / self.change, points=detail.points, reach=detail.reach)
 
     def moments(self) -> Moments:
+        """log E[X^a] = a (a - 1) / (2 s^2)."""
         return GaussianMoments(self)
 
     def closed_form(self) -> Revealed:
+        """Nothing is hidden: one choice, of signal-to-noise ratio 1 / s."""
         signal = np.full(1, self.change**2 / self.noise_multiplier**2)
         return Revealed(signal, signal, np.ones(1), np.zeros(1), 4 * UNIT)
 
     def factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+        """A Gaussian factor: 1 / s^2 of repetitions adds up."""
         return times * self.change**2 / self.noise_multiplier**2, {}
 
     def signal_to_noise(self) -> float:
@@ -86,17 +100,20 @@ class Gaussian(Release):
         return replace(self, relation=Relation.SUBSTITUTION)
 
     def exact_group(self, size: int) -> Mechanism:
+        """Contributions of K people add up to a norm of at most K."""
         return replace(self, noise_multiplier=self.noise_multiplier / size)
 
 
 class GaussianMoments(MomentsOf[Gaussian]):
-    """Of a Gaussian release. ``noise``: its standard deviation over the change."""
+    """Moments of a Gaussian release."""
 
     @property
     def noise(self) -> float:
+        """Standard deviation of the noise over the largest change of a contribution."""
         return self.event.noise_multiplier / self.event.change
 
     def _nodes(self, order: int, step: float = 0.25) -> tuple[Array, Array]:
+        """Return log masses and log ratios of a grid that holds E[X^order]."""
         # E[X^a] is largest around z = a / s.
         z = np.arange(-10.0, order / self.noise + 10.0, step)
         return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), z / self.noise - 0.5 / self.noise**2
@@ -105,7 +122,10 @@ class GaussianMoments(MomentsOf[Gaussian]):
         return integrated_moments(1 / self.noise, highest, 4000.0, self._nodes)
 
     def finite_law(self) -> tuple[Array, Array, float]:
-        """By quadrature, more accurate than the numerical law; what lies left of the nodes counts as X = 0."""
+        """Return the law by quadrature, more accurate than the numerical law.
+
+        What lies left of the nodes counts as X = 0.
+        """
         if self.noise < 0.04:
             return super().finite_law()
         log_masses, log_ratios = self._nodes(2, 0.25 * min(1.0, self.noise))  # exp(-u X) falls within a few s
@@ -117,15 +137,21 @@ class GaussianMoments(MomentsOf[Gaussian]):
 
 @dataclass(frozen=True, repr=False)
 class Laplace(Release):
-    """A number with Laplace noise of the given scale, in units of the largest absolute contribution. Epsilon is at most
-    1 / scale (2 / scale under substitution). Release: f + v + z, z of density exp(-|z| / b) / (2 b).
+    """Add Laplace noise to a number; contributions are numbers of size at most 1.
+
+    Release: f + v + z, z of density exp(-|z| / b) / (2 b).
+
+    Epsilon is at most 1 / b at any delta, or 2 / b under substitution (Dwork, McSherry, Nissim, Smith 2006). X is
+    constant
+    left of 0 and right of 1.
 
     Args:
         scale: b, over the largest absolute contribution, 1e-50 to 1e50.
         relation: which data sets are neighbours; default: zero-out.
 
-    >>> print(Laplace(2.0).epsilon(1e-5))
-    0.5 (at least 0.4999)
+    Example:
+        >>> print(Laplace(2.0).epsilon(1e-5))
+        0.5 (at least 0.4999)
     """
 
     scale: ScaleField
@@ -133,30 +159,37 @@ class Laplace(Release):
     is_exact = is_symmetric = True
 
     def law(self, detail: Detail) -> Law:
+        """log X = (|z| - |z - 1|) / b."""
         return Law.laplace(self.scale / self.change, points=detail.points)
 
     def certain_loss(self) -> Fraction:
+        """|log X| is at most the change over b."""
         return Fraction(self.change) / Fraction(self.scale)
 
     def substituted(self) -> Mechanism:
         return replace(self, relation=Relation.SUBSTITUTION)
 
     def exact_group(self, size: int) -> Mechanism:
+        """Contributions of K people add up to at most K in size."""
         return replace(self, scale=self.scale / size)
 
 
 @dataclass(frozen=True, repr=False)
 class RandomisedResponse(Release):
-    """One bit about all the data, true with a ``probability`` in [1/2, 1) and flipped otherwise. It is one bit however
-    many people's data change. If every person gives a bit, a group of K people goes through K of these: ``Repeat``.
+    """Release one bit about all the data, true with a probability and flipped otherwise (Warner 1965).
+
     Release: a bit b with chance p, else 1 - b.
 
+    It is one bit however many people's data change. If every person gives a bit, a group of K people goes through K of
+    these: ``Repeat``. Epsilon is at most log(p / (1 - p)).
+
     Args:
-        probability: of the true bit, in [1/2, 1).
+        probability: p, of the true bit, in [1/2, 1).
         relation: which data sets are neighbours; default: zero-out.
 
-    >>> print(RandomisedResponse(0.75).epsilon(1e-5))
-    1.099 (at least 1.098)
+    Example:
+        >>> print(RandomisedResponse(0.75).epsilon(1e-5))
+        1.099 (at least 1.098)
     """
 
     probability: ProbabilityField
@@ -164,10 +197,12 @@ class RandomisedResponse(Release):
     is_exact = is_symmetric = True
 
     def check(self) -> None:
+        """Refuse a probability outside [1/2, 1) (ValueError)."""
         if not 0.5 <= self.probability < 1:
             raise ValueError(f"probability must be in [0.5, 1), got {self.probability!r}")
 
     def law(self, detail: Detail) -> Law:
+        """X is p / (1 - p) with Q-mass 1 - p, and (1 - p) / p with Q-mass p."""
         true, false = np.log(self.probability), np.log1p(-self.probability)
         log_weights, log_ratios = np.array([true, false]), np.array([false - true, true - false])
         return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=detail.points)
@@ -178,31 +213,38 @@ class RandomisedResponse(Release):
         return Outcomes(np.array([false, true]), log_ratio, 0.0, rounding_of_logs(false))
 
     def certain_loss(self) -> Fraction:
+        """|log X| is log(p / (1 - p)), rounded up."""
         return Fraction(abs(math.log(self.probability) - math.log1p(-self.probability)) * (1 + 8 * UNIT))
 
     def substituted(self) -> Mechanism:
         return replace(self, relation=Relation.SUBSTITUTION)
 
     def exact_group(self, size: int) -> Mechanism:
+        """One bit stays one bit, flipped if any member changes it."""
         return self
 
     def with_own_bits(self, size: int, chosen: bool = False) -> Mechanism:
+        """People who choose different bits turn one each."""
         return Repeat(self, size) if chosen else self
 
 
 @dataclass(frozen=True, repr=False)
 class FiniteOutcomes(Release):
-    """A release with finitely many outcomes: the probability of each with the person's contribution, ``present``, and
-    with its replacement, ``absent``, for the worst neighbours. Both are of one length and sum to 1. Release: i with
-    chance present_i, or absent_i.
+    """Release one of finitely many outcomes, with known probabilities for the worst neighbours.
+
+    Release: i with chance present_i, or absent_i.
+
+    Outcomes that are possible with the contribution alone give it away: their probability is part of delta at every
+    epsilon.
 
     Args:
-        present: probability of each outcome with the contribution; they sum to 1.
+        present: probability of each outcome with the person's contribution; they sum to 1.
         absent: with its replacement; of the same length.
         relation: which data sets are neighbours; default: zero-out.
 
-    >>> print(FiniteOutcomes((0.5, 0.5), (0.25, 0.75)).delta(0.0))
-    0.2501 (at least 0.2499)
+    Example:
+        >>> print(FiniteOutcomes((0.5, 0.5), (0.25, 0.75)).delta(0.0))
+        0.2501 (at least 0.2499)
     """
 
     present: Annotated[Sequence[float], OnePer("present")]
@@ -214,6 +256,7 @@ class FiniteOutcomes(Release):
         return f"one of {len(self.present)} outcomes"
 
     def law(self, detail: Detail) -> Law:
+        """X is present_i / absent_i with Q-mass absent_i."""
         present, absent = np.array(self.present), np.array(self.absent)
         both = absent > 0
         infinite = float(present[~both].sum())
@@ -229,6 +272,7 @@ class FiniteOutcomes(Release):
         return Outcomes(log_out, log_in - log_out, math.fsum(inside[out == 0]), rounding_of_logs(LARGEST_LOG))
 
     def certain_loss(self) -> Fraction:
+        """The largest |log(present_i / absent_i)|, rounded up; none if an outcome is impossible on one side."""
         pairs = list(zip(self.present, self.absent, strict=True))
         if not all((p > 0) == (q > 0) for p, q in pairs):
             return super().certain_loss()
@@ -237,7 +281,7 @@ class FiniteOutcomes(Release):
 
 
 class FiniteMoments(MomentsOf[FiniteOutcomes]):
-    """Of a release with finitely many outcomes, some of which may give the data away."""
+    """Moments of a release with finitely many outcomes, some of which may give the data away."""
 
     def _negative(self, highest: int) -> Array:
         law = self._law().upper
@@ -254,17 +298,18 @@ _MOST_KNOWN = 690.0  # beyond, the probabilities of a black box leave floating p
 
 @dataclass(frozen=True, repr=False)
 class Approximate(Release):
-    """A black box that is (``known_epsilon``, ``known_delta``)-private, as somebody else has proved; ``known_epsilon``
-    is >= 0, ``known_delta`` in [0, 1). Nothing more is known of it. Release: any, with P(A) <= exp(epsilon) Q(A) +
-    delta.
+    """A black box of which somebody else has proved a guarantee. Nothing more is known of it.
+
+    Release: any, with P(A) <= exp(epsilon) Q(A) + delta.
 
     Args:
         known_epsilon: >= 0, at most 1e50.
         known_delta: in [0, 1).
         relation: which data sets are neighbours; default: zero-out.
 
-    >>> print(Approximate(0.5, 1e-6).epsilon(1e-5))
-    0.5 (at least 0.4999)
+    Example:
+        >>> print(Approximate(0.5, 1e-6).epsilon(1e-5))
+        0.5 (at least 0.4999)
     """
 
     known_epsilon: Annotated[float, check_scale_or_zero]
@@ -276,8 +321,12 @@ class Approximate(Release):
         return self.known_epsilon == self.known_delta == 0
 
     def charged_as(self) -> Mechanism:
-        """The worst mechanism with this guarantee, of which every other one is a function (Kairouz, Oh, Viswanath 2015,
-        Theorem 3.4; Murtagh, Vadhan 2016).
+        """Return the worst mechanism with this guarantee.
+
+        Every other one is a function of it (Kairouz, Oh, Viswanath 2015, Theorem 3.4; Murtagh, Vadhan 2016). It has
+        four
+        outcomes: with probability delta it tells everything, else it is randomised response with p = e^epsilon /
+        (1 + e^epsilon).
         """
         if self.known_epsilon > _MOST_KNOWN:  # as if it told everything
             return FiniteOutcomes((1.0, 0.0), (0.0, 1.0), relation=self.relation)
@@ -286,7 +335,7 @@ class Approximate(Release):
         return FiniteOutcomes(present, present[::-1], relation=self.relation)
 
     def attained(self) -> Mechanism:
-        """The worst one; what is private at a smaller epsilon is so at a larger one."""
+        """Return the worst one; what is private at a smaller epsilon is so at a larger one."""
         return self if self.known_epsilon <= _MOST_KNOWN else replace(self, known_epsilon=_MOST_KNOWN)
 
     def outcomes(self) -> Outcomes:
@@ -298,6 +347,7 @@ class Approximate(Release):
         return Outcomes(log_out, log_ratio, chance, rounding_of_logs(known + LARGEST_LOG))
 
     def largest_loss(self) -> tuple[Fraction, Fraction]:
+        """epsilon, but for a chance of delta."""
         return Fraction(str(self.known_epsilon)), Fraction(str(self.known_delta))
 
     def certain_loss(self) -> Fraction:
@@ -306,10 +356,13 @@ class Approximate(Release):
 
 @dataclass(frozen=True)
 class NotPrivate(Mechanism):
-    """A release without noise (noise multiplier 0): epsilon is infinite, for any neighbours. Release: f + v.
+    """Release a sum without noise (noise multiplier 0): epsilon is infinite, for any neighbours.
 
-    >>> NotPrivate().epsilon(1e-5).upper
-    inf
+    Release: f + v.
+
+    Example:
+        >>> NotPrivate().epsilon(1e-5).upper
+        inf
     """
 
     text = "no noise, no privacy"
@@ -317,7 +370,7 @@ class NotPrivate(Mechanism):
     is_exact = tells_everything = True
 
     def law(self, detail: Detail) -> Law:
-        """No output with the person in can occur without."""
+        """No output with the person in can occur without: X is infinite with P-mass 1."""
         return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
 
     def closed_form(self) -> Revealed:
@@ -333,19 +386,23 @@ class NotPrivate(Mechanism):
 
 @dataclass(frozen=True, repr=False)
 class GaussianMixture(Release):
-    """Unit Gaussian noise around a random shift when the person (or group) is in, around 0 when not. X = sum_i w_i
-    exp(m_i z - m_i^2 / 2), z standard normal, increases in z. Many dimensions reduce to it if all shifts point the same
-    way. That is the worst case for Rényi and hockey-stick divergences (supermodularity, as in the proof of Theorem 6.4
-    of Yin, Zaheer, Li 2026). The shifts m_i >= 0 are in standard deviations of the noise; the weights w_i sum to 1.
+    """Unit Gaussian noise around a random shift when the person (or group) is in, around 0 when not.
+
     Release: m_i + z with chance w_i, or z, z ~ N(0, 1).
+
+    X = sum_i w_i exp(m_i z - m_i^2 / 2), z standard normal, increases in z. Many dimensions reduce to it if all shifts
+    point the same way. That is the worst case for Rényi and hockey-stick divergences (supermodularity, as in the proof
+    of
+    Theorem 6.4 of Yin, Zaheer, Li 2026).
 
     Args:
         shifts: m_i >= 0, in standard deviations of the noise.
         weights: w_i >= 0, one for each shift; they sum to 1.
         relation: zero-out (default) or add/remove.
 
-    >>> print(GaussianMixture([0.0, 1.0], [0.75, 0.25]).delta(0.0))
-    0.09574 (at least 0.09573)
+    Example:
+        >>> print(GaussianMixture([0.0, 1.0], [0.75, 0.25]).delta(0.0))
+        0.09574 (at least 0.09573)
     """
 
     shifts: Sequence[float]
@@ -354,6 +411,7 @@ class GaussianMixture(Release):
     is_exact = is_mean = True
 
     def check(self) -> None:
+        """Check shifts and weights, sort them, and put equal shifts together (ValueError)."""
         shifts = tuple(check_number("shifts", shift) for shift in check_sequence("shifts", self.shifts))
         if not all(0 <= shift < math.inf for shift in shifts):
             raise ValueError(f"shifts must be >= 0 and finite, got {shifts!r}")
@@ -373,12 +431,13 @@ class GaussianMixture(Release):
         return Gaussian(1 / self.shifts[0], relation=self.relation) if self.shifts[0] else NOTHING
 
     def log_ratio(self, z: Array) -> Array:
-        """log X at z, shape (n,)."""
+        """Return log X at z, shape (n,)."""
         shifts, log_weights = np.array(self.shifts), np.log(self.weights)
         chunks = np.array_split(z, max(1, len(z) * len(shifts) // 1_000_000))
         return np.concatenate([log_sum(log_weights + shifts * (c[:, None] - shifts / 2)) for c in chunks])
 
     def law(self, detail: Detail) -> Law:
+        """X increases in z, so intervals of z are cells of X."""
         z, low, high = normal_grid(self.shifts[-1], detail.points, detail.reach)
         pairs = zip(self.shifts, self.weights, strict=True)
         mass_in = np.sum([weight * normal_mass(low - shift, high - shift) for shift, weight in pairs], axis=0)
@@ -388,18 +447,21 @@ class GaussianMixture(Release):
         return GaussianMixtureMoments(self)
 
     def closed_form(self) -> Revealed:
+        """The shift is the hidden choice: m_i^2 is the squared signal-to-noise ratio of each."""
         signal, chance = np.square(self.shifts), np.array(self.weights)
         return Revealed(signal, signal, chance, np.log(chance), 4 * UNIT)
 
 
 class GaussianMixtureMoments(MomentsOf[GaussianMixture]):
-    """Of Gaussian noise around a random shift."""
+    """Moments of Gaussian noise around a random shift, by quadrature."""
 
     @property
     def largest(self) -> float:
+        """The largest shift, which decides how far the quadrature must reach."""
         return float(self.event.shifts[-1])
 
     def _nodes(self, low: float, high: float) -> tuple[Array, Array]:
+        """Return log masses and log ratios at a grid of z from ``low`` to ``high``."""
         step = min(0.25, 0.5 / max(self.largest, 1e-9))
         z = np.arange(low, high, step)
         return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), self.event.log_ratio(z)
@@ -422,16 +484,22 @@ class GaussianMixtureMoments(MomentsOf[GaussianMixture]):
 
 
 class Product(Mechanism, is_kind=False):
-    """Base of releases after one another: X is a product of independent factors (Zhu, Dong, Wang 2022, Theorem 10)."""
+    """Base of releases after one another: X is a product of independent factors (Zhu, Dong, Wang 2022, Theorem 10).
+
+    A part may depend on the outputs of those before it. Its worst case then dominates each adaptive choice, so the
+    factors
+    count as independent.
+    """
 
     is_mean = True
 
     def law(self, detail: Detail) -> Law:
-        """Of independent factors, Gaussians put together (Zhu, Dong, Wang 2022, Theorem 10)."""
+        """Multiply the laws of independent factors, Gaussians put together (Zhu, Dong, Wang 2022, Theorem 10)."""
         precision, others = self.factors()
         return law_of_product(precision, tuple(others.items()), detail)
 
     def moments(self) -> Moments:
+        """Log moments add up."""
         times = self.times if isinstance(self, Repeat) else 1
         return ProductMoments(partial(numerical_law, self), [(moments_of(part), times) for part in self.parts if times])
 
@@ -452,6 +520,7 @@ class Product(Mechanism, is_kind=False):
         return self.with_parts(lambda part: part.substituted())
 
     def exact_group(self, size: int) -> Mechanism:
+        """A group sees each release as a group."""
         return self.with_parts(lambda part: part.exact_group(size))
 
     def group_by_rounds(self, size: int) -> Mechanism:
@@ -463,12 +532,12 @@ class Product(Mechanism, is_kind=False):
 
 
 def attained_part(part: Mechanism) -> Mechanism:
-    """What a part of a mechanism attains; ``NOTHING`` if nothing is known."""
+    """Return what a part of a mechanism attains; ``NOTHING`` if nothing is known."""
     return part.attained() or NOTHING
 
 
 def attained_in_parts(event: Mechanism) -> Mechanism | None:
-    """The mechanism of what its parts attain; None if their relations differ."""
+    """Return the mechanism of what its parts attain; None if their relations differ."""
     try:
         return event.with_parts(attained_part)
     except ValueError:
@@ -477,16 +546,24 @@ def attained_in_parts(event: Mechanism) -> Mechanism | None:
 
 @dataclass(frozen=True)
 class Compose(Product):
-    """Releases after one another. Each may depend on those before. If every part is a single release, they make one
-    round together (for instance the shared and the split part of a model). If some part spans several rounds, the
-    rounds of the parts follow one another. All parts are of one neighbouring relation. Release: (M_1, M_2, ..), each
-    may depend on those before.
+    """Release several mechanisms one after another; each may depend on those before.
+
+    Release: (M_1, M_2, ..), each may depend on those before.
+
+    X is the product of the ratios of the parts (Zhu, Dong, Wang 2022, Theorem 10). If every part is a single release,
+    they
+    make one round together (for instance the shared and the split part of a model). If some part spans several rounds,
+    the
+    rounds of the parts follow one another. Parts that one coin samples must be composed first and then sampled: adding
+    two
+    separately sampled costs understates it.
 
     Args:
         mechanisms: one or more, of one neighbouring relation.
 
-    >>> print(Compose([Gaussian(3.0), Gaussian(4.0)]).epsilon(1e-5))
-    1.628 (at least 1.627)
+    Example:
+        >>> print(Compose([Gaussian(3.0), Gaussian(4.0)]).epsilon(1e-5))
+        1.628 (at least 1.627)
     """
 
     mechanisms: Annotated[Sequence[Mechanism], check_mechanisms]
@@ -497,10 +574,12 @@ class Compose(Product):
 
     @property
     def span(self) -> int:
+        """1 if all parts are single releases, else the sum over the parts."""
         spans = [part.span for part in self.mechanisms]
         return 1 if all(span == 1 for span in spans) else sum(spans)
 
     def _prefix(self, rounds: int) -> Mechanism:
+        """Take the parts in order, the last one up to the rounds that are left."""
         released: list[Mechanism] = []
         for part in self.mechanisms:
             if taken := min(rounds, part.span):
@@ -545,21 +624,27 @@ class Compose(Product):
         return min(Fraction(1), sum((part.chance_to_take_part() for part in self.mechanisms), Fraction(0)))
 
     def largest_loss(self) -> tuple[Fraction, Fraction]:
+        """Losses and chances add up."""
         known_losses, chances = zip(*(part.largest_loss() for part in self.mechanisms), strict=True)
         return sum(known_losses, Fraction(0)), sum(chances, Fraction(0))
 
 
 @dataclass(frozen=True)
 class Repeat(Product, OfOne):
-    """The same mechanism ``times`` >= 0 times, one after another, with fresh randomness each time. Release: (M_1, ..,
-    M_t).
+    """Release the same mechanism several times, one after another, with fresh randomness each time.
+
+    Release: (M_1, .., M_t).
+
+    X is the product of t independent copies (Zhu, Dong, Wang 2022, Theorem 10). Gaussian releases together are one, of
+    noise multiplier s / sqrt(t).
 
     Args:
         mechanism: one release, or a run.
-        times: >= 0.
+        times: t >= 0.
 
-    >>> print(Repeat(Gaussian(10.0), 100).epsilon(1e-5))
-    4.378 (at least 4.377)
+    Example:
+        >>> print(Repeat(Gaussian(10.0), 100).epsilon(1e-5))
+        4.378 (at least 4.377)
     """
 
     times: CountOrZero
@@ -573,6 +658,7 @@ class Repeat(Product, OfOne):
         return self.times * self.mechanism.span
 
     def _prefix(self, rounds: int) -> Mechanism:
+        """Take whole repetitions, and the beginning of the next one."""
         whole, rest = divmod(rounds, self.mechanism.span)
         released = Repeat(self.mechanism, whole)
         return Compose((released, self.mechanism.after(rest))) if rest else released
@@ -597,35 +683,48 @@ class Repeat(Product, OfOne):
         return min(Fraction(1), self.times * self.mechanism.chance_to_take_part())
 
     def largest_loss(self) -> tuple[Fraction, Fraction]:
+        """Losses and chances add up."""
         one, rarely = self.mechanism.largest_loss() if self.times else (Fraction(0), Fraction(0))
         return self.times * one, self.times * rarely
 
 
 def composed(parts: Iterable[tuple[Mechanism, int]]) -> Mechanism:
-    """Return mechanisms one after another, each so many times; of none ``NOTHING``.
+    """Compose mechanisms one after another, each so many times; of no mechanism ``NOTHING``.
 
-    >>> composed([(Gaussian(1.0), 2)]).span
-    2
+    Args:
+        parts: pairs of a mechanism and how often it is released.
+
+    Example:
+        >>> composed([(Gaussian(1.0), 2)]).span
+        2
+        >>> print(composed([]) == Compose([NOTHING]), NOTHING.epsilon(1e-5))
+        True 0 (at least 0)
     """
     return Compose([Repeat(each, times) for each, times in parts] or [NOTHING])
 
 
 NOTHING = Repeat(NotPrivate(), 0)  # the release that says nothing, for any neighbouring relation
+"""The release that says nothing, for any neighbouring relation."""
 
 
 @dataclass(frozen=True)
 class RandomSelection(Mechanism):
-    """One of several mechanisms, drawn with the given weights. Its release is public, and the draw may be (Yin, Zaheer,
-    Li 2026, Theorems 5.1 and 5.2). A mechanism without privacy costs its whole weight in delta at every epsilon, and no
-    Rényi divergence is finite. The weights, >= 0 and of sum 1, do not depend on the data. Release: (j, M_j), j with
-    chance w_j.
+    """Release one of several mechanisms, drawn with the given weights; the draw may be public.
+
+    Release: (j, M_j), j with chance w_j.
+
+    X has the law of X_j with probability w_j (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2). A mechanism without privacy
+    costs its whole weight in delta at every epsilon, and no Rényi divergence is finite. The weights do not depend on
+    the
+    data: with weights that do, as in choosing the best of several runs, this charge is false.
 
     Args:
         mechanisms: one or more, of one neighbouring relation.
-        weights: one for each mechanism, >= 0; they sum to 1.
+        weights: w_j >= 0, one for each mechanism; they sum to 1.
 
-    >>> print(RandomSelection([Gaussian(1.0), Gaussian(4.0)], [0.5, 0.5]).epsilon(1e-5))
-    4.213 (at least 4.212)
+    Example:
+        >>> print(RandomSelection([Gaussian(1.0), Gaussian(4.0)], [0.5, 0.5]).epsilon(1e-5))
+        4.213 (at least 4.212)
     """
 
     mechanisms: Annotated[Sequence[Mechanism], check_mechanisms]
@@ -662,7 +761,7 @@ class RandomSelection(Mechanism):
         return attained_in_parts(self)
 
     def law(self, detail: Detail) -> Law:
-        """The mixture of the parts' laws (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
+        """Mix the parts' laws (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
         used, weights = self.used
         return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
 
@@ -675,7 +774,7 @@ class RandomSelection(Mechanism):
         return Outcomes.mixture([outcomes_of(part) for part in used], weights)
 
     def closed_form(self) -> Revealed:
-        """The draw may be seen: it takes no part in the weight."""
+        """The draw may be seen, so it takes no part in the weight of hidden choices."""
         return one_of([(closed_form_of(part), weight, 0.0) for part, weight in zip(*self.used, strict=True)])
 
     def chance_to_take_part(self) -> Fraction:
