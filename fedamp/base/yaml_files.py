@@ -33,7 +33,7 @@ class Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping; a yaml.YAMLError names the line of a key that stands twice, is no text, or is ``<<``."""
+        """Build a mapping; a yaml.YAMLError names the line of a key that is repeated, is no text, or is ``<<``."""
         seen: set[str] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":

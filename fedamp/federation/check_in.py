@@ -167,7 +167,14 @@ class CheckIn(Declared, ABC):
         """
 
     def shown(self, one_round: "Mechanism") -> "Mechanism":
-        """Make the cost of a round for a unit that is known to take part."""
+        """Make the cost of a round for a unit that is known to take part.
+
+        Args:
+            one_round: the cost of taking part in one round, in which a submodel may be hidden.
+
+        Returns:
+            The cost without any amplification; a scheme overrides it if being known costs even more.
+        """
         return one_round.unamplified()
 
     def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
@@ -233,7 +240,7 @@ class AllCheckIn(IndependentRounds):
 
 
 class PoissonCheckIn(IndependentRounds):
-    """In every round every unit takes part with the same probability, independently.
+    """Each unit takes part in each round with the same probability, independently.
 
     Formal guarantees: check-ins are independent over units and over rounds, each of probability ``rate``; cohorts may
     be empty, and an empty round is released like any other.

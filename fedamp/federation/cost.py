@@ -133,7 +133,7 @@ def calibration(scenario: Scenario, epsilon: float) -> dict[str, Any]:
 
 
 def _evaluation(plan: Plan) -> dict[str, Any] | None:
-    """What an evaluation costs alone, and the largest deviation of its noise on a score; None: no unit is evaluated."""
+    """Compute the cost of an evaluation alone, and the largest deviation of its noise on a score; None without one."""
     section = plan.sections.get("evaluation")
     if section is None:
         return None

@@ -54,18 +54,31 @@ class OptionalSection(Declared):
     # --- the charge ---------------------------------------------------------------------------------------------------
 
     def beside(self, plan: AnyPlan) -> tuple["Mechanism", ...]:
-        """Make the costs of releases of all units that are made once, beside the rounds."""
+        """Make the costs of releases of all units that are made once, beside the rounds.
+
+        Args:
+            plan: of the run.
+
+        Returns:
+            One expression a release, for a unit; empty: the section releases nothing beside the rounds.
+        """
         return ()
 
     def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
-        """List the kinds of the plan's rounds in the order in which they are charged, and how many rounds each has.
+        """List the kinds of the plan's rounds, where rounds cost differently.
 
-        At most one section of a scenario may have several kinds. The numbers add up to the scenario's rounds.
+        At most one section of a scenario may have several kinds.
+
+        Args:
+            plan: of the run.
+
+        Returns:
+            Pairs (kind, number of rounds), in the order in which they are charged; the numbers add up to the rounds.
         """
         return ((self.dearest(plan), plan.scenario.rounds),)
 
     def dearest(self, plan: AnyPlan) -> RoundKind:
-        """Return the kind of rounds that costs the most; unamplified costs charge it for every round."""
+        """Return the kind of rounds that costs the most; the cost without amplification charges it for every round."""
         return None
 
     def wrap(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: RoundKind) -> "Mechanism":
@@ -80,13 +93,27 @@ class OptionalSection(Declared):
         return release
 
     def beside_model(self, plan: AnyPlan, kind: RoundKind) -> tuple["Mechanism", ...]:
-        """Make the costs of releases of the cohort in a round of a kind, beside the sum of the model's updates."""
+        """Make the costs of releases of the cohort in a round of a kind, beside the sum of the model's updates.
+
+        Args:
+            plan: of the run.
+            kind: one of :meth:`kinds`.
+
+        Returns:
+            One expression a release, for a unit of the cohort; check-in amplifies them together with the model's.
+        """
         return ()
 
     def costs_without(self, scenario: AnyScenario) -> Mapping[str, Mapping[str, Any]]:
         """List keys whose cost does not depend on the noise multiplier, and the changes of a scenario without them.
 
         A refused budget names them: more noise on the model would not help.
+
+        Args:
+            scenario: that has the section.
+
+        Returns:
+            By the key's path: sections of the scenario with another value.
         """
         return {}
 
@@ -121,7 +148,11 @@ class OptionalSection(Declared):
         return self
 
     def with_steps(self, before: float, after: float) -> Self:
-        """Return a section that protects steps of a unit of length ``after`` as this one those of length ``before``."""
+        """Scale the section to an audit's server, so that it hides a step as well as before.
+
+        Args:
+            before, after: lengths of a unit's step in the model, over its clipping norm.
+        """
         return self
 
     def hidden_variance(self, round_: int) -> float:

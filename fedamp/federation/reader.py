@@ -44,8 +44,9 @@ def load(
 ) -> Scenario:
     """Read and validate a scenario.
 
-    A description is dropped where an override changes what it may describe: all but the seeds, and where and how the
-    scenario is run.
+    Relative paths of data and model start at the folder of the scenario, which may be behind a link. Where there is no
+    file, they start at the working directory. A description is dropped where an override changes what it may describe:
+    all but the seeds, and where and how the scenario is run.
 
     Args:
         source: a YAML file, the name of a shipped scenario (``digits``), or the content of such a file.
@@ -54,8 +55,7 @@ def load(
             replaces the whole section.
 
     Returns:
-        The scenario, with data and model paths made absolute (relative ones start at the folder of the scenario, which
-        may be behind a link, or at the working directory where there is no file).
+        The scenario, with absolute paths.
 
     Raises:
         ScenarioError: one line with the file, the key path, and the expected values.

@@ -57,8 +57,8 @@ def traffic_of(inputs: "RunInputs") -> dict[str, Any]:
     Returns:
         ``bytes_per_node``: lower and upper end for the whole run. ``dummies``: whether the plan has them.
             ``each_round``:
-        for each choice of protection the most bytes of a node (expected, where it is not asked in every round), and
-        ``work``, the units that train over the expected cohort.
+        two numbers for each choice of protection. ``bytes`` are the most of a node, or their expectation where it is
+        not asked in every round. ``work`` is the number of units that train over the expected cohort.
     """
     plan, strategy = inputs.plan, inputs.strategy(inputs.state)
     hosted = [units or plan.units for units in plan.scenario.federation.hosted.values()]

@@ -105,7 +105,7 @@ class NodeRoster:
     _since: dict[int, str] = field(default_factory=dict)  # when each node has connected
 
     def refresh(self, grid: Grid, timeout: float, task: str = "") -> None:
-        """Forget the nodes that are gone, ask new ones which units they host, and ping the silent ones.
+        """Forget the nodes that have left, ask new ones which units they host, and ping the silent ones.
 
         A late node is asked again before the next round, a node with a bad answer after a reconnection. A node without
         a permit is not asked.
