@@ -1,4 +1,8 @@
-"""Batches of a fixed size, drawn without replacement."""
+"""Batches of a fixed size, drawn without replacement.
+
+The membership of people depends on each other: one who leaves the batch makes room for another. So the neighbours
+differ by substitution, and the batch's release is charged as a change of two contributions.
+"""
 
 import math
 from collections.abc import Callable
@@ -22,11 +26,15 @@ from fedamp.accounting.renyi import Moments
 
 @dataclass(frozen=True)
 class WithoutReplacement(Mechanism):
-    """A batch of ``batch`` out of ``population`` people, drawn uniformly without replacement; both are public. Release:
-    M of a uniform batch of n of N people.
+    """Draw a batch of a fixed size uniformly without replacement; its size and that of the population are public.
+
+    Release: M of a uniform batch of n of N people.
 
     Its neighbours differ by substitution: ``size`` people are replaced by others (or their contributions zeroed). The
-    batch's release is written for zero-out; a substitution is charged as a change of two contributions.
+    batch's release is written for zero-out; a substitution is charged as a change of two contributions. With p the
+    chance
+    that any of the people is in the batch, delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) for the delta' of a
+    changed batch (Balle, Barthe, Gaboardi 2018, Theorem 10).
 
     Args:
         mechanism: the batch's release, for zero-out or add/remove.
@@ -34,9 +42,13 @@ class WithoutReplacement(Mechanism):
         population: N, >= 1.
         size: the number of people who are changed together, 1 to ``population``.
 
-    >>> from fedamp.accounting import Gaussian
-    >>> print(WithoutReplacement(Gaussian(2.0), 10, 100).epsilon(1e-5))
-    1.685 (at least 1.684)
+    Raises:
+        ValueError: the batch's release is for substitution.
+
+    Example:
+        >>> from fedamp.accounting import Gaussian
+        >>> print(WithoutReplacement(Gaussian(2.0), 10, 100).epsilon(1e-5))
+        1.685 (at least 1.684)
     """
 
     mechanism: Annotated[Mechanism, check_mechanism]
@@ -48,6 +60,7 @@ class WithoutReplacement(Mechanism):
     is_symmetric = True
 
     def check(self) -> None:
+        """Refuse a batch's release that is for substitution (ValueError)."""
         if self.mechanism.relation is Relation.SUBSTITUTION:
             expected = "WithoutReplacement takes a release for zero-out, and charges substitution itself"
             raise ValueError(f"{expected}; got one for substitution ({self.mechanism.words})")
@@ -62,6 +75,7 @@ class WithoutReplacement(Mechanism):
         return self.mechanism.substituted().exact_group(self.size) if whole else self
 
     def unamplified(self) -> Mechanism:
+        """Charge the changed people as if all of them were in the batch."""
         people = min(self.size, self.batch)
         opened = self.mechanism.with_own_bits(people).unamplified()
         try:
@@ -70,21 +84,28 @@ class WithoutReplacement(Mechanism):
             return WithoutReplacement(opened, self.batch, self.batch, people)
 
     def group_by_rounds(self, size: int) -> Mechanism:
-        """It charges groups itself."""
+        """Return the same batch with more people changed together: it charges groups itself."""
         opened = self.mechanism.unamplified()
         opened.exact_group(2)
         return WithoutReplacement(opened, self.batch, self.population, min(self.size * size, self.population))
 
     def people_in_batch(self) -> tuple[NDArray[np.int64], Array]:
-        """How many people of the group may be in the batch, and the log of each number's hypergeometric chance."""
+        """Return how many people of the group may be in the batch, and log chances of these numbers.
+
+        The number is hypergeometric. Both arrays have one entry for each possible number.
+        """
         others = self.population - self.size
         hits = np.arange(max(0, self.batch - others), min(self.size, self.batch) + 1)
         logs = log_choose(self.size, hits) + log_choose(others, self.batch - hits)
         return hits, np.asarray(logs - log_sum(logs))
 
     def some_in_batch(self, rule: Callable[[int], Mechanism]) -> tuple[float, Mechanism]:
-        """The chance that any of the people are in the batch, and what a batch with i of them, as likely as it is then,
-        costs against one with their substitutes or with others: what the ``rule`` makes of 2 i contributions.
+        """Return the chance that any of the people are in the batch, and what such a batch costs.
+
+        A batch with i of them, as likely as it is then, is compared with one with their substitutes or with others.
+
+        Args:
+            rule: gives the mechanism for a change of 2 i contributions.
         """
         hits, logs = self.people_in_batch()
         some = hits > 0
@@ -94,20 +115,26 @@ class WithoutReplacement(Mechanism):
         return min(1.0, math.exp(share)), drawn
 
     def changed_batch(self) -> Poisson:
-        """The costlier order of a changed batch, hidden choices inside revealed (ours, from Balle, Barthe, Gaboardi
-        2018, Theorem 10: docs/research/accounting.md). A bit of a batch is a sampled bit: the chance that it is true
-        is a
-        mixture that the batch decides, with and without the people in question, and extreme points are the worst, in
-        moments too (Schuchardt et al. 2024, Theorem 3.7). NotEvaluable: several changes of the mechanism are not one of
-        their sum.
+        """Return the costlier order of a changed batch, hidden choices inside revealed.
+
+        It is ours, from Balle, Barthe, Gaboardi 2018, Theorem 10: docs/research/accounting.md. A bit of a batch is a
+        sampled bit: the
+        chance that it is true is a mixture that the batch decides, with and without the people in question, and extreme
+        points
+        are the worst, in moments too (Schuchardt et al. 2024, Theorem 3.7).
+
+        Raises:
+            NotEvaluable: several changes of the mechanism are not one of their sum.
         """
         opened = self.mechanism.with_own_bits(min(self.size, self.batch)).unamplified()
         share, drawn = self.some_in_batch(opened.exact_group)
         return Poisson(drawn, share)
 
     def attained(self) -> Mechanism | None:
-        """All others send the same number, and the people in question that one, or minus it: a changed batch itself, or
-        of several people under Gaussian noise one around as many shifts. Else zeroed contributions of one person.
+        """All others send the same number, and the people in question that one, or minus it.
+
+        That is a changed batch itself, or of several people under Gaussian noise one around as many shifts. Else zeroed
+        contributions of one person.
         """
         precision, others = self.mechanism.factors()
         if self.size > 1 and precision and not others:
@@ -124,9 +151,13 @@ class WithoutReplacement(Mechanism):
         return numerical_law(self.changed_batch(), detail).in_either_order()
 
     def by_law(self, question: Question) -> Bounds:
-        """A single release: given that i >= 1 of the group are in the batch, it differs from one of their substitutes
-        by a change of 2 i; joint convexity in i. The batch holds any of the group with a chance p, and
-        delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
+        """Charge a single release, by the number of changed people in the batch.
+
+        Given that i >= 1 of the group are in the batch, it differs from one of their substitutes by a change of 2 i;
+        joint
+        convexity in i. The batch holds any of the group with a chance p, and delta(epsilon) <= p delta'(log(1 +
+        (e^epsilon - 1)
+        / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
         """
         if isinstance(self.mechanism, RandomisedResponse):
             return self.changed_batch().by_law(question)
@@ -146,12 +177,18 @@ class WithoutReplacement(Mechanism):
 
 
 class BatchMoments(MomentsOf[WithoutReplacement]):
-    """With w_i the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the
-    moments of a change of 2 i: the smaller of the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5,
-    corrected) and 1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with m_2 = min(4 (M_2
-    - 1), 2 M_2) and m_l = 2 M_l. The latter is Wang, Balle, Kasiviswanathan 2019, Theorem 9, for size 1 (Schuchardt et
-    al. 2024, Theorem 3.6 and Proposition E.2). For a group, condition as they do on "none of it is in the batch"; |x -
-    y|^l z^(1-l) is jointly convex, so that the number i may be revealed there. Both directions, also under composition.
+    """Moments of a batch: the smaller of two bounds, order by order, also under composition and in both directions.
+
+    With w_i the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the moments
+    of a
+    change of 2 i, the first is the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5, corrected). The
+    second is
+    1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with m_2 = min(4 (M_2 - 1), 2 M_2)
+    and
+    m_l = 2 M_l. For size 1 it is Wang, Balle, Kasiviswanathan 2019, Theorem 9 (Schuchardt et al. 2024, Theorem 3.6 and
+    Proposition E.2). For a group, condition as they do on "none of it is in the batch"; |x - y|^l z^(1-l) is jointly
+    convex,
+    so that the number i may be revealed there.
     """
 
     def _raw(self, highest: int) -> Array:

@@ -1,4 +1,10 @@
-"""Several people: a mechanism as a group of them sees it."""
+"""Several people: a mechanism as a group of them sees it.
+
+``group`` finds the tightest known rule. Where a kind has an exact one (``Mechanism.exact_group``), the answer is that
+of
+another mechanism. Else :class:`Group` holds the smallest of several bounds. Two people in hidden rounds of Gaussian
+noise are sampled together.
+"""
 
 import math
 from collections.abc import Callable
@@ -50,18 +56,25 @@ from fedamp.accounting.sampling import (
 
 
 def group(mechanism: Mechanism, size: int) -> Mechanism:
-    """Return the mechanism as a group of people sees it, by the tightest known rule: exact for (Poisson sampled)
-    Gaussians and their compositions, else the smallest of several bounds of the whole (``Group``).
+    """Return the mechanism as a group of people sees it, by the tightest known rule.
+
+    The rule is exact for (Poisson sampled) Gaussians and their compositions, for flipped bits and Laplace noise. Else
+    it is
+    the smallest of several bounds of the whole (:class:`Group`).
 
     Args:
         mechanism: as one person sees it.
         size: the number of people, 1 to 1000. They choose and are sampled independently of one another.
 
+    Returns:
+        A mechanism whose epsilon protects all of the group together.
+
     Raises:
         ValueError: the size is out of its range, or a group under this mechanism is not charged.
 
-    >>> group(Gaussian(4.0), 2)
-    Gaussian(noise_multiplier=2.0)
+    Example:
+        >>> group(Gaussian(4.0), 2)
+        Gaussian(noise_multiplier=2.0)
     """
     check_mechanism("mechanism", mechanism)
     if check_count("size", size) == 1:
@@ -74,16 +87,25 @@ def group(mechanism: Mechanism, size: int) -> Mechanism:
 
 @dataclass(frozen=True)
 class Group(OfOne):
-    """A mechanism as ``size`` people (1 to 1000) together see it, who choose and are sampled independently of one
-    another; ``group`` uses it where it knows nothing exact. Release: M, with K people in or out together.
+    """A mechanism as several people together see it, who choose and are sampled independently of one another.
+
+    Release: M, with K people in or out together.
+
+    :func:`group` uses it where it knows nothing exact. The upper end is the smaller of the group property,
+    delta_K(epsilon)
+    <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1), and of bounds with hidden choices revealed.
 
     Args:
         mechanism: as one person sees it.
-        size: the number of people, 1 to 1000.
+        size: K, the number of people, 1 to 1000.
 
-    >>> from fedamp.accounting import Submodels
-    >>> print(Group(Submodels(Gaussian(4.0), 3), 2).epsilon(1e-5))
-    1.107 (at least 1.084)
+    Raises:
+        ValueError: rows of correlated noise of several people meet; such groups are not charged.
+
+    Example:
+        >>> from fedamp.accounting import Submodels
+        >>> print(Group(Submodels(Gaussian(4.0), 3), 2).epsilon(1e-5))
+        1.107 (at least 1.084)
     """
 
     size: Annotated[int, partial(check_count, largest=1000)]
@@ -92,6 +114,7 @@ class Group(OfOne):
     own_facts = (Fact.SEVERAL_BOUNDS, Fact.OF_WHOLE_RUN)
 
     def check(self) -> None:
+        """Refuse several people under correlated noise whose rows meet (ValueError)."""
         if self.size > 1 and Fact.ROWS_MEET in self.mechanism.facts:
             raise ValueError("a group of people whose rows meet in correlated noise is not charged; expected: size 1")
 
@@ -102,11 +125,16 @@ class Group(OfOne):
         return group(self.mechanism.with_own_bits(self.size).unamplified(), self.size)
 
     def other_bounds(self) -> list[Mechanism]:
-        """Bounds with hidden choices revealed: all of them, or those inside rounds. The release is a mixture, over
-        choices that do not depend on the data, of releases that cost the group no more than that (joint convexity);
-        and the rest, compositions of (sampled) Gaussians, is exact for groups. Where their choices differ, people add
-        to different sums, which costs less than if all added to one. Not so with bits: people who choose different bits
-        turn several, and all who choose one turn one. There the generic property is all.
+        """List bounds with hidden choices revealed: all of them, or those inside rounds.
+
+        The release is a mixture, over choices that do not depend on the data, of releases that cost the group no more
+        than that
+        (joint convexity). The rest, compositions of (sampled) Gaussians, is exact for groups. Where their choices
+        differ,
+        people add to different sums, which costs less than if all added to one.
+
+        Bits are another case: people who choose different bits turn several, and all who choose one turn one. There the
+        generic property is all.
         """
         bounds: list[Mechanism] = []
         if self.mechanism.with_own_bits(2) != self.mechanism:  # a hidden choice decides which bit is a person's
@@ -136,20 +164,25 @@ class Group(OfOne):
         return self
 
     def certain_loss(self) -> Fraction:
+        """K times the loss of one person."""
         return self.size * self.mechanism.certain_loss()
 
     def law(self, detail: Detail) -> Law:
+        """A group has no law of its own: its bounds are profiles."""
         raise NotEvaluable("Group has no numerical law")
 
     def by_law(self, question: Question) -> Bounds:
-        """The property (Mironov 2017, Corollary 4) or, if it is smaller, a bound with choices revealed."""
+        """Return the group property (Mironov 2017, Corollary 4) or, if it is smaller, a bound with choices revealed."""
         generic = self.by_group_property(question)
         others = [question.ask(bound, points=question.points) for bound in self.other_bounds()]
         return min(generic, *others, key=attrgetter("upper")) if others else generic
 
     def by_group_property(self, question: Question) -> Bounds:
-        """K people are K changes of one: delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1)
-        (Mironov 2017, Corollary 4). A grid finer than the default hardly helps.
+        """Charge K people as K changes of one.
+
+        delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1) (Mironov 2017, Corollary 4). A
+        grid finer
+        than the default hardly helps.
         """
         points = DEFAULT_POINTS if question.points is None else question.points
 
@@ -170,13 +203,18 @@ class Group(OfOne):
 
     @property
     def is_pair(self) -> bool:
+        """Whether it is of two people in several rounds."""
         if self.size != 2 or not self.is_private:
             return False
         return any(other.participation().rounds > 1 for other in self.mechanism.factors()[1])
 
     def sampled_profile(self, detail: Detail = DEFAULT_DETAIL) -> SampledProfile:
-        """Of two people in hidden rounds of Gaussian releases: the worst is that both contribute the same, in every
-        round (docs/research/k-of-t.md, Proposition 7). NotEvaluable: other releases.
+        """Return the sampler of two people in hidden rounds of Gaussian releases.
+
+        The worst is that both contribute the same, in every round (docs/research/k-of-t.md, Proposition 7).
+
+        Raises:
+            NotEvaluable: other releases, or more people.
         """
         precision, others = self.mechanism.factors()
         parts: list[Factor] = []
@@ -192,7 +230,7 @@ class Group(OfOne):
         return SampledProfile(run, run, add=None)
 
     def narrowed(self, found: Bounds, delta: float, precision: float) -> Bounds:
-        """By draws of two people, or of one of them and the group property."""
+        """Narrow the answer by draws of two people, or of one of them and the group property."""
         if found.lower >= (1 - precision) * found.upper or found.upper > LARGEST_SAMPLED * self.size:
             return found
         coarser = min(2 * precision, 0.1)
@@ -207,15 +245,22 @@ class Group(OfOne):
 
 
 def _log_factor(epsilon: float, size: int) -> float:
-    """log of what the group property multiplies delta by, at epsilon > 0; it grows with epsilon."""
+    """Return log of the factor by which the group property multiplies delta, at epsilon > 0; it grows with epsilon."""
     log_factor = np.log(np.expm1(epsilon)) if epsilon < 700 else epsilon
     log_factor -= np.log(np.expm1(epsilon / size)) if epsilon < 700 * size else epsilon / size
     return float(log_factor)
 
 
 def _epsilon_below(known: float, delta: float, size: int, of_one: Callable[[float], Bounds]) -> Bounds:
-    """The group property's epsilon from few questions, given an upper end: the factor there is at least that at a
-    smaller one. ``of_one`` answers with the epsilon of one person at a delta.
+    """Return the group property's epsilon from few questions, given an upper end.
+
+    The factor there is at least that at a smaller epsilon.
+
+    Args:
+        known: an upper end of the group's epsilon.
+        delta: of the group.
+        size: the number of people.
+        of_one: answers with the epsilon of one person at a delta.
     """
     for _ in range(2):
         one = of_one(delta * math.exp(-_log_factor(known, size)))
@@ -226,9 +271,11 @@ def _epsilon_below(known: float, delta: float, size: int, of_one: Callable[[floa
 
 
 class GroupMoments(MomentsOf[Group]):
-    """Log moments of order a of i + j people are at most half the sum of those of order 2 a of i people and of order
-    2 a - 1 of j (Mironov 2017, Corollary 4; Schuchardt et al. 2024, Appendix B.1, corrected). Where they are smaller,
-    the other bounds'.
+    """Moments of a group: by the group property, or, where they are smaller, those of the other bounds.
+
+    Log moments of order a of i + j people are at most half the sum of those of order 2 a of i people and of order 2 a -
+    1
+    of j (Mironov 2017, Corollary 4; Schuchardt et al. 2024, Appendix B.1, corrected).
     """
 
     def _raw(self, highest: int) -> Array:
@@ -240,7 +287,12 @@ class GroupMoments(MomentsOf[Group]):
 
 
 def of_group(of_one: Array, size: int) -> Array:
-    """The log moments of a group at the orders that those of one person suffice for."""
+    """Return the log moments of a group at the orders that those of one person suffice for.
+
+    Args:
+        of_one: log moments of one person at orders 0..A, shape (A + 1,).
+        size: the number of people.
+    """
     if size == 1:
         return of_one
     larger, smaller = (of_group(of_one, half) for half in (size - size // 2, size // 2))
@@ -250,8 +302,10 @@ def of_group(of_one: Array, size: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class PairOfPeople(HiddenRounds):
-    """Two people who choose independently and contribute the same. A round with c of them has the ratio
-    exp(c z / s - c^2 / (2 s^2)), s the noise of one of them.
+    """Two people who choose independently and contribute the same; one factor of X.
+
+    A round with c of them has the ratio exp(c z / s - c^2 / (2 s^2)), s the noise of one of them. X is a mean over both
+    choices.
     """
 
     people: ClassVar[int] = 2
@@ -265,14 +319,21 @@ class PairOfPeople(HiddenRounds):
         return 2 * super().ratio_rounding + 8 * self.rounds * UNIT
 
     def log_ratios(self, ratios: Array) -> Array:
+        """Return log X for rows of ratios of one person, shape (draws, rounds)."""
         rate = min(self.share, 1.0)
         damp, weights = math.exp(-self.round.log_moment(2.0)), self.weights(rate)
         means, largest = paired_means(ratios, rate, weights, damp)
         return logs_in_range(means, largest * max(weights.max(), 1.0), 1e100)
 
     def tilts(self, order: float) -> tuple[Array, Array, Occupancies]:
-        """X^2 is a mean over two pairs of sets. Rounds held a times by the first pair and b times by the second are of
-        the classes (a + b, a b) = (0, 0), (1, 0), (2, 0), (2, 1), (3, 2), (4, 4), and weigh exp(a b / s^2).
+        """Return how rounds are held under X^2, a mean over two pairs of sets.
+
+        Rounds held a times by the first pair and b times by the second are of the classes (a + b, a b) = (0, 0), (1,
+        0),
+        (2, 0), (2, 1), (3, 2), (4, 4), and weigh exp(a b / s^2).
+
+        Raises:
+            NotEvaluable: another order, or little noise.
         """
         if order != 2 or self.round.log_moment(2.0) > 600:
             raise NotEvaluable("two people are sampled at order 2 only, and not at little noise")
@@ -282,9 +343,11 @@ class PairOfPeople(HiddenRounds):
 
 @lru_cache(maxsize=16)
 def _pairs_of_pairs(chances: tuple[float, ...], rounds: int) -> Occupancies:
-    """Of two pairs of sets the classes of ``PairOfPeople.tilts``. Given how many rounds either pair holds 0, 1 and 2
-    times, the numbers n_ab of those held a times by one and b times by the other are those of a contingency table with
-    these margins: their chance is a multivariate hypergeometric one.
+    """Return the classes of ``PairOfPeople.tilts`` for two pairs of sets.
+
+    Given how many rounds either pair holds 0, 1 and 2 times, the numbers n_ab of those held a times by one and b times
+    by
+    the other are those of a contingency table with these margins: their chance is a multivariate hypergeometric one.
     """
     pair = occupancies(chances, rounds, 2)
     largest = pair.counts[:, 1:].max(axis=0)

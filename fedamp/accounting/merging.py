@@ -1,4 +1,7 @@
-"""Merged models: the released sum of several privately trained ones (Yin, Zaheer, Li 2026)."""
+"""Merged models: the released sum of several privately trained ones (Yin, Zaheer, Li 2026).
+
+The module has one kind, with two charges. docs/research/papers/merging.md shows how people merge models.
+"""
 
 import math
 from collections.abc import Sequence
@@ -19,23 +22,34 @@ FIXED_GRADIENTS = "gradients do not depend on the models"
 
 @dataclass(frozen=True)
 class LinearCombination(Mechanism):
-    """The released sum of weighted models, each trained privately on the same data with its own fresh randomness.
+    """Release the sum of weighted models, each trained privately on the same data with its own fresh randomness.
+
     Release: w_1 M_1 + .. + w_n M_n.
 
     The default charge is for the release of all models with non-zero weight (Yin, Zaheer, Li 2026, Theorem 6.1). The
-    paper's cheaper charge per step (Theorems 6.2 and 6.4, Corollary 6.5) is conditional on the trajectories of all
-    models, which are not released. It holds if gradients do not depend on the models (a single step, or mean
-    estimation). It must be asked for by that assumption, which stays recorded in the mechanism.
+    paper's cheaper charge for each step (Theorems 6.2 and 6.4, Corollary 6.5) does not hold as stated: it is
+    conditional on
+    the trajectories of all models, which are not released. It holds if gradients do not depend on the models (a single
+    step, or mean estimation). It must be asked for by that assumption, which stays recorded in the mechanism.
 
     Args:
-        mechanisms: one training run per model.
-        weights: one per model, >= 0, sum 1; independent of the data.
-        assumption: ``"joint release"``, or ``"gradients do not depend on the models"``, which needs every run to be
-            ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)`` with one T.
+        mechanisms: one training run for each model.
+        weights: w_i >= 0, one for each model; they sum to 1, and do not depend on the data.
+        assumption: ``JOINT_RELEASE`` ("joint release"), or ``FIXED_GRADIENTS`` ("gradients do not depend on the
+            models"),
+            which needs every run to be ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)`` with one T.
         scales: learning rate times clipping norm of each model's steps, > 0; only for the second assumption.
 
-    >>> print(LinearCombination([Gaussian(3.0), Gaussian(4.0)], [0.5, 0.5]).epsilon(1e-5))
-    1.628 (at least 0)
+    Raises:
+        ValueError: the assumption is unknown, or the runs are not of its form.
+
+    Example:
+        >>> from fedamp.accounting import FIXED_GRADIENTS, JOINT_RELEASE
+        >>> models, weights = [Gaussian(3.0), Gaussian(4.0)], [0.5, 0.5]
+        >>> print(LinearCombination(models, weights, JOINT_RELEASE).epsilon(1e-5))
+        1.628 (at least 0)
+        >>> print(LinearCombination(models, weights, FIXED_GRADIENTS, scales=[1.0, 1.0]).epsilon(1e-5))
+        1.555 (at least 1.554)
     """
 
     mechanisms: Annotated[Sequence[Mechanism], check_mechanisms]
@@ -45,6 +59,7 @@ class LinearCombination(Mechanism):
     own_facts = (Fact.HIDES_PARTS,)
 
     def check(self) -> None:
+        """Check the assumption, and that runs and scales are of its form (ValueError)."""
         self._set(scales=tuple(check_positive("scales", each) for each in check_sequence("scales", self.scales)))
         if self.assumption not in (JOINT_RELEASE, FIXED_GRADIENTS):
             expected = f'"{JOINT_RELEASE}" or "{FIXED_GRADIENTS}"'
@@ -67,7 +82,11 @@ class LinearCombination(Mechanism):
         return all(part.is_private for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0)
 
     def steps(self) -> tuple[int, list[tuple[float, float]]]:
-        """The number of steps, and each model's noise multiplier and sampling rate, under the second assumption."""
+        """Return the number of steps, and each model's noise multiplier and sampling rate.
+
+        Raises:
+            ValueError: a run is not of the form that the second assumption needs.
+        """
         found = []
         for run in self.mechanisms:
             times, step = (run.times, run.mechanism) if isinstance(run, Repeat) else (1, run)
@@ -88,7 +107,12 @@ class LinearCombination(Mechanism):
         return Compose(tuple(part.unamplified() for part in self.mechanisms))
 
     def charged_as(self) -> Mechanism:
-        """See the class for both charges (Yin, Zaheer, Li 2026, Theorem 6.1, or 6.2 and 6.4 under its assumption)."""
+        """Charge all models together, or each step under the second assumption.
+
+        See the class for both charges (Yin, Zaheer, Li 2026, Theorem 6.1, or 6.2 and 6.4 under its assumption). A step
+        is one
+        Gaussian around the sum of the contributions of the models that sampled the person, of 2^n possible shifts.
+        """
         if self.assumption == JOINT_RELEASE:
             used = tuple(part for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0)
             return Compose(used or (NOTHING,))
@@ -110,5 +134,5 @@ class LinearCombination(Mechanism):
         return self.charged_as().factors(times) if self.assumption == JOINT_RELEASE else super().factors(times)
 
     def outcomes(self) -> Outcomes:
-        """Of what is charged: the merged model may tell less."""
+        """Return the outcomes of what is charged: the merged model may tell less."""
         return outcomes_of(self.charged_as())

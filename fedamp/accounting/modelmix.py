@@ -1,4 +1,8 @@
-"""ModelMix: rounds whose models are mixed, with uniform noise on top of Gaussian noise (Xiao, Wan, Devadas 2022)."""
+"""ModelMix: rounds whose models are mixed, with uniform noise on top of Gaussian noise (Xiao, Wan, Devadas 2022).
+
+Rényi moments credit the uniform noise; its worst case is checked for the parameters in use, not proved. The law does
+not credit it. The extension :mod:`fedamp.extensions.modelmix` adds the key ``mixing`` of a scenario.
+"""
 
 import math
 from dataclasses import dataclass
@@ -17,21 +21,27 @@ from fedamp.accounting.renyi import HIGHEST_ORDER, Moments, integrated_moments, 
 
 @dataclass(frozen=True, repr=False)
 class ModelMix(Release):
-    """One round of ModelMix: the server adds Gaussian noise to the sum, then mixes the last two models. Mixing adds
-    uniform noise of the given width in every coordinate (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1). Release:
-    f + v + z + u, z ~ N(0, s^2 I), u uniform, of width w in every coordinate.
+    """Release one round of ModelMix: the server adds Gaussian noise to the sum, then mixes the last two models.
 
-    Clients train on the model before it is mixed. A round that starts from the mixture costs more than this charge.
+    Release: f + v + z + u, z ~ N(0, s^2 I), u uniform, of width w in every coordinate.
+
+    Mixing adds uniform noise of the given width in every coordinate (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary
+    4.1).
+    The corollary misprints 1 - a for a - 1 and leaves out T; fedamp integrates the moments themselves. Clients train on
+    the model
+    before it is mixed. A round that starts from the mixture costs more than this charge.
 
     Args:
         noise_multiplier: s, in units of the clipping norm of the (summed) update, 1e-50 to 1e50.
-        width: tau / eta >= 0 in the same units, the largest distance of the mixed models over the learning rate; 0: no
+        width: w = tau / eta >= 0 in the same units, the largest distance of the mixed models over the learning rate; 0:
+            no
             mixing.
         linf_coordinates: p >= 1: every coordinate is clipped to norm / sqrt(p).
         relation: zero-out (default) or add/remove.
 
-    >>> print(ModelMix(2.0, 1.0).epsilon(1e-5))
-    1.994 (at least 1.972)
+    Example:
+        >>> print(ModelMix(2.0, 1.0).epsilon(1e-5))
+        1.994 (at least 1.972)
     """
 
     noise_multiplier: ScaleField
@@ -52,8 +62,9 @@ class ModelMix(Release):
         return Gaussian(self.noise_multiplier, relation=self.relation)
 
     def attained(self) -> Mechanism:
-        """``linf_coordinates`` coordinates with equal shares of the norm; the worst case at orders from 2 up
-        (checked).
+        """As many coordinates as ``linf_coordinates``, with equal shares of the norm.
+
+        It is the worst case at orders from 2 up, which is checked.
         """
         if self.width == 0:
             return self.unamplified()
@@ -62,18 +73,21 @@ class ModelMix(Release):
         return Repeat(one, self.linf_coordinates)
 
     def law(self, detail: Detail) -> Law:
-        """The worst contribution for the hockey-stick is not known: valid but loose, unmixed."""
+        """Charge the round without mixing: the worst contribution for the hockey-stick is not known."""
         return numerical_law(Gaussian(self.noise_multiplier), detail)
 
     def moments(self) -> Moments:
-        """Of the worst contribution (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1)."""
+        """The moments of the worst contribution (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1)."""
         return ModelMixMoments(self)
 
 
 class ModelMixMoments(MomentsOf[ModelMix]):
-    """At whole orders from 2 up the worst contribution has its whole norm in as few coordinates as it may (Xiao, Wan,
-    Devadas 2022, Theorem 4.1, Corollary 4.1). Its condition is checked for the parameters in use, not proved
-    (``method`` says so); orders at which the check fails are charged as plain Gaussian noise.
+    """Moments at whole orders from 2 up, of a contribution with its whole norm in as few coordinates as it may.
+
+    That is the worst case (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1) under a condition that is checked for
+    the
+    parameters in use, not proved (``method`` says so). Orders at which the check fails are charged as plain Gaussian
+    noise.
     """
 
     def __init__(self, event: ModelMix) -> None:
@@ -92,9 +106,18 @@ class ModelMixMoments(MomentsOf[ModelMix]):
 
 @lru_cache(maxsize=64)
 def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Array:
-    """Whether each order 0..highest has its worst case in the fewest coordinates, checked on a grid of shifts. The
-    condition: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2 implies
-    it.
+    """Return whether each order has its worst case in the fewest coordinates, checked on a grid of shifts.
+
+    The condition: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2
+    implies
+    it. The paper calls the convexity "some simple calculation".
+
+    Args:
+        event: the round.
+        highest: the highest order.
+
+    Returns:
+        Truth values for the orders 0..highest.
     """
     if event.width == 0:
         return np.ones(highest + 1, dtype=bool)
@@ -109,18 +132,19 @@ def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Arra
 
 @dataclass(frozen=True, repr=False)
 class MixedCoordinate(Release):
-    """What an attacker sees in one coordinate of ``ModelMix``: Gaussian noise plus uniform noise of a ``width``,
-    shifted or not. All fields are > 0, in units of the clipping norm. Release: c + z + u, or z + u, z ~ N(0, s^2), u
-    uniform of width w.
+    """One coordinate of ``ModelMix`` as an attacker sees it: Gaussian plus uniform noise, shifted or not.
+
+    Release: c + z + u, or z + u, z ~ N(0, s^2), u uniform of width w.
 
     Args:
-        noise_multiplier: s, 1e-50 to 1e50.
+        noise_multiplier: s, 1e-50 to 1e50, in units of the clipping norm.
         width: w, 1e-50 to 1e50.
         shift: c, 1e-50 to 1e50.
         relation: zero-out (default) or add/remove.
 
-    >>> print(MixedCoordinate(2.0, 1.0, 0.5).epsilon(1e-5))
-    0.9167 (at least 0.9166)
+    Example:
+        >>> print(MixedCoordinate(2.0, 1.0, 0.5).epsilon(1e-5))
+        0.9167 (at least 0.9166)
     """
 
     noise_multiplier: ScaleField
@@ -131,6 +155,11 @@ class MixedCoordinate(Release):
     text = "a shift of {0.shift:g} under Gaussian {0.noise_multiplier:g} and uniform {0.width:g} noise"
 
     def law(self, detail: Detail) -> Law:
+        """Integrate the density (Phi((y + w/2) / s) - Phi((y - w/2) / s)) / w between places; log X increases in y.
+
+        Raises:
+            NotEvaluable: the noise is too narrow for so few points.
+        """
         s, width, shift = self.noise_multiplier, self.width, self.shift
         reach = width / 2 + 9.5 * s
         flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
@@ -168,7 +197,7 @@ class MixedCoordinate(Release):
 
 
 class MixedCoordinateMoments(MomentsOf[MixedCoordinate]):
-    """Of one coordinate under Gaussian and uniform noise, by quadrature."""
+    """Moments of one coordinate under Gaussian and uniform noise, by quadrature."""
 
     def _central(self, highest: int) -> Array:
         s, shift = self.event.noise_multiplier, self.event.shift
@@ -176,6 +205,7 @@ class MixedCoordinateMoments(MomentsOf[MixedCoordinate]):
         return integrated_moments(shift / s, highest, 0.0 if too_far else 4000.0, self._nodes)
 
     def _nodes(self, order: int) -> tuple[Array, Array]:
+        """Return log masses and log ratios of a grid that holds E[X^order]; none where the ratio is 1 to all digits."""
         s, width, shift = self.event.noise_multiplier, self.event.width, self.event.shift
         step, reach = s / 16, width / 2 + 10 * s
         flat = width / 2 - 20 * s - shift  # up to here the ratio is 1 to more digits than there are
@@ -190,7 +220,10 @@ class MixedCoordinateMoments(MomentsOf[MixedCoordinate]):
 
 
 def _log_density(y: Array, noise_multiplier: float, width: float) -> Array:
-    """log of (Phi((y + w/2)/s) - Phi((y - w/2)/s)) / w, the density of Gaussian plus uniform noise, even in y."""
+    """Return the log density of Gaussian plus uniform noise, even in y.
+
+    It is log of (Phi((y + w/2)/s) - Phi((y - w/2)/s)) / w.
+    """
     from scipy.special import log_ndtr
 
     s, half = noise_multiplier, width / 2

@@ -1,5 +1,10 @@
-"""Correlated noise, where a person's rounds are hidden and meet: classes of rounds, spaced rounds, balls in bins;
-docs/research/correlated-noise.md.
+"""Correlated noise, where a person's rounds are hidden and meet: classes of rounds, spaced rounds, balls in bins.
+
+The noise of the rounds is C^-1 z, C lower triangular and Toeplitz, with the column 1, c_1, c_2, .. So one participation
+shows in several rounds: it adds a column of C to the white noise z. A person's columns that do not overlap are
+orthogonal, and cost what independent rounds cost. docs/research/correlated-noise.md has the proofs.
+
+The kinds come first, then how they are sampled. The extension :mod:`fedamp.extensions.correlated` adds the noise.
 """
 
 import math
@@ -41,23 +46,30 @@ from fedamp.accounting.sampling import Factor, logs_in_range
 
 @dataclass(frozen=True)
 class Cyclic(Hidden):
-    """A run of ``rounds`` >= 1 rounds; round t is of the public class t modulo ``classes`` (1 to ``rounds``). A person
-    is of one class, and takes part in exactly ``k`` (0 to rounds // classes) of its rounds, drawn at random and hidden.
-    ``mechanism`` is one participation. Release: (M_1, .., M_T), the person in k of those of one class.
+    """Hide in which k rounds of a public class of rounds a person takes part.
+
+    Release: (M_1, .., M_T), the person in k of those of one class.
+
+    Round t is of the class t modulo ``classes``.
 
     The classes are for banded noise (docs/research/correlated-noise.md): with at most as many bands as classes, the
     rows of
     different participations do not meet, and one participation over all its rows is one release of ``mechanism``. The
-    cost is that of a class with the fewest rounds, rounds // classes: more of them hide the same choice better.
+    cost
+    is that of a class with the fewest rounds, rounds // classes: more of them hide the same choice better.
 
     Args:
         mechanism: one participation, for zero-out or add/remove.
         k: how many rounds a person takes part in, 0 to rounds // classes.
-        rounds: of the whole run, >= 1.
+        rounds: T, of the whole run, >= 1.
         classes: 1 to ``rounds``.
 
-    >>> print(Cyclic(Gaussian(1.0), 1, 20, 4).epsilon(1e-5))
-    2.821 (at least 2.82)
+    Raises:
+        ValueError: k rounds do not fit into a class.
+
+    Example:
+        >>> print(Cyclic(Gaussian(1.0), 1, 20, 4).epsilon(1e-5))
+        2.821 (at least 2.82)
     """
 
     k: Annotated[int, UpTo("rounds")]
@@ -67,6 +79,7 @@ class Cyclic(Hidden):
     own_facts = (Fact.ROWS_MEET, Fact.REPRESENTED)
 
     def check(self) -> None:
+        """Check that k rounds fit into the smallest class (ValueError)."""
         check_count("k", self.k, 0, self.rounds // self.classes, "rounds // classes")
 
     @property
@@ -79,11 +92,11 @@ class Cyclic(Hidden):
         return self.rounds
 
     def representative(self) -> Mechanism:
-        """The run over the rounds of a class with the fewest (ours: docs/research/correlated-noise.md)."""
+        """Return the run over the rounds of a class with the fewest (ours: docs/research/correlated-noise.md)."""
         return self.of_a_class
 
     def begun(self, rounds: int) -> int:
-        """The most rounds of a class among the first ``rounds`` of all, 0 to rounds // classes."""
+        """Return the most rounds of a class among the first ``rounds`` of all, 0 to rounds // classes."""
         return min(-(-rounds // self.classes), self.rounds // self.classes)
 
     def _prefix(self, rounds: int) -> Mechanism:
@@ -98,8 +111,17 @@ class Cyclic(Hidden):
 
 
 class Correlated(BegunRounds, is_kind=False):
-    """Base of hidden rounds with noise C^-1 z, C the lower triangular Toeplitz matrix of the coefficients 1, c_1, c_2,
-    ..; of the ``rounds`` the first ``released`` are out, 0 to ``rounds``; None: all.
+    """Base of hidden rounds with noise C^-1 z, C the lower triangular Toeplitz matrix of the coefficients.
+
+    With fewer coefficients than the gap of a person's rounds (bands) the columns of different participations do not
+    meet.
+    With more, the sequence 1, c_1, c_2, .. must never rise, which bounds how columns overlap.
+
+    Attributes:
+        gap: the fewest rounds from one participation to the next.
+        coefficients: c_1, c_2, .., each >= 0.
+        rounds: of the whole run.
+        released: how many rounds are out, 0 to ``rounds``; None: all.
     """
 
     gap: int
@@ -108,6 +130,7 @@ class Correlated(BegunRounds, is_kind=False):
     own_facts: ClassVar[tuple[Fact, ...]] = (Fact.ROWS_MEET,)
 
     def check(self) -> None:
+        """Check the coefficients: bands, or a sequence that never rises (ValueError)."""
         given = check_sequence("coefficients", self.coefficients)
         coefficients = tuple(check_scale_or_zero("coefficients", each) for each in given)
         self._set(coefficients=coefficients)
@@ -139,8 +162,9 @@ class Correlated(BegunRounds, is_kind=False):
 
     @property
     def known_signal(self) -> float:
-        """Squared length of what a person with known rounds adds, at most, over that of one participation: rounds as
-        early, and as close, as can be (docs/research/correlated-noise.md).
+        """Squared length of the columns of a person with known rounds, at most, over that of one column.
+
+        Rounds as early, and as close, as can be are the worst (docs/research/correlated-noise.md).
         """
         column, starts = (1.0, *self.coefficients), [i * self.gap for i in range(self.times)]
         rows = [math.fsum(column[t - s] for s in starts if 0 <= t - s < len(column)) for t in range(self.span)]
@@ -150,8 +174,14 @@ class Correlated(BegunRounds, is_kind=False):
         return self.charged_as().unamplified()
 
     def charged_as(self) -> Mechanism:
-        """As if the rounds were known; sampling credits the hidden choice (ours: docs/research/correlated-noise.md).
-        NotEvaluable: the rows of different participations meet, and releases are not Gaussian.
+        """Charge the rounds as if they were known.
+
+        Rounds as early and as close as can be are the worst (ours: docs/research/correlated-noise.md). Sampling credits
+        the
+        hidden choice.
+
+        Raises:
+            NotEvaluable: the rows of different participations meet, and releases are not Gaussian.
         """
         if self.is_banded:
             return Repeat(self.mechanism, self.times)
@@ -178,7 +208,12 @@ class Correlated(BegunRounds, is_kind=False):
         return one, one
 
     def sampled_rounds(self, noise_multiplier: float, copies: int = 1) -> "SpacedRounds":
-        """The factor of X, with sets one by one where bands do not keep them apart and they are few."""
+        """Return the factor of X, with sets one by one where bands do not keep them apart and they are few.
+
+        Args:
+            noise_multiplier: of one participation.
+            copies: number of independent factors.
+        """
         return ListedRounds(self, noise_multiplier, copies)
 
     def begun_factors(self, whole: Factor, rounds: Sequence[int]) -> Mapping[int, Factor]:
@@ -187,11 +222,12 @@ class Correlated(BegunRounds, is_kind=False):
 
 @dataclass(frozen=True)
 class Spaced(Correlated):
-    """A run of ``rounds`` >= 1 rounds with correlated noise, of which a person takes part in exactly ``k`` (0 to
-    rounds), any two at least ``gap`` apart: a uniform and hidden choice among all such sets. ``mechanism`` is one
-    participation. The hidden choice amplifies Gaussian releases (docs/research/correlated-noise.md); with others it
-    counts as
-    known. Release: (f_t + v_t) + C^-1 z, v_t = 0 but in a uniform set of k rounds, any two at least a gap apart.
+    """Hide in which k rounds a person takes part, any two at least a gap apart, under correlated noise.
+
+    Release: (f_t + v_t) + C^-1 z, v_t = 0 but in a uniform set of k rounds, any two at least a gap apart.
+
+    The set is uniform and hidden among all such sets. The hidden choice amplifies Gaussian releases
+    (docs/research/correlated-noise.md); with others it counts as known.
 
     Args:
         mechanism: one participation, for zero-out or add/remove.
@@ -199,11 +235,19 @@ class Spaced(Correlated):
         rounds: of the whole run, >= 1; k of them ``gap`` apart have to fit.
         gap: the fewest rounds from one participation to the next, 1 to ``rounds``.
         coefficients: c_1, c_2, .. of the noise, each >= 0. Up to gap - 1 are bands: rows of different participations do
-            not meet. With more, up to rounds - 1, the sequence 1, c_1, c_2, .. never rises, and releases are Gaussian.
+            not
+            meet. With more, up to rounds - 1, the sequence 1, c_1, c_2, .. never rises, and releases are Gaussian.
         released: how many rounds are out, 0 to ``rounds``; default: all.
 
-    >>> Spaced(Gaussian(1.0), 2, 6, 3, (0.5,)).sets
-    6
+    Raises:
+        ValueError: the rounds do not fit, or the coefficients are neither bands nor a sequence that never rises.
+
+    Example:
+        >>> two_of_six = Spaced(Gaussian(2.0), 2, 6, 3, (0.5,))
+        >>> two_of_six.sets, two_of_six.is_banded
+        (6, True)
+        >>> print(two_of_six.unamplified())
+        2 times (Gaussian noise of multiplier 2), zero-out
     """
 
     k: Annotated[int, UpTo("rounds")]
@@ -214,6 +258,7 @@ class Spaced(Correlated):
     own_facts = (Fact.ROWS_MEET, Fact.LAW_IS_FAR)
 
     def check(self) -> None:
+        """Check that the rounds fit (ValueError)."""
         if not self.sets:
             raise ValueError(f"{self.k} rounds {self.gap} apart do not fit into {self.rounds} rounds")
 
@@ -249,24 +294,28 @@ class Spaced(Correlated):
         return {number: replace(whole, event=replace(whole.event, released=number)) for number in rounds}
 
     def like_with_law(self) -> Mechanism:
+        """Return about as many free rounds without a gap; for searches."""
         return Allocation(self.mechanism, self.k, -(-self.rounds // self.gap))
 
 
 @dataclass(frozen=True)
 class BallsInBins(Correlated):
-    """As ``Spaced``, but a person's rounds follow from the first one: s, s + gap, s + 2 gap, .., s one of the first
-    ``gap`` rounds, uniform and hidden (Chua et al. 2025). Release: (f_t + v_t) + C^-1 z, v_t = 0 but in the rounds
-    of one residue modulo the gap.
+    """Hide the first round s of a person, from which the others follow: s + gap, s + 2 gap, ..
+
+    Release: (f_t + v_t) + C^-1 z, v_t = 0 but in the rounds of one residue modulo the gap.
+
+    The first round s is one of the first ``gap`` rounds, uniform and hidden (Chua et al. 2025). Noise is correlated.
 
     Args:
         mechanism: one participation, for zero-out or add/remove.
         rounds: of the whole run, >= 1.
         gap: rounds from one participation to the next, 1 to ``rounds``.
-        coefficients: c_1, c_2, .. of the noise, as of ``Spaced``.
+        coefficients: c_1, c_2, .. of the noise, those of :class:`Spaced`.
         released: how many rounds are out, 0 to ``rounds``; default: all.
 
-    >>> BallsInBins(Gaussian(1.0), 6, 3, (0.5,)).times
-    2
+    Example:
+        >>> BallsInBins(Gaussian(1.0), 6, 3, (0.5,)).times
+        2
     """
 
     rounds: CountField
@@ -289,7 +338,14 @@ class BallsInBins(Correlated):
 
 
 def spaced_sets(rounds: int, k: int, gap: int) -> int:
-    """The number of sets of ``k`` of ``rounds`` rounds that are at least ``gap`` apart."""
+    """Return the number of sets of ``k`` of ``rounds`` rounds that are at least ``gap`` apart.
+
+    It is C(rounds - (k - 1) (gap - 1), k).
+
+    Example:
+        >>> spaced_sets(6, 2, 3)
+        6
+    """
     return math.comb(max(rounds - (k - 1) * (gap - 1), 0), k) if k else 1
 
 
@@ -303,8 +359,9 @@ _MOST_STATES = 16_000_000  # numbers in a table: 128 MB
 
 
 class Far(NamedTuple):
-    """Sums of products of columns at least a gap apart, over sigma^2: the middle of the most and the least, and half
-    their difference.
+    """Sums of products of columns at least a gap apart, over sigma^2.
+
+    Each is a pair: the middle of the most and the least, and half their difference.
 
     Attributes:
         inside: over the pairs of a set.
@@ -321,13 +378,17 @@ class SpacedRounds:
 
     X is the mean, over all sets S of k rounds at least ``gap`` apart, of the product of w_s over S, with w_s =
     exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)), c_s column s of C, cut after the released rows. Columns of a set are
-    orthogonal if C has bands. Those of t sets that are drawn for X^t are not: their joint law is that of a Markov chain
-    over the rounds since each of the t sets had its last one, and the rounds it has left. Without bands, columns that
-    are a gap apart or more overlap as well; sets differ little in how much, and the difference is charged as ``Far``.
+    orthogonal if C has bands.
+
+    Those of t sets that are drawn for X^t are not: their joint law is that of a Markov chain over the rounds since each
+    of
+    the t sets had its last one, and the rounds it has left. Without bands, columns that are a gap apart or more overlap
+    as
+    well; sets differ little in how much, and the difference is charged as ``Far``.
 
     Attributes:
-        event: what is released.
-        noise_multiplier: of one participation.
+        event: the run.
+        noise_multiplier: sigma, of one participation.
         copies: how many independent factors like this one there are.
     """
 
@@ -338,16 +399,16 @@ class SpacedRounds:
 
     @property
     def rounds(self) -> int:
-        """How many are released."""
+        """How many rounds are released."""
         return self.event.span
 
     def tilted(self, order: float, drift: float = 0.0) -> "_Schedules | _ListedTuples":
-        """The factor under X^order, and under X^order G^drift."""
+        """Return the factor under X^order, and under X^order G^drift."""
         return _Schedules.of(replace(self, copies=1), order, drift)
 
     @cached_property
     def column(self) -> Array:
-        """A column of C over sigma, shape (bands,)."""
+        """A column of C over sigma, of length 1 / sigma, shape (bands,)."""
         column = np.array([1.0, *self.event.coefficients])
         return np.asarray(column / (np.linalg.norm(column) * self.noise_multiplier))
 
@@ -363,8 +424,11 @@ class SpacedRounds:
 
     @cached_property
     def far(self) -> Far:
-        """docs/research/correlated-noise.md, "Noise without bands": the sum over pairs is at most the largest sum,
-        over a set, of the largest sums over another one.
+        """Overlaps of columns that are a gap apart or more; 0 with bands.
+
+        The sum over pairs is at most the largest sum, over a set, of the largest sums over another one:
+        docs/research/correlated-noise.md,
+        "Noise without bands".
         """
         event = self.event
         if event.is_banded:
@@ -401,8 +465,11 @@ class SpacedRounds:
 
     @cached_property
     def drift(self) -> tuple[Array, Array, float]:
-        """The mean m of all sets' columns over sigma, shape (released,); <c_s, m> / sigma, shape (rounds,); the mean
-        of |c_s|^2 over all sets' rounds, summed, over sigma^2.
+        """Three numbers about the mean m of all sets' columns over sigma.
+
+        They are m, shape (released,); <c_s, m> / sigma, shape (rounds,); and the mean of |c_s|^2 over all sets' rounds,
+        summed,
+        over sigma^2.
         """
         released = self.event.span
         mean = np.convolve(self.shares, self.column)[:released]
@@ -412,22 +479,33 @@ class SpacedRounds:
 
     @property
     def ratio_rounding(self) -> float:
+        """Bound on the relative error of X: sums of exponentials, and without bands the buffers and ``Far``."""
         units = 2 * self.event.rounds + (8 * len(self.column) + 8) * EXPONENT * self.event.k + 64
         return (0.0 if self.event.is_banded else BUFFERS) + self.far.inside[1] + units * UNIT
 
     @property
     def widest(self) -> int:
+        """Numbers of one draw: rows, and the columns that are added to them."""
         return 2 * self.event.rounds
 
     @property
     def work(self) -> int:
+        """Steps of the recursions a draw."""
         return self.event.rounds * (self.event.k + len(self.column) + 60) + 100
 
     def fingerprint(self) -> bytes:
+        """Return bytes that tell factors apart, so that each has its own random numbers."""
         return f"{self.event.to_json()} {self.copies}".encode() + np.float64(self.noise_multiplier).tobytes()
 
     def log_ratios(self, rows: Array) -> tuple[Array, Array]:
-        """log X, and log G = the sum of the shares times log w_s, of z in ``rows``, shape (draws, released)."""
+        """Return log X, and log G = the sum of the shares times log w_s.
+
+        Args:
+            rows: z, shape (draws, released).
+
+        Raises:
+            NotEvaluable: ratios leave the range in which the stated rounding holds.
+        """
         event = self.event
         scale = math.exp(-math.log(event.sets) / event.k)
         padded, halves = np.pad(rows, ((0, 0), (0, len(self.column) - 1))), self.overlaps[:, 0] / 2
@@ -438,7 +516,12 @@ class SpacedRounds:
 
 
 def _most(weights: Array, event: Spaced) -> Array:
-    """The largest sum of weights over a person's possible rounds, for each row of ``weights``, shape (.., rounds)."""
+    """Return the largest sum of weights over a person's possible rounds.
+
+    Args:
+        weights: shape (.., rounds); one answer for each row.
+        event: says which rounds are possible.
+    """
     sums = np.full((event.rounds + 1, event.k + 1, *weights.shape[:-1]), -np.inf)
     sums[:, 0] = 0.0
     for s in range(event.rounds):
@@ -447,14 +530,17 @@ def _most(weights: Array, event: Spaced) -> Array:
 
 
 class _Moves(NamedTuple):
-    """What t sets can do in a round. A set is of one of 1 + k gap kinds: it has no round yet, or some number of rounds
-    left and had its last one ``age`` + 1 rounds ago (``gap`` - 1 stands for that and more). A state is a multiset of t
-    kinds, as the sets are alike.
+    """Moves of t sets in a round.
+
+    A set is of one of 1 + k gap kinds: it has no round yet, or some number of rounds left and had its last one ``age``
+    + 1
+    rounds ago (``gap`` - 1 stands for that and more). A state is a multiset of t kinds, because the sets are alike.
 
     Attributes:
         ages: shape (states, t), of a state's kinds.
         done: shape (states,), whether no rounds are left. Moves from state i are ``starts[i]`` to ``starts[i + 1]``,
-            the first: no set takes the round.
+            the
+            first: no set takes the round.
         targets, taken: shape (moves,): the state after each, and how many sets take the round.
     """
 
@@ -467,6 +553,7 @@ class _Moves(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _moves(k: int, gap: int, order: int) -> _Moves:
+    """List the moves of ``order`` sets; the first kinds come first, so that a state's rank is a sum of binomials."""
     kind, states = np.arange(1 + k * gap), np.zeros((1, 0), int)
     for size in range(1, order + 1):  # multisets in an order in which those of the first kinds come first
         firsts = [states[: math.comb(each + size - 1, size - 1)] for each in kind]
@@ -488,12 +575,14 @@ def _moves(k: int, gap: int, order: int) -> _Moves:
 
 
 class _Tables(NamedTuple):
-    """The chain of t sets.
+    """Tables of the chain of t sets.
 
     Attributes:
         weight: shape (rounds + 1, states): of all that may follow before each round, up to a factor ``scale`` of each.
-            c sets that take round s weigh ``near[which[s], state]^c alone[s, c]``: what they share with sets that had a
-            round shortly before, and with one another.
+            c
+            sets that take round s weigh ``near[which[s], state]^c alone[s, c]``: what they share with sets that had a
+            round
+            shortly before, and with one another.
         log_total: of the weight of everything.
     """
 
@@ -507,6 +596,11 @@ class _Tables(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _tables(factor: SpacedRounds, order: int, drift: float) -> _Tables:
+    """Fill the tables of a factor from the last round back.
+
+    Raises:
+        NotEvaluable: there are too many states, or weights leave the range of floating point.
+    """
     event, gap, overlaps = factor.event, factor.event.gap, factor.overlaps
     if (event.rounds + 1) * math.comb(event.k * gap + order, order) > _MOST_STATES:
         raise NotEvaluable(f"{order} spaced schedules have too many states")
@@ -527,7 +621,10 @@ def _tables(factor: SpacedRounds, order: int, drift: float) -> _Tables:
 
 
 class _Schedules(NamedTuple):
-    """Spaced rounds under X^t, t whole, and under X^t G^drift: tables of both; the other fields as in ``_Tilted``."""
+    """Spaced rounds under X^t, t whole, and under X^t G^drift.
+
+    The tables are those of both laws; the other fields are those of ``_Tilted``.
+    """
 
     factor: SpacedRounds
     order: int
@@ -540,7 +637,13 @@ class _Schedules(NamedTuple):
 
     @classmethod
     def of(cls, factor: SpacedRounds, order: float, drift: float) -> "_Schedules":
-        """``log_moment``: log E_Q[X^order], or with ``Far`` what stands for it in the middle of the density."""
+        """Make both tables, and their moments.
+
+        ``log_moment`` is log E_Q[X^order], or with ``Far`` what stands for it in the middle of the density.
+
+        Raises:
+            NotEvaluable: the order is not whole, or above 8.
+        """
         if order != int(order) or order > _HIGHEST:
             raise NotEvaluable(f"spaced schedules are drawn at whole orders up to {_HIGHEST} only")
         event, t = factor.event, int(order)
@@ -557,7 +660,7 @@ class _Schedules(NamedTuple):
         return cls(factor, t, drift, tables, log_moment, drifted, relative, 16 * steps * UNIT)
 
     def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array]:
-        """log X, and log G = the sum of the shares times log w_s."""
+        """Draw log X, and log G = the sum of the shares times log w_s."""
         rows = rng.standard_normal((len(drifted), self.factor.rounds))
         for which, drift in ((~drifted, 0.0), (drifted, self.drift)):
             if which.any():
@@ -567,7 +670,7 @@ class _Schedules(NamedTuple):
         return self.factor.log_ratios(rows)
 
     def _taken(self, rng: np.random.Generator, draws: int, drift: float) -> NDArray[np.int8]:
-        """How many of the t sets take each round, shape (draws, rounds)."""
+        """Draw how many of the t sets take each round, shape (draws, rounds)."""
         event, tables = self.factor.event, self.tables[drift > 0]
         moves = _moves(event.k, event.gap, self.order)
         uniforms = rng.random((event.rounds, draws))
@@ -575,8 +678,11 @@ class _Schedules(NamedTuple):
         return drawn
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
-        """log X after each of the first ``ends`` rounds, and the log of the mean over later rows of the ratios of the t
-        sets that are drawn (docs/research/correlated-noise.md, "After each round"); both of shape (draws, n).
+        """Draw log X after each of the first ``ends`` rounds, and the log weight of later rows.
+
+        The weight is the mean over later rows of the ratios of the t sets that are drawn
+        (docs/research/correlated-noise.md, "After each
+        round"); both are of shape (draws, n).
         """
         factor, event = self.factor, self.factor.event
         rows = rng.standard_normal((draws, factor.rounds))
@@ -620,7 +726,10 @@ class ListedRounds(SpacedRounds):
 
     @property
     def ratio_rounding(self) -> float:
-        """Of sums of ``span`` products of up to ``EXPONENT``, their exponentials, and the mean."""
+        """Bound on the relative error of X.
+
+        It covers sums of ``span`` products of up to ``EXPONENT``, their exponentials, and the mean.
+        """
         units = (4 * self.event.span + 8) * EXPONENT + len(self.signals)
         return (0.0 if self.event.is_banded else BUFFERS) + units * UNIT
 
@@ -633,7 +742,7 @@ class ListedRounds(SpacedRounds):
         return self.signals.size // 16 + 8 * len(self.signals) + 100
 
     def log_ratios(self, rows: Array) -> tuple[Array, Array]:
-        """log X of z in ``rows``, shape (draws, released), twice."""
+        """Return log X of z in ``rows``, shape (draws, released), twice."""
         logs = rows @ self.signals.T - (self.signals**2).sum(1) / 2
         if not np.abs(logs).max() < EXPONENT:
             raise NotEvaluable("likelihood ratios leave the range of floating point")
@@ -642,8 +751,9 @@ class ListedRounds(SpacedRounds):
 
 
 class _ListedTuples:
-    """Listed rounds under X^t, t whole: t sets with chances in proportion to exp of their signals' products; the
-    attributes as in ``_Tilted``.
+    """Listed rounds under X^t, t whole.
+
+    The t sets have chances in proportion to exp of their signals' products; the attributes are those of ``_Tilted``.
     """
 
     def __init__(self, factor: ListedRounds, order: float, drift: float) -> None:
@@ -662,7 +772,7 @@ class _ListedTuples:
         self.variation = 2 * self.relative
 
     def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array]:
-        """log X, twice."""
+        """Draw log X; it is returned twice, because listed sets have no drift."""
         draws, signals = len(drifted), self.signals
         drawn = np.minimum(np.searchsorted(self._below, rng.random(draws), side="right"), len(self._below) - 1)
         rows = rng.standard_normal((draws, signals.shape[1]))
@@ -672,5 +782,5 @@ class _ListedTuples:
         return self.factor.log_ratios(rows)
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Beginnings of listed sets do not share draws."""
+        """Refuse: beginnings of listed sets do not share draws (NotEvaluable)."""
         raise NotEvaluable("beginnings of listed sets do not share draws")
