@@ -141,9 +141,7 @@ class Piece:
         return {name: update for name, update in updates.items() if name not in self.frozen}
 
     def extract(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Return this piece's part of the whole model's arrays (numpy or torch). Arrays that are not cut are not
-        copied.
-        """
+        """Return this piece's part of the whole model's arrays (numpy or torch); it may share their memory."""
         return dict(arrays)
 
     def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any]) -> None:

@@ -1,4 +1,8 @@
-"""Several runs, and models merged from runs, side by side: tables as text, HTML, LaTeX and CSV, a frame, pictures."""
+"""Put several runs, and models merged from runs, side by side: as text, HTML, LaTeX, CSV, a frame, and pictures.
+
+``fedamp compare`` and ``fedamp.compare`` call :func:`compare`. A series of runs, as a sweep, is a :class:`Published` of
+its extension, and looks alike.
+"""
 
 import csv
 import io
@@ -27,7 +31,8 @@ class Published(ABC):
     """Several runs side by side; printed or in a notebook it is the table.
 
     Attributes:
-        cells, notes: of the answer of :meth:`to_json`: the table, and what its reader must know.
+        cells: makes the cells of the table from the answer of :meth:`to_json`.
+        notes: makes the lines that a reader of the table must know from that answer.
     """
 
     cells: "ClassVar[staticmethod[[Mapping[str, Any]], RowCells]]"
@@ -35,23 +40,27 @@ class Published(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """The object of ``--json``, without the files of pictures."""
+        """Return the object of ``--json``, without the files of pictures."""
 
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each run, all with the same keys: of :meth:`frame` and :meth:`csv`."""
+        """Return a row for each run, all with the same keys: of :meth:`frame` and :meth:`csv`."""
 
     @abstractmethod
     def pictures(self) -> dict[str, Figure]:
-        """Pictures by name; none before the first evaluated round."""
+        """Draw pictures by name; none before the first evaluated round."""
 
     def frame(self) -> "pandas.DataFrame":
-        """A row for each run; InputError without pandas. A column without any value is NaN, of float64."""
+        """Return a row for each run as a frame of pandas. A column without any value is NaN, of float64.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
         frame = frame_of(self.rows())
         return frame.astype({name: "float64" for name in frame if frame[name].isna().all()})
 
     def csv(self) -> str:
-        """A line for each run, below the names of the columns; empty where a run has no such value."""
+        """Return a line for each run, below the names of the columns; empty where a run has no such value."""
         stream, rows = io.StringIO(), self.rows()
         writer = csv.DictWriter(stream, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
@@ -59,32 +68,50 @@ class Published(ABC):
         return stream.getvalue()
 
     def latex(self) -> str:
-        """The printed table with its notes, as a ``tabular`` with the rules of the package booktabs."""
+        """Return the printed table with its notes, as a ``tabular`` with the rules of the package booktabs."""
         answer = self.to_json()
         return self.cells(answer).latex(self.notes(answer))
 
     def plot(self, name: str | None = None) -> Figure:
-        """A picture by name, default: the first one. InputError if there is none of that name."""
+        """Draw a picture.
+
+        Args:
+            name: of the picture; default: the first one.
+
+        Raises:
+            InputError: there is none of that name.
+        """
         pictures = self.pictures()
         if (name or next(iter(pictures), "")) not in pictures:
             raise InputError(f"no picture {name or 'yet'}; expected here: {', '.join(pictures) or 'none'}")
         return pictures[name] if name else next(iter(pictures.values()))
 
     def save_pictures(self, folder: Path, formats: Sequence[str] = ("png",), paper: bool = False) -> list[str]:
-        """Write all pictures into a folder, ``paper``: for a column of one; returns the files, or RunFolderError."""
+        """Write all pictures into a folder, and return their files.
+
+        Args:
+            folder: is made if it is missing.
+            formats: endings of file names: png, pdf or svg.
+            paper: draw for a column of a paper, without titles.
+
+        Raises:
+            RunFolderError: the folder cannot be written.
+        """
         drawn = self.pictures()
         drawn = {name: style.for_paper(each) for name, each in drawn.items()} if paper else drawn
         return [str(file) for file in style.save_all(drawn, folder, formats)]
 
     def table(self) -> RenderableType:
-        """For a terminal."""
+        """Return the table with its notes, for a terminal; no text of a run can control it."""
         answer = harmless(self.to_json())
         return Group(self.cells(answer).table(), *self.notes(answer))
 
     def __str__(self) -> str:
+        """Return the table as text of 80 columns."""
         return printed(self.table()).export_text()
 
     def _repr_html_(self) -> str:
+        """Return the table and all pictures, for a notebook."""
         return as_html(self.table()) + style.all_inline(self.pictures())
 
 
@@ -105,7 +132,11 @@ def compare(folders: Sequence[Path]) -> Published:
 
 
 class Comparison(Published):
-    """Runs and merged models."""
+    """Runs and merged models, in the order in which they were given.
+
+    Args:
+        models: as :func:`fedamp.runs.run.read_models` reads them.
+    """
 
     cells = staticmethod(comparison_cells)
     notes = staticmethod(lambda answer: [f"caution: {caution}" for caution in answer["cautions"]])
@@ -114,9 +145,11 @@ class Comparison(Published):
         self.models = models
 
     def to_json(self) -> dict[str, Any]:
+        """Return ``runs``, a row for each, and ``cautions``."""
         return {"runs": list(map(facts, self.models)), "cautions": cautions(self.models)}
 
     def rows(self) -> list[dict[str, Any]]:
+        """Return a flat row for each model, with a column for each metric that any of them has."""
         each = list(map(facts, self.models))
         others = dict.fromkeys(name for row in each for name in row["metrics"])
         return [
@@ -129,11 +162,12 @@ class Comparison(Published):
         ]
 
     def pictures(self) -> dict[str, Figure]:
+        """Draw quality and epsilon by round, and quality over epsilon."""
         return comparison_pictures(self.models)
 
 
 def facts(model: ReleasedModel) -> dict[str, Any]:
-    """A row of the comparison; keys that only a run has are None for a merged model."""
+    """Make a model's row of the comparison; keys that only a run has are None for a merged model."""
     run = model if isinstance(model, Run) else None
     return {
         "name": model.name,
@@ -158,7 +192,7 @@ def facts(model: ReleasedModel) -> dict[str, Any]:
 
 
 def cautions(models: Sequence[ReleasedModel]) -> list[str]:
-    """Reasons why the numbers of these models cannot be compared, or do not hold together."""
+    """Say why the numbers of these models cannot be compared, or do not hold together; a line each."""
     runs = [model for model in models if isinstance(model, Run)]
     private = [model.promise for model in models if model.is_private]
     found = []

@@ -1,4 +1,9 @@
-"""Pictures of one run, and of several models side by side."""
+"""Draw pictures of one run, and of several models side by side.
+
+Each epsilon in a picture is an upper end, as the ledger has it. How lines and figures look is in
+:mod:`fedamp.report.style`. Nothing here decides what may be released: the picture of a partition says whether the
+records are private.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +30,17 @@ GREY: dict[str, Any] = {"color": style.GREY, "linestyle": ":"}
 
 
 def plot_run(folder: Path) -> list[Path]:
-    """Draw a run's pictures into its ``plots`` folder; returns their files, none where there is nothing to show."""
+    """Draw a run's pictures into its ``plots`` folder.
+
+    Args:
+        folder: of the run; a run without any finished round has nothing to show.
+
+    Returns:
+        The files; empty where there is nothing to show.
+
+    Raises:
+        RunFolderError: the folder cannot be read or written.
+    """
     files = RunFolder(folder)
     pictures = run_pictures(read_run(folder)) if files.read_rounds() else {}
     return style.save_all(pictures, files.plots) if pictures else []
@@ -33,13 +48,17 @@ def plot_run(folder: Path) -> list[Path]:
 
 @style.usual()
 def run_pictures(run: Run) -> dict[str, Figure]:
-    """Quality and epsilon over rounds, by name: what there is of the two."""
+    """Draw quality and epsilon over rounds, by the picture's name: what there is of the two."""
     return {"rounds": _by_round([run])} if run.evaluated or run.is_private else {}
 
 
 @style.usual()
 def comparison_pictures(models: Sequence[ReleasedModel]) -> dict[str, Figure]:
-    """Pictures of several models by name: of the runs by round, of all by quality and epsilon."""
+    """Draw several models: the runs by round, and all models by quality and epsilon.
+
+    Returns:
+        Pictures by name; none where no model was evaluated.
+    """
     evaluated = [model for model in models if model.score is not None]
     runs = [model for model in models if isinstance(model, Run)]
     pictures = {}
@@ -51,7 +70,12 @@ def comparison_pictures(models: Sequence[ReleasedModel]) -> dict[str, Figure]:
 
 
 def _by_round(models: Sequence[ReleasedModel]) -> Figure:
-    """Quality, if it was measured, and epsilon of runs; of one alone also without amplification, and the budget."""
+    """Draw quality, if it was measured, and epsilon of runs, one below the other.
+
+    Args:
+        models: merged ones have no rounds, and only take a look. A single run is also drawn without amplification, and
+            with its budget.
+    """
     runs = {index: model for index, model in enumerate(models) if isinstance(model, Run)}  # others have no rounds
     measured, private = (
         any(found) for found in zip(*((it.evaluated, it.is_private) for it in runs.values()), strict=True)
@@ -85,7 +109,10 @@ def _by_round(models: Sequence[ReleasedModel]) -> Figure:
 
 
 def _models_by_cost(models: Sequence[ReleasedModel]) -> Figure:
-    """Every final model at its charged epsilon (filled), and each run also without amplification (hollow)."""
+    """Draw every final model at its charged epsilon (filled), and each run also without amplification (hollow).
+
+    A model without privacy is a line across the picture, because it has no epsilon.
+    """
     canvas, (axes,) = style.figure(f"what {_metric(models)} costs", _protection(models))
     costs: list[float] = []
     for index, model in enumerate(models):
@@ -114,7 +141,13 @@ def _models_by_cost(models: Sequence[ReleasedModel]) -> Figure:
 
 @style.usual()
 def partition_picture(counts: LabelCounts, name: str, is_public: bool) -> Figure:
-    """The records of each label (where labels are classes) that some clients hold."""
+    """Draw the records of each label (where labels are classes) that some clients hold.
+
+    Args:
+        counts: of the clients shown.
+        name: of the scenario, for the title.
+        is_public: whether everybody may know the records; else the picture says PRIVATE.
+    """
     whose = "public data" if is_public else "PRIVATE: counted without noise, not for release"
     canvas, (axes,) = style.figure(f"{name}: records by client", whose, (max(2.4, 0.16 * len(counts.clients)),))
     places = np.arange(len(counts.clients))
@@ -133,18 +166,24 @@ def partition_picture(counts: LabelCounts, name: str, is_public: bool) -> Figure
 
 
 def round_axis(axes: Axes) -> None:
+    """Label a horizontal axis of rounds, with whole numbers."""
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 def _line(index: int, points: int) -> dict[str, Any]:
-    """The look of a line with about eight markers, beside those of the other lines."""
+    """Return the look of a line with about eight markers.
+
+    Args:
+        index: of the line; its markers stand beside those of the other lines.
+        points: of the line.
+    """
     every = max(1, points // 8)
     return style.look(index).options | {"markersize": 5, "markevery": (3 * index % every, every)}
 
 
 def _add_key(canvas: Figure, models: Mapping[int, ReleasedModel], also: Sequence[Line2D] = ()) -> None:
-    """The look of each model, the best model first, below the picture."""
+    """Put the look of each model below the picture, the best model first."""
     handles = list(also)
     for index, model in sorted(models.items(), key=lambda item: -_shown(item[1].score)):
         merged = ", merged" if model.merged_by else ""
@@ -154,7 +193,16 @@ def _add_key(canvas: Figure, models: Mapping[int, ReleasedModel], also: Sequence
 
 
 def _add_cost_key(canvas: Figure, axes: Sequence[Axes], run: Run) -> float:
-    """The final quality of a run, its costs, and a line at the budget, if it is near; returns the highest epsilon."""
+    """Write a run's final quality and costs, and draw its budget, if that is near.
+
+    Args:
+        canvas: the figure.
+        axes: quality above, if there is any, and epsilon below.
+        run: drawn alone.
+
+    Returns:
+        The highest epsilon shown; 0 without privacy.
+    """
     if run.evaluated:
         style.at_end(axes[0], _final_words(run), _quality(run)[-1])
     if not run.is_private:
@@ -175,16 +223,26 @@ def _add_cost_key(canvas: Figure, axes: Sequence[Axes], run: Run) -> float:
 
 
 def _rounds(records: Sequence[RoundRecord]) -> NDArray[np.int64]:
+    """Return the numbers of some rounds, from 1."""
     return np.array([record.round for record in records])
 
 
 def _quality(run: Run) -> NDArray[np.float64]:
-    """The leading metric of the evaluated rounds; shares in per cent."""
+    """Return the leading metric of the evaluated rounds; shares in per cent."""
     return np.array([_shown(record.score) for record in run.evaluated])
 
 
 def _curves(run: Run, records: Sequence[RoundRecord], place: int = 0) -> dict[int, NDArray[np.float64]]:
-    """The cost after each of some rounds, by look: as charged, and without amplification if that is more."""
+    """Return the cost after each of some rounds: as charged, and without amplification if that is more.
+
+    Args:
+        run: of the rounds.
+        records: of the rounds.
+        place: look of the charged cost; the next one is that without amplification.
+
+    Returns:
+        Upper ends of epsilon, float64 [rounds], by look; empty without privacy.
+    """
     if not run.is_private:
         return {}
     curves = {place: np.array([record.epsilon_upper for record in records], dtype=float)}
@@ -194,27 +252,30 @@ def _curves(run: Run, records: Sequence[RoundRecord], place: int = 0) -> dict[in
 
 
 def _shown(score: Score | None) -> float:
+    """Return a score as an axis shows it: a share in per cent."""
     name, value = score or ("accuracy", 0.0)
     return 100 * value if words.is_share(name) else value
 
 
 def _final_words(model: ReleasedModel) -> str:
+    """Write a model's final quality in a few letters."""
     name, value = model.score or ("accuracy", 0.0)
     return f"{100 * value:.1f} %" if words.is_share(name) else f"{words.metric(name)} {value:.3g}"
 
 
 def _metric(models: Sequence[ReleasedModel]) -> str:
-    """The leading metric; of models of several tasks, all that lead."""
+    """Name the leading metric; of models of several tasks, all that lead."""
     return " or ".join(map(words.metric, sorted({model.score[0] for model in models if model.score})))
 
 
 def _quality_axis(axes: Axes, models: Sequence[ReleasedModel], values: Iterable[float]) -> None:
+    """Label and limit the vertical axis of quality."""
     percent = any(words.is_share(model.score[0]) for model in models if model.score)
     style.quality(axes, _metric(models), percent, values)
 
 
 def _protection(models: Sequence[ReleasedModel]) -> str:
-    """The subjects of the guarantees, and their deltas."""
+    """Describe the subjects of the guarantees, and their deltas, for a subtitle."""
     private = [model.promise for model in models if model.is_private]
     if not private:
         return "no privacy: epsilon is infinite"

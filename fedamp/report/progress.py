@@ -1,4 +1,8 @@
-"""The display at the terminal while a federation runs."""
+"""Show a run at the terminal while it goes on.
+
+These are observers (:mod:`fedamp.server.observers`): they are told of rounds and change nothing. ``fedamp run`` chooses
+one of them; :mod:`fedamp.report.views` has the one for notebooks.
+"""
 
 import json
 import math
@@ -49,12 +53,23 @@ def patience(console: Console) -> Iterator[None]:
 
 
 class ProgressBar(Progress):
-    """Numbers, a bar, the time left, and below one line of facts, cut at the width; without a terminal a line of the
-    same every :data:`HEARTBEAT` seconds, from a thread, because a round may take long.
+    """Shows numbers, a bar, the time left, and below them one line of facts, cut at the width.
+
+    Without a terminal it prints a line of the same every :data:`HEARTBEAT` seconds, from a thread, because a round may
+    take long.
+
+    Args:
+        what: is counted, such as round.
+        console: to write to.
+
+    Attributes:
+        facts: the line below the bar.
+        heading: a line before the first one, where there is no terminal.
+        task: number of the bar's task in rich.
     """
 
     facts = ""
-    heading = ""  # without a terminal: before the first of these lines
+    heading = ""
 
     def __init__(self, what: str, console: Console) -> None:
         done = (TextColumn(f"[bold]{what}"), MofNCompleteColumn(), BarColumn(bar_width=None))
@@ -63,15 +78,18 @@ class ProgressBar(Progress):
         self.task, self._what, self._ended = self.add_task("", total=None), what, Event()
 
     def start(self) -> None:
+        """Show the bar; or start the thread that prints lines."""
         super().start()
         if self.disable and not self.console.quiet:
             Thread(target=self._beat, daemon=True).start()
 
     def stop(self) -> None:
+        """Take the bar away, or end the thread."""
         self._ended.set()
         super().stop()
 
     def _beat(self) -> None:
+        """Print a line now and then, until the bar stops."""
         began = monotonic()
         while not self._ended.wait(HEARTBEAT):
             task = self.tasks[0]
@@ -82,18 +100,24 @@ class ProgressBar(Progress):
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the bar and the facts below it."""
         yield self.make_tasks_table(self.tasks)
         if self.facts:
             yield Text(self.facts, no_wrap=True, overflow="ellipsis")
 
 
 class ShownProgress:
-    """Something that shows its bar, if it has one, while a block runs."""
+    """Something that shows its bar, if it has one, while a block runs.
+
+    Attributes:
+        bar: shown by an observer; None: there is none.
+    """
 
     bar: ProgressBar | None = None
 
     @contextmanager
     def shown(self) -> Iterator[Self]:
+        """Stop the bar when the block ends, however it ends."""
         try:
             yield self
         finally:
@@ -102,20 +126,27 @@ class ShownProgress:
 
 
 class Silence(ShownProgress, Observer):
-    """An observer that shows nothing."""
+    """An observer that shows nothing, and keeps the summary for the command.
+
+    Attributes:
+        summary: of the run, once it has ended.
+        clipped: share of the updates that a chosen norm shortened, for the server's owner only; None: not known.
+    """
 
     only_tells = "the display"
-    summary: "Summary | None" = None  # once the run has ended
-    clipped: float | None = None  # share of the updates that a chosen norm shortened, for the server's owner only
+    summary: "Summary | None" = None
+    clipped: float | None = None
 
     def opened(self, folder: Path) -> None:
+        """Keep the folder, for the line that says how to resume."""
         self._folder = folder
 
     def ended(self, summary: "Summary") -> None:
+        """Keep the summary."""
         self.summary = summary
 
     def halted(self) -> None:
-        """End the process, which no crash harms (:mod:`fedamp.server.loop`)."""
+        """End the process, which no crash harms (:mod:`fedamp.server.loop`), after a line that says how to resume."""
         if self.bar:
             self.bar.stop()
         print(f"{Interrupted.kind}: {how_to_resume(self._folder)}", file=sys.stderr, flush=True)
@@ -126,11 +157,18 @@ class JsonLines(Silence):
     """Prints every round as a line of JSON, without the numbers computed from private data."""
 
     def round_done(self, record: "RoundRecord") -> None:
+        """Print the record of a round, without its key ``unprotected``."""
         print(json.dumps({key: value for key, value in record.content().items() if key != "unprotected"}), flush=True)
 
 
 class RunProgress(Silence):
-    """A bar with loss, accuracy, epsilon so far, failures and clients per second; silent without a terminal."""
+    """Shows a bar with loss, accuracy, epsilon so far, failures and clients per second; silent without a terminal.
+
+    Numbers of failures and clipped updates come from private data. They are shown to the server's owner only.
+
+    Args:
+        console: to write to.
+    """
 
     bar: ProgressBar
 
@@ -140,9 +178,11 @@ class RunProgress(Silence):
         self._clipped: list[float] = []
 
     def computing(self, busy: bool) -> None:
+        """Tell a person who waits that the accountant works."""
         self._waiting.enter_context(patience(self._console)) if busy else self._waiting.close()
 
     def started(self, inputs: "RunInputs", finished: "Sequence[RoundRecord]") -> None:
+        """Print the guarantee, and show the bar, which begins after the rounds that a resumed run has finished."""
         plan = inputs.plan
         self._norm_is_chosen = plan.clipping.is_fixed and not plan.clipping.normalises
         self._budget = plan.scenario.privacy.epsilon
@@ -160,6 +200,7 @@ class RunProgress(Silence):
         self._since = monotonic()
 
     def round_done(self, record: "RoundRecord") -> None:
+        """Show the numbers of the round."""
         self._reported += record.reported
         self._scheduled += record.scheduled
         self._failed += int(record.unprotected.get("failed", 0))
@@ -183,11 +224,16 @@ class RunProgress(Silence):
         self.bar.update(self.bar.task, completed=record.round)
 
     def closed(self) -> None:
+        """End what :meth:`computing` shows."""
         self._waiting.close()
 
 
 def guarantee(plan: "Plan") -> list[str]:
-    """The guarantee and its assumptions, in lines."""
+    """Write the guarantee and its assumptions, in lines of rich's markup.
+
+    Args:
+        plan: with its charge; every epsilon shown is an upper end.
+    """
     if not plan.is_private:
         return ["[yellow]without privacy[/]: no noise is added, epsilon is infinite"]
     privacy, cost = plan.scenario.privacy, plan.charge

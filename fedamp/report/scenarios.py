@@ -1,4 +1,7 @@
-"""A scenario as ``fedamp.load`` returns it, which shows how its records are partitioned."""
+"""Give a scenario, as ``fedamp.load`` returns it, a picture of how its records are partitioned.
+
+:class:`fedamp.federation.scenario.Scenario` itself knows no pictures.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -23,9 +26,13 @@ class LoadedScenario(scenario.Scenario):
         return cls.model_construct(loaded.model_fields_set, **dict(loaded))
 
     def plot_partition(self, clients: int = 30) -> "Figure":
-        """Records of every label that the first clients hold; it says so where they are private.
+        """Draw the records of every label that the first clients hold; the picture says so where they are private.
 
-        InputError: the records are not there, or only the code of a custom loss knows what their labels are.
+        Args:
+            clients: the most that are drawn.
+
+        Raises:
+            InputError: the records are not there, or only the code of a custom loss knows what their labels are.
         """
         from fedamp.federation.losses import shown_records
 

@@ -1,4 +1,8 @@
-"""How pictures look: readable in grey (dashes and markers, never colour alone) and on a phone (large text)."""
+"""Decide how pictures look: readable in grey (dashes and markers, never colour alone) and on a phone (large text).
+
+:mod:`fedamp.report.pictures` and extensions draw with these functions, never with pyplot. A picture is the same bytes
+whatever another program has set, and has no date.
+"""
 
 import base64
 import io
@@ -29,13 +33,19 @@ VECTOR: Any = {"svg.hashsalt": "fedamp", "pdf.fonttype": 42}  # TrueType, as jou
 
 @contextmanager
 def usual() -> Iterator[None]:
-    """Inside, matplotlib draws as it is delivered, whatever another program has set: LaTeX, say."""
+    """Have matplotlib draw as it is delivered while the context lasts, whatever another program has set: LaTeX, say."""
     with mpl.rc_context({key: value for key, value in mpl.rcParamsDefault.items() if key not in _PROGRAMS} | VECTOR):
         yield
 
 
 class ChartStyle(NamedTuple):
-    """The colour, the dash pattern and the marker of a line."""
+    """The look of a line.
+
+    Attributes:
+        color: of the line, in hexadecimal.
+        dash: pattern, as matplotlib takes it.
+        marker: letter of matplotlib.
+    """
 
     color: str
     dash: Any
@@ -43,7 +53,7 @@ class ChartStyle(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """For matplotlib."""
+        """Arguments for matplotlib."""
         return {"color": self.color, "linestyle": self.dash, "marker": self.marker}
 
 
@@ -58,20 +68,22 @@ LOOKS = (  # each of another lightness, for a grey print
 
 
 class Picture(Figure):
-    """A figure that a notebook shows, without pyplot."""
+    """A figure that a notebook shows, without pyplot, and in which no text is a formula."""
 
     def _repr_html_(self) -> str:
+        """Return the figure as an image for a notebook."""
         return all_inline({"": self})
 
     @usual()
     def draw(self, renderer: Any) -> None:
+        """Draw the figure, with each dollar in a text as it is."""
         for text in self.findobj(Text):
             text.set_parse_math(False)  # a dollar in a folder's name is no formula
         super().draw(renderer)
 
 
 def look(index: int) -> ChartStyle:
-    """The look of line ``index``; after six lines the colours repeat with other dashes and markers."""
+    """Return the look of line ``index``, from 0; after six lines the colours repeat with other dashes and markers."""
     turn, place = divmod(index, len(LOOKS))
     other = LOOKS[(place + turn) % len(LOOKS)]
     return ChartStyle(LOOKS[place].color, other.dash, other.marker)
@@ -79,7 +91,16 @@ def look(index: int) -> ChartStyle:
 
 @usual()
 def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tuple[Figure, list[Axes]]:
-    """A figure with one axes below the other, their heights in inches, and the title above."""
+    """Make a figure with one axes below the other, and a title above.
+
+    Args:
+        title: in bold.
+        subtitle: in grey, below the title.
+        heights: of the axes, in inches.
+
+    Returns:
+        The figure, 4.8 inches wide, and its axes from above.
+    """
     canvas = Picture(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(canvas)
     with mpl.rc_context({"font.size": TEXT}):
@@ -95,7 +116,7 @@ def figure(title: str, subtitle: str, heights: tuple[float, ...] = (3.2,)) -> tu
 
 @usual()
 def for_paper(canvas: Figure) -> Figure:
-    """The figure as a column of a paper shows it: 3.3 inches wide, text of 8 points, and no title."""
+    """Change a figure to what a column of a paper shows: 3.3 inches wide, text of 8 points, and no title."""
     top = canvas.axes[0]
     top.set_title("", loc="left")
     top.texts[0].remove()  # the subtitle
@@ -107,7 +128,19 @@ def for_paper(canvas: Figure) -> Figure:
 
 @usual()
 def save_all(pictures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Write figures as ``NAME.png``, or ``.pdf`` and ``.svg``, into a folder; returns the files, or RunFolderError."""
+    """Write figures as ``NAME.png``, or ``.pdf`` and ``.svg``, into a folder.
+
+    Args:
+        pictures: by name.
+        folder: is made if it is missing.
+        formats: endings of file names.
+
+    Returns:
+        The files.
+
+    Raises:
+        RunFolderError: the folder cannot be written.
+    """
     files = {folder / f"{name}.{format_}": picture for name, picture in pictures.items() for format_ in formats}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,38 +152,49 @@ def save_all(pictures: Mapping[str, Figure], folder: Path, formats: Sequence[str
 
 
 def all_inline(pictures: Mapping[str, Figure]) -> str:
-    """Elements of HTML."""
+    """Return HTML elements of pictures, which need no other files."""
     return "".join(f'<img src="{inline(picture)}">' for picture in pictures.values())
 
 
 @usual()
 def inline(canvas: Figure) -> str:
-    """A figure as a ``data:`` address for an HTML page: SVG, sharp at any size."""
+    """Return a figure as a ``data:`` address for an HTML page: SVG, sharp at any size."""
     stream = io.BytesIO()
     canvas.savefig(stream, format="svg", metadata=UNDATED[".svg"])
     return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
 def at_end(axes: Axes, text: str, height: float) -> None:
-    """Words at the right of the axes, at the height of the end of a line."""
+    """Write words at the right of the axes, at the height of the end of a line."""
     place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (5, 0), "textcoords": "offset points"}
     look: dict[str, Any] = {"fontsize": TEXT, "fontweight": "bold", "va": "center", "annotation_clip": False}
     axes.annotate(text, (1, height), **place, **look)
 
 
 def key(canvas: Figure, handles: Sequence[Artist]) -> None:
-    """A line for each look below the picture, where it covers nothing."""
+    """Put a line for each look below the picture, where it covers nothing."""
     canvas.set_figheight(canvas.get_figheight() + 0.24 * len(handles) + 0.1)
     canvas.legend(handles=handles, loc="outside lower left", handlelength=4, frameon=False, fontsize=TEXT)
 
 
 def shortened(name: str, longest: int) -> str:
-    """The end of a name: it differs more than the beginning."""
+    """Keep the end of a name: it differs more than the beginning.
+
+    >>> shortened("runs/digits-epsilon-8", 10)
+    '…epsilon-8'
+    """
     return name if len(name) <= longest else "…" + name[1 - longest :]
 
 
 def quality(axes: Axes, name: str, percent: bool, values: Iterable[float]) -> None:
-    """A vertical axis that shows the values, and at least 5 % (or 0.05) of the scale."""
+    """Limit and label a vertical axis so that it shows the values, and at least 5 % (or 0.05) of the scale.
+
+    Args:
+        axes: to change.
+        name: of the metric.
+        percent: whether values are in per cent.
+        values: that are drawn; those that are not finite are left out.
+    """
     whole, shown = 100.0 if percent else 1.0, [value for value in values if math.isfinite(value)] or [0.0]
     margin = max(0.06 * (max(shown) - min(shown)), 0.025 * whole)
     bottom, top = min(shown) - margin, max(shown) + margin
@@ -159,7 +203,7 @@ def quality(axes: Axes, name: str, percent: bool, values: Iterable[float]) -> No
 
 
 def logarithmic(axes: Axes) -> None:
-    """A logarithmic horizontal axis with ticks such as 0.5, 2, 10."""
+    """Make the horizontal axis logarithmic, with ticks such as 0.5, 2, 10."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

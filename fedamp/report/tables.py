@@ -1,4 +1,8 @@
-"""A table for each object that a command prints with ``--json``, at most 80 columns wide."""
+"""Make a table for each object that a command prints with ``--json``, at most 80 columns wide.
+
+The objects come from :mod:`fedamp.federation.cost`, :mod:`fedamp.runs` and :mod:`fedamp.report.comparison`; a table
+adds no fact. An epsilon is shown by its upper end, rounded up; a lower end is rounded down.
+"""
 
 import io
 import math
@@ -37,19 +41,27 @@ PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
 
 
 def printed(shown: RenderableType) -> Console:
-    """A console of 80 columns that records and shows nothing itself, not even in a notebook."""
+    """Make a console of 80 columns that records and shows nothing itself, not even in a notebook, and print to it."""
     console = Console(file=io.StringIO(), width=80, record=True, force_jupyter=False)
     console.print(shown)
     return console
 
 
 def as_html(shown: RenderableType) -> str:
-    """One ``pre`` element that needs no style sheet."""
+    """Return one ``pre`` element that needs no style sheet."""
     return printed(shown).export_html(inline_styles=True, code_format=PAGE)
 
 
 def text(value: Any, key: str = "") -> str:
-    """A value of an answer: both ends of an epsilon, a bound, a number, or words."""
+    """Write a value of an answer: both ends of an epsilon, a bound, a number, or words.
+
+    Args:
+        value: of the answer.
+        key: of the value; one that ends with ``_upper`` is rounded up.
+
+    >>> text({"lower": 1.23456, "upper": 1.23456})
+    '1.2346 (at least 1.2345)'
+    """
     if isinstance(value, Mapping):
         return f"{at_most(value['upper'], 4)} (at least {at_least(value['lower'], 4)})"
     if key.endswith("_upper"):
@@ -58,7 +70,12 @@ def text(value: Any, key: str = "") -> str:
 
 
 def facts(title: str | None, rows: Answer) -> Table:
-    """A line for each fact that is not None."""
+    """Make a table with a line for each fact that is not None.
+
+    Args:
+        title: above the table; None: there is none.
+        rows: facts by their names.
+    """
     table = Table(title=title, show_header=False)
     for name, value in rows.items():
         if value is not None:
@@ -67,7 +84,14 @@ def facts(title: str | None, rows: Answer) -> Table:
 
 
 def named(answer: Answer, *keys: str) -> dict[str, Any]:
-    """Some values of an answer by the words for their keys. A known seed is a warning, a secret one nothing."""
+    """Return some values of an answer by the words for their keys.
+
+    A known seed, or an unchecked scheme, is a warning that is added; a secret seed adds nothing.
+
+    Args:
+        answer: of a command.
+        keys: of the values.
+    """
     found = {LABELS.get(key, key.replace("_", " ")): answer[key] for key in keys}
     known = answer.get("known_seed", answer.get("has_known_seed", False))
     said = {"known seed": words.known_seed(answer.get("rehearsal", ""))} if known else {}
@@ -75,7 +99,16 @@ def named(answer: Answer, *keys: str) -> dict[str, Any]:
 
 
 def listing(rows: Iterable[Answer], columns: Mapping[str, CellText], title: str | None = None) -> Table:
-    """A line for each row, and its cells by heading."""
+    """Make a table with a line for each row.
+
+    Args:
+        rows: mappings.
+        columns: by heading, the key of the cell or a function of the row.
+        title: above the table.
+
+    Returns:
+        A table for rich; no cell is cut.
+    """
     table = Table(*columns, title=title)
     for row in rows:
         table.add_row(*(text(row[cell], cell) if isinstance(cell, str) else cell(row) for cell in columns.values()))
@@ -83,7 +116,13 @@ def listing(rows: Iterable[Answer], columns: Mapping[str, CellText], title: str 
 
 
 class RowCells(NamedTuple):
-    """Rows of texts: columns of words, which may be folded, and columns of numbers, by their headings."""
+    """Rows of texts, with columns of words, which may be folded, and columns of numbers.
+
+    Attributes:
+        left: headings of the columns of words.
+        right: headings of the columns of numbers.
+        rows: cells, in the order of ``left`` and ``right``.
+    """
 
     left: Sequence[str]
     right: Sequence[str]
@@ -91,11 +130,11 @@ class RowCells(NamedTuple):
 
     @property
     def headings(self) -> list[str]:
-        """Each on one line."""
+        """Headings, each on one line."""
         return [heading.replace("\n", " ") for heading in (*self.left, *self.right)]
 
     def table(self) -> Table:
-        """Without frames."""
+        """Make a table without frames."""
         named_ = [Column(heading, overflow="fold") for heading in self.left]
         counted = [Column(heading, justify="right", no_wrap=True) for heading in self.right]
         table = Table(*named_, *counted, box=box.SIMPLE, padding=(0, 1, 0, 0))
@@ -104,7 +143,11 @@ class RowCells(NamedTuple):
         return table
 
     def latex(self, notes: Sequence[str] = ()) -> str:
-        """A ``tabular`` for the package booktabs, with notes below."""
+        """Return a ``tabular`` for the package booktabs.
+
+        Args:
+            notes: lines below the table.
+        """
         lines = [" & ".join(map(words.latex, row)) + r" \\" for row in (self.headings, *self.rows)]
         columns = "l" * len(self.left) + "r" * len(self.right)
         wide = f"\\multicolumn{{{len(columns)}}}{{p{{0.9\\linewidth}}}}"
@@ -114,7 +157,11 @@ class RowCells(NamedTuple):
 
 
 def total_table(answer: Answer) -> RenderableType:
-    """The cost of several runs: each, all of them fixed in advance, and each chosen after the others."""
+    """Show the cost of several runs for a person who is in all of them.
+
+    Args:
+        answer: of :func:`fedamp.runs.total.total`.
+    """
     columns: dict[str, CellText] = {"run": "run", "epsilon": "epsilon"}
     rows = {
         "fixed in advance": answer["fixed"],
@@ -125,13 +172,22 @@ def total_table(answer: Answer) -> RenderableType:
 
 
 def spread(rows: Sequence[Any], count: int) -> list[Any]:
-    """At most ``count`` of the rows, evenly spread, with the last one."""
+    """Choose at most ``count`` of the rows, evenly spread, with the last one.
+
+    >>> spread([1, 2, 3, 4, 5, 6], 3)
+    [2, 4, 6]
+    """
     chosen = {max(1, round(share * len(rows) / count)) for share in range(1, count + 1)} if rows else set()
     return [rows[number - 1] for number in sorted(chosen)]
 
 
 def run_table(summary: "Summary", clipped: float | None = None) -> Table:
-    """Quality, cost, work and time of a run; a hint where nearly none or all updates were ``clipped`` (a share)."""
+    """Show quality, cost, work and time of a run.
+
+    Args:
+        summary: of the run.
+        clipped: share of the updates that were clipped, for the server's owner; nearly none or all give a hint.
+    """
     rows: dict[str, str] = {}
     if summary.final.score is not None:
         name, value = summary.final.score
@@ -179,7 +235,11 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
 
 
 def privacy_table(answer: Answer) -> RenderableType:
-    """The cost of a scenario with and without amplification, and over the rounds."""
+    """Show the cost of a scenario with and without amplification, and over the rounds.
+
+    Args:
+        answer: of :func:`fedamp.federation.cost.privacy_cost`, with the key ``traffic``.
+    """
     unit, budget = answer["unit"], answer["budget"]
     pays = f"pays for {answer['affordable_rounds']} of {answer['rounds']} rounds"
     rows = {
@@ -216,13 +276,21 @@ def privacy_table(answer: Answer) -> RenderableType:
 
 
 def calibration_table(answer: Answer) -> Table:
-    """The calibrated noise."""
+    """Show the calibrated noise, and the epsilon that it gives.
+
+    Args:
+        answer: of :func:`fedamp.federation.cost.calibration`.
+    """
     rows = named(answer, "noise_multiplier", "budget", "delta", "epsilon", "mechanism")
     return facts(f"{answer['scenario']}: least noise for the budget", rows)
 
 
 def comparison_cells(answer: Answer) -> RowCells:
-    """A row for each run and merged model."""
+    """Make a row for each run and merged model; columns of work are empty for a merged one.
+
+    Args:
+        answer: of :meth:`fedamp.report.comparison.Comparison.to_json`.
+    """
     leads = words.common(run["score"] for run in answer["runs"])  # models of several tasks name theirs in each row
     rows = []
     for run in answer["runs"]:
@@ -237,7 +305,12 @@ def comparison_cells(answer: Answer) -> RowCells:
 
 
 def checks_table(title: str, answer: Answer) -> Table:
-    """Every check with its verdict."""
+    """Show every check with its verdict.
+
+    Args:
+        title: above the table.
+        answer: of :func:`fedamp.runs.verification.checks_json`.
+    """
     table = Table("", "", Column(overflow="fold"), title=title, show_header=False)  # all of a long digest
     for check in answer["checks"]:
         table.add_row(Text(check["verdict"], COLOURS[check["verdict"]]), check["name"], check["found"])
@@ -245,7 +318,7 @@ def checks_table(title: str, answer: Answer) -> Table:
 
 
 def partition_summary(counts: "LabelCounts") -> str:
-    """How many records clients have."""
+    """Say in one line how many records clients have. The numbers are computed from private records."""
     import numpy as np
 
     sizes = counts.sizes if counts.sizes.size else np.zeros(1, dtype=np.int64)

@@ -1,5 +1,7 @@
-"""A run as ``fedamp.open`` and ``fedamp.run`` return it, and what notebooks show: tables as text and as HTML, the
-progress of a run in a cell, and how a released model serves each client.
+"""Show a run as ``fedamp.open`` and ``fedamp.run`` return it, in Python and in notebooks.
+
+Here are its tables as text and HTML, the progress of a run in a cell, and how a released model serves each client.
+:mod:`fedamp.api` returns these objects; :class:`fedamp.runs.run.Run`, their base, knows no pictures.
 """
 
 import sys
@@ -36,23 +38,31 @@ AnswerTable = Callable[[Mapping[str, Any]], RenderableType]
 
 
 class PrintedAnswer(dict[str, Any]):
-    """The object that a command prints with ``--json``; printed or in a notebook it is the command's table."""
+    """The object that a command prints with ``--json``; printed or in a notebook it is the command's table.
+
+    Args:
+        answer: the object.
+        table: makes the command's table of it.
+    """
 
     def __init__(self, answer: Mapping[str, Any], table: AnswerTable) -> None:
         super().__init__(answer)
         self._table = table
 
     def __str__(self) -> str:
+        """Return the table as text of 80 columns."""
         return printed(self._table(harmless(dict(self)))).export_text()
 
     def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
         return as_html(self._table(harmless(dict(self))))
 
 
 class NotebookProgress(RunProgress):
-    """The progress of a run in one output of a notebook, which changes in place.
+    """Shows the progress of a run in one output of a notebook, which changes in place.
 
-    ``display`` is IPython's: it shows an object, and returns a handle with ``update``.
+    Args:
+        display: IPython's: it shows an object, and returns a handle with ``update``.
     """
 
     def __init__(self, display: Callable[..., Any]) -> None:
@@ -60,39 +70,56 @@ class NotebookProgress(RunProgress):
         self._display = display
 
     def started(self, inputs: "RunInputs", finished: "Sequence[RoundRecord]") -> None:
+        """Show the cell's output."""
         super().started(inputs, finished)
         self._handle = self._display(self, display_id=True)
 
     def round_done(self, record: "RoundRecord") -> None:
+        """Change the cell's output."""
         super().round_done(record)
         self._handle.update(self)
 
     def _repr_html_(self) -> str:
+        """Return the round and the facts of the bar."""
         task = self.bar.tasks[0]
         return f"<pre>{escape(f'round {task.completed:g} of {task.total:g}  {self.bar.facts}')}</pre>"
 
 
 def notebook_cell() -> list[NotebookProgress]:
-    """A cell where this process is the kernel of a notebook, else nothing."""
+    """Return an observer that shows a run in a cell, where this process is the kernel of a notebook; else none."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return [NotebookProgress(import_module("IPython.display").display)] if hasattr(shell, "kernel") else []
 
 
 @dataclass(frozen=True)
 class ByClient:
-    """Of the clients that have records to test on. UNPROTECTED: each number follows from a client's records."""
+    """Quality of a model for each client that has records to test on.
 
-    clients: NDArray[np.int64]  # [n], their ids
-    records: NDArray[np.int64]  # [n], of each to test on
-    loss: NDArray[np.float64]  # [n], mean over the records of each
-    score: NDArray[np.float64]  # [n], the first metric of each, as accuracy
+    UNPROTECTED: each number follows from a client's records without noise.
+
+    Attributes:
+        clients: ids, int64 [n].
+        records: number of each client's records to test on, int64 [n].
+        loss: mean over the records of each, float64 [n].
+        score: the first metric of each, as accuracy, float64 [n].
+    """
+
+    clients: NDArray[np.int64]
+    records: NDArray[np.int64]
+    loss: NDArray[np.float64]
+    score: NDArray[np.float64]
 
 
 @usual_state()
 def by_client(run: run.Run) -> ByClient:
     """Evaluate the released model for each client, with the parameters of its own, on its own test records.
 
-    InputError: the test records belong to nobody; expected: a natural partition whose test file has the column, too.
+    Args:
+        run: finished, with its scenario's data on this machine.
+
+    Raises:
+        InputError: the test records belong to nobody; expected: a natural partition whose test file has the column,
+            too.
     """
     from fedamp.models.pieces import local_names  # these import torch
     from fedamp.server.evaluate import evaluate
@@ -134,7 +161,11 @@ class OpenedRun(run.Run):
     """A run with its pictures, its page, and a view for notebooks."""
 
     def plot(self) -> "Figure":
-        """Quality and epsilon by round. Raises InputError where there is neither, or without matplotlib."""
+        """Draw quality and epsilon by round.
+
+        Raises:
+            InputError: there is neither, or matplotlib is not installed.
+        """
         with needs_extras():
             from fedamp.report.pictures import run_pictures
 
@@ -144,12 +175,19 @@ class OpenedRun(run.Run):
         return pictures["rounds"]
 
     def by_client(self) -> ByClient:
-        """Loss and score of each client on its own test records, UNPROTECTED; see :func:`by_client`."""
+        """Evaluate the model for each client on its own test records, UNPROTECTED; see :func:`by_client`."""
         return by_client(self)
 
     @usual_state()
     def report(self, out: str | Path | None = None) -> Path:
-        """Write a page to share; default: ``report.html`` in the run's folder. InputError: nothing makes pages here."""
+        """Write a page to share, and return its file.
+
+        Args:
+            out: the file; default: ``report.html`` in the run's folder.
+
+        Raises:
+            InputError: no extension that is installed makes pages.
+        """
         with needs_extras():
             write_report = next(offered("pages", "report"), None)
         if write_report is None:
@@ -158,10 +196,11 @@ class OpenedRun(run.Run):
             return Path(write_report([self.folder], Path(out) if out else self.folder / "report.html"))
 
     def __repr__(self) -> str:
-        """The card, also where Python shows a value: the fields have thousands of letters."""
+        """Return the card, also where Python shows a value: the fields have thousands of letters."""
         return str(self)
 
     def __str__(self) -> str:
+        """Return five lines: how the run ended, its quality, what it spent, its work, and its folder."""
         delta = f"at delta = {self.ledger.delta:g}"
         known = f", {self.ledger.rehearsal or 'known seed'}" * self.has_known_seed
         known += f", {self.ledger.unchecked}" * bool(self.ledger.unchecked)
@@ -173,6 +212,7 @@ class OpenedRun(run.Run):
         return "\n".join([ending, quality(self.score, self.ledger.evaluated), spent, work, str(self.folder)])
 
     def _repr_html_(self) -> str:
+        """Return the table and the pictures, for a notebook; a picture that cannot be drawn is left out."""
         drawn = ""
         with fails_alone("drawing"):
             from fedamp.report import pictures, style

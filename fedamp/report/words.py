@@ -1,4 +1,7 @@
-"""Words that tables, pictures and pages share."""
+"""Hold the words that tables, pictures and pages share, so that one fact is said in one way.
+
+Every epsilon that comes in is an upper end, and is rounded up.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,7 +28,7 @@ KNOWN_SEED = "no protection from anybody who knows the seed: for research, not f
 
 
 def known_seed(rehearsal: str) -> str:
-    """What must be said of a run with a known seed; ``rehearsal`` is said in its place, as a ledger holds it."""
+    """Return the warning about a run with a known seed; ``rehearsal``, as a ledger holds it, is said in its place."""
     return rehearsal or KNOWN_SEED
 
 
@@ -43,22 +46,34 @@ _METRICS = {"r2": "R²", "f1": "F1", "mean_absolute_error": "mean absolute error
 
 
 def metric(name: str) -> str:
-    """A metric by its usual name."""
+    """Return a metric's usual name.
+
+    >>> metric("r2"), metric("mean_absolute_error")
+    ('R²', 'mean absolute error')
+    """
     return _METRICS.get(name, name.replace("_", " "))
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric is read in per cent."""
+    """Say whether a metric is read in per cent."""
     return name in ("accuracy", "f1")
 
 
 def value_of(name: str, value: float, digits: int = 1) -> str:
-    """The value of a metric: 91.2%, or 0.467."""
+    """Write the value of a metric.
+
+    >>> value_of("accuracy", 0.912), value_of("r2", 0.4671)
+    ('91.2%', '0.467')
+    """
     return f"{value:.{digits}%}" if is_share(name) else f"{value:.{digits + 2}g}"
 
 
 def score(found: tuple[str, float] | None) -> str:
-    """A metric and its value: 91.2% accuracy, or R² 0.467; empty for None."""
+    """Write a metric and its value; empty for None.
+
+    >>> score(("accuracy", 0.912)), score(("r2", 0.4671))
+    ('91.2% accuracy', 'R² 0.467')
+    """
     if found is None:
         return ""
     words, value = metric(found[0]), value_of(*found)
@@ -66,7 +81,10 @@ def score(found: tuple[str, float] | None) -> str:
 
 
 def estimate(found: "Estimate") -> str:
-    """A released number with the larger half of its intervals of 95 %: for noise alone, and with who was asked."""
+    """Write a released number with its uncertainty.
+
+    That is the larger half of each interval of 95 %: for noise alone, and with the choice of people who were asked.
+    """
     ends = (found.lower, found.upper), (found.people_lower, found.people_upper)
     if found.name != "units" and ends[0] == ends[1]:  # they differ unless both are cut to the whole range
         return "not known: the noise hides every value"
@@ -80,7 +98,7 @@ def estimate(found: "Estimate") -> str:
 
 
 def on_people(found: "Evaluated | None") -> dict[str, str]:
-    """What a released evaluation on people's held-out records says, by metric and group."""
+    """Write what a released evaluation on people's held-out records says, by metric and group; nothing for None."""
     if found is None:
         return {}
     each = found.estimates
@@ -90,34 +108,50 @@ def on_people(found: "Evaluated | None") -> dict[str, str]:
 
 
 def quality(public: tuple[str, float] | None, own: "Evaluated | None", missing: str = "not evaluated") -> str:
-    """How good a model is, in short: on public test records, otherwise on people's held-out records."""
+    """Say in short how good a model is: on public test records, otherwise on people's held-out records.
+
+    Args:
+        public: metric and value on public test records; None: not measured.
+        own: the released evaluation on people's records; None: there is none.
+        missing: said where there is neither.
+    """
     leading = own.leading if own else None
     return score(public) or (f"{leading.name} {estimate(leading)}" if leading else missing)
 
 
 def clipping_norm(initial: float, is_fixed: bool) -> str:
-    """The norm to which contributions are clipped."""
+    """Describe the norm to which contributions are clipped."""
     return f"{initial:g}" + ("" if is_fixed else " in the first round, then adapted by noisy counts")
 
 
 def common(scores: Iterable[tuple[str, float] | None]) -> str | None:
-    """The metric that several models have in common; None where their tasks differ."""
+    """Name the metric that several models have in common; None where their tasks differ."""
     names = {found[0] for found in scores if found}
     return metric(names.pop()) if len(names) == 1 else None
 
 
 def protected(unit: str, group_size: int) -> str:
-    """The subject of a guarantee: one client, or any three clients together."""
+    """Name the subject of a guarantee.
+
+    >>> protected("client", 1), protected("client", 3)
+    ('one client', 'any 3 clients together')
+    """
     return f"one {unit}" if group_size == 1 else f"any {group_size} {unit}s together"
 
 
 def for_server(epsilon: float | None) -> str:
-    """The guarantee towards who runs the server."""
+    """Write the guarantee towards the person who runs the server; None: the server sees sums without noise."""
     return "none: it sees each node's sum" if epsilon is None else f"epsilon <= {at_most(epsilon, 3)}"
 
 
 def for_nodes(epsilon: float, unamplified: float, protection: str = "") -> str:
-    """The guarantee towards a registered node, of units of other nodes, and what hides check-ins from it."""
+    """Write the guarantee towards a registered node, for units of other nodes.
+
+    Args:
+        epsilon: charged towards nodes.
+        unamplified: epsilon without amplification; where the two are about equal, the text says so.
+        protection: key of what hides check-ins from the node; empty: nothing is said of it.
+    """
     charged = ", charged without amplification" if epsilon >= 0.999 * unamplified else ""
     return f"epsilon <= {at_most(epsilon, 3)}{charged}" + (f"; {PROTECTIONS[protection]}" if protection else "")
 
@@ -126,20 +160,39 @@ THIS_RUN_ALONE = "this run alone; other uses of these people's data add to this"
 
 
 def for_people(ledger: "LedgerRecord") -> str:
-    """What all uses of the people's data cost together, where a key of an extension says it; else an empty text."""
+    """Write what all uses of the people's data cost together.
+
+    Args:
+        ledger: of a run; keys of extensions in it may know other uses.
+
+    Returns:
+        Empty where no key says it.
+    """
     told = ((key, getattr(ledger, name)) for name, key in ledger_keys().items())
     return "; ".join(filter(None, (key.for_people(value) for key, value in told if value is not None)))
 
 
 def setting(key: str, keys: Iterable[str] = ()) -> str:
-    """A key of a scenario in words: its last part, or all of it where other keys end alike."""
+    """Write a key of a scenario in words.
+
+    Args:
+        key: with dots; its last part is used.
+        keys: of other settings beside it; where another one ends alike, all of the key is used.
+
+    >>> setting("client.learning_rate"), setting("privacy.epsilon")
+    ('learning rate', 'budget')
+    """
     end = key.rpartition(".")[2]
     alike = sum(other.rpartition(".")[2] == end for other in keys) > 1
     return _KEYS.get(key, (key if alike else end).replace(".", " ").replace("_", " "))
 
 
 def given(value: Any) -> str:
-    """A value of a scenario in words, as ``balanced, k 2``."""
+    """Write a value of a scenario in words.
+
+    >>> given({"scheme": "balanced", "k": 2}), given(True)
+    ('balanced, k 2', 'yes')
+    """
     if isinstance(value, Mapping):
         named = {key: given(each) for key, each in value.items()}
         first = [named.pop(key) for key in ("scheme", "name") if key in named]
@@ -151,10 +204,14 @@ def given(value: Any) -> str:
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Several settings: ``budget 2, learning rate 0.5``."""
+    """Write several settings in words.
+
+    >>> settings({"privacy.epsilon": 2, "client.learning_rate": 0.5})
+    'budget 2, learning rate 0.5'
+    """
     return ", ".join(f"{setting(key, values)} {given(value)}" for key, value in values.items()) or "as it stands"
 
 
 def latex(text: str) -> str:
-    """A text for LaTeX."""
+    """Escape a text for LaTeX."""
     return "".join(_LATEX.get(letter, letter) for letter in text)
