@@ -1,6 +1,7 @@
-"""The commands. Each reads its arguments, calls one function, and prints.
+"""Define the commands. Each reads its arguments, calls one function, and prints.
 
-A command imports everything heavy (torch, Flower, Ray, plots) itself, so that ``fedamp privacy`` answers at once.
+A command imports everything heavy (torch, Flower, Ray, plots) itself, so that ``fedamp privacy`` answers at once. The
+docstring of a command is its help. Commands of extensions are added when this module is imported (:func:`plug_in`).
 """
 
 import json
@@ -67,7 +68,15 @@ def run(
     as_json: Annotated[bool, Option("--json", help="a line of JSON for every round, and for the summary")] = False,
     anyway: Annotated[bool, Option("--anyway", help="run what fedamp check finds hopeless")] = False,
 ) -> None:
-    """Run a federation and leave a run folder."""
+    """Run a federation and leave a run folder.
+
+    The folder holds the model, the ledger, a line for each round, and pictures.
+    Ctrl-C stops after the round. Then --resume continues the run.
+    The noise is secret, unless the seed is known; a secret seed is deleted.
+
+    Exit status: 0 at the end or at the budget, 130 after Ctrl-C, 2 if the
+    scenario is wrong or cannot succeed, 1 if the run failed.
+    """
     from fedamp.report.progress import JsonLines, RunProgress, Silence
     from fedamp.server.launch import how_to_resume, launch
     from fedamp.server.observers import Forewarning, Observers
@@ -117,7 +126,10 @@ def privacy(
     groups: Annotated[bool, Option("--groups", help="also the cost of groups of units, if it takes long")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The privacy cost of a scenario before it runs, with and without amplification."""
+    """Show the privacy cost of a scenario before it runs, with and without amplification.
+
+    Nothing is trained. Each epsilon is a bound from above; JSON has both ends.
+    """
     from fedamp.federation.cost import privacy_cost
     from fedamp.server.traffic import traffic
 
@@ -134,7 +146,10 @@ def calibrate(
     epsilon: Annotated[float, Option(help="budget")],
     as_json: AsJson = False,
 ) -> None:
-    """The smallest noise multiplier that keeps a budget, landing on the safe side."""
+    """Find the smallest noise multiplier within a privacy budget (rounded up).
+
+    privacy.noise_multiplier: auto does the same in a run.
+    """
     from fedamp.federation.cost import calibration
 
     answer = terminal.patiently(calibration, load_scenario(scenario, overrides), epsilon)
@@ -149,7 +164,10 @@ def compare(
     pictures: Pictures = "png",
     as_json: AsJson = False,
 ) -> None:
-    """A table and plots of several runs, or of a sweep."""
+    """Compare several runs, or the runs of a sweep, in a table and plots.
+
+    A caution says why numbers cannot be compared, as where deltas differ.
+    """
     from fedamp.report.comparison import compare
 
     compared, plots = compare(runs), list[str]()
@@ -169,7 +187,11 @@ def total(
     delta: Annotated[float | None, Option(help="default: the largest of the runs")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What several runs cost together, for somebody who is in all of them."""
+    """Show the total privacy cost of several runs for a person who takes part in all of them.
+
+    It has two answers: for runs that were all fixed in advance, and for runs
+    of which each was chosen after the results of the others.
+    """
     from fedamp.runs.folder import begun_runs
     from fedamp.runs.total import total
 
@@ -183,7 +205,12 @@ def verify(
     key: Annotated[str | None, Option(help="the server's public key, as it was told to you: of a release")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute every number of a ledger, and find every change since the run or its release."""
+    """Recompute every number of a ledger, and find every change since the run or its release.
+
+    With --head, the ledger must end as the run printed it.
+    With --key, a release must be signed by the server's key.
+    Exit status: 0 if no check fails, 1 if one does.
+    """
     from fedamp.accounting.verify import is_bundle
     from fedamp.runs.verification import checks_json, verify_ledger, verify_release
 
@@ -194,7 +221,7 @@ def verify(
 
 @shipped.command("list")
 def list_scenarios() -> None:
-    """The shipped scenarios."""
+    """List the shipped scenarios."""
     from fedamp.federation.reader import load, shipped_files
 
     shown = [{key: getattr(each, key) for key in ("name", "description")} for each in map(load, shipped_files())]
@@ -203,7 +230,10 @@ def list_scenarios() -> None:
 
 @shipped.command()
 def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
-    """A scenario with every default, and how many records its clients have."""
+    """Show a scenario with every default, and how many records its clients have.
+
+    No code that the scenario names is run.
+    """
     from fedamp.federation.losses import shown_records
 
     loaded = load_scenario(scenario, overrides)
@@ -216,7 +246,7 @@ def show(scenario: ScenarioArgument, overrides: Overrides) -> None:
 
 @shipped.command()
 def schema() -> None:
-    """The JSON schema of a scenario."""
+    """Print the JSON schema of a scenario, for editors."""
     from fedamp.federation.reader import json_schema
 
     terminal.print_json(json_schema())
@@ -224,7 +254,10 @@ def schema() -> None:
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def node(context: Context) -> None:
-    """Flower's SuperNode with a process that lasts: all arguments of flower-supernode, and seconds less a message."""
+    """Run a Flower SuperNode that keeps its process alive between messages. Takes the arguments of flower-supernode.
+
+    A message then takes seconds less. It needs Linux.
+    """
     from fedamp.client.node import program_of
 
     command = program_of("keep", *context.args)
@@ -257,5 +290,5 @@ plug_in()
 
 
 def main() -> None:
-    """Entry point: one line for every error, and an exit status."""
+    """Run the command of the command line, with one line for every error, and exit with its status."""
     terminal.exit_with(app)

@@ -1,4 +1,7 @@
-"""The commands of the first hour: a new scenario, what a key of it does, and what is off before it runs."""
+"""Define the commands of the first hour: a new scenario, the meaning of a key, and a check before a run.
+
+:mod:`fedamp.cli.commands` adds them to the others. The docstring of a command is its help.
+"""
 
 import sys
 from pathlib import Path
@@ -67,7 +70,11 @@ def check(
     private: Annotated[bool, Option("--private", help="count people's records, too; the answer is private")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What is off in a scenario and its model, before it runs; from public numbers alone, except with --private."""
+    """Check a scenario and its model before a run. Uses public numbers only, unless --private is given.
+
+    It finds, for example, too little signal for the noise, or empty clients.
+    Exit status: 2 if a check fails; then fedamp run would refuse, too.
+    """
     from fedamp.accounting.verify import Check
     from fedamp.federation.kept_answers import KEPT
     from fedamp.federation.losses import brings_code, look_for_files, records_of, shown_records
@@ -103,7 +110,7 @@ def check(
 
 
 def _sizes(dataset: "Dataset") -> "tuple[NDArray[np.int64], NDArray[np.bool_], str]":
-    """Number of records of each client that is here, which of them cannot train, and why."""
+    """Count the records of each client that is here, which of them cannot train, and why. The answer is private."""
     import numpy as np
 
     here = np.arange(dataset.num_clients) if dataset.hosted is None else dataset.hosted
@@ -114,7 +121,7 @@ def _sizes(dataset: "Dataset") -> "tuple[NDArray[np.int64], NDArray[np.bool_], s
 def explain(
     key: Annotated[str, Argument(help="for example privacy.clip", autocompletion=complete_key)], as_json: AsJson = False
 ) -> None:
-    """What a key of a scenario does, what it accepts, and which other keys change with it."""
+    """Explain a key of a scenario: its meaning, the values that it accepts, and which other keys change with it."""
     from fedamp.federation.messages import explained
 
     print_answer(explained(key), as_json, lambda answer: tables.facts(key, answer))

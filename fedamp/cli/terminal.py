@@ -1,4 +1,12 @@
-"""What every command reads and prints, and how it ends."""
+"""Read what every command reads, print what it prints, and end as it ends.
+
+:func:`exit_with` is the entry point: every error becomes one line on standard error, with an exit status. The status is
+0 for success, 1 for an unexpected failure or a failed check, 2 for wrong input, and 128 and the signal's number after a
+signal. The classes of :mod:`fedamp.errors` carry them.
+
+Only answers go to standard output, so that ``--json`` can be piped. Text of scenarios and runs is printed without
+control characters.
+"""
 
 import errno
 import faulthandler
@@ -41,8 +49,10 @@ PLAIN: Any = {"color_system": None} if os.environ.get("NO_COLOR") else {}
 
 
 class _Terminal(Console):
+    """A console whose reader may go away."""
+
     def on_broken_pipe(self) -> None:
-        """Nobody reads on: the command goes on to its end, and its status says how it went."""
+        """Go on without output where nobody reads on: the exit status still says how the command went."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if self.stderr else 1)
 
@@ -51,13 +61,21 @@ out, err = _Terminal(**PLAIN), _Terminal(stderr=True, **PLAIN)
 
 
 def _shipped(incomplete: str) -> list[str]:
+    """Complete the name of a shipped scenario."""
     from fedamp.federation.reader import shipped_files
 
     return [file.stem for file in shipped_files() if file.stem.startswith(incomplete)]
 
 
 def complete_key(incomplete: str) -> list[tuple[str, str]]:
-    """The keys of a scenario that begin so, or ``key=value`` for the values of one, with the schema's words."""
+    """Complete the keys of a scenario, or ``key=value`` for the values of one.
+
+    Args:
+        incomplete: the begin of a key, or of ``key=value``.
+
+    Returns:
+        Each completion with the schema's words about the key.
+    """
     from fedamp.federation.messages import accepted_values, keys
 
     key, equals, _ = incomplete.partition("=")
@@ -86,6 +104,11 @@ Format = Annotated[
 
 
 def _formats(text: str) -> str:
+    """Check the value of ``--pictures``.
+
+    Raises:
+        InputError: another word than png, pdf, svg or paper.
+    """
     if not set(text.split(",")) <= {"png", "pdf", "svg", "paper"}:
         raise InputError(f"--pictures {text}: expected: png, pdf, svg or paper, with commas between them")
     return text
@@ -96,14 +119,27 @@ AsJson = Annotated[bool, Option("--json", help="one JSON object on standard outp
 
 
 def load_scenario(path: str, overrides: list[str]) -> "Scenario":
-    """The scenario of a command line."""
+    """Load the scenario of a command line.
+
+    Args:
+        path: a YAML file, or the name of a shipped scenario.
+        overrides: of the form ``key.path=value``.
+
+    Raises:
+        ScenarioError: it is not there, or a key or value is wrong.
+    """
     from fedamp.federation.reader import load
 
     return load(path, overrides)
 
 
 def patiently(compute: Callable[..., T], *arguments: Any) -> T:
-    """What a function of the accountant returns; a person who waits for it is told."""
+    """Return what a function of the accountant returns, and tell a person who waits for it more than two seconds.
+
+    Args:
+        compute: the function.
+        arguments: of the function.
+    """
     from fedamp.report.progress import patience
 
     with patience(err):
@@ -111,12 +147,24 @@ def patiently(compute: Callable[..., T], *arguments: Any) -> T:
 
 
 def print_answer(answer: dict[str, Any], as_json: bool, table: Callable[[dict[str, Any]], RenderableType]) -> None:
-    """An answer as JSON or as its table."""
+    """Print an answer as JSON or as its table.
+
+    Args:
+        answer: a JSON object.
+        as_json: as JSON.
+        table: makes the table of an answer.
+    """
     print_json(answer) if as_json else out.print(table(harmless(answer)))
 
 
 def print_published(found: "Published", format_: str, plots: list[str]) -> None:
-    """Several runs side by side, in one of the formats of ``--format``; ``plots`` are files."""
+    """Print several runs side by side, in one of the formats of ``--format``.
+
+    Args:
+        found: the runs.
+        format_: ``table``, ``json``, or for other programs ``csv`` (a line for each run) and ``latex`` (a tabular).
+        plots: files of pictures, which a table or JSON names.
+    """
     match format_:
         case "json":
             print_json(found.to_json() | {"plots": plots})
@@ -128,22 +176,33 @@ def print_published(found: "Published", format_: str, plots: list[str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One object, indented."""
+    """Print one JSON object, indented; NaN and infinity are refused, because JSON has none."""
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
 def print_paths(name: str, *paths: Path | str, unless: bool = False) -> None:
-    """A line for each path, unbroken at any width, so that it can be copied."""
+    """Print a line for each path, unbroken at any width, so that it can be copied.
+
+    Args:
+        name: before each path.
+        paths: to print, without letters that could control a terminal.
+        unless: True prints nothing.
+    """
     for path in () if unless else paths:
         out.print(f"{name}: {printable(path)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def caution(words: str) -> None:
+    """Print a caution on standard error."""
     print(f"caution: {printable(words)}", file=sys.stderr)
 
 
 def caution_about(scenario: "Scenario") -> None:
-    """A line about a delta that is too large."""
+    """Print a caution about a delta that is too large for the number of units.
+
+    Args:
+        scenario: whose units are counted; that may read a column of its data.
+    """
     from fedamp.federation.plan import privacy_units, weakness
 
     if words := weakness(scenario.privacy.delta, privacy_units(scenario)):
@@ -151,7 +210,15 @@ def caution_about(scenario: "Scenario") -> None:
 
 
 def judge(checks: "Sequence[Check]", about: str = "") -> None:
-    """A line about checks that call for caution; exit status 1 if a check fails."""
+    """Print a line about checks that call for caution, and fail if a check has failed.
+
+    Args:
+        checks: with their verdicts.
+        about: begins the lines.
+
+    Raises:
+        FedampError: a check has failed; the exit status is then 1.
+    """
     from fedamp.runs.verification import complaint
 
     if words := complaint(checks, "caution"):
@@ -161,7 +228,11 @@ def judge(checks: "Sequence[Check]", about: str = "") -> None:
 
 
 def exit_with(app: Typer) -> NoReturn:
-    """Run the command of the command line, and exit with its status."""
+    """Run the command of the command line, and exit with its status.
+
+    Args:
+        app: with all commands.
+    """
     os.environ |= QUIET | os.environ
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show a letter shows a question mark
@@ -181,7 +252,10 @@ def exit_with(app: Typer) -> NoReturn:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does, with its own status: nothing is left half, whenever it comes."""
+    """Have SIGTERM end a command as Ctrl-C does, with its own status: nothing is left half, whenever it comes.
+
+    While rounds are played, :mod:`fedamp.server.loop` has a handler of its own.
+    """
 
     def handle(number: int, _: FrameType | None) -> None:
         Interrupted.exit_code = 128 + number
@@ -196,7 +270,14 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _status_of(app: Typer) -> int:
-    """Run a command, print one line if it fails, and return its exit status."""
+    """Run a command, print one line if it fails, and return its exit status.
+
+    The traceback of an unexpected error goes to a file, whose name is in the line. A full disk, a wrong path and a
+    missing package are the user's to mend, so their status is 2.
+
+    Args:
+        app: with all commands.
+    """
     try:
         result = app(standalone_mode=False)
         sys.stdout.flush()
@@ -228,6 +309,7 @@ def _status_of(app: Typer) -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
+    """Print a line on standard error, without control characters, and return the exit status."""
     print(printable(message), file=sys.stderr)
     return exit_code
 
@@ -235,7 +317,7 @@ def _fail(message: str, exit_code: int) -> int:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
-    """One line; for warnings of other packages, with their place."""
+    """Print a warning as one line; for warnings of other packages, with their place."""
     caution(
         str(message)
         if category in (UserWarning, LoggedWarning)

@@ -105,9 +105,6 @@ def listing(rows: Iterable[Answer], columns: Mapping[str, CellText], title: str 
         rows: mappings.
         columns: by heading, the key of the cell or a function of the row.
         title: above the table.
-
-    Returns:
-        A table for rich; no cell is cut.
     """
     table = Table(*columns, title=title)
     for row in rows:
