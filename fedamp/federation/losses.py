@@ -238,8 +238,8 @@ class MeanSquaredError(Loss):
 class BinaryCrossEntropy(Loss):
     """Mean of the cross-entropy over the binary labels of a record; outputs are logits.
 
-    Accuracy is the share of correct labels; f1 is the mean of their F1 scores (0 for a label
-    that is never present or predicted).
+    Accuracy is the share of correct labels; f1 is the mean of their F1 scores (0 for a label that is never present or
+    predicted).
     """
 
     name = "binary-cross-entropy"
