@@ -2,7 +2,7 @@
 
 Schemes and sections of extensions say which facts they need and break (:mod:`fedamp.federation.facts`). This module
 says it for the core's other keys, and compares. So n needing and m breaking keys take n + m lines, not n x m. A scheme
-of another package that says nothing breaks everything. docs/strategies.md lists all facts.
+that states nothing breaks every fact that its family can break. docs/strategies.md lists all facts.
 """
 
 import json

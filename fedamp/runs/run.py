@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class ReleasedModel(ABC):
     """A released model with its guarantee, as reports show it alone or beside others.
 
-    Runs and merged models are such. Every class reads files and computes nothing that a report shows in two ways.
+    Runs are such, and the merged models of an extension.
 
     Attributes:
         page: template of its page.
