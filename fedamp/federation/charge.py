@@ -374,10 +374,12 @@ class Charge:
 
     @property
     def _rounds(self) -> int:
+        """Number of rounds of the scenario, also of those beyond the budget."""
         return int(self.plan.scenario.rounds)
 
     @property
     def _group_size(self) -> int:
+        """Number of units that the scenario protects together."""
         return int(self.plan.scenario.privacy.group_size)
 
 

@@ -198,4 +198,5 @@ def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
 
 
 def _finite(value: float) -> float | None:
+    """Turn infinity into None, because JSON has none."""
     return float(value) if math.isfinite(value) else None  # JSON has no infinity

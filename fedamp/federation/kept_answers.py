@@ -118,6 +118,7 @@ class Answers:
 
     @property
     def _is_in_use(self) -> bool:
+        """Say whether answers are looked up and kept; the environment may forbid it at any time."""
         return self.keep and os.environ.get("FEDAMP_CACHE") != "off"
 
     def _kept(self, question: Sequence[Any], compute: Callable[[], Any]) -> Any:
@@ -150,6 +151,7 @@ ANEW, KEPT = Answers(), Answers(keep=True)
 
 
 def _digest(asked: str, answer: Any) -> str:
+    """Compute the digest of a question with its answer, which shows a damaged file."""
     return hashlib.sha256(json.dumps([asked, answer]).encode()).hexdigest()
 
 
@@ -176,14 +178,17 @@ def _told(bounds: Bounds) -> dict[str, Any]:
 
 
 def _of_origin(origin: Origin) -> dict[str, Any]:
+    """Write how a bracket was computed, as JSON; :func:`_origin` reads it again."""
     facts = [_of_origin(each) if isinstance(each, Origin) else each for each in origin.facts]
     return {"method": origin.method.name, "facts": facts, "unmixed": origin.unmixed}
 
 
 def _bounds(told: dict[str, Any]) -> Bounds:
+    """Read a bracket as :func:`_told` has written it."""
     return Bounds(told["lower"], told["upper"], _origin(told["origin"]))
 
 
 def _origin(told: dict[str, Any]) -> Origin:
+    """Read how a bracket was computed."""
     facts = tuple(_origin(each) if isinstance(each, dict) else each for each in told["facts"])
     return Origin(Method[told["method"]], facts, told["unmixed"])

@@ -23,26 +23,32 @@ Claimed = tuple[str, Claim]
 
 
 def _is_natural(scenario: AnyScenario) -> bool:
+    """Say whether a column names the client of each record."""
     return getattr(getattr(scenario.data, "partition", None), "scheme", "") == "natural"
 
 
 def _is_external(scenario: AnyScenario) -> bool:
+    """Say whether a custom Flower app reads the records."""
     return bool(scenario.data.name == "external")
 
 
 def _by_record(scenario: AnyScenario) -> bool:
+    """Say whether the unit of privacy is a record."""
     return bool(scenario.privacy.unit == "sample")
 
 
 def _is_local(scenario: AnyScenario) -> bool:
+    """Say whether some parameters stay with their client."""
     return bool(scenario.model.local)
 
 
 def _rehearses(scenario: AnyScenario) -> bool:
+    """Say whether the run rehearses a larger federation."""
     return scenario.privacy.noise_cohort is not None
 
 
 def _has_statistics(scenario: AnyScenario) -> bool:
+    """Say whether means and deviations of the inputs are released with noise."""
     return scenario.data.statistics is not None
 
 
@@ -217,6 +223,7 @@ def _without(path: str, fact: ScenarioFact) -> str:
 
 
 def _named(path: str, schemes: list[type[Declared]]) -> str:
+    """Write the schemes that would be accepted."""
     return f"scheme {' or '.join(map(scheme_of, schemes))}" if schemes else "of another scheme"
 
 

@@ -88,6 +88,7 @@ class Privacy(Section):
 
     @model_validator(mode="after")
     def _auto_needs_a_budget(self) -> "Privacy":
+        """Refuse ``auto`` noise without a budget, and a budget without noise."""
         if self.noise_multiplier == "auto" and self.epsilon is None:
             raise ValueError("noise_multiplier: auto needs a budget: give epsilon, or a number for noise_multiplier")
         if self.noise_multiplier == 0 and self.epsilon is not None:

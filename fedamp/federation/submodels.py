@@ -234,6 +234,7 @@ class _SplitModel(SubmodelScheme):
 
     @model_validator(mode="after")
     def _no_key_without_a_shared_part(self) -> "_SplitModel":
+        """Refuse keys of the shared part where nothing is shared."""
         given = ["shared_clip"] * (self.shared_clip is not None)
         given += ["shared_noise_multiplier"] * (self.shared_noise_multiplier != "same")
         if given and not self._has_shared_part:
@@ -250,6 +251,7 @@ class _SplitModel(SubmodelScheme):
 
     @property
     def _has_shared_part(self) -> bool:
+        """Say whether a round releases a shared part beside the split one."""
         return self.unowned == "shared"
 
     def _shared_noise(self, noise_multiplier: float, share: float) -> float:
@@ -309,6 +311,7 @@ class DisjointSubmodels(_SplitModel):
 
     @model_validator(mode="after")
     def _whole_are_ids(self) -> "DisjointSubmodels":
+        """Refuse a ``whole`` that is neither ids nor a share."""
         try:
             self._are_whole(np.zeros(1, np.int64))
         except ValueError as error:
@@ -343,9 +346,11 @@ class DisjointSubmodels(_SplitModel):
 
     @property
     def _has_shared_part(self) -> bool:
+        """Say whether layers, or parameters that no node owns, are in a shared part."""
         return self.unowned == "shared" or bool(self.shared)
 
     def _hide(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
+        """Credit the hidden choice among ``count`` submodels, except to a unit whose submodel is known."""
         is_whole = self.whole is not None and capacity in (None, "whole")
         return release if is_whole or self.assignment != "random" else accounting.Submodels(release, self.count)
 
@@ -414,6 +419,7 @@ class DropoutSubmodels(_SplitModel):
         return self.keep if self.copies * Fraction(self.keep) <= 1 else math.nextafter(self.keep, 0.0)
 
     def _hide(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
+        """Credit the hidden mask."""
         return accounting.Dropout(release, self.keep)
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:

@@ -319,6 +319,7 @@ class Ledger:
         return self.releases[-1].link if self.releases else self._start
 
     def _write(self, durable: bool) -> None:
+        """Replace the file: the keys of the plan, a line for each release, and the head."""
         # One line a round: a person can read it, and rewriting a few thousand lines takes less than a millisecond.
         self._lines += [entry.to_json() for entry in self.releases[len(self._lines) :]]
         releases, head = ",\n  ".join(self._lines), verify.head(self._last, self._head)
