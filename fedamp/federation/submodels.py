@@ -311,7 +311,7 @@ class DisjointSubmodels(_SplitModel):
 
     @model_validator(mode="after")
     def _whole_are_ids(self) -> "DisjointSubmodels":
-        """Refuse a ``whole`` that is neither ids nor a share."""
+        """Refuse a range of ids that ends before it begins."""
         try:
             self._are_whole(np.zeros(1, np.int64))
         except ValueError as error:
