@@ -1,10 +1,13 @@
-"""The audit of a scenario: attacks on the real code, and a lower bound on epsilon.
+"""Audit a scenario: attack the real code many times, and bound epsilon from below.
 
 Canaries are units with real records and real training, present or absent in many repetitions of a federation. The
 adversary knows everything about them but their hidden choices, and reads every released model. The federation is a
 short form of the scenario, with the worst case for a canary. Everything that the accountant charges for stays: clipping
 norms, noise multipliers, check-in, submodels, mixing. The worst case changes the records and the other units, which an
 adversary may choose, and the server's optimiser, which is post-processing.
+
+:func:`audit` is the place to begin. :mod:`fedamp.extensions.audit.planted` plays the federation, and
+:mod:`fedamp.extensions.audit.bound` turns scores into a bound.
 """
 
 import os
@@ -45,12 +48,19 @@ _STRETCH = 1e6  # length of the canary's step for a gradient of norm 1, in clipp
 
 
 class AuditSubject(NamedTuple):
-    """A federation to repeat, and the claim to test."""
+    """A federation to repeat, and the claim to test.
 
-    claim: Plan  # its charge is tested: the scenario, for the audited rounds
-    played: Scenario  # its charge equals the claim
-    canaries: int  # units that are present or absent together; their ids are 0, 1, ...
-    units: int  # of the played scenario
+    Attributes:
+        claim: the scenario for the audited rounds; its charge is tested.
+        played: scenario that is played; its charge equals the claim.
+        canaries: units that are present or absent together; their ids are 0, 1, ...
+        units: of the played scenario.
+    """
+
+    claim: Plan
+    played: Scenario
+    canaries: int
+    units: int
 
 
 @usual_state()
@@ -68,8 +78,12 @@ def audit(
         rounds: maximum; a longer scenario is shortened, and its claim too.
         progress: called with the number of finished trials, and of all trials of both worlds.
 
+    Returns:
+        The guesses of each attack, with the claim that they test.
+
     Raises:
         InputError: a scenario that cannot be prepared or has no noise, or an argument out of range.
+        FederationError: the client app failed.
     """
     if repetitions < FEWEST:
         raise ScenarioError(f"--repetitions {repetitions}: expected: at least {FEWEST}")
@@ -86,15 +100,18 @@ def audit(
 
 
 def attacks(ratios: NDArray[np.float64], plan: Plan) -> dict[str, Vector]:
-    """Statistics by which an adversary tells whether the canary was present, by name; each of shape [repetitions].
+    """Compute statistics by which an adversary tells whether the canary was present.
 
     The first one is the likelihood ratio, the strongest against correct code (Neyman, Pearson 1933). The others look
     for mistakes: hidden choices that are drawn once for the whole run, or that are always the same, and units that take
     part more often, or in other rounds, than the schedule says.
 
     Args:
-        ratios: [repetitions, rounds, choices], log-likelihood ratios.
+        ratios: log-likelihood ratios, float64 [repetitions, rounds, choices].
         plan: the adversary knows its schedule and its kind of submodels.
+
+    Returns:
+        Scores [repetitions] by the attack's name; larger means present.
     """
     rounds, choices = ratios.shape[1:]
     over_rounds = plan.check_in.log_likelihood_ratio
@@ -113,7 +130,11 @@ def attacks(ratios: NDArray[np.float64], plan: Plan) -> dict[str, Vector]:
 
 
 def subject_of(scenario: Scenario, rounds: int) -> AuditSubject:
-    """The subject of an audit; a longer scenario is shortened to these rounds, at the same rate of check-ins.
+    """Choose what is repeated, and what claim it tests.
+
+    Args:
+        scenario: of the audit.
+        rounds: a longer scenario is shortened to these, at the same rate of check-ins.
 
     Raises:
         ScenarioError: a scenario without noise: it has no claim to test.
@@ -131,7 +152,7 @@ def subject_of(scenario: Scenario, rounds: int) -> AuditSubject:
 
 
 def _shortened(full: Plan, rounds: int) -> Scenario:
-    """The first rounds of a plan as a scenario, with the noise of the whole plan, and without a budget."""
+    """Return the first rounds of a plan as a scenario, with the noise of the whole plan, and without a budget."""
     whole = full.scenario.with_bands(len(full.coefficients) + 1, full.coefficients)
     noise: dict[str, Any] = {"noise_multiplier": full.noise_multiplier, "epsilon": None}
     if whole.privacy.clip == "auto":  # it depends on the number of rounds; the canary's updates are longer anyway
@@ -146,7 +167,7 @@ def _shortened(full: Plan, rounds: int) -> Scenario:
 
 
 def _worst_case(claim: Plan, played: Plan) -> Scenario:
-    """The claim's scenario with one huge step of every unit, so that updates are clipped, and a very slow server."""
+    """Return the claim's scenario with one huge step of every unit, so that updates are clipped, and a slow server."""
     before, clips = claim.scenario, max(part.clip for part in played.parts)
     rate = _DRIFT / max(part.noise_deviation / part.denominator for part in played.parts)
     update: dict[str, Any] = {
@@ -160,17 +181,29 @@ def _worst_case(claim: Plan, played: Plan) -> Scenario:
 
 
 class _Updates(NamedTuple):
-    """The possible updates of a canary in a round: clipped, one for every hidden submodel, or for some masks."""
+    """The possible updates of a canary in a round: clipped, one for every hidden submodel, or for some masks.
 
-    whitened: Vector  # [choices, coordinates], each coordinate over the variance of the noise that hides it
-    energies: Vector  # [choices], half the squared length of each update in standard deviations of the noise
-    strength: float  # length over the clipping norm, in the part where it is smallest on average
+    Attributes:
+        whitened: float64 [choices, coordinates], each coordinate over the variance of the noise that hides it.
+        energies: float64 [choices], half the squared length of each update in standard deviations of the noise.
+        strength: length over the clipping norm, in the part where it is smallest on average.
+    """
+
+    whitened: Vector
+    energies: Vector
+    strength: float
 
 
 class CanaryFederation:
     """The audited federation, to be played again and again with and without its canaries.
 
     All canaries hold the records of the first client that has any: units of a group may be alike.
+
+    Args:
+        subject: with the scenario that is played.
+
+    Attributes:
+        strength: length of the canary's update over the clipping norm, in the part where it is smallest.
 
     Raises:
         DataError: no client has records, or the canary's update is too short for an audit to see a leak.
@@ -195,7 +228,12 @@ class CanaryFederation:
     def evidence(
         self, repetitions: int, seed: int, progress: Callable[[int], None] = lambda done: None
     ) -> tuple[Vector, Vector]:
-        """The evidence of the adversary with the canaries present, and absent; ``seed`` decides all repetitions.
+        """Play the federation with the canaries present, and absent, and collect the evidence of the adversary.
+
+        Args:
+            repetitions: of each world.
+            seed: decides all repetitions.
+            progress: called with the number of finished repetitions of both worlds.
 
         Returns:
             Two arrays of shape [repetitions, rounds, choices]: log-likelihood ratios of the release of a round, with
@@ -234,7 +272,7 @@ class CanaryFederation:
             return np.stack([updates.whitened @ noisy_sum, updates.energies])
 
     def _updates_in(self, round_: int) -> _Updates:
-        """The possible updates in a round at the initial model, by the client's own code."""
+        """Compute the possible updates in a round at the initial model, by the client's own code."""
         plan = self._plan
         mixing = sum(section.hidden_variance(round_) for section in plan.sections.values())
         choices = plan.submodels.choices(_MASKS, round_)
@@ -258,6 +296,7 @@ class CanaryFederation:
         return self._updates[key]
 
     def _update(self, round_: int, seed: bytes, submodel: int) -> Vector:
+        """Train unit 0 with a seed and a submodel, and return its clipped update as one vector."""
         clips = tuple(part.clip for part in self._plan.parts)
         arrays = self._federation.prepared.state.parameters
         return _flat(
@@ -266,5 +305,5 @@ class CanaryFederation:
 
 
 def _flat(arrays: Mapping[str, NDArray[Any]]) -> Vector:
-    """A model's arrays as one vector."""
+    """Return a model's arrays as one vector, float64."""
     return np.concatenate([array.ravel() for array in arrays.values()], dtype=np.float64)

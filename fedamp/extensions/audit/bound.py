@@ -1,7 +1,8 @@
-"""From guesses of coins to a lower bound on epsilon that holds with a stated confidence.
+"""Turn guesses of coins into a lower bound on epsilon that holds with a stated confidence.
 
-An attack guesses who was in, by scores: of the canaries of one run, or of many repetitions. How many guesses are right
-is compared with what the trade-off function of the plan allows, and of the same plan with other noise.
+An attack guesses who was in, by scores: of the canaries of one run, or of many repetitions. The number of right guesses
+is compared with the number that the trade-off function of the plan allows, and of the same plan with other noise. The
+attacks are in :mod:`fedamp.extensions.audit.attack` and :mod:`fedamp.extensions.audit.canaries`.
 """
 
 import math
@@ -31,11 +32,12 @@ _RATES = np.concatenate([[0.0], np.logspace(-9, 0, 2000)])
 
 @dataclass(frozen=True)
 class AttackGuesses:
-    """An attack's result.
+    """The result of an attack.
 
     Attributes:
-        scores: of the canaries, larger for those that seem to be in.
-        coins: which of them were in.
+        attack: its name.
+        scores: of the canaries, float64 [canaries], larger for those that seem to be in.
+        coins: bool [canaries], which of them were in.
     """
 
     attack: str
@@ -43,9 +45,12 @@ class AttackGuesses:
     coins: NDArray[np.bool_]
 
     def surest(self, share: float) -> tuple[int, int]:
-        """How many guesses are made, a number fixed in advance, and how many are right: ends of the order are guessed.
+        """Count the guesses that are made, a number fixed in advance, and those that are right.
 
-        The half with the larger scores is guessed to be in.
+        Both ends of the order are guessed: the half with the larger scores to be in.
+
+        Args:
+            share: of the canaries that are guessed, in (0, 1].
         """
         made, order = math.ceil(share * len(self.coins)), np.argsort(self.scores, kind="stable")
         out, are_in = order[: made // 2], order[len(order) - (made - made // 2) :]
@@ -54,13 +59,13 @@ class AttackGuesses:
 
 @dataclass(frozen=True, eq=False)
 class AuditResult:
-    """What attacks found.
+    """The findings of attacks, and the claim that they test.
 
     Attributes:
         plans: whose charge is tested; several: of a series of runs, with units that are in all of them.
         guesses: of each attack, the strongest against correct code first.
         size: units that are in or out together.
-        told: what else the answer says.
+        told: further keys of the answer.
         dependent: whether guesses may depend on each other, because one run made them.
         adaptive: epsilon of a series whose runs were chosen after seeing others; None: one run, or above 70.
     """
@@ -74,48 +79,56 @@ class AuditResult:
 
     @property
     def charged(self) -> Bounds:
-        """The charge of the units, for a series that was fixed beforehand."""
+        """Charge of the units, for a series that was fixed beforehand."""
         return self._epsilon(1.0)
 
     @property
     def delta(self) -> float:
-        """Of the guarantee; of several runs the largest."""
+        """Delta of the guarantee; of several runs the largest."""
         return max(plan.scenario.privacy.delta for plan in self.plans)
 
     @property
     def p_value(self) -> float:
-        """Of the charge: how likely correct code gives an attack so many right guesses, or more."""
+        """Probability that correct code gives an attack so many right guesses, or more.
+
+        It is multiplied by the number of attacks, because the best of them is taken.
+        """
         accuracy = _accuracy(self._curve(1.0))
         made, right = zip(*(each.surest(SHARE) for each in self.guesses), strict=True)
         return min(1.0, len(made) * float(binom.sf(np.array(right) - 1, made, accuracy).min()))
 
     @property
     def refuted(self) -> bool:
-        """Whether more leaks than is charged."""
+        """True if more leaks than is charged: the p-value is below 0.01."""
         return self.p_value < ALARM
 
     def lower(self, guesses: AttackGuesses) -> float:
-        """Epsilon at the scenario's delta, at least, if the scores of two canaries are independent.
+        """Bound epsilon at the scenario's delta from below, if the scores of two canaries are independent.
 
         A test that guesses wrongly with probability y, and rightly with x, has x <= B(y), B the largest true positive
         rate. So a guess is right with a probability that follows from the plan. The plan with the least noise under
         which so many right guesses are too unlikely is refuted, and all with more noise: the run leaks what it costs.
+
+        Returns:
+            The lower end of that plan's epsilon; 0 where no plan is refuted. With 95 % confidence, no bound of the
+            audit is too high.
         """
         made, right = guesses.surest(SHARE)
         least = float(beta.ppf(self._error, right, made - right + 1))
         return self._cost(lambda curve: _accuracy(curve) < least)
 
     def lower_if_dependent(self, guesses: AttackGuesses) -> float:
-        """The same whatever the guesses have to do with each other (Mahloujifar, Melis, Chaudhuri 2024)."""
+        """Bound the same, however the guesses depend on each other (Mahloujifar, Melis, Chaudhuri 2024)."""
         asked = len(guesses.coins), *guesses.surest(SUREST), self._error
         return self._cost(lambda curve: exceeds(lambda rate: float(np.interp(rate, curve, _RATES)), *asked))
 
     @property
     def _error(self) -> float:
+        """Probability that the bound of one attack may be too high."""
         return (1 - CONFIDENCE) / len(self.guesses)
 
     def to_json(self) -> dict[str, Any]:
-        """The answer of ``fedamp audit --json``: the first attack, and the two others that guessed best."""
+        """Return the answer of ``fedamp audit --json``: the first attack, and the two others that guessed best."""
         first, others = self.plans[0], sorted(self.guesses[1:], key=lambda each: -each.surest(SHARE)[1])
         findings = [
             {
@@ -145,7 +158,7 @@ class AuditResult:
         }
 
     def refutation(self) -> str:
-        """One line that names the false claim."""
+        """Write one line that names the false claim."""
         worst = max(self.guesses, key=lambda each: each.surest(SHARE)[1])
         made, right = worst.surest(SHARE)
         return (
@@ -154,28 +167,29 @@ class AuditResult:
         )
 
     def _mechanism(self, factor: float) -> Mechanism:
-        """What is charged under the plans with so many times their noise."""
+        """Return what is charged under the plans with so many times their noise."""
         each = tuple(plan.charge.at(plan.noise_multiplier * factor, self.size) for plan in self.plans)
         return each[0] if len(each) == 1 else Compose(each)
 
     @cache  # noqa: B019  (an audit lives as long as its command)
     def _curve(self, factor: float) -> Array:
-        """The largest true positive rates at :data:`_RATES`."""
+        """Compute the largest true positive rates at the false positive rates :data:`_RATES`."""
         return np.asarray(1.0 - self._mechanism(factor).trade_off().false_negative_rate(_RATES)[0])
 
     @cache  # noqa: B019
     def _epsilon(self, factor: float) -> Bounds:
+        """Compute epsilon of the plans with so many times their noise."""
         precision = self.plans[0].scenario.privacy.precision if factor == 1 else 0.05
         return self._mechanism(factor).epsilon(delta_left(self.delta, len(self.plans)), precision=precision)
 
     def _cost(self, refuted: Callable[[Array], bool]) -> float:
-        """Epsilon of the plan with the least noise whose curve is refuted; with more noise it is refuted, too."""
+        """Return epsilon of the plan with the least noise whose curve is refuted; more noise is refuted, too."""
         place = bisect_left(_FACTORS, True, key=lambda factor: not refuted(self._curve(factor)))
         return self._epsilon(_FACTORS[place - 1]).lower if place else 0.0
 
 
 def exceeds(most_right: Callable[[float], float], canaries: int, made: int, right: int, error: float) -> bool:
-    """Whether so many right guesses, or more, have probability below ``error`` under a trade-off function.
+    """Say whether so many right guesses, or more, have probability below ``error`` under a trade-off function.
 
     Flipping the coin of a canary turns "guessed rightly, and j right in all" into "guessed wrongly, and j - 1 right".
     With B the largest true positive rate at a false positive rate, p_j = P(j right), and any c, summing over canaries
@@ -185,7 +199,10 @@ def exceeds(most_right: Callable[[float], float], canaries: int, made: int, righ
 
     Args:
         most_right: the inverse of B: the smallest false positive rate at which a true positive rate can be.
-        canaries, made, right: their number m, that of the guesses, fixed beforehand, and of those that are right.
+        canaries: their number m.
+        made: number of guesses, fixed beforehand.
+        right: number of right guesses.
+        error: a probability.
     """
     rightly, wrongly = error * right / canaries, error * (made - right) / canaries
     for count in range(right - 1, -1, -1):
@@ -199,5 +216,5 @@ def exceeds(most_right: Callable[[float], float], canaries: int, made: int, righ
 
 
 def _accuracy(curve: Array) -> float:
-    """Of the guesses, at most, if a share of ``SHARE`` is guessed."""
+    """Bound the share of right guesses from above, if a share of ``SHARE`` is guessed."""
     return 1 - float(np.interp(SHARE, curve + _RATES, _RATES)) / SHARE

@@ -1,8 +1,10 @@
-"""The audit of a real run, once: which canaries were in (``privacy.canaries``), guessed from its released models.
+"""Audit a real run, once: guess from its released models which canaries were in (``privacy.canaries``).
 
 Each canary is in or out by a secret coin. One that is in adds a vector of public random signs, as long as the clip, in
 the hidden rounds of its check-in. The attacker knows the vectors, the scenario and all released models. The number of
 right guesses bounds the leak from below, after one run (Steinke, Nasr, Jagielski 2023).
+
+:mod:`fedamp.extensions.audit.kept_models` has kept the models and the coins in the run folder.
 """
 
 import json
@@ -39,6 +41,9 @@ def audit_runs(folders: Sequence[Path]) -> AuditResult:
     A unit of a series is a canary of each run, and was in all of them or in none: canaries whose coins were alike are
     put together, as many of each kind. The attacker adds what it learned from each run.
 
+    Args:
+        folders: of the runs.
+
     Raises:
         RunFolderError: a run without canaries, or that has not ended; two runs of a series are not independent.
     """
@@ -67,6 +72,7 @@ def audit_runs(folders: Sequence[Path]) -> AuditResult:
 
 
 def _of_run(folder: Path) -> tuple[Plan, tuple[AttackGuesses, ...]]:
+    """Read a run's plan, models and coins, and attack it."""
     files = RunFolder(folder)
     kept = kept_in(files)
     if not (kept / "coins.json").exists():
@@ -80,16 +86,21 @@ def _of_run(folder: Path) -> tuple[Plan, tuple[AttackGuesses, ...]]:
 
 
 def attack(plan: Plan, models: Sequence[Arrays], coins: NDArray[np.bool_]) -> tuple[AttackGuesses, ...]:
-    """The guesses of each attack.
+    """Guess the coins of a run by each attack.
 
-    The steps of the server are undone: the noisy sum of each round follows from the models. What is left of other
-    units' data is taken off (:func:`_quiet`), and the rounds are whitened by the covariance of the sums. So a round's
-    product with a canary's vector is a log-likelihood ratio, and the hidden rounds are averaged over as they are
-    charged: the strongest statistic (Neyman, Pearson 1933).
+    The steps of the server are undone: the noisy sum of each round follows from the models. The part that follows from
+    other units' data is taken off (:func:`_quiet`), and the rounds are whitened by the covariance of the sums. So a
+    round's product with a canary's vector is a log-likelihood ratio, and the hidden rounds are averaged over as they
+    are charged: the strongest statistic (Neyman, Pearson 1933).
 
     Args:
+        plan: of the run.
         models: before the first round, and after each.
-        coins: [canaries], which were in.
+        coins: bool [canaries], which were in.
+
+    Returns:
+        Guesses from all models first; then with the check-ins that the public seed would draw, if the seed is secret;
+        then from the last model alone.
     """
     trained = sorted(name for name in models[0] if not np.array_equal(models[0][name], models[-1][name]))
     flat = np.stack([np.concatenate([model[name].ravel() for name in trained]) for model in models])
@@ -121,11 +132,18 @@ def attack(plan: Plan, models: Sequence[Arrays], coins: NDArray[np.bool_]) -> tu
 
 
 def _quiet(sums: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, Array]:
-    """Sums of rounds without what stands out of noise, and what is kept of a canary: [rounds, size], [rounds, rounds].
+    """Take off the sums of rounds what stands out of noise.
 
     Data move many rounds alike, and each array by a matrix of low rank; a canary's signs have full rank. So in the
     combinations of rounds with more than noise, singular values above those of noise (sqrt(rows) + sqrt(columns)
     standard deviations) are taken off. Too few coordinates for a covariance of rounds: nothing is taken off.
+
+    Args:
+        sums: float64 [rounds, size], in clips.
+        shapes: of the arrays that lie in a row of ``sums``.
+
+    Returns:
+        The sums that are left [rounds, size], and what is kept of a canary [rounds, rounds].
     """
     rounds, size = sums.shape
     if _FEW * rounds >= size:

@@ -1,4 +1,4 @@
-"""The command ``fedamp audit``."""
+"""Define the command ``fedamp audit``."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,12 @@ def audit(
     rounds: Annotated[int, Option(help="longer scenarios are shortened to this number")] = 8,
     as_json: AsJson = False,
 ) -> None:
-    """A lower bound on epsilon from attacking the real code, beside the accountant's upper bound."""
+    """Attack the real code to get a lower bound on epsilon; compare it with the accountant's upper bound.
+
+    A scenario is played many times, with and without a canary.
+    A run with privacy.canaries is audited once, from its released models.
+    Exit status: 0 if no leak above the charge is found, 1 if one is.
+    """
     from fedamp.extensions.audit.attack import audit
     from fedamp.extensions.audit.canaries import audit_runs
     from fedamp.extensions.audit.tables import audit_table

@@ -1,4 +1,7 @@
-"""What a run with canaries keeps for ``fedamp audit RUN``: all released models, and in the end the coins."""
+"""Keep what ``fedamp audit RUN`` needs of a run with canaries: all released models, and in the end the coins.
+
+The coins are kept when the run has ended, because they tell who was in.
+"""
 
 import json
 from collections.abc import Iterator
@@ -15,12 +18,16 @@ from fedamp.runs.folder import RunFolder
 
 
 def kept_in(folder: RunFolder) -> Path:
-    """The folder of what a run keeps."""
+    """Return the folder where a run keeps it, ``canaries`` in the run folder."""
     return folder.path / "canaries"
 
 
 class KeptModels(RunHooks):
-    """Writes the models of a run into its folder ``canaries``."""
+    """Writes the models of a run into its folder ``canaries``.
+
+    Args:
+        start: of the run.
+    """
 
     def __init__(self, start: RunStart) -> None:
         super().__init__()
@@ -36,6 +43,7 @@ class KeptModels(RunHooks):
         self._write("coins.json", json.dumps(self._plan.coins.astype(int).tolist()).encode())
 
     def _write(self, name: str, content: bytes) -> None:
+        """Write a file that outlives a kill of this process, but not a power cut."""
         with writing(self._folder):
             self._folder.mkdir(exist_ok=True)
         write_atomically(self._folder / name, content, durable=False)
@@ -43,5 +51,5 @@ class KeptModels(RunHooks):
 
 @contextmanager
 def kept(start: RunStart) -> Iterator[KeptModels | None]:
-    """The hooks of a run with ``privacy.canaries``; None: a run without them."""
+    """Yield the hooks of a run with ``privacy.canaries``; None: a run without them."""
     yield KeptModels(start) if canaries_of(start.plan.scenario) else None

@@ -1,4 +1,8 @@
-"""The real server and client code on the serial engine, with units that an audit changes or removes."""
+"""Play the real server and client code on the serial engine, with units that an audit changes or removes.
+
+Attacks (:mod:`fedamp.extensions.audit.attack`) and tests use it. Nothing of the server or the client is replaced: only
+messages are cut, and records exchanged.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -30,7 +34,7 @@ PlantedRecords = tuple[NDArray[Any], NDArray[Any]]
 
 
 def records_of(dataset: Dataset, unit: int) -> PlantedRecords:
-    """One unit's inputs and labels; a record of zeros where it has none."""
+    """Return one unit's inputs and labels; a record of zeros where it has none."""
     cohort = dataset.gather(np.array([unit]))
     if cohort.sizes[0]:
         return cohort.inputs[0], cohort.labels[0]
@@ -39,7 +43,13 @@ def records_of(dataset: Dataset, unit: int) -> PlantedRecords:
 
 
 class NeighbourDataset:
-    """A data set in which some units have the same other records, which are read and checked like stored ones."""
+    """A data set in which some units have the same other records, which are read and checked like stored ones.
+
+    Args:
+        dataset: the real one.
+        units: ids of the changed units, int64.
+        records: theirs.
+    """
 
     def __init__(self, dataset: Dataset, units: NDArray[np.int64], records: PlantedRecords) -> None:
         self._dataset, self._units = dataset, units
@@ -56,20 +66,20 @@ class NeighbourDataset:
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else comes from the real data."""
+        """Take everything else from the real data."""
         return getattr(self._dataset, name)
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As for any data set."""
+        """Count records; see :class:`fedamp.data.Dataset`."""
         own = self._own.sizes(np.zeros(1, dtype=np.int64))
         return np.where(np.isin(clients, self._units), own, self._dataset.sizes(clients))
 
     def cannot_train(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """As for any data set."""
+        """Say who has a wrong record; see :class:`fedamp.data.Dataset`."""
         return np.where(np.isin(clients, self._units), self._own.untrainable, self._dataset.cannot_train(clients))
 
     def gather(self, clients: NDArray[np.int64]) -> PaddedRecords:
-        """As for any data set."""
+        """Read records; see :class:`fedamp.data.Dataset`."""
         changed, sizes = np.isin(clients, self._units), self.sizes(clients)
         real, own = self._dataset.gather(clients[~changed]), self._own.gather(np.zeros(changed.sum(), dtype=np.int64))
         longest = int(sizes.max(initial=0))
@@ -89,8 +99,14 @@ class PlantedFederation:
     Args:
         scenario: to play.
         units: number of units; default: that of the data.
-        canaries: the first units that train. All others answer with an update of zero, and a canary that cannot be
-            trained is an error. Default: all units train, and failures count as zero, as in a run.
+        canaries: the first units, which alone train. All others answer with an update of zero, and a canary that cannot
+            be trained is an error. Default: all units train, and failures count as zero, as in a run.
+
+    Attributes:
+        prepared: inputs of the run.
+        node: that trains.
+        dataset: its real records.
+        strategy: with the current model.
 
     Raises:
         InputError: a scenario that cannot be prepared.
@@ -110,12 +126,13 @@ class PlantedFederation:
         self._start(self.prepared.with_plan(Plan(plan.scenario, plan.units, seed)))
 
     def _start(self, prepared: RunInputs) -> None:
+        """Begin with a fresh strategy and, if the scenario has them, faults."""
         self.strategy = prepared.strategy(prepared.state)
         self._grid = with_faults(self._local, prepared.plan.scenario.faults)
 
     @contextmanager
     def planted(self, units: NDArray[np.int64], records: PlantedRecords | None) -> Iterator[None]:
-        """Give units the same other records; None: remove the units."""
+        """Give units the same other records while the context lasts; None: remove the units."""
         before = self._local.absent, self.node.dataset
         if records is None:
             self._local.absent = units
@@ -138,7 +155,17 @@ class PlantedFederation:
 
 
 class _PlantedGrid(SerialGrid):
-    """The serial engine, where some units are absent, and only canaries may train."""
+    """The serial engine, where some units are absent, and only canaries may train.
+
+    Args:
+        task: of the run.
+        device: torch's name of the device.
+        canaries: how many units train; None: all.
+
+    Attributes:
+        node: the client app's own training node.
+        absent: ids of units that answer nothing.
+    """
 
     def __init__(self, task: ClientTask, device: str, canaries: int | None) -> None:
         super().__init__(CLIENT_APP, device)
@@ -147,6 +174,11 @@ class _PlantedGrid(SerialGrid):
         self._canaries = canaries
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send orders without absent units, and let units that must not train report updates of zero.
+
+        Raises:
+            FederationError: a canary could not be trained; a zero in its place would hide a leak.
+        """
         messages = list(messages)
         if not messages or messages[0].metadata.message_type != "train":
             return super().send_and_receive(messages, timeout=timeout)

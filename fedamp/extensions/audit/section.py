@@ -1,4 +1,4 @@
-"""The key ``privacy.canaries`` of a scenario."""
+"""Define the key ``privacy.canaries`` of a scenario, and the facts that it needs."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The table of an audit, at most 80 columns wide."""
+"""Show an audit as a table, at most 80 columns wide."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,8 @@ VERDICTS = {
 def audit_table(answer: Mapping[str, Any]) -> RenderableType:
     """Show the lower bounds of attacks, and the accountant's upper bound.
 
-    ``answer`` is what :meth:`fedamp.extensions.audit.bound.AuditResult.to_json` returns.
+    Args:
+        answer: of :meth:`fedamp.extensions.audit.bound.AuditResult.to_json`.
     """
     size, unit, rounds, canaries = (answer.get(key) for key in ("group_size", "unit", "rounds", "canaries"))
     planned, adaptive = answer.get("scenario_rounds", rounds), answer["adaptive_epsilon"]

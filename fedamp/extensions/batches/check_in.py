@@ -1,4 +1,7 @@
-"""Check-in in batches of a fixed size."""
+"""Check in batches of a fixed size, drawn anew in each round.
+
+The scheme is :class:`BatchesCheckIn`; :mod:`fedamp.federation.check_in` has its base and what each method promises.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, Self
@@ -36,15 +39,22 @@ class BatchesCheckIn(IndependentRounds):
     _units: int = 0
 
     def check_units(self, units: int) -> None:
+        """Refuse a batch that is larger than the number of units.
+
+        Raises:
+            ValueError: it is.
+        """
         if self.size > units:
             raise ValueError(f"check_in.size must be at most the number of units ({units}), got {self.size}")
 
     def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+        """Return the scheme for a number of units, which its charge needs."""
         fitted = self.model_copy()
         fitted._units = units
         return fitted
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        """Yield the sorted ids of each round's batch, int64 [size], from the secret seed."""
         for round_ in range(1, rounds + 1):
             stream = rng.stream(seed, "check-in", round_)
             keys = stream.words(units)
@@ -53,14 +63,20 @@ class BatchesCheckIn(IndependentRounds):
             yield np.sort(np.argsort(keys)[: self.size])
 
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        """Charge each round alike, as sampling without replacement under substitution."""
         return accounting.Repeat(accounting.WithoutReplacement(one_round, self.size, self._units), rounds)
 
     def shown(self, one_round: "Mechanism") -> "Mechanism":
+        """Charge a round whose batch everybody knows: no amplification."""
         return accounting.WithoutReplacement(one_round, self.size, self._units).unamplified()
 
     def expected_cohort(self, rounds: int, units: int) -> float:
+        """Return the size of a batch."""
         return float(self.size)
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        """Of a unit among others that contribute nothing: it is there with the chance that it is in the batch."""
+        """Return the ratio of a unit among others that contribute nothing.
+
+        The unit is there with the chance that it is in the batch.
+        """
         return PoissonCheckIn(scheme="poisson", rate=self.size / self._units).log_likelihood_ratio(ratios)

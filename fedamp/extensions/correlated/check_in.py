@@ -1,4 +1,8 @@
-"""Check-in whose rounds of a unit are a number of rounds apart, as correlated noise needs it."""
+"""Keep the check-ins of a unit a number of rounds apart, as correlated noise needs it.
+
+:mod:`fedamp.federation.check_in` has the base of the schemes, and what each method promises.
+:mod:`fedamp.accounting.spaced` and :class:`fedamp.accounting.Cyclic` have the charges.
+"""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +28,11 @@ else:
 
 
 class MinSeparation(KOfRounds):
-    """The rounds of a unit have the min-separation that the key ``separation_key`` says, as banded noise needs it."""
+    """Base of schemes whose rounds of a unit have a min-separation, as banded noise needs it.
+
+    Attributes:
+        separation_key: name of the field that says the separation.
+    """
 
     separation_key: ClassVar[str]
     needs = (
@@ -40,23 +48,26 @@ class MinSeparation(KOfRounds):
 
     @property
     def separation(self) -> int | Literal["auto"]:
-        """The number of rounds, or ``auto``: that of the bands."""
+        """Separation in rounds, or ``auto``: that of the bands."""
         separation: int | Literal["auto"] = getattr(self, self.separation_key)
         return separation
 
     @property
     def count(self) -> int:
-        """The number of rounds; 1 as long as it is ``auto``."""
+        """Separation in rounds; 1 as long as it is ``auto``."""
         return 1 if self.separation == "auto" else self.separation
 
     @property
     def independent(self) -> CheckIn:
+        """Scheme with which noise is compared: balanced check-in of as many rounds a unit."""
         return BalancedCheckIn(scheme="balanced", k=self.k)
 
     def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+        """Return the scheme with the separation of the noise's bands in place of ``auto``."""
         return self.model_copy(update={self.separation_key: len(coefficients) + 1} if self.separation == "auto" else {})
 
     def most_check_ins(self, first: int, rounds: int) -> int:
+        """Return the most rounds among the first ones in which a unit can take part."""
         return min(-(-first // self.count), self.k)
 
 
@@ -76,10 +87,20 @@ class ClassesCheckIn(MinSeparation):
     )
 
     def check(self, rounds: int) -> None:
+        """Refuse more check-ins than a class has rounds.
+
+        Raises:
+            ValueError: it names the key.
+        """
         if self.k * self.count > rounds:
             raise ValueError(f"check_in.k times classes must be at most rounds ({rounds}), got {self.k * self.count}")
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        """Yield each round's cohort, sorted ids of the round's class.
+
+        Units are drawn one round after the other: each with the chance that its rounds left bear to the class's rounds
+        left.
+        """
         members = [np.arange(first, units, self.count) for first in range(self.count)]
         owed = [np.full(len(ids), self.k, dtype=np.uint32) for ids in members]
         for index in range(rounds):
@@ -91,15 +112,21 @@ class ClassesCheckIn(MinSeparation):
             yield members[ours][chosen]
 
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        """Charge ``k`` random rounds of a unit's class."""
         return accounting.Cyclic(one_round, self.k, rounds, self.count)
 
     def shortened(self, rounds: int, shorter: int) -> Self:
+        """Return the scheme for fewer rounds, at about the same rate of check-ins, for an audit.
+
+        Raises:
+            ValueError: the rounds do not hold one of each class.
+        """
         if shorter < self.count:
             raise ValueError(f"{shorter} rounds do not hold one of each class; expected: at least {self.count}")
         return self.model_copy(update={"k": max(1, min(round(self.k * shorter / rounds), shorter // self.count))})
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
-        """Of unit 0, whose class has the first round."""
+        """Return the ratio of unit 0, whose class has the first round."""
         own = ratios[:, :: self.count]
         return np.asarray(log_sums_over_sets(own, self.k)[self.k] - math.log(math.comb(own.shape[1], self.k)))
 
@@ -123,21 +150,32 @@ class SpacedCheckIn(MinSeparation):
     _coefficients: tuple[float, ...] = ()
 
     def check(self, rounds: int) -> None:
+        """Refuse more check-ins, so far apart, than the rounds hold.
+
+        Raises:
+            ValueError: it names the key.
+        """
         if self.count > rounds:
             raise ValueError(f"check_in.gap must be at most rounds ({rounds}), got {self.count}")
         if (most := -(-rounds // self.count)) < self.k:
             raise ValueError(f"check_in.k must be at most {most}, {self.count} apart in {rounds} rounds, got {self.k}")
 
     def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+        """Return the scheme with the noise's coefficients, which its charge needs."""
         fitted = super().fitted(coefficients, units)
         fitted._coefficients = coefficients
         return fitted
 
     @property
     def stand_in(self) -> CheckIn:
+        """Scheme of about the same cost that is quickly charged, to compare numbers of bands with."""
         return ClassesCheckIn(scheme="classes", k=self.k)
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        """Yield each round's cohort, sorted ids.
+
+        Uniform sets in fewer rounds are drawn, and each unit's later rounds are moved apart.
+        """
         drawn = uniform_sets(seed, 1, self._packed(rounds), np.full(units, self.k, dtype=np.uint32))
         nobody, done = np.zeros(0, dtype=np.int64), np.zeros(units, dtype=np.int64)
         later = [[nobody] for _ in range(rounds)]
@@ -148,18 +186,21 @@ class SpacedCheckIn(MinSeparation):
             yield np.sort(np.concatenate(later[index]))
 
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        """Charge spaced rounds; without a gap and without bands they are an ordinary allocation."""
         if self.count == 1 and not self._coefficients:
             return accounting.Allocation(one_round, self.k, rounds)
         return accounting.Spaced(one_round, self.k, rounds, self.count, self._coefficients)
 
     def shortened(self, rounds: int, shorter: int) -> Self:
+        """Return the scheme for fewer rounds, at about the same rate of check-ins, for an audit."""
         most = -(-shorter // self.count)
         return self.model_copy(update={"k": max(1, min(round(self.k * shorter / rounds), most))})
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        """Average a unit's ratios over all sets of rounds that may be drawn, [repetitions]."""
         sets = math.comb(self._packed(ratios.shape[1]), self.k)
         return np.asarray(log_sums_over_sets(ratios, self.k, self.count)[self.k] - math.log(sets))
 
     def _packed(self, rounds: int) -> int:
-        """The number of rounds without those that must lie between a unit's."""
+        """Count the rounds without those that must lie between a unit's."""
         return rounds - (self.k - 1) * (self.count - 1)

@@ -1,4 +1,8 @@
-"""Correlated noise: with bands, or from buffers; and the coefficients with little noise in the server's model."""
+"""Draw correlated noise, with bands or from buffers; and find coefficients with little noise in the server's model.
+
+:mod:`fedamp.extensions.correlated.section` makes the mechanisms for a run; :mod:`fedamp.noise` has the independent
+noise that they are made of, and the interface. The theorem is in docs/research/correlated-noise.md.
+"""
 
 import math
 from abc import abstractmethod
@@ -21,30 +25,50 @@ Arrays64 = dict[str, Floats]
 
 
 class _CorrelatedGaussian(Noise):
-    """Noise n_t = z_t - r_t, with r_t of the noise of earlier rounds, which it cancels; a kind says what it remembers.
+    """Noise n_t = z_t - r_t, with r_t of the noise of earlier rounds, which it cancels.
 
     With C the lower triangular Toeplitz matrix of the coefficients 1, c_1, c_2, .., the release of round t is y_t = x_t
-    + n_t with C n = z, z independent Gaussian noise (Choquette-Choo et al. 2023, 2306.08153). Who sees y sees C y = C x
-    + z. A contribution to x_s shows in the rows from s on, weighted by the coefficients. So z has the deviation of
-    independent noise times the norm of the coefficients (docs/research/correlated-noise.md).
+    + n_t with C n = z, z independent Gaussian noise (Choquette-Choo et al. 2023, 2306.08153). An adversary who sees y
+    sees C y = C x + z. A contribution to x_s shows in the rows from s on, weighted by the coefficients. So z has the
+    deviation of independent noise times the norm of the coefficients (docs/research/correlated-noise.md).
 
-    Of banded noise the coefficients are whole multiples of 2**-``BITS``, sums and releases of powers of two. So r_t =
-    c_1 n_(t-1) + c_2 n_(t-2) + .. is computed without rounding, and y_t is x_t - r_t + z_t, rounded once to the grid.
+    Coefficients of banded noise are whole multiples of 2**-``BITS``, sums and releases of powers of two. So r_t = c_1
+    n_(t-1) + c_2 n_(t-2) + .. is computed without rounding, and y_t is x_t - r_t + z_t, rounded once to the grid.
+
+    Attributes:
+        coefficients: c_1, c_2, .., the coefficient of the round itself being 1.
     """
 
     coefficients: tuple[float, ...]
 
     @abstractmethod
     def _left(self, state: State, name: str, deviation: float) -> Pair:
-        """r_t of an array; ValueError where float64 may not hold it."""
+        """Compute r_t of an array.
+
+        Raises:
+            ValueError: float64 may not hold it.
+        """
 
     @abstractmethod
     def _following(self, state: State, newest: Arrays64) -> State:
-        """The state after the noise n_t of a round."""
+        """Return the state after the noise n_t of a round."""
 
     def update(
         self, sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, state: State, seed: int, round_: int
     ) -> State:
+        """Add the noise of a round to its sums, in place, and return the state of the noise after it.
+
+        Args:
+            sums: clipped sums, float64 by name, overwritten by the release.
+            deviation_of: deviation of independent noise, by name.
+            hidden: must be empty: mixing hides a round beside independent noise only.
+            state: of the noise, secret.
+            seed: secret, of the noise.
+            round_: from 1.
+
+        Raises:
+            ValueError: there is mixing, or float64 may not hold the noise exactly.
+        """
         if hidden:
             raise ValueError("mixing hides a round beside independent noise only")
         norm = norm_of(self.coefficients)
@@ -63,23 +87,32 @@ class _CorrelatedGaussian(Noise):
 
 
 class BandedGaussian(_CorrelatedGaussian):
-    """Noise of at least two bands: coefficients c_1, c_2, .. >= 0, whole multiples of 2**-``BITS``."""
+    """Noise of at least two bands.
+
+    Args:
+        coefficients: c_1, c_2, .. >= 0, whole multiples of 2**-``BITS``.
+    """
 
     def __init__(self, coefficients: Sequence[float]) -> None:
         self.coefficients = tuple(coefficients)
 
     def init(self, parameters: Arrays) -> State:
-        """The noise of the last rounds, the newest first: ``1``, ``2``, .. (float64)."""
+        """Return the state before the first round: zeros, float64.
+
+        ``1``, ``2``, .. are the noise of the last rounds, the newest first.
+        """
         return {
             str(back): {name: np.zeros(array.shape) for name, array in parameters.items()}
             for back in range(1, len(self.coefficients) + 1)
         }
 
     def _following(self, state: State, newest: Arrays64) -> State:
+        """Move each round's noise back by one, and forget the oldest."""
         first = state["1"] | newest
         return {"1": first} | {str(back + 1): state[str(back)] for back in range(1, len(self.coefficients))}
 
     def _left(self, state: State, name: str, deviation: float) -> Pair:
+        """Add up the noise of earlier rounds, weighted; exact up to 128 deviations, beyond it is refused."""
         left = np.zeros(state["1"][name].shape)
         for back, coefficient in enumerate(self.coefficients, 1):
             left += coefficient * state[str(back)][name]
@@ -93,18 +126,27 @@ class BufferedGaussian(_CorrelatedGaussian):
 
     r_t = sum_i a_i B_i, and each buffer becomes l_i B_i + n_t, so that c_j = sum_i a_i l_i^(j - 1). No float64 holds
     powers of l_i exactly: a buffer is the sum of two, and what is lost is charged (docs/research/correlated-noise.md).
-    ``coefficients`` are c_1, c_2, .. of :func:`best_buffers`; ValueError: they are of no few buffers.
+
+    Args:
+        coefficients: c_1, c_2, .. of :func:`best_buffers`.
+
+    Attributes:
+        buffers: pairs (a_i, l_i).
+
+    Raises:
+        ValueError: the coefficients are of no few buffers.
     """
 
     def __init__(self, coefficients: Sequence[float]) -> None:
         self.coefficients, self.buffers = tuple(coefficients), buffers_of(coefficients)
 
     def init(self, parameters: Arrays) -> State:
-        """The buffers and their rests (float64)."""
+        """Return the state before the first round: the buffers and their rests, zeros, float64."""
         names = [f"{i}{rest}" for i in range(len(self.buffers)) for rest in ("", "-rest")]
         return {part: {name: np.zeros(array.shape) for name, array in parameters.items()} for part in names}
 
     def _left(self, state: State, name: str, deviation: float) -> Pair:
+        """Add up the buffers, weighted, as pairs of numbers."""
         left = (np.zeros(state["0"][name].shape),) * 2
         for i, (weight, _) in enumerate(self.buffers):
             buffer = state[str(i)][name], state[f"{i}-rest"][name]
@@ -114,6 +156,7 @@ class BufferedGaussian(_CorrelatedGaussian):
         return left
 
     def _following(self, state: State, newest: Arrays64) -> State:
+        """Let each buffer decay, and add the newest noise to it."""
         following: State = {part: dict(arrays) for part, arrays in state.items()}
         for name, array in newest.items():
             for i, (_, decay) in enumerate(self.buffers):
@@ -123,13 +166,13 @@ class BufferedGaussian(_CorrelatedGaussian):
 
 
 def _plus(one: Pair, other: Pair) -> Pair:
-    """The sum, to some units of 2**-106 (Knuth's two-sum)."""
+    """Add two pairs, to some units of 2**-106 (Knuth's two-sum)."""
     total, rest = _exact_sum(one[0], other[0])
     return _exact_sum(total, rest + (one[1] + other[1]))
 
 
 def _times(factor: float, number: Pair) -> Pair:
-    """The product with a whole multiple of 2**-``BITS`` in [0, 1], to some units of 2**-106 (Veltkamp's split)."""
+    """Multiply a pair by a whole multiple of 2**-``BITS`` in [0, 1], to some units of 2**-106 (Veltkamp's split)."""
     large = number[0] * (2.0**27 + 1)
     top = large - (large - number[0])
     product, rest = _exact_sum(factor * top, factor * (number[0] - top))
@@ -137,14 +180,23 @@ def _times(factor: float, number: Pair) -> Pair:
 
 
 def _exact_sum(one: Floats, other: Floats) -> Pair:
+    """Return a sum and its rounding error (Knuth's two-sum)."""
     total = one + other
     part = total - one
     return total, (one - (total - part)) + (other - part)
 
 
 def of_buffers(buffers: Sequence[tuple[float, float]], rounds: int) -> tuple[float, ...]:
-    """c_1, .., c_(rounds - 1) of pairs (a_i, l_i) in [0, 1], whole multiples of 2**-``BITS``; the a_i sum to at most 1.
+    """Compute the coefficients c_1, .., c_(rounds - 1) of buffers.
+
     Each is rounded up to a multiple of 2**-30: larger coefficients never cost less.
+
+    Args:
+        buffers: pairs (a_i, l_i) in [0, 1], whole multiples of 2**-``BITS``; the a_i sum to at most 1.
+        rounds: of the run.
+
+    >>> [round(each, 6) for each in of_buffers([(0.5, 0.5)], 4)]
+    [0.5, 0.25, 0.125]
     """
     powers, found = [weight for weight, _ in buffers], []
     for _ in range(rounds - 1):
@@ -154,7 +206,11 @@ def of_buffers(buffers: Sequence[tuple[float, float]], rounds: int) -> tuple[flo
 
 
 def buffers_of(coefficients: Sequence[float]) -> tuple[tuple[float, float], ...]:
-    """The at most three buffers that have these coefficients (Prony's method); ValueError: there are none."""
+    """Find the at most three buffers that have these coefficients (Prony's method).
+
+    Raises:
+        ValueError: there are none.
+    """
     given = np.array(coefficients)
     for d in range(1, 4):
         some = min(len(given), 40)
@@ -175,8 +231,19 @@ def buffers_of(coefficients: Sequence[float]) -> tuple[tuple[float, float], ...]
 
 
 def best_buffers(buffers: int, responses: Sequence[Floats], k: int, gap: int) -> tuple[float, ...]:
-    """Coefficients of up to ``buffers`` buffers (1 to 3) of little :func:`mean_noise`, times what ``k`` known rounds
-    of a person, at least ``gap`` apart, add over one of them; found by L-BFGS.
+    """Find coefficients of buffers that add little noise to the server's models.
+
+    Minimised is :func:`fedamp.noise.mean_noise` times what ``k`` known rounds of a person add over one of them, by
+    L-BFGS.
+
+    Args:
+        buffers: the most, 1 to 3; fewer where two of them are too much alike.
+        responses: of the models to a round's update, float64 [rounds] each (:meth:`ServerOptimizer.responses`).
+        k: check-ins of a person.
+        gap: least distance of two of them, in rounds.
+
+    Returns:
+        c_1, .., c_(rounds - 1); empty where no buffers are found.
     """
     from scipy.optimize import minimize
 
@@ -210,7 +277,12 @@ def best_buffers(buffers: int, responses: Sequence[Floats], k: int, gap: int) ->
 
 
 def best_coefficients(bands: int, *responses: Floats) -> tuple[float, ...]:
-    """Coefficients c_1, .., c_(bands-1) of little :func:`mean_noise`; found by L-BFGS from those of (1 - x)^(-1/2)."""
+    """Find coefficients c_1, .., c_(bands-1) of little path noise, by L-BFGS from those of (1 - x)^(-1/2).
+
+    Args:
+        bands: at least 1; 1 has no coefficients.
+        responses: of the models to a round's update, float64 [rounds] each (:meth:`ServerOptimizer.responses`).
+    """
     from scipy.optimize import minimize
 
     if bands == 1:
@@ -226,11 +298,16 @@ def best_coefficients(bands: int, *responses: Floats) -> tuple[float, ...]:
 
 
 def matched(products: Floats, coefficients: Sequence[float]) -> tuple[Floats, Floats]:
-    """What an adversary knows of each round's contribution, who sees the releases and the coefficients c_1, c_2, ..
+    """Compute what an adversary learns of each round's contribution from the releases and the coefficients.
 
-    ``products``, shape [rounds, n], are of each release with n possible contributions, each coordinate over the
-    variance of independent noise. Returns, of shape [rounds, n] and [rounds], the products for independent noise of the
-    charged variance, and what share of the squared length of a contribution is out: less than 1 for the last rounds.
+    Args:
+        products: float64 [rounds, n], of each release with n possible contributions, each coordinate over the variance
+            of independent noise.
+        coefficients: c_1, c_2, ..
+
+    Returns:
+        The products for independent noise of the charged variance [rounds, n]; and the share [rounds] of the squared
+        length of a contribution that is out, less than 1 for the last rounds.
     """
     filtered, share = np.zeros_like(products), np.zeros(len(products))
     rows, norm = np.zeros_like(products), 1 + sum(each * each for each in coefficients)

@@ -1,7 +1,8 @@
-"""Correlated noise as a scenario names it: with bands, or over all rounds.
+"""Let a scenario name correlated noise: with bands, or over all rounds.
 
 A section of a scenario is the scheme itself: it chooses its coefficients for the run, and makes the mechanism that
-draws the noise. docs/research/correlated-noise.md has the theorem.
+draws the noise (:mod:`fedamp.extensions.correlated.mechanisms`). docs/research/correlated-noise.md has the theorem.
+:class:`fedamp.federation.noise.NoiseScheme` says what each method promises.
 """
 
 from collections.abc import Callable, Iterable
@@ -50,15 +51,22 @@ class BandedNoise(NoiseScheme):
     keeps = frozenset({facts.NOISE_HAS_BANDS})
 
     def check_within(self, scenario: AnyScenario) -> None:
+        """Refuse more bands than the rounds of a unit are apart.
+
+        Raises:
+            ValueError: it names both keys.
+        """
         most = scenario.check_in.separation
         if self.bands != "auto" and most != "auto" and self.bands > most:
             key = f"check_in.{scenario.check_in.separation_key}"
             raise ValueError(f"privacy.noise.bands must be at most {key} ({most}), got {self.bands}")
 
     def matched(self, products: Floats, coefficients: Coefficients) -> tuple[Floats, Floats]:
+        """Return what an audit's adversary learns; see :func:`fedamp.extensions.correlated.mechanisms.matched`."""
         return mechanisms.matched(products, coefficients)
 
     def with_bands(self, bands: int, coefficients: tuple[float, ...] | Literal["auto"]) -> NoiseScheme:
+        """Return the section with these bands and coefficients."""
         return self.model_copy(update={"bands": bands, "coefficients": coefficients})
 
     @model_validator(mode="after")
@@ -70,11 +78,22 @@ class BandedNoise(NoiseScheme):
     def coefficients_for(
         self, check_in: CheckIn, rounds: int, optimizer: ServerOptimizer, error: Callable[[int], float]
     ) -> Coefficients:
+        """Return c_1, .., c_(bands - 1) for a run: the given ones, or those with little noise in the model.
+
+        Args:
+            check_in: with its separation.
+            rounds: of the run.
+            optimizer: of the server; its momentum decides how noise of rounds adds up.
+            error: of a number of bands, to be minimised.
+        """
         if self.coefficients == "auto":
             return _best(self._bands_for(check_in, rounds, error), optimizer, rounds)
         return tuple(round(each * 2**BITS) / 2**BITS for each in self.coefficients)
 
     def _bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
+        """Choose the number of bands: as given, else the separation of the check-ins, else the one with the least
+        error.
+        """
         if self.bands != "auto":
             return self.bands
         assert isinstance(check_in, MinSeparation), "validated with the scenario"
@@ -93,7 +112,15 @@ class BandedNoise(NoiseScheme):
         return best
 
     def drawn(self, coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
-        """What draws the noise; ScenarioError for multipliers of the parts with which it is not exact."""
+        """Make what draws the noise; without correlation it is independent noise.
+
+        Args:
+            coefficients: c_1, c_2, ..
+            multipliers: noise multipliers of the parts.
+
+        Raises:
+            ScenarioError: with these multipliers, float64 is not exact.
+        """
         if not any(coefficients):
             return IndependentGaussian()
         for each in multipliers:
@@ -105,6 +132,7 @@ class BandedNoise(NoiseScheme):
         return self._of(coefficients)
 
     def _of(self, coefficients: Coefficients) -> Noise:
+        """Make the mechanism of these coefficients."""
         return BandedGaussian(coefficients)
 
 
@@ -128,12 +156,18 @@ class BufferedNoise(BandedNoise):
     def coefficients_for(
         self, check_in: CheckIn, rounds: int, optimizer: ServerOptimizer, error: Callable[[int], float]
     ) -> Coefficients:
+        """Return c_1, .., c_(rounds - 1) for a run; see :meth:`BandedNoise.coefficients_for`."""
         if self.coefficients != "auto":
             return self.coefficients[: rounds - 1]
         assert isinstance(check_in, MinSeparation), "validated with the scenario"
         return _best_buffers(self.buffers, optimizer, rounds, check_in.k, check_in.count)
 
     def _of(self, coefficients: Coefficients) -> Noise:
+        """Make the mechanism of these coefficients.
+
+        Raises:
+            ScenarioError: they are of no few buffers.
+        """
         try:
             return BufferedGaussian(coefficients)
         except ValueError as error:
@@ -142,9 +176,11 @@ class BufferedNoise(BandedNoise):
 
 @lru_cache(maxsize=64)
 def _best(bands: int, optimizer: ServerOptimizer, rounds: int) -> Coefficients:
+    """Find coefficients once for each setting, because plans are made often."""
     return best_coefficients(bands, *optimizer.responses(rounds))
 
 
 @lru_cache(maxsize=64)
 def _best_buffers(buffers: int, optimizer: ServerOptimizer, rounds: int, k: int, gap: int) -> Coefficients:
+    """Find coefficients of buffers once for each setting, because plans are made often."""
     return best_buffers(buffers, optimizer.responses(rounds), k, gap)
