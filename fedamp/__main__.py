@@ -2,13 +2,15 @@
 
 import sys
 
+from fedamp.base.start import seldom_collected
 from fedamp.errors import InputError, missing
 
 
 def main() -> None:
     """Run the command of the command line, and exit with its status."""
     try:
-        from fedamp.cli.commands import main as with_all_commands
+        with seldom_collected():
+            from fedamp.cli.commands import main as with_all_commands
     except ModuleNotFoundError as error:
         _accountant_alone(error)
     else:

@@ -6,10 +6,14 @@ docstring of a command is its help. Commands of extensions are added when this m
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 from typer import Argument, Context, Exit, Option, Typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from fedamp.base.start import Later
 from fedamp.base.text import printable
@@ -28,7 +32,7 @@ from fedamp.cli.terminal import (
     print_published,
 )
 from fedamp.errors import Interrupted, ModelError, UnwritableError, fails_alone
-from fedamp.extension import all_offered, extensions
+from fedamp.extension import extensions, named
 
 if TYPE_CHECKING:
     from fedamp.report import tables
@@ -38,7 +42,58 @@ else:
 HELP = "Federated learning with differential privacy, amplified by the randomness that training has anyway."
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
-app = Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_settings=SETTINGS)
+
+class AllCommands(Mapping[str, click.Command]):
+    """The commands of the core, and those of extensions, each of which is imported when it is asked for.
+
+    Args:
+        core: commands by name.
+
+    Raises:
+        ValueError: two commands have one name.
+    """
+
+    def __init__(self, core: Mapping[str, click.Command]) -> None:
+        self._core, self._names = core, list(core)
+        self._paths = [item for each in extensions() for item in each.commands.items()]
+        follows = {name: before for each in extensions() for name, before in each.follows.items()}
+        waiting = [name for name, _ in self._paths]
+        while waiting:
+            name = next((each for each in waiting if follows.get(each) in self._names), waiting[0])
+            waiting.remove(name)
+            if name in self._names:
+                raise ValueError(f"fedamp has a command {name} already; expected: another name for an extension's")
+            end = len(self._names)
+            place = self._names.index(follows[name]) + 1 if follows.get(name) in self._names else end
+            self._names.insert(place, name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names, those of extensions after the command that they follow in the help."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name in self._core:
+            return self._core[name]
+        found, alone = named(dict(self._paths)[name]), Typer(rich_markup_mode="rich")
+        alone.add_typer(found, name=name) if isinstance(found, Typer) else alone.command(name)(found)
+        return get_group(alone).commands[name]
+
+
+class CommandGroup(TyperGroup):
+    """The group of all commands."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: Mapping[str, click.Command] = AllCommands(self.commands)  # type: ignore[assignment]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+app = Typer(cls=CommandGroup, help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_settings=SETTINGS)
 app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
 shipped = Typer(help="The shipped scenarios, and the JSON schema for editors.", no_args_is_help=True)
 app.add_typer(shipped, name="scenarios")
@@ -262,31 +317,6 @@ def node(context: Context) -> None:
 
     command = program_of("keep", *context.args)
     os.execv(command[0], command)  # without what this process has imported
-
-
-def plug_in() -> None:
-    """Add the commands of extensions, each after the command that it follows in the help.
-
-    Raises:
-        ValueError: two commands have one name.
-    """
-    follows = {name: before for each in extensions() for name, before in each.follows.items()}
-    waiting = list(all_offered("commands"))
-    while waiting:
-        known = [info.name or info.callback.__name__ for info in app.registered_commands if info.callback]
-        name, command = added = next((each for each in waiting if follows.get(each[0]) in known), waiting[0])
-        if name in known:
-            raise ValueError(f"{command.__module__}: fedamp has a command {name} already; expected: another name")
-        waiting.remove(added)
-        if isinstance(command, Typer):
-            app.add_typer(command, name=name)
-            continue
-        app.command(name)(command)
-        if follows.get(name) in known:
-            app.registered_commands.insert(known.index(follows[name]) + 1, app.registered_commands.pop())
-
-
-plug_in()
 
 
 def main() -> None:

@@ -7,15 +7,21 @@ server: before the run from public numbers, or after each round from a noisy cou
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from fedamp.accounting import Gaussian, Mechanism
 from fedamp.base.section import NoiseMultiplier, Positive, Section
+from fedamp.base.start import Later
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.noise import Address, add_gaussian
+
+if TYPE_CHECKING:
+    from fedamp import accounting
+    from fedamp.accounting import Mechanism
+else:
+    accounting = Later("fedamp.accounting")  # as in fedamp.federation.check_in
 
 # An adaptive norm stays within these factors of the initial one. They suit any model, and float32 can hold the result.
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-30, 2.0**30
@@ -69,7 +75,7 @@ class ClippingRule(ABC):
         """Deviation of the noise on the centred count of short updates; 0: it is not used."""
         return 0.0
 
-    def charges(self) -> tuple[Mechanism, ...]:
+    def charges(self) -> "tuple[Mechanism, ...]":
         """Make the costs of a round for a unit in addition to the model's release."""
         return ()
 
@@ -161,9 +167,9 @@ class AdaptiveClip(Section, ClippingRule):
     def norm(self, noise_multiplier: float) -> float:
         return self.initial
 
-    def charges(self) -> tuple[Mechanism, ...]:
+    def charges(self) -> "tuple[Mechanism, ...]":
         # A unit moves the centred count by at most one half (Andrew et al. 2021, section 2.2).
-        return (Gaussian(2 * self.noise_multiplier),)
+        return (accounting.Gaussian(2 * self.noise_multiplier),)
 
     def next_scale(self, scale: float, counts: NormCounts, seed: int, round_: int, private: bool) -> float:
         count = np.array([counts.below - counts.reported / 2 if counts.noisy is None else counts.noisy])

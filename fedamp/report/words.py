@@ -6,11 +6,9 @@ Every epsilon that comes in is an upper end, and is rounded up.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedamp.accounting.verify import ledger_keys
 from fedamp.base import numbers
 from fedamp.base.numbers import at_most
 from fedamp.federation.evaluation import ALL, OTHERS
-from fedamp.federation.plan import PROTECTIONS
 
 if TYPE_CHECKING:
     from fedamp.federation.evaluation import Estimate, Evaluated
@@ -152,6 +150,8 @@ def for_nodes(epsilon: float, unamplified: float, protection: str = "") -> str:
         unamplified: epsilon without amplification; where the two are about equal, the text says so.
         protection: key of what hides check-ins from the node; empty: nothing is said of it.
     """
+    from fedamp.federation.plan import PROTECTIONS  # the accountant comes with it
+
     charged = ", charged without amplification" if epsilon >= 0.999 * unamplified else ""
     return f"epsilon <= {at_most(epsilon, 3)}{charged}" + (f"; {PROTECTIONS[protection]}" if protection else "")
 
@@ -168,6 +168,8 @@ def for_people(ledger: "LedgerRecord") -> str:
     Returns:
         Empty where no key says it.
     """
+    from fedamp.accounting.verify import ledger_keys  # most tables are of no ledger
+
     told = ((key, getattr(ledger, name)) for name, key in ledger_keys().items())
     return "; ".join(filter(None, (key.for_people(value) for key, value in told if value is not None)))
 

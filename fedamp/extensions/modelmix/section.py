@@ -6,20 +6,26 @@ added together with the noise, so that the release is their exact sum, rounded o
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedamp.accounting import Mechanism, ModelMix
 from fedamp.base.arrays import Arrays, Sums
 from fedamp.base.section import Before, Count, Positive, Steps, at, check_steps, lengths
+from fedamp.base.start import Later
 from fedamp.federation import facts
 from fedamp.federation.check_in import CheckIn
 from fedamp.federation.facts import AnyScenario
 from fedamp.federation.optional import AnyPlan, OptionalSection, RoundKind
 from fedamp.federation.submodels import Part
 from fedamp.noise import Uniform
+
+if TYPE_CHECKING:
+    from fedamp import accounting
+    from fedamp.accounting import Mechanism
+else:
+    accounting = Later("fedamp.accounting")  # as in fedamp.federation.check_in
 
 
 class Mixing(OptionalSection):
@@ -77,11 +83,11 @@ class Mixing(OptionalSection):
     def dearest(self, plan: AnyPlan) -> RoundKind:
         return min(width for width, _ in self.kinds(plan))
 
-    def wrap(self, plan: AnyPlan, part: Part, release: Mechanism, kind: RoundKind) -> Mechanism:
+    def wrap(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: RoundKind) -> "Mechanism":
         """Charge a part's release at the width ``kind``. Only its ratio to the largest step of a unit matters (Xiao,
         Wan, Devadas 2022, Corollary 4.1).
         """
-        return ModelMix(part.noise_multiplier, kind / _largest_step(plan, part), self.linf_coordinates)
+        return accounting.ModelMix(part.noise_multiplier, kind / _largest_step(plan, part), self.linf_coordinates)
 
     @property
     def truncated_coordinates(self) -> int:
