@@ -98,8 +98,7 @@ class ClassesCheckIn(MinSeparation):
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
         """Yield each round's cohort, sorted ids of the round's class.
 
-        Units are drawn one round after the other: each with the chance that its rounds left bear to the class's rounds
-        left.
+        A unit that owes k rounds, of n rounds left in its class, is chosen with probability k / n.
         """
         members = [np.arange(first, units, self.count) for first in range(self.count)]
         owed = [np.full(len(ids), self.k, dtype=np.uint32) for ids in members]

@@ -91,9 +91,7 @@ class BandedNoise(NoiseScheme):
         return tuple(round(each * 2**BITS) / 2**BITS for each in self.coefficients)
 
     def _bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
-        """Choose the number of bands: as given, else the separation of the check-ins, else the one with the least
-        error.
-        """
+        """Choose the bands: as given, else the separation of the check-ins, else the number with the least error."""
         if self.bands != "auto":
             return self.bands
         assert isinstance(check_in, MinSeparation), "validated with the scenario"

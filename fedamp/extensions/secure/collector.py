@@ -1,4 +1,8 @@
-"""The server of secure aggregation: it passes messages on, and learns the sum of the survivors' words alone."""
+"""Play the server's part of secure aggregation: pass messages on, and learn the sum of the survivors' words alone.
+
+:mod:`fedamp.extensions.secure.secure_sums` sends the messages and gives the replies. Nothing here is trusted by the
+nodes: each checks what it gets (:mod:`fedamp.extensions.secure.member`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,9 +37,14 @@ class Collector:
     A reply of another length is that node's failure: it drops out of the round, with a line in ``errors``.
 
     Attributes:
-        words, bits: number of words, and bits of each.
-        errors: why nodes were dropped.
+        settings: of the protocol.
+        context: names run, round and attempt.
+        words: number of words of a sum.
+        bits: of each word, 32 or 64.
+        errors: why nodes were dropped, a line each.
         survivors: numbers of the members whose words are in the sum.
+        list: the members, after :meth:`members`.
+        sharing: names of the nodes that have sent shares, after :meth:`shares`.
     """
 
     settings: ProtocolSettings
@@ -46,7 +55,11 @@ class Collector:
     survivors: frozenset[int] = frozenset()
 
     def members(self, replies: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Keys to members: the list that each of them gets. FederationError: too few."""
+        """Turn keys into the list of members, which each of them gets.
+
+        Raises:
+            FederationError: too few nodes have sent valid keys.
+        """
         found = self._of_length(replies, KEYS)
         for name, reply in list(found.items()):
             try:
@@ -60,14 +73,20 @@ class Collector:
         return dict.fromkeys(self.list.names, self.list.write())
 
     def neighbours_of(self, name: str) -> int:
-        """How many."""
+        """Return the number of a member's neighbours."""
         return len(self.list.neighbours(self.list.number_of[name]))
 
     def shares(self, replies: Mapping[str, bytes]) -> dict[str, dict[int, bytes]]:
-        """Shares to what each sender gets, by its neighbours' numbers: encrypted shares, and their digests.
+        """Turn shares into what each member gets: encrypted shares, and their digests, by its neighbours' numbers.
 
-        Empty if a member has sent none: the round begins again, with new keys, among those that have
-        (:attr:`sharing`). Nodes mask with all neighbours of the list, so each of them must have dealt.
+        Nodes mask with all neighbours of the list, so each of them must have dealt.
+
+        Returns:
+            By name; empty if a member has sent none: the round begins again, with new keys, among those that have
+            (``sharing``).
+
+        Raises:
+            FederationError: too few nodes have sent shares.
         """
         found: dict[int, bytes] = {}
         for name, reply in replies.items():
@@ -94,7 +113,11 @@ class Collector:
         return boxes
 
     def masked(self, replies: Mapping[str, bytes]) -> bytes:
-        """Masked words to the survivors, as each of them gets them. FederationError: too few."""
+        """Add up the masked words, and return the set of survivors, as each of them gets it.
+
+        Raises:
+            FederationError: too few nodes are left, or too few in a row on the circle.
+        """
         kind = np.dtype(f"<u{self.bits // 8}")
         self._sum: WordArray = np.zeros(self.words, kind)
         survivors = set()
@@ -111,16 +134,23 @@ class Collector:
         return set_to_bytes(self.survivors, len(self.list.names))
 
     def agreed(self, replies: Mapping[str, bytes]) -> dict[int, bytes]:
-        """Signatures by number, for all survivors, in a large federation. FederationError: too few."""
+        """Return signatures of the set of survivors, by the members' numbers.
+
+        Raises:
+            FederationError: too few nodes have signed.
+        """
         found = self._of_length(replies, SIGNATURE)
         if len(found) < self.settings.signers:
             raise FederationError(f"secure aggregation: {len(found)} nodes signed, expected: {self.settings.signers}")
         return {self.list.number_of[name]: signature for name, signature in found.items()}
 
     def unmasked(self, replies: Mapping[str, bytes]) -> WordArray:
-        """Shares to the sum of the survivors' words. FederationError: too few shares of some secret.
+        """Take the masks off with the survivors' shares, and return the sum of their words.
 
         No mask is left: each key is checked against the one that its node has signed.
+
+        Raises:
+            FederationError: too few shares of some secret, or false ones.
         """
         shares: dict[int, dict[int, bytes]] = {number: {} for number in range(len(self.list.names))}
         false = dict.fromkeys(shares, 0)  # by dealer: holders who say so
@@ -158,7 +188,7 @@ class Collector:
         return self._sum
 
     def _secret(self, number: int, shares: Mapping[int, bytes]) -> bytes:
-        """A survivor's seed, or the mask key of a node that dropped out."""
+        """Compute a survivor's seed, or the mask key of a node that dropped out, from shares, and check it."""
         name, threshold = self.list.names[number], self.settings.threshold
         if len(shares) < threshold:
             raise FederationError(
@@ -176,14 +206,21 @@ class Collector:
         return secret
 
     def _of_length(self, replies: Mapping[str, bytes], length: int) -> dict[str, bytes]:
+        """Keep the replies that have as many bytes as asked."""
         return {name: reply for name, reply in replies.items() if self._is(name, reply, length)}
 
     def _is(self, name: str, reply: bytes, length: int) -> bool:
+        """Say whether a reply has the right length; else note it against its node."""
         if len(reply) != length:
             self.errors.append(f"node {name}: its answer has {len(reply)} bytes, expected: {length}")
         return len(reply) == length
 
     def _enough(self, found: object, what: str) -> None:
+        """Refuse fewer nodes than a sum must have.
+
+        Raises:
+            FederationError: with the last reason why one was dropped.
+        """
         count, least = len(found), self.settings.survivors  # type: ignore[arg-type]
         if count < least:
             why = f" ({self.errors[-1]})" if self.errors else ""

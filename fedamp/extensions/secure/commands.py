@@ -1,4 +1,4 @@
-"""The commands of runs with an agreement: the server's people write it, and each node's owner joins."""
+"""Define the commands of runs with an agreement: ``fedamp agreement`` on the server, ``fedamp join`` on each node."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,10 @@ def agreement(
     run: Annotated[str, Option(help="a name that no other run of these nodes has")],
     overrides: Overrides,
 ) -> None:
-    """Write what the nodes of a run with secure aggregation agree on: their keys, the terms, and the task."""
+    """Write the agreement of a secure-aggregation run: node keys, terms and task.
+
+    Each node's owner reads agreement.json, and joins.
+    """
     from fedamp.extensions.secure.participant import Agreement
     from fedamp.server.setup import prepare
 
@@ -41,7 +44,10 @@ def join(
     state: Annotated[Path, Option(help="folder that only this node's owner may read, and that is kept during the run")],
     without_noise: Annotated[bool, Option("--without-noise", help="also where the agreement has no noise")] = False,
 ) -> None:
-    """On a node, once before a run: make its memory, without which it stays out."""
+    """On a node: create its state file. Required once before a run.
+
+    A node without it takes no part, because it would forget what it signed.
+    """
     from fedamp.extensions.secure.participant import join
 
     print_paths("keep during the run", join(agreed, state, without_noise))

@@ -1,4 +1,4 @@
-"""A node with an agreement, as the core calls it."""
+"""Offer a node with an agreement to the core, for the seam ``exchanges``."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,16 +13,20 @@ from fedamp.extensions.secure.participant import Participant, answer
 
 
 class SecureExchange(NodeExchange):
-    """The exchanges of secure aggregation."""
+    """Answers the exchanges of secure aggregation on a node, and examines its files."""
 
     def answer(
         self, order: RoundOrder, context: Context, hosted: set[int], whose: Iterable[bytes], train: TrainUnits
     ) -> bytes:
-        """Answer one exchange of a round (:func:`fedamp.extensions.secure.participant.answer`)."""
+        """Answer one exchange of a round; see :func:`fedamp.extensions.secure.participant.answer`."""
         return answer(order, context, hosted, whose, train)
 
     def examine(self, *files: Path) -> list[Check]:
-        """Check a node's agreement, key and folder: with whom, under which terms, and what it remembers."""
+        """Check a node's agreement, key and folder: with whom, under which terms, and what it remembers.
+
+        Args:
+            files: the agreement, the key, and the folder of the state.
+        """
         try:
             found = Participant.read(*files)
         except DeploymentError as error:

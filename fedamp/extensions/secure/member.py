@@ -1,7 +1,10 @@
-"""A node of secure aggregation: from its words to masked words, and from the survivors of a round to its shares.
+"""Play a node's part of secure aggregation: from its words to masked words, and from the survivors to its shares.
 
 Each message is answered from bytes that the node keeps itself (:attr:`ProtocolMember.state`), because a node may start
 a new process for each. A node answers once about who survived a round: then nobody can have both secrets of a node.
+
+:mod:`fedamp.extensions.secure.participant` stores the state, and knows orders, units and noise; here are words and keys
+alone. The primitives are in :mod:`fedamp.extensions.secure.protocol`.
 """
 
 from collections.abc import Mapping
@@ -49,19 +52,22 @@ class ProtocolMember:
     """One node in one attempt at a round.
 
     Attributes:
+        settings: of the protocol.
         context: names run, round and attempt; never the same twice.
         name: under which the others know its signing key.
         agreement: names what the signers have agreed on, so that keys count in one run. The server need not know it.
-        secret: of this attempt; all its keys follow from it and the question. Empty after the node has unmasked.
-        question: digest of what the node is asked to train. An order with another one is another question, which
-            would be answered under the same masks.
+        secret: of this attempt, 32 bytes; all its keys follow from it and the question. Empty after the node has
+            unmasked.
+        question: digest of what the node is asked to train. An order with another one is another question, which would
+            be answered under the same masks.
         last: the last round whose survivors the node has signed.
         listed: the members, as the server sent them; empty before.
         held: the shares of each neighbour (of its mask key, then of its seed) that this node holds. False ones are left
             out.
         summed: whether it has sent its masked words.
-        signed, answered: the survivors that it has signed, and those for which it has given its shares.
-        answer: its last message, so that the same question has the same answer after the secrets are gone.
+        signed: the survivors that it has signed; empty before.
+        answered: the survivors for which it has given its shares; empty before.
+        answer: its last message, so that the same question has the same answer after the secrets are deleted.
         signers: the nodes that had signed the survivors then.
     """
 
@@ -86,48 +92,57 @@ class ProtocolMember:
     def enter(
         cls, settings: ProtocolSettings, context: bytes, name: str, agreement: str, question: bytes = b"", last: int = 0
     ) -> Self:
-        """A new attempt, with a new secret."""
+        """Begin a new attempt, with a new secret from the operating system.
+
+        Args:
+            settings, context, name, agreement, question, last: as the attributes.
+        """
         return cls(settings, context, name, agreement, rng.fresh_bytes(KEY), question, last)
 
     @cached_property
     def mask(self) -> bytes:
-        """The private key of the masks."""
+        """Private key of the masks, X25519."""
         return derived(self.secret, b"mask", self.question)
 
     @cached_property
     def encryption(self) -> bytes:
-        """The private key of the channels to the neighbours."""
+        """Private key of the channels to the neighbours, X25519."""
         return derived(self.secret, b"encryption", self.question)
 
     @cached_property
     def seed(self) -> bytes:
-        """Of the own mask."""
+        """Seed of the node's own mask, which nobody shares."""
         return derived(self.secret, b"seed", self.question)
 
     def noise_seed(self, content: bytes) -> int:
-        """The seed of the noise on this content: the same answer to the same question, with any other new noise."""
+        """Derive the seed of the noise on this content.
+
+        The same question gets the same answer, so that two answers tell no more than one. Other content gets new noise.
+        """
         return int.from_bytes(derived(self.secret, b"noise", self.members.digest + content))
 
     @property
     def state(self) -> bytes:
-        """All of it, secret."""
+        """JSON of the whole attempt. It is secret."""
         return _STATE.dump_json(self)
 
     @staticmethod
     def of(state: bytes) -> "ProtocolMember":
-        """From its state."""
+        """Restore a member from its state."""
         return _STATE.validate_json(state)
 
     @cached_property
     def members(self) -> MemberList:
+        """List of members, as the server sent it."""
         return MemberList.read(self.settings, self.context, self.listed)
 
     @property
     def number(self) -> int:
+        """Number of this node in the list."""
         return self.members.names.index(self.name)
 
     def keys(self, key: SigningKey) -> bytes:
-        """The first message: public keys, signed."""
+        """Write the first message: public keys, signed."""
         unsigned = MemberKeys(
             public_part(self.mask), public_part(self.encryption), commitment_to(self.seed), b"", self.last
         )
@@ -136,7 +151,7 @@ class ProtocolMember:
     def shares(
         self, members: bytes, peers: Mapping[str, PublicKey], seen: Mapping[str, int] = MappingProxyType({})
     ) -> bytes:
-        """The second message: shares of both secrets, encrypted to each neighbour, in the order of their numbers.
+        """Write the second message: shares of both secrets, encrypted to each neighbour, in the order of their numbers.
 
         Args:
             members: as the server sent them.
@@ -178,7 +193,7 @@ class ProtocolMember:
         return b"".join([*sealed, *digests])
 
     def masked(self, shares: Mapping[int, bytes], words: WordArray) -> bytes:
-        """The third message: the words with all masks.
+        """Write the third message: the words with all masks.
 
         Args:
             shares: the encrypted shares of all neighbours, with their digests, by number. A server that chose among
@@ -206,10 +221,19 @@ class ProtocolMember:
 
     @property
     def seed_key(self) -> bytes:
+        """Key of the node's own mask."""
         return derived(self.seed, b"own mask", self.members.digest)
 
     def agree(self, survivors: bytes, key: SigningKey) -> bytes:
-        """The fourth message: a signature of the survivors (a bit for each member), one set in a round."""
+        """Write the fourth message: a signature of the survivors, one set in a round.
+
+        Args:
+            survivors: a bit for each member.
+            key: the node's signing key.
+
+        Raises:
+            ValueError: it has signed others, or the set could be of few honest nodes.
+        """
         self._check(survivors)
         if self.signed not in (b"", survivors):
             raise ValueError("this node has signed other survivors of this round")
@@ -217,11 +241,16 @@ class ProtocolMember:
         return padded(sign(key, self.members.agreed(bytes_to_set(survivors, len(self.members.names)))))
 
     def unmask(self, survivors: bytes, signatures: Mapping[int, bytes], peers: Mapping[str, PublicKey]) -> bytes:
-        """The last message: of each holder's share in turn, one: of its seed if it survived, else of its mask key.
+        """Write the last message: a share for each holder in turn, of its seed if it survived, else of its mask key.
 
         The shares are in the order of the neighbours and this node's own last; zeros for those that it refused. The
-        same survivors get the same answer again. All secrets are forgotten: with them and the messages, who reads this
-        node's disk later would know its sum.
+        same survivors get the same answer again. All secrets are deleted: with them and the messages, a later reader of
+        this node's disk would know its sum.
+
+        Args:
+            survivors: a bit for each member.
+            signatures: of the set, by the members' numbers.
+            peers: the public key of each node, from a file of this node.
 
         Raises:
             ValueError: too few survivors, this node is not among them, or too few nodes have signed them; or they were
@@ -252,6 +281,7 @@ class ProtocolMember:
         return self.answer
 
     def _check(self, survivors: bytes) -> None:
+        """Refuse a set of survivors before the words are sent, without this node, or of too few honest nodes."""
         if not self.summed:
             raise ValueError("this node has sent no masked words")
         found = bytes_to_set(survivors, len(self.members.names))
@@ -260,7 +290,7 @@ class ProtocolMember:
             raise ValueError("this node is not among the survivors")
 
     def _box(self, other: int, to: bool) -> ChaCha20Poly1305:
-        """The encryption to a neighbour, or from it; its key is for one message."""
+        """Make the encryption to a neighbour, or from it; its key is for one message."""
         first, second = (self.number, other) if to else (other, self.number)
         secret = shared_secret(self.encryption, self.members.keys[other].encryption)
         purpose = b"shares " + first.to_bytes(4) + second.to_bytes(4)
@@ -271,14 +301,22 @@ _STATE = TypeAdapter(ProtocolMember)
 
 
 def pair_key(mask: bytes, members: MemberList, own: int, other: int) -> bytes:
-    """The key of the mask that two nodes share, from the private key of one of them.
+    """Derive the key of the mask that two nodes share, from the private key of one of them.
 
     Their numbers are in it: a colluding node that repeats an honest one's public key would cancel that one's mask.
+
+    Args:
+        mask: private key of the node ``own``.
+        members: with the public key of the node ``other``.
+        own, other: numbers of the two nodes.
     """
     purpose = b"pair mask " + min(own, other).to_bytes(4) + max(own, other).to_bytes(4)
     return derived(shared_secret(mask, members.keys[other].mask), purpose, members.digest)
 
 
 def digest_of(share: bytes) -> bytes:
-    """By which the server knows a share. It tells nothing about it, which is uniform among 2**521 numbers."""
+    """Compute the digest by which the server knows a share.
+
+    It tells nothing about the share, which is uniform among 2**521 numbers.
+    """
     return sha256(b"fedamp share\0" + share).digest()

@@ -1,8 +1,11 @@
-"""A node's part in secure aggregation: it adds its share of the noise to its sum, masks it, and helps to unmask.
+"""Take part in secure aggregation as a node: add a share of the noise to the node's sum, mask it, and help to unmask.
 
-It believes its own files, and nothing that the server says: the agreement, which has the terms and the public keys of
-the nodes of a run; and the memory of what it took part in. It refuses an order under other terms, a second sum of a
+A node believes its own files, and nothing that the server says: the agreement, which has the terms and the public keys
+of the nodes of a run; and the memory of what it took part in. It refuses an order under other terms, a second sum of a
 round, and more check-ins of a unit than agreed.
+
+:func:`answer` is the place to begin; :mod:`fedamp.client.app` calls it through the seam ``exchanges``. The keys and
+masks are :mod:`fedamp.extensions.secure.member`'s.
 """
 
 import re
@@ -45,7 +48,7 @@ from fedamp.noise import Address, add_gaussian, grid_of
 
 
 class Agreement(FileRecord):
-    """``agreement.json``: what the nodes of one run have agreed on, the same file at each of them.
+    """The content of ``agreement.json``: what the nodes of one run have agreed on, the same file at each of them.
 
     Attributes:
         run: a name that no other agreement has; a node takes part in each round of it once.
@@ -63,11 +66,16 @@ class Agreement(FileRecord):
 
     @cached_property
     def digest(self) -> str:
+        """SHA-256 of the agreement, in hex; it enters all signed keys."""
         return sha256(self.to_json().encode()).hexdigest()
 
     @cached_property
     def keys(self) -> dict[str, PublicKey]:
-        """The peers' keys; DeploymentError: one cannot be read."""
+        """Public keys of the peers, by name.
+
+        Raises:
+            DeploymentError: one cannot be read.
+        """
         found: dict[str, PublicKey] = {}
         for name, text in self.peers.items():
             try:
@@ -82,10 +90,16 @@ class Agreement(FileRecord):
         return found
 
     def check(self, without_noise: bool = False) -> Self:
-        """Refuse what no node should agree to (DeploymentError, one line); ``without_noise``: its owner wants none.
+        """Refuse an agreement that no node should agree to, and return it otherwise.
 
         Two names with one key would be one node that counts twice. Without a task the server could change the learning
         rate, and so what all nodes compute.
+
+        Args:
+            without_noise: whether the node's owner takes part in sums without noise.
+
+        Raises:
+            DeploymentError: one line that says why.
         """
         terms, form = self.terms, PublicFormat.SubjectPublicKeyInfo
         raw = [key.public_bytes(Encoding.DER, form) for key in self.keys.values()]
@@ -112,7 +126,7 @@ class Agreement(FileRecord):
 
 
 class NodeMemory(Record):
-    """What a node must not forget during a run: a node without it stays out.
+    """State that a node must keep during a run; without it the node cannot take part.
 
     Attributes:
         agreement: digest of the one that it belongs to.
@@ -139,13 +153,20 @@ class NodeMemory(Record):
 
 
 def written(key: PublicKey) -> str:
-    """A public key as OpenSSH writes it."""
+    """Write a public key as OpenSSH does."""
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
 @dataclass
 class Participant:
-    """A node with its agreement, its signing key, and its memory, which is in a file."""
+    """A node with its agreement, its signing key, and its memory.
+
+    Attributes:
+        agreement: of the run.
+        key: private, Ed25519 or ECDSA.
+        memory: as it is on the disk.
+        file: of the memory.
+    """
 
     agreement: Agreement
     key: SigningKey
@@ -154,7 +175,11 @@ class Participant:
 
     @classmethod
     def of(cls, context: Context) -> "Participant":
-        """The one that a node's configuration names; DeploymentError: it lacks a file, or one cannot be read."""
+        """Read the participant that a node's configuration names.
+
+        Raises:
+            DeploymentError: the configuration lacks a file, or one cannot be read.
+        """
         files = {key: str(context.node_config.get(key, "")) for key in ("agreement", "key", "state")}
         if missing := [key for key, value in files.items() if not value]:
             raise DeploymentError(
@@ -165,7 +190,16 @@ class Participant:
 
     @classmethod
     def read(cls, agreement: Path, key: Path, folder: Path) -> "Participant":
-        """From the files of a node; DeploymentError: one of them is missing, or of another node or run."""
+        """Read a participant from the files of a node.
+
+        Args:
+            agreement: ``agreement.json``.
+            key: the node's private key, as OpenSSH writes it.
+            folder: of the memory.
+
+        Raises:
+            DeploymentError: a file is missing, or of another node or run.
+        """
         try:
             found = Agreement.read(agreement)
             private = load_ssh_private_key(read_regular(key, TYPED), None)
@@ -188,7 +222,11 @@ class Participant:
 
     @cached_property
     def name(self) -> str:
-        """Its name in the agreement: that of its key; DeploymentError: its key is not in it."""
+        """Name of the node in the agreement: that of its key.
+
+        Raises:
+            DeploymentError: its key is not in it.
+        """
         own = written(self.key.public_key())
         for name, text in self.agreement.peers.items():
             if text == own:
@@ -202,7 +240,7 @@ class Participant:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """One message at a time, each from what the one before has left.
+        """Handle one message at a time, each from the state that the one before has left.
 
         Flower's node starts a process for each message, with a copy of its context. Without the lock a server could
         send two messages at once, and each process would sign other survivors.
@@ -212,9 +250,12 @@ class Participant:
             yield
 
     def signing(self, round_: int, member: ProtocolMember, survivors: bytes) -> str:
-        """Digest of the survivors of a round; DeploymentError: the memory knows that others were signed in it.
+        """Compute the digest of the survivors of a round, which the node may sign.
 
-        The file of an attempt may be put back, to before it was signed.
+        The file of an attempt may be put back, to before it was signed; the memory still knows.
+
+        Raises:
+            DeploymentError: other survivors were signed in this round, or a later round was signed.
         """
         found = sha256(member.members.digest + survivors).hexdigest()
         if round_ < self.memory.signed or (round_ == self.memory.signed and found != self.memory.survivors):
@@ -223,7 +264,11 @@ class Participant:
 
     @property
     def member(self) -> ProtocolMember:
-        """In this attempt at a round; DeploymentError: it has sent no keys."""
+        """State of this attempt at a round, in a file beside the memory.
+
+        Raises:
+            DeploymentError: the node has sent no keys.
+        """
         try:
             return ProtocolMember.of(read_regular(self.file.with_suffix(".round")))
         except FileNotFoundError:
@@ -235,14 +280,24 @@ class Participant:
 
 
 def new_memory(agreement: Agreement) -> NodeMemory:
-    """Of a node that has taken part in nothing, with a schedule that nobody knows."""
+    """Make the memory of a node that has taken part in nothing, with a schedule that nobody knows."""
     return NodeMemory(agreement=agreement.digest, schedule=f"{rng.seed_from_system():064x}")
 
 
 def join(agreement: Path, folder: Path, without_noise: bool = False) -> Path:
-    """Make the memory of a node for a run, once; returns its file.
+    """Make the memory of a node for a run, once.
 
-    RunFolderError: the agreement is damaged. DeploymentError: no node should agree to it, or there is a memory already.
+    Args:
+        agreement: ``agreement.json``.
+        folder: where it is kept, for this user alone.
+        without_noise: whether the node's owner takes part in sums without noise.
+
+    Returns:
+        The file.
+
+    Raises:
+        RunFolderError: the agreement is damaged.
+        DeploymentError: no node should agree to it, or there is a memory already.
     """
     found = Agreement.read(agreement).check(without_noise)
     file = folder / f"{found.digest[:16]}.json"
@@ -254,9 +309,20 @@ def join(agreement: Path, folder: Path, without_noise: bool = False) -> Path:
 
 
 def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterable[bytes], train: TrainUnits) -> bytes:
-    """A node's part in one exchange of a round; ``whose``: facts about which records are which unit's.
+    """Answer one exchange of a round: keys, shares, masked, agree or unmask.
 
-    DeploymentError: the node refuses it, and why. Other errors may depend on records: the server is not told them.
+    Args:
+        order: with the exchange, and what the server tells in it.
+        context: of the node.
+        hosted: ids of the units that live on the node.
+        whose: facts about which records are which unit's.
+        train: trains the units of an order, and returns the sum of their clipped updates.
+
+    Returns:
+        The node's message of the protocol.
+
+    Raises:
+        DeploymentError: the node refuses it, and why. Other errors may depend on records: the server is not told them.
     """
     asked, task, round_ = order.exchange, task_of(order.task), order.round
     own = Participant.of(context)
@@ -317,7 +383,7 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
 
 
 def _cut(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
-    """Parts of equal length, by the number of the member that each is of."""
+    """Cut data into parts of equal length, by the number of the member that each is of."""
     length = len(data) // len(numbers) if numbers else 0
     return {number: data[length * place : length * (place + 1)] for place, number in enumerate(numbers)}
 
@@ -330,7 +396,12 @@ def _words(
     whose: Iterable[bytes],
     train: TrainUnits,
 ) -> WordArray:
-    """What the node adds to the sum of a round, before masks."""
+    """Compute what the node adds to the sum of a round, before masks: the units' sum with the node's share of noise.
+
+    Raises:
+        DeploymentError: the order does not fit the terms, other units live here than before, or a unit would check in
+            too often.
+    """
     terms, ids, evaluation = own.agreement.terms, order.ids, task_of(order.task).evaluation
     units = rng.keyed_digest(int(own.memory.schedule, 16), "units", [str(sorted(hosted)).encode(), *whose])
     if own.memory.units not in ("", units):
@@ -369,7 +440,10 @@ def _words(
 
 
 def _drawn(order: RoundOrder, own: Participant, hosted: set[int]) -> RoundOrder:
-    """What the node's own schedule says of a round. All units train, so that the time it takes tells nothing."""
+    """Replace the units of an order by those that the node's own schedule draws.
+
+    All units train, and the others count as dummies, so that the time it takes tells nothing.
+    """
     terms, seed = own.agreement.terms, int(own.memory.schedule, 16)
     assert terms.check_in is not None
     units = np.array(sorted(hosted))
@@ -381,14 +455,20 @@ def _drawn(order: RoundOrder, own: Participant, hosted: set[int]) -> RoundOrder:
 
 @lru_cache(maxsize=2)
 def own_piece(task_json: str) -> Any:
-    """A submodel of a task: it tells which arrays are in the shared part."""
+    """Return a submodel of a task, which tells which arrays are in the shared part."""
     task = task_of(task_json)
     pieces = task.submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
     return task.submodels.a_piece(pieces)
 
 
 def grid_of_words(clip: float, noise_multiplier: float, terms: AgreedTerms) -> float:
-    """The number of which each coordinate of a node's noisy sum is a whole multiple."""
+    """Return the number of which each coordinate of a node's noisy sum is a whole multiple.
+
+    Args:
+        clip: clipping norm of the part.
+        noise_multiplier: of the part; 0: the clip's own quantum.
+        terms: with the number of honest nodes, which decides a share's deviation.
+    """
     return grid_of(terms.share(noise_multiplier * clip), STEPS) if noise_multiplier else quantum(clip)
 
 
@@ -400,15 +480,17 @@ def words_of(
     terms: AgreedTerms,
     seed: int,
 ) -> WordArray:
-    """A node's sum and its share of the noise, as words modulo 2**bits in the order of ``sums``.
+    """Add a node's share of the noise to its sum, and write it as words modulo 2**bits, in the order of ``sums``.
 
     Each share is N(0, deviation^2 / honest), rounded to the grid after it is added (:func:`add_gaussian`). The sum of
     the shares is the rounding of one Gaussian and independent uniforms, up to a total variation of 2**-280
     (docs/secure-aggregation.md, Lemma 1), so it costs at most what the Gaussian costs.
 
     Args:
+        sums: of clipped updates, float64 by name.
         count: units below the clip minus half of all that trained; the last word where :func:`counts` says so.
         multiplier_of, clip_of: noise multiplier and clipping norm of each array.
+        terms: of the run.
         seed: secret, of this attempt alone.
     """
     parts = [(array.astype(np.float64).ravel(), multiplier_of[name], clip_of[name]) for name, array in sums.items()]
@@ -431,7 +513,13 @@ def sums_of(
     clip_of: Mapping[str, float],
     terms: AgreedTerms,
 ) -> tuple[Sums, float]:
-    """The noisy sums and the noisy count (0 without) that words stand for: the inverse of :func:`words_of`."""
+    """Turn words into the noisy sums and the noisy count (0 without): the inverse of :func:`words_of`.
+
+    Args:
+        words: sum of all survivors' words, without masks.
+        shapes: of the arrays, by name.
+        multiplier_of, clip_of, terms: as for :func:`words_of`.
+    """
     signed = words.view(f"i{terms.bits // 8}").astype(np.float64)
     sums, place = {}, 0
     for name, shape in shapes.items():
@@ -444,10 +532,10 @@ def sums_of(
 
 
 def length_of(shapes: Mapping[str, tuple[int, ...]], terms: AgreedTerms) -> int:
-    """Number of words."""
+    """Return the number of words of a sum."""
     return sum(int(np.prod(shape)) for shape in shapes.values()) + counts(shapes, terms)
 
 
 def counts(names: Iterable[str], terms: AgreedTerms) -> bool:
-    """Whether a word counts the short updates: where the terms have noise for it, and units train."""
+    """Say whether a word counts the short updates: where the terms have noise for it, and units train."""
     return bool(terms.count_noise) and any(name != EVALUATION for name in names)

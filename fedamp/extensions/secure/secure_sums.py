@@ -1,4 +1,8 @@
-"""The server's side of secure aggregation: five exchanges a round with every node, and the noisy sum of those left."""
+"""Aggregate securely on the server: five exchanges a round with every node, and the noisy sum of those left.
+
+:class:`SecureSums` is the aggregator that ``aggregation: {scheme: secure}`` names. Its part of the protocol is
+:mod:`fedamp.extensions.secure.collector`; messages have the layout of :mod:`fedamp.engines.wire`.
+"""
 
 import logging
 import math
@@ -34,17 +38,20 @@ ATTEMPT = 16  # bytes that no other attempt at a round has
 def honest_norm(
     reach: float, deviation: float, size: int, nodes: int, terms: AgreedTerms, probability: float = IMPOSSIBLE
 ) -> float:
-    """A norm that the sum of honest nodes exceeds with at most this probability, whatever their records are.
+    """Compute a norm that the sum of honest nodes exceeds with at most a given probability, whatever their records are.
 
     The sum is X + Z + V: the clipped updates X with a norm of at most ``reach``, Gaussian noise Z, and the rounding V
     of each node to its grid, of at most half the grid in each coordinate. The norm of Z is a 1-Lipschitz function of
-    standard Gaussian numbers times its deviation s, with a mean of at most s sqrt(size), so it exceeds
-    s (sqrt(size) + t) with probability at most exp(-t**2 / 2) (Tsirelson, Ibragimov, Sudakov 1976).
+    standard Gaussian numbers times its deviation s, with a mean of at most s sqrt(size), so it exceeds s (sqrt(size) +
+    t) with probability at most exp(-t**2 / 2) (Tsirelson, Ibragimov, Sudakov 1976).
 
     Args:
         reach: clipping norm times the units that may be in the sum.
         deviation: of the noise that is charged; each of the ``nodes`` in the sum adds its share.
         size: number of coordinates.
+        nodes: in the sum.
+        terms: of the run.
+        probability: in (0, 1).
     """
     if not deviation:
         return reach * (1 + 1e-9)  # of the norm's own rounding
@@ -55,7 +62,16 @@ def honest_norm(
 
 @dataclass
 class _RoundAttempt:
-    """An attempt at a round: what every order tells, and the node and the order of each name."""
+    """An attempt at a round.
+
+    Attributes:
+        grid: that reaches the nodes.
+        told: keys that every order tells.
+        node_of: Flower's number of the node of each name.
+        orders: to train, of each name.
+        collector: of the attempt.
+        timeout: seconds of each exchange.
+    """
 
     grid: Grid
     told: dict[str, Any]
@@ -66,11 +82,17 @@ class _RoundAttempt:
 
 
 class SecureSums(ClippedSums):
-    """The server learns the noisy sum of the nodes that answered, and no node's (:mod:`fedamp.extensions.secure`).
+    """Aggregator that learns the noisy sum of the nodes that answered, and no node's.
 
-    A node that fails in any exchange drops out of the round. With fewer than were agreed on: FederationError, nothing
-    is released, and the round can be played again with new keys. In a simulation no message of the
-    protocol is sent; the release adds noise of the same law.
+    A node that fails in any exchange drops out of the round. With fewer than were agreed on nothing is released, and
+    the round can be played again with new keys. In a simulation no message of the protocol is sent; the release adds
+    noise of the same law.
+
+    Args:
+        plan: of the run; its ``agreed`` are the terms.
+
+    Raises:
+        FederationError: from :meth:`prepare` and :meth:`aggregate`: too few nodes are left.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -79,17 +101,29 @@ class SecureSums(ClippedSums):
         self._signed_last: dict[str, int] = {}  # the last round that each node has signed
 
     def plays(self, grid: Grid) -> bool:
+        """Say whether the nodes of a grid play the protocol: those of a simulation do not."""
         return not flower.is_simulated(grid)
 
     @property
     def terms(self) -> AgreedTerms:
+        """Terms of the run."""
         found: AgreedTerms = self.plan.agreed
         return found
 
     def prepare(
         self, orders: dict[int, RoundOrder], grid: Grid, names: Mapping[int, str], shapes: Shapes
     ) -> dict[int, RoundOrder]:
-        """Play the exchanges before the training, and give its orders what the nodes need to mask their sums."""
+        """Play the exchanges before the training, and give its orders what the nodes need to mask their sums.
+
+        Args:
+            orders: to train, by node.
+            grid: that reaches the nodes.
+            names: of the nodes, as in the agreement.
+            shapes: of the sums, by name.
+
+        Returns:
+            Orders for the nodes that have dealt shares.
+        """
         self._round = None
         if not self.plays(grid):
             return orders
@@ -121,7 +155,7 @@ class SecureSums(ClippedSums):
         return {node_of[name]: by_name[name] for name in boxes}
 
     def aggregate(self, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
-        """The noisy sum of the survivors' words. FederationError: too few nodes are left; nothing is known."""
+        """Play the exchanges after the training, and return the noisy sum of the survivors."""
         total = (
             super().aggregate(replies, asked) if self._round is None else self._unmasked(self._round, replies, asked)
         )
@@ -129,6 +163,7 @@ class SecureSums(ClippedSums):
         return total
 
     def _unmasked(self, current: _RoundAttempt, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
+        """Agree with the nodes on the survivors, and take the masks off their sum."""
         collector = current.collector
         survivors = collector.masked(self._data(replies, current.orders))
         names = [collector.list.names[number] for number in sorted(collector.survivors)]
@@ -159,13 +194,13 @@ class SecureSums(ClippedSums):
         return total
 
     def _multipliers(self, asked: RoundOrders) -> list[float]:
-        """The noise multiplier of each part of a sum; an evaluation is the last one, or alone."""
+        """Return the noise multiplier of each part of a sum; an evaluation is the last one, or alone."""
         shapes, evaluation = asked.model.shapes, self.terms.evaluation_noise
         model = list(self.terms.noise_multipliers) if set(shapes) - {EVALUATION} else []
         return [*model, evaluation] if EVALUATION in shapes else model
 
     def _impossible(self, sums: Sums, count: float, nodes: int, units: int, asked: RoundOrders) -> str:
-        """Why the noisy sum cannot be that of honest nodes, up to a probability of 1e-9; empty: it can.
+        """Say why the noisy sum cannot be that of honest nodes, up to a probability of 1e-9; empty: it can.
 
         It is a function of the noisy sum, so looking costs nothing. But the sum has been seen: the round is spent.
         """
@@ -189,9 +224,9 @@ class SecureSums(ClippedSums):
         return ""
 
     def _signed(self, keys: dict[str, bytes], context: bytes) -> dict[str, bytes]:
-        """The keys with a valid signature, where the server knows the nodes' agreement; else the nodes find false ones.
+        """Keep the keys with a valid signature, where the server knows the nodes' agreement.
 
-        One false signature in the list is reason for all nodes to stay out.
+        Else the nodes find a false signature, and one in the list is reason for all of them to stay out.
         """
         assert self._round is not None
         file: str | None = getattr(self.plan.scenario.federation, "agreement")  # noqa: B009 - a key of this extension
@@ -211,7 +246,7 @@ class SecureSums(ClippedSums):
     def _exchange(
         self, exchange: str, to: Mapping[str, Mapping[str, Any]], size: Callable[[str], int]
     ) -> dict[str, bytes]:
-        """Ask nodes, by name, for answers of so many bytes, and return what those that answer say."""
+        """Ask nodes, by name, for answers of so many bytes, and return the answers that came."""
         assert self._round is not None
         orders, messages = dict[str, RoundOrder](), []
         for name, told in to.items():
@@ -223,6 +258,7 @@ class SecureSums(ClippedSums):
         return self._data(flower.answers(messages, replies), orders)
 
     def _data(self, replies: Iterable[Message], orders: Mapping[str, RoundOrder]) -> dict[str, bytes]:
+        """Read the bytes of replies, by the node's name; a reply that cannot be read is noted, and left out."""
         assert self._round is not None
         names, found = {node: name for name, node in self._round.node_of.items()}, {}
         for reply in replies:

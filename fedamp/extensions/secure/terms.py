@@ -1,4 +1,4 @@
-"""How the nodes' sums become one: the server adds them up, or the nodes hide them from it (secure aggregation).
+"""Define the section of secure aggregation, and the terms on which the nodes of a run agree.
 
 Under secure aggregation every node answers in every round with the sum of its units' updates, its share of the noise,
 and a mask; the server sees the noisy sum of all nodes that answered. docs/secure-aggregation.md has the protocol, and
@@ -33,7 +33,7 @@ LessThanHalf = Annotated[float, Field(ge=0, lt=0.5)]
 
 
 def _without_protocol(simulate: str) -> str:
-    """Runs of older versions name it; noise of the same law is charged alike, so they stay valid."""
+    """Accept a value of older versions with a warning: noise of the same law is charged alike."""
     if simulate == "protocol":
         told = "aggregation.simulate: protocol was removed; a simulation plays the sum, and nodes with an agreement all"
         warnings.warn(told, stacklevel=2)
@@ -61,11 +61,23 @@ class SecureAggregation(AggregationScheme):
     simulate: Annotated[Literal["sum", "protocol"], SkipJsonSchema(), AfterValidator(_without_protocol)] = "sum"
 
     def check_within(self, scenario: AnyScenario) -> None:
+        """Refuse another number of nodes than ``federation.hosts`` names.
+
+        Raises:
+            ValueError: the two differ.
+        """
         if (hosted := len(scenario.federation.hosted)) and self.nodes not in ("auto", hosted):
             raise ValueError(f"aggregation.nodes is {self.nodes}, but federation.hosts names {hosted}")
 
     def agreed(self, plan: Any) -> "AgreedTerms":
-        """The terms of a plan; ValueError: too few nodes for the shares that drop out and collude."""
+        """Make the terms of a plan.
+
+        Args:
+            plan: of the run.
+
+        Raises:
+            ValueError: too few nodes for the shares that drop out and collude.
+        """
         asked, check_in, rounds, units = plan.scenario, plan.check_in, plan.scenario.rounds, plan.units
         nodes = (len(asked.federation.hosted) or units) if self.nodes == "auto" else self.nodes
         evaluation = plan.sections.get("evaluation")
@@ -98,34 +110,35 @@ class SecureAggregation(AggregationScheme):
         return terms.model_copy(update={"bits": 32 if fits else 64})
 
     def agreed_nodes(self, agreed: "AgreedTerms") -> int:
-        """The number of nodes of the terms."""
+        """Return the number of nodes of the terms."""
         return agreed.nodes
 
     def assumption(self, agreed: "AgreedTerms") -> str:
-        """Who may be dishonest, and what is expected of the others."""
+        """Write down who may be dishonest, and what is expected of the others, for the ledger."""
         return (
             f"The server and up to {agreed.colluding} of {agreed.nodes} nodes may be dishonest: they see noisy sums "
             "alone. The other nodes run fedamp with the terms of this run, and hold the public keys of each other."
         )
 
     def task_keys(self, agreed: "AgreedTerms") -> dict[str, Any]:
-        """The terms."""
+        """Return the terms under their key of what clients are told."""
         return {"terms": agreed}
 
 
 class AgreedTerms(Record):
-    """What the nodes of a run agree on: a node takes part in nothing else.
+    """Terms of a run; a node that has agreed to them takes part in nothing else.
 
     Attributes:
         nodes, units, rounds: of the run.
-        dropped, colluding: nodes of a round that may drop out; that may tell the server all they know.
+        dropped: nodes of a round that may drop out.
+        colluding: nodes that may tell the server all they know.
         check_in: by which nodes draw their units' rounds, from randomness of their own; None: the server names them.
         most_check_ins: of a unit, in all rounds.
         noise_multipliers: of each part of the model, for the sum of all honest nodes; 0: no noise.
         count_noise: deviation of the noise on the count of short updates, in counts; 0: no count is sent.
         evaluation_noise: over a unit's largest contribution to an evaluation; 0: no unit is evaluated.
         evaluated_at_end: whether all units are evaluated after the last round.
-        bits: of a word: sums are modulo 2**bits.
+        bits: of a word, 32 or 64: sums are modulo 2**bits.
     """
 
     nodes: Annotated[int, Field(ge=1, le=MOST_NODES)]
@@ -142,35 +155,41 @@ class AgreedTerms(Record):
     bits: Literal[32, 64]
 
     def context(self, round_: int, clips: Sequence[float], attempt: bytes) -> bytes:
-        """What enters all keys of an attempt at a round, so that nodes which were told other numbers share no mask.
+        """Return the bytes that enter all keys of an attempt at a round.
 
-        A node's noise is in proportion to its clipping norm: a larger norm for one node alone would hide it less.
+        So nodes that are told other numbers share no mask. A node's noise is in proportion to its clipping norm: a
+        larger norm for one node alone would hide it less.
+
+        Args:
+            round_: from 1.
+            clips: clipping norms of the round.
+            attempt: bytes that no other attempt has.
         """
         numbers = json.dumps([self.content(), round_, list(map(float, clips))], sort_keys=True)
         return hashlib.sha256(numbers.encode()).digest() + attempt
 
     @property
     def settings(self) -> ProtocolSettings:
-        """Of the protocol."""
+        """Settings of the protocol."""
         return ProtocolSettings(self.nodes, self.dropped, self.colluding)
 
     @property
     def last_round(self) -> int:
-        """The number of the last sum: that of the evaluation at the end, if there is one, or of the last round."""
+        """Number of the last sum: that of the evaluation at the end, if there is one, or of the last round."""
         return self.rounds + self.evaluated_at_end
 
     @property
     def honest(self) -> int:
-        """The least number of honest nodes in a sum: their noise together is what is charged."""
+        """Least number of honest nodes in a sum: their noise together is what is charged."""
         return self.nodes - self.dropped - self.colluding
 
     def share(self, deviation: float) -> float:
-        """The deviation of one node's share of noise."""
+        """Return the deviation of one node's share of noise, if all honest nodes together add ``deviation``."""
         return deviation / math.sqrt(self.honest)
 
 
 def terms_of(task: Any) -> AgreedTerms | None:
-    """The terms in what clients are told (:class:`fedamp.client.task.ClientTask`); None: it has none."""
+    """Return the terms in what clients are told (:class:`fedamp.client.task.ClientTask`); None: it has none."""
     found: AgreedTerms | None = task.terms
     return found
 
