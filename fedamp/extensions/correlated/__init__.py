@@ -4,9 +4,9 @@ Two schemes of ``privacy.noise``: ``banded`` (Choquette-Choo et al. 2023, arXiv 
 et al. 2024, arXiv 2404.16706), in :mod:`~fedamp.extensions.correlated.section`. Two schemes of ``check_in`` keep the
 rounds of a unit apart, as both need it: ``classes`` and ``spaced``, in :mod:`~fedamp.extensions.correlated.check_in`.
 
-The noise needs a fixed clip and a model that is released in every round, alone. It breaks the fact that the noise of
-rounds is independent, so ModelMix and secure aggregation are refused beside it. Its state, the noise of earlier rounds,
-is as secret as the noise: it stays on the server.
+The noise needs a fixed clip, and rounds that release nothing but the sum of updates. It breaks the fact that the noise
+of rounds is independent, so ModelMix and secure aggregation are refused beside it. Its state, the noise of earlier
+rounds, is as secret as the noise: it stays on the server.
 """
 
 from fedamp.extension import Extension

@@ -1,7 +1,8 @@
-"""ModelMix: the server takes its step from a random mixture of the last two models (Xiao, Wan, Devadas 2022).
+"""Define the key ``mixing``: ModelMix, a step from a random mixture of the last two models (Xiao, Wan, Devadas 2022).
 
 A uniform point between two models is their midpoint, which is public, plus a uniform number about zero. That number is
 added together with the noise, so that the release is their exact sum, rounded once (:mod:`fedamp.noise`).
+:class:`fedamp.federation.optional.OptionalSection` says what each method promises.
 """
 
 from collections.abc import Mapping
@@ -56,19 +57,28 @@ class Mixing(OptionalSection):
         return self
 
     def check_within(self, scenario: AnyScenario) -> None:
+        """Refuse a schedule that begins a step after the last round.
+
+        Raises:
+            ValueError: it names both keys.
+        """
         if (last := self.steps[-1][0]) > scenario.rounds:
             raise ValueError(f"mixing.width names round {last}, but rounds is {scenario.rounds}")
 
     @property
     def steps(self) -> Steps:
-        """The first round and the enforced distance of every step of the schedule."""
+        """First round and enforced distance of every step of the schedule."""
         return self.width if isinstance(self.width, tuple) else ((1, self.width),)
 
     def charged(self, check_in: CheckIn, rounds: int) -> Steps:
-        """The charged width of every round.
+        """Return the charged width of every round, as steps.
 
         If a unit's rounds depend on each other, all rounds must cost the same, so all are charged at the smallest
         width; so are rounds that have a width each.
+
+        Args:
+            check_in: of the scenario.
+            rounds: of the run.
         """
         widths = [width for _, width in self.steps]
         if not check_in.rounds_are_independent or max(lengths(self.steps, rounds)) == 1 or len(set(widths)) == 1:
@@ -76,26 +86,31 @@ class Mixing(OptionalSection):
         return self.steps
 
     def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
+        """Return the charged widths, each with its number of rounds."""
         rounds = plan.scenario.rounds
         charged = self.charged(plan.check_in, rounds)
         return tuple((width, number) for (_, width), number in zip(charged, lengths(charged, rounds), strict=True))
 
     def dearest(self, plan: AnyPlan) -> RoundKind:
+        """Return the smallest width, whose rounds cost the most."""
         return min(width for width, _ in self.kinds(plan))
 
     def wrap(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: RoundKind) -> "Mechanism":
-        """Charge a part's release at the width ``kind``. Only its ratio to the largest step of a unit matters (Xiao,
-        Wan, Devadas 2022, Corollary 4.1).
+        """Charge a part's release at the width ``kind``.
+
+        Only its ratio to the largest step of a unit matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
         """
         return accounting.ModelMix(part.noise_multiplier, kind / _largest_step(plan, part), self.linf_coordinates)
 
     @property
     def truncated_coordinates(self) -> int:
+        """Number p by which coordinates are truncated at clip / sqrt(p)."""
         return self.linf_coordinates
 
     def start(
         self, plan: AnyPlan, part_of: Mapping[str, int], current: Arrays, previous: Arrays | None, round_: int
     ) -> tuple[Arrays, dict[str, Uniform]]:
+        """Return the midpoint from which a round's step is taken, and the uniform number to add to each array's sum."""
         width = at(self.charged(plan.check_in, plan.scenario.rounds), round_)
         middle, multiples = self.midpoint(current, previous, round_, width)
         # Exactly the charged width, in the units of the sum: the expression holds the same quotient.
@@ -103,13 +118,16 @@ class Mixing(OptionalSection):
         return middle, {name: Uniform(widths[part], multiples[name]) for name, part in part_of.items()}
 
     def midpoint(self, current: Arrays, previous: Arrays | None, round_: int, charged: float) -> tuple[Arrays, Sums]:
-        """The midpoint from which a round's step is taken, and the uniform numbers' widths, in charged widths.
+        """Compute the midpoint from which a round's step is taken, and the uniform numbers' widths, in charged widths.
 
         Args:
             current: the last model.
             previous: the model before ``current``, None in round 1.
             round_: number of the round, from 1.
             charged: the charged width of the round.
+
+        Returns:
+            float32 arrays by name; and whole multiples of the charged width, float64, in the same shapes.
         """
         middle, multiples, least = {}, {}, np.ceil(at(self.steps, round_) / charged)
         for name, now in current.items():
@@ -119,12 +137,15 @@ class Mixing(OptionalSection):
         return middle, multiples
 
     def shortened(self, rounds: int) -> "Mixing":
+        """Return the section for fewer rounds, for an audit."""
         return self.model_copy(update={"width": tuple(step for step in self.steps if step[0] <= rounds)})
 
     def with_steps(self, before: float, after: float) -> "Mixing":
+        """Return the section with widths in proportion to the largest step of a unit, which an audit changes."""
         return self.model_copy(update={"width": tuple((first, width * after / before) for first, width in self.steps)})
 
     def hidden_variance(self, round_: int) -> float:
+        """Return the least variance that mixing adds to a coordinate of a round's model."""
         return at(self.steps, round_) ** 2 / 12
 
 

@@ -1,4 +1,13 @@
-"""Personal layers: parameters that stay with their client (``model.local``) are kept from round to round."""
+"""Keep personal layers: parameters that stay with their client (``model.local``) go on from round to round.
+
+The core trains such parameters from the received values in every round. With this extension each client goes on from
+what it trained in its last round, as in federated learning with personal layers (Arivazhagan et al. 2019). They are
+never sent or clipped, so they cost no privacy while they stay; docs/models.md explains the key.
+
+:mod:`~fedamp.extensions.personal.places` tells the workers of a simulation the file in the run folder, by keys of the
+task (:mod:`~fedamp.extensions.personal.keys`). :mod:`~fedamp.extensions.personal.layers` reads and writes it. A
+simulation on one machine is needed; a node of a deployment refuses such a task.
+"""
 
 from fedamp.extension import Extension
 

@@ -1,4 +1,4 @@
-"""The keys of what clients are told about parameters that stay with their client."""
+"""Define the keys of what clients are told about parameters that stay with their client."""
 
 from typing import Annotated
 

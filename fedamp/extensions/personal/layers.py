@@ -1,7 +1,7 @@
-"""Parameters that stay with their client (``model.local``): one file of a simulation holds those of all clients.
+"""Store parameters that stay with their client (``model.local``): one file of a simulation holds those of all clients.
 
 The server never gets them, so nothing is charged for them. They follow from a client's own records and the released
-models: who sees a client's own parameters learns of other clients what the released models tell.
+models: a reader of one client's own parameters learns of other clients what the released models tell.
 
 A node trains with them where its task has the key ``personal``; nothing else of a round knows them.
 """
@@ -29,7 +29,7 @@ _ROUND = struct.Struct("<q")
 
 
 class PersonalParameters(LocalParameters):
-    """Clients go on from what they trained in their last round, which the task's file holds."""
+    """Start values from what clients trained in their last round, which the task's file holds."""
 
     def __init__(self, task: ClientTask, piece: Piece) -> None:
         super().__init__(task, piece)
@@ -41,9 +41,11 @@ class PersonalParameters(LocalParameters):
     def kept_in(
         cls, folder: Path, shapes: Mapping[str, tuple[int, ...]], every: int
     ) -> "Callable[[int, int], ParameterValues | None]":
+        """Return a function that reads a client's values before a round, from a run folder."""
         return PersonalLayers(folder / FILE, shapes, every).of
 
     def start(self, start: dict[str, Tensor], stack: ClientStack, round_: int) -> dict[str, Tensor]:
+        """Return the received values, replaced by a client's own where it has trained before."""
         own = super().start(start, stack, round_)
         for slot, client in enumerate(stack.units.tolist()):
             for name, value in (self._layers.of(client, round_) or {}).items():
@@ -53,7 +55,7 @@ class PersonalParameters(LocalParameters):
     def keep(
         self, trained: Callable[[], dict[str, Tensor]], stack: ClientStack, counted: NDArray[np.bool_], round_: int
     ) -> None:
-        """What is not finite is not kept."""
+        """Keep the values of clients that are no dummies; a client whose values are not finite keeps its old ones."""
         after = {name: value.cpu().numpy() for name, value in trained().items()}
         for slot, client in enumerate(stack.units.tolist()):
             values = {name: each[slot] for name, each in after.items()}
@@ -62,13 +64,14 @@ class PersonalParameters(LocalParameters):
 
 
 class PersonalLayers:
-    """Each client has two places, a round and its values each: of an earlier span of rounds, and of the last one.
+    """The file of all clients' values, which several processes may use at once.
 
-    A run that is resumed plays all rounds since a checkpoint again, from what each client had there. Clients write
-    into places of their own, so that several processes may.
+    Each client has two places, a round and its values each: of an earlier span of rounds, and of the last one. A run
+    that is resumed plays all rounds since a checkpoint again, from what each client had there. Clients write into
+    places of their own, so that several processes may.
 
     Args:
-        path: the file; made when it is written first. What was never written is round 0.
+        path: the file; made when it is written first. A place that was never written is round 0.
         shapes: of the parameters, by name.
         every: rounds from one checkpoint to the next.
     """
@@ -78,7 +81,7 @@ class PersonalLayers:
         self._place = _ROUND.size + 4 * sum(int(np.prod(shape)) for shape in shapes.values())
 
     def of(self, client: int, round_: int) -> ParameterValues | None:
-        """What a client has before a round (from 1); None for one that has not trained before."""
+        """Return a client's values before a round (from 1); None for one that has not trained before."""
         before = [place for place in self._places(client) if 0 < _round_of(place) < round_]
         if not before:
             return None
@@ -88,7 +91,7 @@ class PersonalLayers:
         return {name: part.reshape(shape) for (name, shape), part in parts}
 
     def keep(self, client: int, round_: int, values: ParameterValues) -> None:
-        """What a client has after a round."""
+        """Write a client's values after a round, over the older place, or over that of the same span."""
         rounds = [_round_of(place) for place in self._places(client)]
         newest = int(np.argmax(rounds))
         is_of_this_span = rounds[newest] > 0 and (rounds[newest] - 1) // self._every >= (round_ - 1) // self._every
@@ -101,6 +104,7 @@ class PersonalLayers:
             os.close(file)
 
     def _places(self, client: int) -> list[bytes]:
+        """Read both places of a client; zeros where nothing was written."""
         try:
             with open_regular(self._path, links=False) as file:
                 found = os.pread(file.fileno(), 2 * self._place, 2 * client * self._place).ljust(2 * self._place, b"\0")
@@ -110,4 +114,5 @@ class PersonalLayers:
 
 
 def _round_of(place: bytes) -> int:
+    """Read the round of a place; 0: nothing was written."""
     return int(_ROUND.unpack_from(place)[0])

@@ -1,4 +1,4 @@
-"""Where a run keeps its clients' own parameters."""
+"""Tell where a run keeps its clients' own parameters."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +23,12 @@ class PersonalPlaces(RunHooks):
         self._keys = {"personal": str(file.resolve()), "checkpoint_every": every}
 
     def task_keys(self) -> dict[str, Any]:
-        """The file, and the rounds between checkpoints."""
+        """Return the file, and the rounds between checkpoints."""
         return self._keys
 
 
 @contextmanager
 def kept(start: RunStart) -> Iterator[PersonalPlaces | None]:
-    """The hooks of a run with ``model.local``; None: a run without it."""
+    """Yield the hooks of a run with ``model.local``; None: a run without it."""
     asked = start.plan.scenario
     yield PersonalPlaces(start.folder.path / FILE, asked.federation.checkpoint_every) if asked.model.local else None

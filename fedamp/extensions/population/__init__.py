@@ -1,8 +1,16 @@
-"""The budget of people over all uses of their data. docs/budget.md has the promise, the theorem and the commands.
+"""Charge people over all uses of their data. docs/budget.md has the promise, the theorem and the commands.
 
-``store`` is the file of a population: who is in it, what was reserved and spent, and a chain that finds changes.
-``account`` is what one run does with it: reserve before it asks anybody, settle at its end. ``ledger`` is what the
-ledger of the run says of it, and ``node`` is the budget of the people of one node.
+The idea is the key ``privacy.population`` of a scenario, the key ``population`` of a ledger and of a node's policy, and
+the command ``fedamp population``. Costs of uses that are chosen one after another add up as shares of a budget
+(:class:`fedamp.accounting.search.Budget`).
+
+:mod:`~fedamp.extensions.population.store` is the file of a population: who is in it, what was reserved and spent, and a
+chain that finds changes. :mod:`~fedamp.extensions.population.account` is what one run does with it: reserve before it
+asks anybody, settle at its end. :mod:`~fedamp.extensions.population.ledger` is what the ledger of the run says of it,
+and :mod:`~fedamp.extensions.population.node` is the budget of the people of one node.
+
+It needs ``privacy.unit: client`` and noise. It breaks the fact that nobody else pays for a run, so a rehearsal
+(``privacy.noise_cohort``) is refused beside it.
 """
 
 from fedamp.extension import Extension

@@ -1,7 +1,10 @@
-"""What one run does with a population's file: reserve before anybody is asked, settle at its end.
+"""Account for one run in a population's file: reserve before anybody is asked, settle at its end.
 
-The run folder holds ``population.json``, the claim of the run on its use. A claim has tokens. Whoever goes on with a
-run changes the token in the file, so of two copies of a run folder only one goes on.
+The run folder holds ``population.json``, the claim of the run on its use. A claim has tokens. A process that goes on
+with a run changes the token in the file, so of two copies of a run folder only one goes on.
+
+:func:`charged` is the hook around a run, :func:`check_room` that before several runs. The file itself is
+:mod:`fedamp.extensions.population.store`'s.
 """
 
 import json
@@ -50,7 +53,14 @@ MOST_EXACT = 8  # uses up to which the cost of the fixed series is computed
 
 
 class UseClaim(FileRecord):
-    """``population.json``; ``record`` is None until the use is reserved."""
+    """The content of ``population.json`` in a run folder.
+
+    Attributes:
+        population: id of the population.
+        use: id of the use that the run is.
+        tokens: of which the last one, or an earlier one of a process that was killed, is in the population's file.
+        record: for the ledger; None until the use is reserved.
+    """
 
     kind: ClassVar[str] = "claim on a population"
     population: str
@@ -60,7 +70,13 @@ class UseClaim(FileRecord):
 
 
 class RunAccount(RunHooks):
-    """A run's use of a population; ``place`` is the file of its claim."""
+    """A run's use of a population, as hooks around the run.
+
+    Args:
+        population: that pays.
+        place: file of the claim.
+        claim: its content.
+    """
 
     def __init__(self, population: Population, place: Path, claim: UseClaim) -> None:
         super().__init__()
@@ -69,12 +85,12 @@ class RunAccount(RunHooks):
 
     @property
     def record(self) -> PopulationRecord:
-        """What the ledger of the run says."""
+        """Record for the ledger of the run."""
         assert self._claim.record is not None, "reserved"
         return self._claim.record
 
     def ledger(self) -> dict[str, Record]:
-        """The record by its key."""
+        """Return the record by its key."""
         return {"population": self.record}
 
     def before_question(self) -> None:
@@ -88,7 +104,7 @@ class RunAccount(RunHooks):
         self._ended = True
 
     def close(self) -> None:
-        """Settle a run that has ended; give back what was never asked for; leave the rest to whoever resumes it."""
+        """Settle a run that has ended, give back what was never asked for, and leave the rest to a resumption."""
         state = self.population.read().uses[self._claim.use].state
         if self._ended and state == "running":
             self._move("settled")
@@ -96,20 +112,23 @@ class RunAccount(RunHooks):
             self._move("void")
 
     def _move(self, state: UseState) -> None:
+        """Change the state of the use, with this process's token."""
         self.population.move(self._claim.use, state, self._claim.tokens, self._claim.tokens[-1])
 
     def _keep(self, **changes: object) -> None:
+        """Change the claim on the disk, and here."""
         self._claim = self._claim.model_copy(update=changes)
         write_atomically(self._place, self._claim.to_text().encode(), mode=0o600)
 
 
 @contextmanager
 def charged(start: RunStart) -> Iterator[RunAccount | None]:
-    """The account of a run while it is played; None: its scenario names no population.
+    """Yield the account of a run while it is played; None: its scenario names no population.
 
     Raises:
-        PopulationError: somebody has not enough left, the file is not as it was, or the run is a copy.
+        PopulationError: a person has not enough left, the file is not as it was, or the run is a copy.
         ScenarioError: the run cannot be charged to people.
+        RunFolderError: the run has begun, and its claim is missing.
     """
     plan, folder = start.plan, start.folder.path
     place, file = folder / CLAIM, population_file(plan.scenario)
@@ -141,7 +160,7 @@ def charged(start: RunStart) -> Iterator[RunAccount | None]:
 
 @contextmanager
 def _removed_if_refused(start: RunStart, place: Path) -> Iterator[None]:
-    """Bad input leaves no claim behind where there was none, and no ledger."""
+    """Leave no claim behind after bad input, where there was none, and no ledger."""
     is_new = not place.exists()
     try:
         yield
@@ -153,6 +172,7 @@ def _removed_if_refused(start: RunStart, place: Path) -> Iterator[None]:
 
 
 def _opened(start: RunStart, population: Population, units: Sequence[str], place: Path) -> RunAccount:
+    """Open the account of a run: reserve its use, or take it over from the process that played the run before."""
     plan, contents = start.plan, population.read()
     account = RunAccount(population, place, claim := UseClaim.read(place))
     if claim.population != contents.id:
@@ -179,6 +199,7 @@ def _opened(start: RunStart, population: Population, units: Sequence[str], place
 
 
 def _reserve(account: RunAccount, plan: Plan, wanted: str, units: Sequence[str]) -> None:
+    """Price a run to its people; where it does not fit, the error says what would."""
     population, claim = account.population, account._claim
     contents, counts = population.read(), counted(population.owners(units))
     cost = charges(plan, contents, counts)
@@ -191,6 +212,7 @@ def _reserve(account: RunAccount, plan: Plan, wanted: str, units: Sequence[str])
 
 
 def _recorded(contents: PopulationContents, use: str) -> PopulationRecord:
+    """Make the record for the ledger: the person who has spent the most, with this use."""
     spent = contents.spent()
     person = int(np.argmax(np.where(contents.needed(contents.uses[use]) > 0, spent, -1.0)))
     budget, share = contents.budget(person), float(spent[person])
@@ -208,7 +230,11 @@ def _recorded(contents: PopulationContents, use: str) -> PopulationRecord:
 
 
 def fixed(contents: PopulationContents, person: int) -> float | None:
-    """Upper end of epsilon of a person's uses, had they been fixed in advance; None: too many, or no bound is known."""
+    """Bound epsilon of a person's uses from above, if fixed in advance.
+
+    Returns:
+        None where there are more than eight uses, or no bound is known.
+    """
     if len(contents.series(person)) > MOST_EXACT:
         return None
     try:
@@ -220,14 +246,29 @@ def fixed(contents: PopulationContents, person: int) -> float | None:
 
 
 def charges(plan: Plan, contents: PopulationContents, counts: UnitCounts) -> tuple[UsePrice, ...]:
-    """The cost of a run for a person with each number of units in it, and each budget."""
+    """Price a run for a person with each number of units in it, and each budget.
+
+    Args:
+        plan: of the run.
+        contents: of the population.
+        counts: number of units of each person in the run, by the person's number.
+
+    Raises:
+        ScenarioError: the run has no noise.
+    """
     if not plan.is_private:
         raise ScenarioError("privacy.noise_multiplier: 0 costs more than any budget; expected with a population: noise")
     return prices(plan.charge.for_person, contents, counts)
 
 
 def prices(of: Callable[[int], Mechanism], contents: PopulationContents, counts: UnitCounts) -> tuple[UsePrice, ...]:
-    """The cost of a use for a person with each number of units in it, ``of`` that number, and each budget."""
+    """Price a use for a person with each number of units in it, and each budget.
+
+    Args:
+        of: gives the cost of the use for a person with so many units in it.
+        contents: of the population.
+        counts: number of units of each person in the use, by the person's number.
+    """
     pairs = set(zip(counts.tolist(), contents.epsilons[: len(counts)].tolist(), strict=True))
     found = []
     for units, epsilon in sorted(pair for pair in pairs if pair[0]):
@@ -239,7 +280,10 @@ def prices(of: Callable[[int], Mechanism], contents: PopulationContents, counts:
 def check_room(runs: Sequence[tuple[Plan, int]]) -> None:
     """Refuse several runs, each so many times, that together cost a person of the population more than is left.
 
-    Raises PopulationError before the first of them; each reserves its own cost when it starts.
+    Each run reserves its own cost when it starts.
+
+    Raises:
+        PopulationError: they do, before the first of them.
     """
     file = population_file(runs[0][0].scenario)
     if file is None:
@@ -260,7 +304,14 @@ def check_room(runs: Sequence[tuple[Plan, int]]) -> None:
 
 
 def what_fits(plan: Plan, budget: Budget, units: int, left: float) -> str:
-    """Which noise, epsilon or k a run of this scenario could have with what is left, in words."""
+    """Describe which noise, epsilon or k a run of this scenario could have with what is left.
+
+    Args:
+        plan: of the run.
+        budget: of the person who has too little left.
+        units: of the person in the run.
+        left: share of the budget.
+    """
 
     def fits(changed: Plan, noise: float) -> bool:
         return budget.share(changed.charge.for_person(units, noise), sampled=False) <= left
@@ -287,15 +338,17 @@ def what_fits(plan: Plan, budget: Budget, units: int, left: float) -> str:
 
 
 def _with_k(plan: Plan, k: int) -> Scenario:
+    """Return the scenario with another number of check-ins a unit."""
     return plan.scenario.model_copy(update={"check_in": plan.scenario.check_in.model_copy(update={"k": k})})
 
 
 def _random() -> str:
+    """Draw an id or a token: 32 hexadecimal digits."""
     return f"{rng.seed_from_system():064x}"[:32]
 
 
 def standing(contents: PopulationContents) -> dict[str, Any]:
-    """The state of a population, as JSON: of whom the most is spent, and how many uses it has of each state."""
+    """Describe the state of a population, as JSON: the person of whom the most is spent, and the uses of each state."""
     spent = contents.spent()
     person = int(np.argmax(spent))
     budget, share = contents.budget(person), float(spent[person])
@@ -313,7 +366,13 @@ def standing(contents: PopulationContents) -> dict[str, Any]:
 
 
 def known_to(population: Population, run: Path, told: Mapping[str, Any] | None) -> Check:
-    """Whether a population knows a run, and computes again what the run's ledger says of it."""
+    """Check that a population knows a run, and compute again what the run's ledger says of it.
+
+    Args:
+        population: whose file is here.
+        run: folder, for the check's words.
+        told: what the ledger says; None: nothing.
+    """
     if told is None:
         return Check("population", "caution", f"{run}: charged to no population")
     try:
@@ -336,7 +395,7 @@ def known_to(population: Population, run: Path, told: Mapping[str, Any] | None) 
 
 
 def _understated(told: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
-    """What a ledger says otherwise than its population; a cost may be more (of a looser bound), never less."""
+    """Yield what a ledger says otherwise than its population; a cost may be more (of a looser bound), never less."""
     for key, value in again.items():
         is_cost = key in ("share", "adaptive_epsilon", "fixed_epsilon") and value is not None
         enough = is_cost and (told[key] is None or told[key] >= value * (1 - TOLERANCE))

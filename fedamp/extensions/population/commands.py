@@ -1,4 +1,4 @@
-"""``fedamp population``: what people have paid over all uses of their data."""
+"""Define ``fedamp population``: its commands tell what people have paid over all uses of their data."""
 
 import csv
 from io import TextIOWrapper
@@ -27,6 +27,7 @@ PeopleOption = Annotated[
 
 
 def _people(data: str | None, people: Path | None) -> list[tuple[str, str]]:
+    """Read the units and their people, from a scenario's data or from a csv file."""
     if (data is None) == (people is None):
         raise InputError("whom the population has is not clear; expected: --data SCENARIO, or --people FILE")
     if people is None:
@@ -64,7 +65,7 @@ def add(
     data: ClientsOption = None,
     people: PeopleOption = None,
 ) -> None:
-    """Add units and people."""
+    """Add units and people; people who are known keep their budget."""
     from fedamp.extensions.population.store import Population
 
     (population := Population(file)).add(_people(data, people), epsilon)
@@ -74,7 +75,7 @@ def add(
 
 @app.command()
 def show(file: PopulationFile, as_json: AsJson = False) -> None:
-    """What is spent, of whom the most is spent, and what is left."""
+    """Show what is spent by the person who has spent the most, and what is left."""
     from fedamp.extensions.population.account import standing
     from fedamp.extensions.population.store import Population
 
@@ -92,7 +93,7 @@ def show(file: PopulationFile, as_json: AsJson = False) -> None:
 def history(
     file: PopulationFile, person: Annotated[str, Argument(help="the person's id")], as_json: AsJson = False
 ) -> None:
-    """The uses that a person was charged."""
+    """List the uses that a person was charged."""
     from fedamp.extensions.population.store import Population, percent
 
     population = Population(file)
@@ -119,7 +120,7 @@ def verify(
     runs: Annotated[list[Path] | None, Argument(help="run folders, released folders or zips")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Whether the file is as fedamp left it, and knows these runs."""
+    """Check that the file is as fedamp left it, and knows these runs."""
     from fedamp.extensions.population.account import known_to
     from fedamp.extensions.population.store import Population
     from fedamp.runs.total import check_independent, ledger_of

@@ -1,4 +1,7 @@
-"""The key ``population`` of a ledger. It is checked by the accountant alone where the population's file is not here."""
+"""Define the key ``population`` of a ledger.
+
+It is checked by the accountant alone where the population's file is not here.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -10,21 +13,21 @@ from fedamp.base.numbers import at_most
 
 
 class PopulationKey(LedgerKey):
-    """What a run's ledger says of the population that paid for it."""
+    """Checks and words of what a run's ledger says about the population that paid for it."""
 
     record = "fedamp.extensions.population.record:PopulationRecord"
     shared = "a use of a population"
     other = "charged to another use of a population"
 
     def check(self, told: Json) -> Check:
-        """Whether what a ledger says of a population goes together, where the population's file is not here."""
+        """Check that the numbers go together, where the population's file is not here."""
         spent = Budget(told["budget_epsilon"], told["delta"]).spent(told["share"])
         again = compared("population", "adaptive_epsilon", told["adaptive_epsilon"], spent)
         unknown = f"use {told['use']} of population {told['id']}, whose file is not here: its numbers were not checked"
         return Check("population", "caution", unknown) if again.passed else again
 
     def check_run(self, told: Json, run: Path, scenario: Any) -> Check:
-        """Whether the population of a run's scenario knows the run, and computes the same numbers."""
+        """Check that the population of a run's scenario knows the run, and computes the same numbers."""
         from fedamp.extensions.population.account import known_to
         from fedamp.extensions.population.section import population_file
         from fedamp.extensions.population.store import Population
@@ -33,17 +36,17 @@ class PopulationKey(LedgerKey):
         return self.check(told) if file is None or not file.is_file() else known_to(Population(file), run, told)
 
     def is_asked(self, scenario: Any) -> bool:
-        """Whether people of a population pay for the runs of a scenario."""
+        """Say whether people of a population pay for the runs of a scenario."""
         from fedamp.extensions.population.section import population_file
 
         return population_file(scenario) is not None
 
     def identity(self, told: Json) -> Any:
-        """The id of the use: of two runs with one of them, the people have paid for one."""
+        """Return the id of the use: of two runs with one of them, the people have paid for one."""
         return told.get("use")
 
     def for_people(self, value: Any) -> str:
-        """What all uses that are charged to the population cost together, in words."""
+        """Write what all uses that are charged to the population cost together."""
         fixed = value.fixed_epsilon
         known = "" if fixed is None else f" ({at_most(fixed, 3)} had they been fixed in advance)"
         promised = f"epsilon <= {value.budget_epsilon:g} at delta = {numbers.power(value.delta)}"

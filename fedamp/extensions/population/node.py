@@ -1,8 +1,9 @@
-"""The budget of the people of one node: a task is charged to them before the node answers anything of it.
+"""Charge a task to the people of one node, before the node answers anything of it.
 
 A node that takes part in secure aggregation computes the charge from its own agreement: the noise that it and the other
 honest nodes add hides its people from the server, too. Otherwise the server adds the noise, and the node believes what
-the task says. Imported only where a policy names a population, because it brings the accountant.
+the task says. :mod:`fedamp.extensions.population.policy` imports this only where a policy names a population, because
+it brings the accountant.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,11 @@ from fedamp.extensions.secure.terms import AgreedTerms, terms_of
 
 
 def cost(task: ClientTask) -> Mechanism:
-    """What a task costs a person with one unit in it; DeploymentError: nothing says it."""
+    """Return the cost of a task for a person with one unit in it.
+
+    Raises:
+        DeploymentError: nothing says it, or the unit is a sample.
+    """
     if task.unit != "client":
         raise DeploymentError("this node's people pay by client; expected: privacy.unit: client")
     if (terms := terms_of(task)) is not None:
@@ -33,7 +38,11 @@ def cost(task: ClientTask) -> Mechanism:
 
 
 def cost_of(terms: AgreedTerms) -> Mechanism:
-    """What the server and the colluding nodes learn of a unit, from the terms alone; submodels hide nothing here."""
+    """Return the cost of what the server and the colluding nodes learn of a unit, from the terms alone.
+
+    Submodels hide nothing here. Without check-ins that the nodes draw, the most that a unit may take part in is
+    charged.
+    """
     if not all(terms.noise_multipliers):
         return NotPrivate()
     released = [Gaussian(noise) for noise in terms.noise_multipliers]
@@ -55,6 +64,7 @@ def reserve(file: Path, task: ClientTask, use: str, units: Sequence[str], name: 
 
     Args:
         file: of the population.
+        task: that the node is asked for.
         use: the id of the use.
         units: the names of all units that live here: who is asked in a round is hidden, so all pay.
         name: of the task, for the file's history.

@@ -1,4 +1,4 @@
-"""The key ``population`` of a node's policy: each task is charged to the node's people before the node answers.
+"""Define the key ``population`` of a node's policy: each task is charged to the node's people before the node answers.
 
 Nothing here imports the accountant: a node imports this module for each message.
 """
@@ -15,12 +15,15 @@ from fedamp.errors import DeploymentError, FedampError
 
 
 class PopulationPolicy(PolicyKey):
-    """The file of the people's budget, relative to the folder of ``policy.yaml``."""
+    """The key's value is the file of the people's budget, relative to the folder of ``policy.yaml``."""
 
     def before_answer(self, value: str, policy: Policy, message: NodeMessage) -> None:
-        """Charge a task to the node's people (DeploymentError: it does not fit).
+        """Charge a task to the node's people.
 
-        What is charged is remembered as long as this node is not started again: no later message brings the accountant.
+        The charge is remembered as long as this node is not started again, so no later message brings the accountant.
+
+        Raises:
+            DeploymentError: it does not fit, or nothing says who lives here.
         """
         if not message.task:
             return
@@ -38,7 +41,7 @@ class PopulationPolicy(PolicyKey):
         context.state["population"] = ConfigRecord({"use": use})
 
     def examine(self, value: str) -> tuple[bool, str]:
-        """Whether the budget of the node's people can be charged, and what is left to whom the most is spent of."""
+        """Say whether the budget of the node's people can be charged, and how much each has left at least."""
         from fedamp.extensions.population.store import Population, percent
 
         try:
@@ -52,9 +55,12 @@ POPULATION = PopulationPolicy()
 
 
 def use_of(task: ClientTask, agreement: str) -> str:
-    """The id of the use of people's data that a task is: the same in all messages of a run, and in no other run.
+    """Compute the id of the use of people's data that a task is.
+
+    It is the same in all messages of a run, and in no other run.
 
     Args:
+        task: of the run.
         agreement: the file of the node's agreement; empty: it has none.
 
     Raises:

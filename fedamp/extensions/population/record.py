@@ -1,4 +1,4 @@
-"""What a ledger holds of a population."""
+"""Define what a ledger holds of a population."""
 
 from typing import Annotated
 
@@ -9,15 +9,17 @@ from fedamp.base.section import NotNegative
 
 
 class PopulationRecord(Record):
-    """What a ledger says of the population: of who has spent the most, with this run.
+    """State of the person who has spent the most of a population, with this run.
 
     Attributes:
-        id, head: of the population, and of its chain after this use was reserved.
+        id: of the population.
+        head: of the population's chain after this use was reserved.
         use: the id of this use.
         budget_epsilon, delta: what all uses together keep, however they are chosen.
-        share: of the budget, spent with this run.
+        share: of the budget, spent with this run, in [0, 1].
         adaptive_epsilon: the budget that would have been enough so far, for uses that are chosen one after the other.
-        fixed_epsilon: upper end for the same uses, had they been fixed in advance; None: too many to compute.
+        fixed_epsilon: upper end for the same uses, if fixed in advance; None: too many to compute, or no bound is
+            known.
         uses: their number, with this run.
     """
 

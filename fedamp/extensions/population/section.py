@@ -1,4 +1,4 @@
-"""The key ``privacy.population`` of a scenario."""
+"""Define the key ``privacy.population`` of a scenario, and the fact that it breaks."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +24,6 @@ POPULATION = Annotated[
 
 
 def population_file(scenario: Any) -> Path | None:
-    """The file of the population that pays for a scenario's runs; None: they stand alone."""
+    """Return the file of the population that pays for a scenario's runs; None: they stand alone."""
     file = scenario.privacy.population
     return None if file is None else Path(file)

@@ -1,10 +1,13 @@
-"""The file of a population: an SQLite database to which events are only ever added.
+"""Keep a population in a file: an SQLite database to which events are only ever added.
 
-Each event has a link: SHA-256 of the link before and of its content. What was spent is computed from the events, so
-there is no sum that could be edited alone. The last link stands outside, too: in the ledgers of runs, and in a note in
-the owner's own folder (``$FEDAMP_HOME``, or ``~/.config/fedamp``). The note finds a file that was put back, copied or
-replaced, so nothing is charged to a file without one. A lock beside it is held from the first look at the note to the
-next note: of two copies, or two links, that are used at once, the second sees what the first has written.
+Each event has a link: SHA-256 of the link before and of its content. What was spent is computed from the events, so no
+sum could be edited alone. The last link is kept outside, too: in the ledgers of runs, and in a note in the owner's own
+folder (``$FEDAMP_HOME``, or ``~/.config/fedamp``). The note finds a file that was put back, copied or replaced, so
+nothing is charged to a file without one. A lock beside it is held from the first look at the note to the next note: of
+two copies, or two links, that are used at once, the second sees what the first has written.
+
+Ids of people and units are in the file as salted hashes. :mod:`fedamp.extensions.population.account` uses the file for
+runs, :mod:`fedamp.extensions.population.node` for the people of a node.
 """
 
 import base64
@@ -46,7 +49,14 @@ class PopulationError(InputError):
 
 @dataclass(frozen=True)
 class UsePrice:
-    """What a use costs a person with ``units`` units in it: the ``share`` of a budget with this ``epsilon``."""
+    """The cost of a use for a person.
+
+    Attributes:
+        units: of the person in the use, at least 1.
+        epsilon: budget of the person.
+        share: of that budget, in [0, 1].
+        mechanism: what the use releases about the person.
+    """
 
     units: int
     epsilon: float
@@ -56,10 +66,17 @@ class UsePrice:
 
 @dataclass(frozen=True)
 class DataUse:
-    """One use of people's data, its state, and the token of whoever may go on with it.
+    """One use of people's data, its state, and the token that is needed to go on with it.
 
-    ``plan`` is a digest of what it does; ``counts`` has each person's number of units in it, by the person's number.
-    Uses with one ``run`` (:attr:`fedamp.federation.plan.Plan.run`) share hidden choices; empty: it is not known.
+    Attributes:
+        id: 32 hexadecimal digits.
+        name: of the scenario or the task.
+        plan: digest of what the use does.
+        charges: its price for each number of units and each budget.
+        counts: number of units of each person in the use, uint16, by the person's number.
+        state: reserved before anybody is asked, running from the first message on, then settled; or void.
+        token: of the process that plays the run.
+        run: uses with one :attr:`fedamp.federation.plan.Plan.run` share hidden choices; empty: it is not known.
     """
 
     id: str
@@ -73,12 +90,23 @@ class DataUse:
 
     @property
     def is_charged(self) -> bool:
+        """True unless the use was given back before anybody was asked."""
         return self.state != "void"
 
 
 @dataclass
 class PopulationContents:
-    """What the events of a population say. ``epsilons``: each person's budget, by number."""
+    """The state of a population after its events.
+
+    Attributes:
+        id: of the population, 32 hexadecimal digits.
+        salt: of the hashes of ids.
+        delta: of all budgets.
+        epsilons: budget of each person, float64, by number.
+        uses: by id, in their order.
+        links: of the chain, one for each event.
+        rows: digests of the units that each event added, in order.
+    """
 
     id: str
     salt: bytes
@@ -86,14 +114,15 @@ class PopulationContents:
     epsilons: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     uses: dict[str, DataUse] = field(default_factory=dict)
     links: list[str] = field(default_factory=list)
-    rows: list[str] = field(default_factory=list)  # digests of the units that each event added, in order
+    rows: list[str] = field(default_factory=list)
 
     @property
     def head(self) -> str:
+        """Last link of the chain."""
         return self.links[-1]
 
     def spent(self, but: str = "") -> NDArray[np.float64]:
-        """The sum of each person's shares, without those of the use ``but``."""
+        """Add up each person's shares, float64 [people], without those of the use ``but``."""
         total = np.zeros(len(self.epsilons))
         for use in self.uses.values():
             if use.is_charged and use.id != but:
@@ -101,7 +130,7 @@ class PopulationContents:
         return total
 
     def needed(self, use: DataUse) -> NDArray[np.float64]:
-        """Each person's share of a use; infinite where none was computed."""
+        """Return each person's share of a use, float64 [people]; infinite where none was computed."""
         counts = np.pad(use.counts, (0, len(self.epsilons) - len(use.counts)))  # also of people who were added later
         needed = np.where(counts > 0, math.inf, 0.0)
         for charge in use.charges:
@@ -109,7 +138,7 @@ class PopulationContents:
         return needed
 
     def series(self, person: int) -> list[tuple[DataUse, UsePrice]]:
-        """The uses that a person was charged, in order."""
+        """List the uses that a person was charged, in order, with their price."""
         found = []
         for use in self.uses.values():
             asked = int(use.counts[person]) if person < len(use.counts) else 0, float(self.epsilons[person])
@@ -119,20 +148,22 @@ class PopulationContents:
         return found
 
     def exact(self, person: int) -> Mechanism | None:
-        """All uses of a person as one mechanism, as if they had been fixed in advance."""
+        """Compose all uses of a person as one mechanism, as if fixed in advance; None: there is none."""
         each = [charge.mechanism for _, charge in self.series(person)]
         return Compose(tuple(each)) if len(each) > 1 else each[0] if each else None
 
     def budget(self, person: int) -> Budget:
+        """Return the budget of a person."""
         return Budget(float(self.epsilons[person]), self.delta)
 
     def name(self, kind: str, name: str) -> bytes:
-        """The salted hash of a person's or unit's id."""
+        """Compute the salted hash of a person's or unit's id, 16 bytes."""
         return hashlib.blake2b(f"{kind}:{name}".encode(), key=self.salt, digest_size=16).digest()
 
     def person(self, name: str) -> tuple[bytes, bytes]:
-        """The salted hash of a person's id, in whatever spaces and forms of letters it is spelled; and of the spelling
-        itself, by which a person of an earlier version stands, unless the first is known.
+        """Compute the salted hashes of a person's id: of its normal form, and of the spelling itself.
+
+        The normal form has one kind of spaces and letters (NFKC). A file of an earlier version has hashes of spellings.
         """
         plain = " ".join(unicodedata.normalize("NFKC", name).split())
         return self.name("person", plain), self.name("person", name)
@@ -145,7 +176,14 @@ CREATE TABLE units (unit BLOB PRIMARY KEY, person INTEGER NOT NULL, owner BLOB N
 
 
 class Population:
-    """The population in ``file``; PopulationError: it is missing, or not as fedamp left it."""
+    """The file of a population; each method that changes it is one transaction.
+
+    Args:
+        file: made by :meth:`new`.
+
+    Raises:
+        PopulationError: from every method: the file is missing, or not as fedamp left it.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = Path(os.path.abspath(file))
@@ -153,12 +191,16 @@ class Population:
 
     @classmethod
     def new(cls, file: Path, people: Iterable[tuple[str, str]], epsilon: float, delta: float) -> "Population":
-        """Make the file of a new population. PopulationError: the file exists, or one was kept there; an id is empty or
-        stands twice; no such budget.
+        """Make the file of a new population.
 
         Args:
+            file: must not exist.
             people: a unit and the person whom it belongs to, each.
             epsilon, delta: the budget of each of these people.
+
+        Raises:
+            PopulationError: the file exists, or a population was kept there; an id is empty or a duplicate; no such
+                budget.
         """
         file = Path(os.path.abspath(file))
         budget = _budget(epsilon, delta)
@@ -200,22 +242,30 @@ class Population:
     # What it says.
 
     def read(self) -> PopulationContents:
-        """What the file says, checked against its chain and against what was noted outside of it."""
+        """Read the contents, checked against the chain and against the note outside of the file."""
         with self._open(write=False) as (_, contents):
             return contents
 
     def at(self, head: str) -> PopulationContents:
-        """What the file said when this was its head, one of its links."""
+        """Read the contents as they were when ``head``, one of the links, was the last one."""
         with self._open(write=False) as (database, contents):
             return _read(self.file, database, contents.links.index(head) + 1)
 
     def owners(self, units: Sequence[str]) -> NDArray[np.int64]:
-        """The number of each unit's person, shape [units]; PopulationError: a unit is on no list."""
+        """Return the number of each unit's person, int64 [units].
+
+        Raises:
+            PopulationError: a unit is on no list.
+        """
         with self._open(write=False) as (database, contents):
             return _owners(self.file, database, contents, units)
 
     def person(self, name: str) -> int:
-        """The number of a person; PopulationError: nobody has this id."""
+        """Return the number of a person.
+
+        Raises:
+            PopulationError: nobody has this id.
+        """
         with self._open(write=False) as (database, contents):
             owner, spelled = contents.person(name)
             query = "SELECT DISTINCT owner, person FROM units WHERE owner IN (?, ?)"
@@ -228,17 +278,26 @@ class Population:
     # What changes it: each in one transaction.
 
     def add(self, people: Iterable[tuple[str, str]], epsilon: float) -> None:
-        """Add units and people; those who are new have the budget ``epsilon``, the others keep theirs."""
+        """Add units and people; those who are new have the budget ``epsilon``, the others keep theirs.
+
+        Raises:
+            PopulationError: an id is empty, or a unit is there already.
+        """
         rows = _checked(people)
         with self._open() as (database, contents):
             _budget(epsilon, contents.delta)
             _add(database, contents, rows, epsilon)
 
     def reserve(self, use: DataUse, units: Sequence[str]) -> PopulationContents:
-        """Price a use to the people of ``units``, unless one of them has less left. A void use may come again.
+        """Charge a use to the people of ``units``, unless one of them has less left. A void use may come again.
 
-        Overspent: somebody has not enough left. PopulationError: the use is known, another one has its seed, or its
-        people changed meanwhile.
+        Args:
+            use: with its prices.
+            units: names of all units in it.
+
+        Raises:
+            Overspent: a person has not enough left.
+            PopulationError: the use is known, another one has its seed, or its people changed meanwhile.
         """
         with self._open() as (database, contents):
             known = contents.uses.get(use.id)
@@ -261,9 +320,10 @@ class Population:
         return contents
 
     def move(self, use: str, state: UseState, tokens: Sequence[str], token: str) -> PopulationContents:
-        """Change a use's state, for who holds one of ``tokens``; from then on ``token`` is needed.
+        """Change a use's state, for a process that holds one of ``tokens``; from then on ``token`` is needed.
 
-        Raises PopulationError: another process went on with it, or it cannot get from its state to this one.
+        Raises:
+            PopulationError: another process went on with it, or it cannot get from its state to this one.
         """
         allowed = {"reserved": ("reserved",), "running": ("reserved", "running"), "void": ("reserved", "void")}
         with self._open() as (database, contents):
@@ -280,7 +340,7 @@ class Population:
 
     @contextmanager
     def _open(self, write: bool = True) -> Iterator[tuple[sqlite3.Connection, PopulationContents]]:
-        """A transaction, and what the file says in it."""
+        """Open a transaction, and read the contents in it, for as long as the context lasts."""
         refuse_link(self.file)
         if not self.file.is_file():
             raise PopulationError(f"{self.file}: no such population; expected: a file of fedamp population new")
@@ -303,7 +363,14 @@ class Population:
 
 
 class Overspent(PopulationError):
-    """Somebody has less left than a use costs: ``person`` by number, with ``units`` in it and the share ``left``."""
+    """A person has less left than a use costs.
+
+    Attributes:
+        person: number of the person who lacks the most.
+        units: of that person in the use.
+        budget: of that person.
+        left: share of that budget.
+    """
 
     def __init__(
         self,
@@ -327,18 +394,27 @@ class Overspent(PopulationError):
         )
 
     def with_words(self, fits: str) -> "Overspent":
-        """The same, with what would fit."""
+        """Return the same error, with what would fit."""
         return Overspent(*self.given, fits)
 
 
 def percent(share: float, up: bool = False) -> str:
-    """A share, never on the wrong side."""
+    """Write a share in per cent, rounded down, or up where ``up``: never on the wrong side.
+
+    >>> percent(0.33339), percent(0.33339, up=True)
+    ('33.33 %', '33.34 %')
+    """
     if not math.isfinite(share):
         return "more than all"
     return f"{(math.ceil if up else math.floor)(share * 1e4) / 100:.4g} %"
 
 
 def _budget(epsilon: float, delta: float) -> Budget:
+    """Make a budget.
+
+    Raises:
+        PopulationError: epsilon or delta is out of range.
+    """
     try:
         return Budget(epsilon, delta)
     except ValueError as error:
@@ -346,6 +422,7 @@ def _budget(epsilon: float, delta: float) -> Budget:
 
 
 def _checked(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Refuse empty and duplicate ids."""
     rows = list(people)
     seen = set[str]()
     for unit, person in rows:
@@ -363,6 +440,7 @@ def _checked(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _content(use: DataUse) -> dict[str, Any]:
+    """Write a use as an event."""
     charges = [
         {"units": each.units, "epsilon": each.epsilon, "share": each.share, "mechanism": each.mechanism.to_json()}
         for each in use.charges
@@ -373,7 +451,11 @@ def _content(use: DataUse) -> dict[str, Any]:
 
 
 def _applied(contents: PopulationContents | None, event: Mapping[str, Any]) -> PopulationContents:
-    """The contents after an event. Raises LookupError, TypeError or ValueError for one that cannot be."""
+    """Return the contents after an event.
+
+    Raises:
+        LookupError, TypeError, ValueError: the event cannot be.
+    """
     if contents is None:
         if event["kind"] != "population" or event["format"] != FORMAT:
             raise ValueError(f"not a file of {FORMAT!r}")
@@ -406,6 +488,7 @@ def _applied(contents: PopulationContents | None, event: Mapping[str, Any]) -> P
 
 
 def _append(database: sqlite3.Connection, contents: PopulationContents, event: Mapping[str, Any]) -> None:
+    """Add an event to the chain, after it was applied."""
     previous = contents.head if contents.links else ""
     if previous:
         _applied(contents, event)
@@ -417,6 +500,7 @@ def _append(database: sqlite3.Connection, contents: PopulationContents, event: M
 def _add(
     database: sqlite3.Connection, contents: PopulationContents, rows: Sequence[tuple[str, str]], epsilon: float
 ) -> None:
+    """Add units and people in one event; a person who is known keeps the number."""
     first, number = len(contents.epsilons), len(contents.links) + 1
     known, people = dict(database.execute("SELECT owner, person FROM units")), first
     for unit, person in rows:
@@ -435,6 +519,7 @@ def _add(
 
 
 def _digest_of_rows(database: sqlite3.Connection, event: int) -> str:
+    """Compute the digest of the units that an event added."""
     state = hashlib.sha256()
     for unit, person, owner in database.execute(
         "SELECT unit, person, owner FROM units WHERE event = ? ORDER BY unit", (event,)
@@ -446,6 +531,7 @@ def _digest_of_rows(database: sqlite3.Connection, event: int) -> str:
 def _owners(
     file: Path, database: sqlite3.Connection, contents: PopulationContents, units: Sequence[str]
 ) -> NDArray[np.int64]:
+    """Find the number of each unit's person."""
     known = dict(database.execute("SELECT unit, person FROM units"))
     found = [known.get(contents.name("unit", unit), -1) for unit in units]
     if -1 in found:
@@ -456,7 +542,11 @@ def _owners(
 
 
 def counted(owners: NDArray[np.int64]) -> UnitCounts:
-    """How many units each person has, by number; PopulationError: more than a file holds."""
+    """Count the units of each person, uint16, by number.
+
+    Raises:
+        PopulationError: a person has more than 65,535 of them.
+    """
     counts = np.bincount(owners)
     if counts.max(initial=0) > np.iinfo(np.uint16).max:
         raise PopulationError("a person has more than 65,535 units in this run; expected: fewer")
@@ -464,7 +554,11 @@ def counted(owners: NDArray[np.int64]) -> UnitCounts:
 
 
 def _read(file: Path, database: sqlite3.Connection, first: int | None = None) -> PopulationContents:
-    """Replay the events, or the ``first`` ones; PopulationError: one is not as it was written."""
+    """Replay the events, or the ``first`` ones.
+
+    Raises:
+        PopulationError: one is not as it was written, or the list of people is not.
+    """
 
     def damaged(what: str) -> PopulationError:
         return PopulationError(f"{file}: damaged population: {what}; expected: as fedamp left it")
@@ -503,7 +597,7 @@ def _read(file: Path, database: sqlite3.Connection, first: int | None = None) ->
 
 @contextmanager
 def _connected(file: Path) -> Iterator[sqlite3.Connection]:
-    """The database, for one transaction; what SQLite says becomes one line."""
+    """Open the database for one transaction; an error of SQLite becomes one line."""
     try:
         database = sqlite3.connect(file, timeout=60, isolation_level=None)
     except sqlite3.Error as error:
@@ -527,11 +621,19 @@ def _connected(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _folder() -> Path:
+    """Return the folder of the notes."""
     return home() / "populations"
 
 
 class PopulationNote(FileRecord):
-    """How far a population had come, in the file ``ID.json``; ``number`` 0: it was about to be made."""
+    """A note, ``ID.json``: how far a population had come.
+
+    Attributes:
+        id: of the population.
+        file: in which it was kept.
+        number: of its last event; 0: it was about to be made.
+        head: last link of its chain.
+    """
 
     kind: ClassVar[str] = "note of a population"
     id: str
@@ -545,6 +647,7 @@ PopulationNotes = dict[str, PopulationNote | RunFolderError]
 
 
 def _notes() -> PopulationNotes:
+    """Read all notes of this user."""
     found: PopulationNotes = {}
     for place in sorted(_folder().glob("*.json")):
         try:
@@ -555,12 +658,13 @@ def _notes() -> PopulationNotes:
 
 
 def _kept_at(file: Path, notes: PopulationNotes, but: str = "") -> str | None:
-    """The id of a population that was kept in a file; ``but``: of another one than this."""
+    """Return the id of a population that was kept in a file; ``but``: of another one than this."""
     each = (note for note in notes.values() if isinstance(note, PopulationNote) and note.number and note.id != but)
     return next((note.id for note in each if note.file == str(file)), None)
 
 
 def _compare(file: Path, contents: PopulationContents, notes: PopulationNotes) -> None:
+    """Refuse a file that is older than its note, or that replaces another population."""
     note = notes.get(contents.id)
     if isinstance(note, RunFolderError):
         raise note
@@ -574,7 +678,7 @@ def _compare(file: Path, contents: PopulationContents, notes: PopulationNotes) -
 
 
 def _note(file: Path, contents: PopulationContents, number: int | None = None) -> None:
-    """Write down how far a population has come, for who holds its lock; ``number`` 0: before it is made."""
+    """Write down how far a population has come, for a process that holds its lock; ``number`` 0: before it is made."""
     number = len(contents.links) if number is None else number
     note = PopulationNote(id=contents.id, file=str(file), number=number, head=contents.head)
     write_atomically(_folder() / f"{contents.id}.json", note.to_text().encode(), mode=0o600)
@@ -582,7 +686,12 @@ def _note(file: Path, contents: PopulationContents, number: int | None = None) -
 
 @contextmanager
 def held(name: str, busy: PopulationError | None = None) -> Iterator[None]:
-    """Hold a lock in the folder of notes. Without ``busy`` it waits for another process, with it it raises that."""
+    """Hold a lock in the folder of notes while the context lasts.
+
+    Args:
+        name: of the lock.
+        busy: raised where another process holds it; None: wait for that process.
+    """
     place = _folder() / f"{name}.lock"
     with ExitStack() as until:
         with writing(place):
