@@ -161,7 +161,7 @@ def run(
         The finished run, as :func:`open` reads it: ``epsilon`` (its upper end), ``accuracy``, ``plan``, ``predict``, ..
 
     Raises:
-        InputError: nothing was run; one line says what is wrong.
+        InputError: nothing was run; one line names the fault.
         FederationError: the run failed; the folder can be resumed.
         Interrupted: Ctrl-C; the message says how to resume.
 
@@ -280,7 +280,7 @@ def open(folder: str | Path) -> "OpenedRun":
 
 
 def _close(progress: "weakref.ref[Generator[RoundRecord, None, Path]]") -> None:
-    """Close an iterator of :func:`play` that nobody holds, unless another thread is inside it."""
+    """Close an iterator of :func:`play` that is no longer in use, unless another thread is inside it."""
     if held := progress():
         with suppress(ValueError):  # another thread is inside it
             held.close()

@@ -1,4 +1,4 @@
-"""The error tree. Every message is one line: what was wrong, where, and what is accepted.
+"""The error tree. Every message is one line: the fault, its place, and the accepted values.
 
 All parts of fedamp raise these errors, and the accountant raises ``ValueError`` instead, because it stands alone. The
 command line prints ``kind: message`` and exits with ``exit_code``; Python and Flower get the same error with names of
@@ -45,7 +45,7 @@ class FedampError(Exception):
 
 
 class InputError(FedampError):
-    """An input is wrong: a file, a value or an argument. The message says which, and what is accepted."""
+    """An input is wrong: a file, a value or an argument. The message says which, and names the accepted values."""
 
     exit_code, kind = 2, "error"
 
@@ -85,7 +85,7 @@ class DivergedError(FederationError):
 
     Args:
         round_: the round, from 1 on.
-        what: what is not finite, such as a part of the model.
+        what: the number that is not finite, such as a loss, in words.
     """
 
     def __init__(self, round_: int, what: str) -> None:

@@ -29,7 +29,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Stream:
-    """A stream of random numbers with one address; without its key of 32 bytes nobody can tell them from uniform ones.
+    """A stream of random numbers with one address; without its key of 32 bytes they look uniform.
 
     It is the keystream of AES-256 in counter mode, counted from zero (NIST SP 800-38A, section 6.5), as little-endian
     words. All methods read on from where the last one stopped.
@@ -241,7 +241,7 @@ def seed_from_system() -> int:
 
 
 def fresh_bytes(count: int) -> bytes:
-    """Draw bytes from the operating system that nobody can guess."""
+    """Draw unpredictable bytes from the operating system."""
     return secrets.token_bytes(count)
 
 

@@ -21,7 +21,7 @@ In reading order (docs/research/accounting.md has the mathematics, docs/research
 3. The evaluators, which know no mechanism. ``law``: numerical laws, and closed forms for little noise. ``sampling``:
    several hidden rounds. ``outcomes``: few outcomes, exactly. ``renyi``: Rényi moments and divergences.
 4. Built on answers. ``risk``: trade-off functions. ``search``: noise for a budget, the cost after each round, budgets
-   for many uses. ``verify``: ledgers, released bundles, the numbers of somebody's code.
+   for many uses. ``verify``: ledgers, released bundles, the numbers of other people's code.
 
 ``arithmetic`` (with all bounds of rounding errors, and compiled loops) is below all of them.
 

@@ -1,5 +1,11 @@
-"""Arithmetic that several evaluators share: logarithms of sums and binomials, powers, a search, normal masses; all
-bounds of rounding errors in one section; and the inner loops, compiled by Numba with a cache on disk.
+"""Arithmetic that several evaluators share, with all bounds of rounding errors, and compiled inner loops.
+
+It holds logarithms of sums and binomials, powers, a search and normal masses; all bounds of rounding errors in one
+section; and the inner loops, compiled by Numba with a cache on disk.
+
+The module knows no law and no mechanism. Each bound of a rounding error says what it counts;
+docs/research/accounting.md,
+"Floating point", adds them up.
 """
 
 import math
@@ -15,12 +21,18 @@ T = TypeVar("T")
 Array = NDArray[np.float64]
 
 UNIT = 2.0**-53  # largest relative error of one floating-point operation
+"""Largest relative error of one floating-point operation."""
 
 _LARGEST_TABLE = 1_000_000  # log factorials up to here are kept in a table
 
 
 def log_sum(values: Array, axis: int = -1) -> Array:
-    """log(sum(exp(values))) along ``axis``; -inf where all are -inf."""
+    """Return log(sum(exp(values))) along ``axis``; -inf where all are -inf.
+
+    Example:
+        >>> round(float(log_sum(np.log([0.2, 0.3]))), 4)  # log(1/2)
+        -0.6931
+    """
     largest = np.max(values, axis=axis, keepdims=True, initial=-np.inf)
     shift = np.where(np.isfinite(largest), largest, 0.0)
     with np.errstate(divide="ignore"):
@@ -29,12 +41,12 @@ def log_sum(values: Array, axis: int = -1) -> Array:
 
 @lru_cache(maxsize=32)
 def log_factorials(largest: int) -> Array:
-    """log j! for j = 0..largest, each to a few units."""
+    """Return log j! for j = 0..largest, each to a few units."""
     return _log_factorial(np.arange(largest + 1))
 
 
 def log_choose(n: NDArray[np.integer[Any]] | int, m: NDArray[np.integer[Any]] | int) -> Array:
-    """log C(n, m) for whole numbers 0 <= m <= n."""
+    """Return log C(n, m) for whole numbers 0 <= m <= n, of any shapes that broadcast."""
     n, m = np.asarray(n), np.asarray(m)
     most = int(n.max(initial=1))
     if most > _LARGEST_TABLE:
@@ -44,6 +56,7 @@ def log_choose(n: NDArray[np.integer[Any]] | int, m: NDArray[np.integer[Any]] | 
 
 
 def _log_factorial(n: NDArray[np.integer[Any]]) -> Array:
+    """Return log n!."""
     from scipy.special import gammaln  # a slow import
 
     return np.asarray(gammaln(n + 1.0))
@@ -51,7 +64,7 @@ def _log_factorial(n: NDArray[np.integer[Any]]) -> Array:
 
 @lru_cache(maxsize=8)
 def log_binomials(largest: int) -> Array:
-    """log C(a, j) at [a, j], -inf where j > a; shape (largest + 1, largest + 1)."""
+    """Return log C(a, j) at [a, j], -inf where j > a; shape (largest + 1, largest + 1)."""
     factorials = log_factorials(largest)
     a, j = np.arange(largest + 1)[:, None], np.arange(largest + 1)[None, :]
     table = factorials[a] - factorials[j] - factorials[np.maximum(a - j, 0)]
@@ -59,7 +72,17 @@ def log_binomials(largest: int) -> Array:
 
 
 def repeated(value: T, times: int, combine: Callable[[T, T], T]) -> T:
-    """``times`` >= 1 copies of a value combined, by doubling."""
+    """Combine ``times`` >= 1 copies of a value, by doubling.
+
+    Args:
+        value: one copy.
+        times: number of copies.
+        combine: an associative operation.
+
+    Example:
+        >>> repeated("a", 5, lambda one, other: one + other)
+        'aaaaa'
+    """
     result = None
     while True:
         if times & 1:
@@ -72,7 +95,15 @@ def repeated(value: T, times: int, combine: Callable[[T, T], T]) -> T:
 
 
 def chance_of_any(events: Iterable[tuple[float, int]]) -> float:
-    """The chance that any of several independent events happens: pairs (chance, number of trials)."""
+    """Return the chance that any of several independent events happens.
+
+    Args:
+        events: pairs (chance, number of trials).
+
+    Example:
+        >>> chance_of_any([(0.5, 2)])
+        0.75
+    """
     log_none = 0.0
     for chance, times in events:
         log_none += times * math.log1p(-chance) if chance < 1 else -math.inf
@@ -80,9 +111,21 @@ def chance_of_any(events: Iterable[tuple[float, int]]) -> float:
 
 
 def crossing(falling: Callable[[float], float], level: float, limit: float, tolerance: float) -> tuple[float, float]:
-    """Neighbouring numbers >= 0 between which a ``falling`` function reaches ``level``, at a relative distance of
-    ``tolerance``; both 0 if it starts there or below. The upper end is infinite if it is above the level up to
-    ``limit``.
+    """Return neighbouring numbers >= 0 between which a falling function reaches a level.
+
+    Args:
+        falling: a function that falls on [0, limit].
+        level: the level.
+        limit: how far the search goes.
+        tolerance: relative distance of both numbers.
+
+    Returns:
+        Both 0 if the function starts at the level or below. The upper end is infinite if it is above up to ``limit``.
+
+    Example:
+        >>> low, high = crossing(lambda x: 10 - x, 4.0, limit=100.0, tolerance=1e-9)
+        >>> low <= 6 <= high, high - low < 1e-8
+        (True, True)
     """
     if falling(0.0) <= level:
         return 0.0, 0.0
@@ -98,7 +141,11 @@ def crossing(falling: Callable[[float], float], level: float, limit: float, tole
 
 
 def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
-    """Standard normal mass of the intervals from ``low`` to ``high``, to full relative accuracy in both tails."""
+    """Return the standard normal mass of intervals, to full relative accuracy in both tails.
+
+    Args:
+        low, high: ends of the intervals, of any shapes that broadcast.
+    """
     low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
     mirrored = high > -low
     low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
@@ -113,12 +160,25 @@ def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
 
 
 def _normal_cdf(z: float) -> float:
+    """Return the standard normal distribution function."""
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
 def gaussian_delta(signal: Array, epsilon: Array | float, side: int) -> Array:
-    """delta at ``epsilon`` >= 0 of Gaussians with these squared signal-to-noise ratios, from above (``side`` 1), below
-    (-1) or to rounding (0) (Balle, Wang 2018, Theorem 8): Phi(a) - e^epsilon Phi(b), e^epsilon phi(b) = phi(a), a >= b.
+    """Return delta at ``epsilon`` of Gaussian mechanisms.
+
+    delta = Phi(a) - e^epsilon Phi(b), a = mu / 2 - epsilon / mu, b = a - mu, with e^epsilon phi(b) = phi(a) (Balle,
+    Wang
+    2018, Theorem 8).
+
+    Args:
+        signal: mu^2, squared signal-to-noise ratios; 0 and infinity are allowed.
+        epsilon: >= 0.
+        side: 1 for an answer from above, -1 from below, 0 to rounding.
+
+    Example:
+        >>> gaussian_delta(np.array([1.0]), 1.0, 0).round(5).tolist()
+        [0.12694]
     """
     from scipy.special import erfcx, ndtr  # a slow import
 
@@ -142,6 +202,7 @@ def gaussian_delta(signal: Array, epsilon: Array | float, side: int) -> Array:
 # The share of delta for all numbers that a run releases: (1 + e^epsilon) 2**-280 for each, of which no mechanism knows
 # (:mod:`fedamp.noise`), with at most 2**64 numbers and epsilon at most 70.
 SAMPLER = 2.0**-113
+"""The share of delta for the finite precision of all numbers that a run releases: (1 + e^epsilon) 2**-280 for each."""
 
 # what noise without bands adds to epsilon: its few buffers are rounded; docs/research/correlated-noise.md
 BUFFERS = 2.0**-16
@@ -158,7 +219,11 @@ RENYI_ROUNDING = 1e-11  # of Rényi divergences, relative: a thousand times the 
 
 
 def delta_left(delta: float, runs: int = 1) -> float:
-    """The part of delta for the mechanism, without ``SAMPLER`` for each run's noise; ValueError: nothing is left."""
+    """Return the part of delta for the mechanism, without ``SAMPLER`` for each run's noise.
+
+    Raises:
+        ValueError: nothing is left.
+    """
     left = math.nextafter(delta - runs * SAMPLER, 0.0)
     if left <= 0:
         raise ValueError(f"delta {delta:g} is less than what finite precision costs; expected: above {SAMPLER:.2g}")
@@ -166,30 +231,42 @@ def delta_left(delta: float, runs: int = 1) -> float:
 
 
 def rounding_of_masses(log_ratios: Array) -> float:
-    """Relative error of masses from closed forms and of ratios: some operations, exponentials of numbers of up to 50
-    (as far as normal tails are looked at), and logs that are each known to some units.
+    """Bound the relative error of masses from closed forms and of ratios.
+
+    It covers some operations, exponentials of numbers of up to 50 (as far as normal tails are looked at), and logs that
+    are
+    each known to some units.
     """
     return (128 + 8 * float(np.max(np.abs(log_ratios)))) * UNIT
 
 
 def rounding_of_sums(*laws: Sized) -> float:
-    """Relative error of a sum of (some of) a law's positive masses, one after another, and of a few operations."""
+    """Bound the relative error of a sum of (some of) a law's positive masses, and of a few operations."""
     return (max(map(len, laws)) + 64) * UNIT
 
 
 def rounding_of_cells(points: int) -> float:
-    """Each cell is a sum of at most so many positive terms, which errs by a unit each, and is split with a few more."""
+    """Bound the relative error of a cell.
+
+    It is a sum of at most so many positive terms, which errs by a unit each, and is split with a few more operations.
+    """
     return (2 * points + 64) * UNIT
 
 
 def rounding_of_chances(rounds: int, rate: float = 0.5) -> float:
-    """Three log binomials of three log factorials each, powers of ``rate``, and sums, each rounded to a few units."""
+    """Bound the relative error of binomial and hypergeometric chances.
+
+    Three log binomials of three log factorials each, powers of ``rate``, and sums, are each rounded to a few units.
+    """
     return 64 * (math.lgamma(rounds + 1) + rounds * -math.log(min(rate, 1 - rate)) + rounds + 1) * UNIT
 
 
 def rounding_of_overlaps(rounds: int, order: float) -> float:
-    """Absolute error of the log chance of an overlap: each of ``order`` subsets adds at most ``order + 2`` log
-    binomials, of three log factorials each, all rounded to eight units, and as many sums.
+    """Bound the absolute error of the log chance of an overlap.
+
+    Each of ``order`` subsets adds at most ``order + 2`` log binomials, of three log factorials each, all rounded to
+    eight
+    units, and as many sums.
     """
     return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
 
@@ -201,10 +278,13 @@ _inner_loops: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``numba.njit(**options)``, cached beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``. If none of them
-    can be written to, as in a container without a home, every process compiles again.
+    """Compile a function by ``numba.njit(**options)`` at its first call, with a cache on disk.
 
-    Numba is imported at the first call of any of these functions, because many questions need none of them.
+    The cache lies beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``. If none of them can be written to, as
+    in
+    a container without a home, every process compiles again. Numba is imported at the first call of any of these
+    functions,
+    because many questions need none of them.
     """
 
     def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -222,7 +302,7 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def _compile_inner_loops() -> None:
-    """Put Numba's functions in the place of all inner loops, so that they call each other directly."""
+    """Replace all inner loops by Numba's functions, so that they call each other directly."""
     from numba import njit
 
     for name, (function, options) in list(_inner_loops.items()):
@@ -235,6 +315,15 @@ def _compile_inner_loops() -> None:
 
 @compiled()
 def profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyped-def]
+    """Compute the profile of a finite law from its right end, so that everything summed is positive.
+
+    Args:
+        log_ratio, mass_in: shape (n,), those of ``Points``.
+        infinite: P-mass where X is infinite.
+
+    Returns:
+        Slope and delta at each point, both of shape (n,); see ``PointProfile``.
+    """
     slope, delta = np.empty(len(log_ratio)), np.empty(len(log_ratio))
     steepness, height = 0.0, infinite
     for i in range(len(log_ratio) - 1, -1, -1):
@@ -252,7 +341,16 @@ def profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyped-def]
 def sum_pairs(  # type: ignore[no-untyped-def]
     loc_a, in_a, out_a, loc_b, in_b, out_b, bounds, c_ab, c_ba, c_pp, symmetric, in_cells, out_cells
 ):
-    """Add the masses of all pairs to the cells; both sides increase, so the cell is followed, not searched."""
+    """Add the masses of all pairs to the cells; both sides increase, so the cell is followed, not searched.
+
+    Args:
+        loc_a, in_a, out_a: location, P-mass and Q-mass of the points of one law.
+        loc_b, in_b, out_b: of the other law.
+        bounds: ends of the cells, the last infinite.
+        c_ab, c_ba, c_pp: coefficients of ``Pairing``.
+        symmetric: whether both laws are one; then each pair is taken once.
+        in_cells, out_cells: masses, which are added to.
+    """
     first_cell = 0
     for i in range(len(loc_a)):
         here = loc_a[i]
@@ -283,10 +381,16 @@ def sum_pairs(  # type: ignore[no-untyped-def]
 
 @compiled()
 def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # type: ignore[no-untyped-def]
-    """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it. From the
-    left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice point. The
-    rest at the right end is lowered to the lattice with mass from further left, or, if there is too little, dropped,
-    which also only lowers divergences. Returns P-masses and Q-masses of the lattice points.
+    """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
+
+    From the left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice
+    point.
+    The rest at the right end is lowered to the lattice with mass from further left, or, if there is too little,
+    dropped,
+    which also only lowers divergences.
+
+    Returns:
+        P-masses and Q-masses of the lattice points, both of shape (size,).
     """
     lattice_in, lattice_out = np.zeros(size), np.zeros(size)
     merging, target, aim, deficit, merged_in, merged_out = False, 0, 0.0, 0.0, 0.0, 0.0
@@ -334,7 +438,7 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
 
 @compiled()
 def _moment(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
-    """Mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
+    """Return mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
     if aim < 0.0:
         return mass_out * np.expm1(log_ratio - aim)
     return mass_in * -np.expm1(aim - log_ratio)
@@ -342,7 +446,17 @@ def _moment(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
 
 @compiled(nogil=True)
 def scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-def]
-    """Each row's numbers times ``scale`` plus the shift of their class, in place; returns the sums of rows."""
+    """Multiply each row's numbers by ``scale``, and add the shift of their class, in place.
+
+    Args:
+        values: shape (draws, rounds).
+        scale: one number.
+        shifts: of each class, shape (n,).
+        counts: how many numbers of a row are of each class, in order, shape (draws, n).
+
+    Returns:
+        Sums of rows, shape (draws,).
+    """
     sums = np.zeros(len(values))
     for d in range(len(values)):
         first = 0
@@ -359,7 +473,18 @@ def scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-d
 
 @compiled(nogil=True)
 def invert(uniforms, log_values, values, below, starts, counts):  # type: ignore[no-untyped-def]
-    """Each uniform number replaced by the value whose part of [0, 1) it falls in; returns the sums of log values."""
+    """Replace each uniform number by the value whose part of [0, 1) it falls in.
+
+    Args:
+        uniforms: shape (draws, rounds), replaced in place.
+        log_values, values: shape (m,).
+        below: distribution function of each class, shape (n, m).
+        starts: where in it equal parts of [0, 1) start, shape (n, parts).
+        counts: how many numbers of a row are of each class, in order, shape (draws, n).
+
+    Returns:
+        Sums of log values, shape (draws,).
+    """
     parts, sums = starts.shape[1], np.zeros(len(uniforms))
     for d in range(len(uniforms)):
         first = 0
@@ -378,11 +503,16 @@ def invert(uniforms, log_values, values, below, starts, counts):  # type: ignore
 
 @compiled(nogil=True)
 def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no-untyped-def]
-    """sum_h tails[j, h] p_h after the first ``beginnings[j]`` rounds (ascending, the last all of them), p_h = e_h q^h
+    """Return means of elementary symmetric polynomials of rows of ratios, after several beginnings.
+
+    It is sum_h tails[j, h] p_h after the first ``beginnings[j]`` rounds (ascending, the last all of them), p_h = e_h
+    q^h
     (1 - q)^(r - h): but for the ratios the chance of h successes at rate q, so that the recursion has the scale of a
-    probability. Also the largest prod max(1, 1 - q + q x), beyond which nothing grows. Sixteen rows at a time, side by
-    side, so that the inner loop is one vector instruction. Only numbers of successes from which ``fewest`` can still be
-    reached are kept.
+    probability. Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers of
+    successes from which ``fewest`` can still be reached are kept.
+
+    Returns:
+        Means, shape (draws, beginnings), and the largest prod max(1, 1 - q + q x), beyond which nothing grows.
     """
     draws, rounds = ratios.shape
     k, side = tails.shape[1] - 1, 16
@@ -419,8 +549,11 @@ def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no
 
 @compiled(nogil=True)
 def paired_means(ratios, rate, tails, damp):  # type: ignore[no-untyped-def]
-    """As ``symmetric_means`` after all rounds, for two people: a round that both take part in has the ratio
-    x^2 ``damp``. Both numbers of successes are exchangeable, so only those in descending order are kept.
+    """Return means after all rounds for two people; see ``symmetric_means``.
+
+    A round that both take part in has the ratio x^2 ``damp``. Both numbers of successes are exchangeable, so only those
+    in
+    descending order are kept.
     """
     draws, rounds = ratios.shape
     k, side = len(tails) - 1, 16
@@ -458,8 +591,12 @@ def paired_means(ratios, rate, tails, damp):  # type: ignore[no-untyped-def]
 
 @compiled(nogil=True)
 def shuffle_ends(values, counts, uniforms):  # type: ignore[no-untyped-def]
-    """Exchange each row's numbers, in place, so that a uniform choice of them, in uniform order, stands at its end: as
-    many as a row of ``uniforms`` has. Returns their classes; at first ``counts[d, 0]`` are of class 0, and so on.
+    """Exchange each row's numbers, in place, so that a uniform choice of them, in uniform order, is at its end.
+
+    As many are chosen as a row of ``uniforms`` has. At first ``counts[d, 0]`` numbers are of class 0, and so on.
+
+    Returns:
+        Classes of the chosen numbers, of the shape of ``uniforms``.
     """
     draws, rounds = values.shape
     first = rounds - uniforms.shape[1]
@@ -479,7 +616,7 @@ def shuffle_ends(values, counts, uniforms):  # type: ignore[no-untyped-def]
 
 @compiled(nogil=True)
 def log_products(ratios, odds):  # type: ignore[no-untyped-def]
-    """log of the product of (1 + odds x) over each row's ratios."""
+    """Return log of the product of (1 + odds x) over each row's ratios."""
     sums = np.zeros(len(ratios))
     for d in range(len(ratios)):
         product = 1.0
@@ -494,7 +631,7 @@ def log_products(ratios, odds):  # type: ignore[no-untyped-def]
 
 @compiled(nogil=True)
 def sums_of_logs(a, b, scales, stakes):  # type: ignore[no-untyped-def]
-    """Sums of log(1 + stake (a - scale b)+) at each scale and its stake; ``scales`` increase."""
+    """Return sums of log(1 + stake (a - scale b)+) at each scale and its stake; ``scales`` increase."""
     total = np.zeros(len(scales))
     for d in range(len(a)):
         for i in range(len(scales)):
@@ -507,8 +644,9 @@ def sums_of_logs(a, b, scales, stakes):  # type: ignore[no-untyped-def]
 
 @compiled(nogil=True)
 def chain_weights(weight, scale, near, which, alone, starts, targets, taken):  # type: ignore[no-untyped-def]
-    """Fill ``weight`` from its last row back, and ``scale`` with the powers of two that keep its rows in range, by the
-    moves and tables of ``fedamp.accounting.spaced``.
+    """Fill ``weight`` from its last row back, by the moves and tables of ``fedamp.accounting.spaced``.
+
+    ``scale`` gets the powers of two that keep its rows in range.
     """
     powers = np.ones(alone.shape[1])
     for s in range(len(scale) - 1, -1, -1):
@@ -530,8 +668,13 @@ def chain_weights(weight, scale, near, which, alone, starts, targets, taken):  #
 
 @compiled(nogil=True)
 def taken_rounds(uniforms, weight, scale, near, which, alone, starts, targets, taken):  # type: ignore[no-untyped-def]
-    """How many of the sets of a chain take each round, shape (draws, rounds), by its moves and tables; ``uniforms``:
-    (rounds, draws).
+    """Draw how many of the sets of a chain take each round, by its moves and tables.
+
+    Args:
+        uniforms: shape (rounds, draws).
+
+    Returns:
+        Shape (draws, rounds).
     """
     rounds, draws = uniforms.shape
     state, found = np.zeros(draws, np.int64), np.zeros((draws, rounds), np.int8)
@@ -562,9 +705,14 @@ def add_columns(rows, taken, column):  # type: ignore[no-untyped-def]
 
 @compiled(nogil=True)
 def spaced_beginnings(rows, column, scale, ways, k, gap, ends):  # type: ignore[no-untyped-def]
-    """As ``spaced_means`` after the first ``ends`` rounds (ascending), shape (draws, n), and the largest number on the
-    way. ``ways[n, c]``: the number of sets of c of n rounds, times ``scale``^c. The sums have all columns that end
-    before a beginning does; the others are cut, and later rounds have their number of ways.
+    """Return means over spaced sets after the first ``ends`` rounds (ascending); see ``spaced_means``.
+
+    ``ways[n, c]`` is the number of sets of c of n rounds, times ``scale``^c. The sums have all columns that end before
+    a
+    beginning does; the others are cut, and later rounds have their number of ways.
+
+    Returns:
+        Means, shape (draws, n), and the largest number on the way.
     """
     draws, rounds, bands = len(rows), len(ways) - 1, len(column)
     means, largest = np.empty((draws, len(ends))), 0.0
@@ -602,9 +750,12 @@ def spaced_beginnings(rows, column, scale, ways, k, gap, ends):  # type: ignore[
 
 @compiled(nogil=True)
 def spaced_means(rows, column, halves, shares, scale, k, gap, released):  # type: ignore[no-untyped-def]
-    """The mean over all spaced sets of the products of w_s = exp(<c_s, row> - halves[s]), those of rounds that are not
-    released being 1; the sums of shares times log w_s; the largest number on the way. scale^k: the inverse of the
-    number of sets.
+    """Return the mean over all spaced sets of the products of w_s = exp(<c_s, row> - halves[s]).
+
+    Rounds that are not released have w_s = 1. scale^k is the inverse of the number of sets.
+
+    Returns:
+        Means, shape (draws,); the sums of shares times log w_s, shape (draws,); the largest number on the way.
     """
     draws, rounds = len(rows), len(shares)
     means, logs, largest = np.empty(draws), np.zeros(draws), 0.0

@@ -179,10 +179,10 @@ class WithoutReplacement(Mechanism):
 class BatchMoments(MomentsOf[WithoutReplacement]):
     """Moments of a batch: the smaller of two bounds, order by order, also under composition and in both directions.
 
-    With w_i the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the moments
-    of a
-    change of 2 i, the first is the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5, corrected). The
-    second is
+    Let w_i be the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the
+    moments of
+    a change of 2 i. The first bound is the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5, corrected).
+    The second is
     1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with m_2 = min(4 (M_2 - 1), 2 M_2)
     and
     m_l = 2 M_l. For size 1 it is Wang, Balle, Kasiviswanathan 2019, Theorem 9 (Schuchardt et al. 2024, Theorem 3.6 and

@@ -5,7 +5,7 @@ that answers them (:class:`Bounds`), and how Rényi divergences answer. It knows
 goes on with :mod:`fedamp.accounting.mechanism`, which asks the questions.
 
 A check takes the argument's name and value. It returns the value as it is used, or raises ``ValueError`` with one line
-that names the argument, what is accepted, and what was given.
+that names the argument, the accepted values, and the given one.
 """
 
 import math
@@ -333,7 +333,7 @@ class NotEvaluable(ValueError):
 
     A mechanism's method raises it where the kind has no law, no finite set of outcomes, or too much work. ``epsilon``
     and
-    ``delta`` catch it and take another evaluator. Where nobody answers, the upper end is infinite (1 for delta).
+    ``delta`` catch it and take another evaluator. Where no evaluator answers, the upper end is infinite (1 for delta).
 
     Example:
         >>> from fedamp.accounting import Detail, Gaussian, Group, Submodels

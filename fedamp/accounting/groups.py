@@ -91,7 +91,7 @@ class Group(OfOne):
 
     Release: M, with K people in or out together.
 
-    :func:`group` uses it where it knows nothing exact. The upper end is the smaller of the group property,
+    The function :func:`group` uses it where it knows nothing exact. The upper end is the smaller of the group property,
     delta_K(epsilon)
     <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1), and of bounds with hidden choices revealed.
 

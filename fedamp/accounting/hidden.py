@@ -413,7 +413,7 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         raise NotImplementedError
 
     def unamplified(self) -> Mechanism:
-        """As many known rounds as a person may have."""
+        """Charge as many known rounds as a person may have."""
         return Repeat(self.mechanism.unamplified(), min(self.most_rounds, self.span))
 
     def certain_loss(self) -> Fraction:

@@ -7,8 +7,9 @@ the person out, and X = dP/dQ their likelihood ratio.
 
 A kind lives in one file, here or in another package: a frozen dataclass that inherits :class:`Mechanism`,
 :class:`Release`, :class:`OfOne` or :class:`Hidden`, and overrides the evaluators that it knows. Defining the class is
-all that registers it: ``from_json`` reads it, and every question is answered. What it does not override is refused,
-answered by what it is ``charged_as``, or has no lower end: a kind that says too little costs more, never less.
+all that registers it: ``from_json`` reads it, and every question is answered. A method that it does not override
+refuses,
+or asks the mechanism that it is ``charged_as``. A kind that says too little costs more, never less.
 
 ======================  =============================================================================================
 ``charged_as``          a mechanism that costs at least as much, for evaluators that the kind does not know
@@ -109,9 +110,8 @@ class Mechanism:
     field names its check, as ``ScaleField`` or ``Annotated[float, check]``; fields hold what ``check(name, value)``
     returns. Equal fields make equal mechanisms with one hash, so each answer is computed once.
 
-    A kind is right if the upper end of each question is at least the cost of every real mechanism that it describes,
-    and
-    the lower end at most the cost of the worst one. So ``charged_as``, ``law``, ``moments``, ``outcomes``,
+    A kind is right if no real mechanism that it describes costs more than the upper end of an answer, and the worst one
+    costs at least the lower end. So ``charged_as``, ``law``, ``moments``, ``outcomes``,
     ``unamplified`` and ``exact_group`` must be bounds from above, or raise ``NotEvaluable``; ``attained`` must be a
     release
     that really occurs. Methods that a kind does not override are safe: they refuse, or cost more.
@@ -173,7 +173,7 @@ class Mechanism:
         """Check what annotations cannot express, after they are checked; a kind's own, after those of its bases.
 
         Raises:
-            ValueError: one line that names the field, the value, and what is accepted.
+            ValueError: one line that names the field, its value, and the accepted ones.
         """
 
     def _set(self, **values: Any) -> None:
@@ -327,7 +327,7 @@ class Mechanism:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody ever takes part: rate 0, no rounds."""
+        """Whether no person ever takes part: rate 0, no rounds."""
         there = vars(self).get
         return 0 in (there("rate"), there("times"), there("k"), there("released"))
 
@@ -532,8 +532,7 @@ class Mechanism:
 
         Both numbers add up under composition (Kairouz, Oh, Viswanath 2015, Theorem 3.4, with a sum in place of one
         minus a
-        product). They are fractions: a guarantee that somebody else has proved is the decimal that was written. A tenth
-        and
+        product). They are fractions: a guarantee proved elsewhere is the decimal that was written. A tenth and
         nine tenths are one, which the sum of the floats next to them exceeds.
 
         Raises:
@@ -594,7 +593,7 @@ class Mechanism:
         return numerical_law(self.charged_as(), detail)
 
     def by_law(self, question: Question) -> Bounds:
-        """Answer a question by the numerical law of what is released.
+        """Answer a question by the numerical law of the release.
 
         Grids are made finer while the bracket is wider than one part in 1000, and that helps.
 
@@ -1261,7 +1260,7 @@ def sampled_epsilon(event: Mechanism, delta: float, precision: float) -> Bounds:
 
 
 def sampled_with_lower(event: Mechanism, ask: Callable[[SampledProfile], Bounds]) -> Bounds:
-    """Answer by sampling, with the lower end of what is attained.
+    """Answer by sampling, with the lower end of the attained mechanism.
 
     Args:
         event: a mechanism that ``is_sampled``.

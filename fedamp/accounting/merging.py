@@ -134,5 +134,5 @@ class LinearCombination(Mechanism):
         return self.charged_as().factors(times) if self.assumption == JOINT_RELEASE else super().factors(times)
 
     def outcomes(self) -> Outcomes:
-        """Return the outcomes of what is charged: the merged model may tell less."""
+        """Return the outcomes of the charged mechanism: the merged model may tell less."""
         return outcomes_of(self.charged_as())

@@ -62,9 +62,9 @@ class ModelMix(Release):
         return Gaussian(self.noise_multiplier, relation=self.relation)
 
     def attained(self) -> Mechanism:
-        """As many coordinates as ``linf_coordinates``, with equal shares of the norm.
+        """Return coordinates with equal shares of the norm, ``linf_coordinates`` of them.
 
-        It is the worst case at orders from 2 up, which is checked.
+        They are the worst case at orders from 2 up, which is checked.
         """
         if self.width == 0:
             return self.unamplified()

@@ -1,7 +1,9 @@
 """Releases with few outcomes, exactly: bits, finite releases, black boxes, and hidden rounds of them.
 
 Everything is kept in logarithms, so that no loss is too large. Hidden rounds of a release with m outcomes depend on how
-often each outcome occurs alone: T rounds have C(T + m - 1, m - 1) outcomes, not m^T.
+often each outcome occurs alone: T rounds have C(T + m - 1, m - 1) outcomes, not m^T. Up to 20,000 outcomes are listed.
+
+The module knows no mechanism. Kinds build :class:`Outcomes` in their method ``outcomes``.
 """
 
 import math
@@ -21,7 +23,7 @@ _UNDERFLOW = 1e-290  # more than all masses that are too small for floating poin
 
 
 class Outcomes(NamedTuple):
-    """The law of X = dP/dQ under Q.
+    """The law of X = dP/dQ under Q, one row for each outcome.
 
     Attributes:
         log_out, log_ratio: shape (n,): logs of the Q-mass of each outcome, and of X there, -inf where X is 0.
@@ -35,18 +37,21 @@ class Outcomes(NamedTuple):
     off: float
 
     def epsilon(self, delta: float) -> Bounds:
-        """The smallest epsilon >= 0 at ``delta``, in both directions."""
+        """Return the smallest epsilon >= 0 at ``delta``, in both directions, as a bracket."""
         upper = crossing(partial(self._delta, side=1), delta, 1e300, 1e-13)[1]
         lower = crossing(partial(self._delta, side=-1), delta, 1e300, 1e-13)[0]
         return Bounds(min(lower, upper), upper, Method.OUTCOMES.of(len(self.log_out)))
 
     def delta(self, epsilon: float) -> Bounds:
-        """The smallest delta at ``epsilon`` >= 0, in both directions."""
+        """Return the smallest delta at ``epsilon`` >= 0, in both directions, as a bracket."""
         upper, lower = (self._delta(epsilon, side) for side in (1, -1))
         return Bounds(min(lower, upper), upper, Method.OUTCOMES.of(len(self.log_out)))
 
     def _delta(self, epsilon: float, side: int) -> float:
-        """From above (``side`` 1) or below: masses and ratios err by a factor of at most exp(off) each."""
+        """Compute delta from above (``side`` 1) or below.
+
+        Masses and ratios err by a factor of at most exp(off) each.
+        """
         finite = self.log_ratio > -np.inf
         log_out, log_ratio, found = self.log_out[finite], self.log_ratio[finite], []
         sure = self.infinite, float(np.exp(self.log_out[~finite]).sum()) * math.exp(side * self.off)
@@ -58,13 +63,13 @@ class Outcomes(NamedTuple):
         return min(max(*found, 0.0), 1.0)
 
     def thin(self, rate: float) -> "Outcomes":
-        """Poisson sampling: (1 - rate) + rate X, at a rate in (0, 1)."""
+        """Return the outcomes under Poisson sampling, (1 - rate) + rate X, at a rate in (0, 1)."""
         log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + self.log_ratio)
         return Outcomes(self.log_out, log_ratio, rate * self.infinite, self.off + rounding_of_logs(LARGEST_LOG))
 
     @staticmethod
     def mixture(parts: "Sequence[Outcomes]", weights: Sequence[float]) -> "Outcomes":
-        """One of several releases, the draw public."""
+        """Return the outcomes of one of several releases, the draw public."""
         log_out = np.concatenate([part.log_out + math.log(w) for part, w in zip(parts, weights, strict=True)])
         log_ratio = np.concatenate([part.log_ratio for part in parts])
         infinite = math.fsum(part.infinite * weight for part, weight in zip(parts, weights, strict=True))
@@ -72,7 +77,11 @@ class Outcomes(NamedTuple):
 
     @staticmethod
     def product(factors: "Iterable[tuple[Outcomes, int]]") -> "Outcomes":
-        """Independent releases, each so many times."""
+        """Return the outcomes of independent releases, each so many times.
+
+        Raises:
+            NotEvaluable: there are more than 20,000.
+        """
         whole = NO_OUTCOME
         for one, times in factors:
             counts, log_out = _counts(one, times)
@@ -91,19 +100,26 @@ NO_OUTCOME = Outcomes(np.zeros(1), np.zeros(1), 0.0, 0.0)  # X = 1: nothing is r
 
 
 def rounding_of_logs(size: float) -> float:
-    """What a few operations on logs of this size add to their errors."""
+    """Bound what a few operations on logs of this size add to their errors."""
     return 16 * (abs(size) + 2) * UNIT
 
 
 def _sum_off(one: Outcomes, rounds: int) -> float:
-    """What sums of the logs of so many rounds, and log factorials, add to their errors."""
+    """Bound what sums of the logs of so many rounds, and log factorials, add to their errors."""
     logs = np.abs([one.log_out, np.where(one.log_ratio > -np.inf, one.log_ratio, 0.0)])
     each = rounding_of_logs(rounds * float(logs.max()) + 8 * math.lgamma(rounds + 2))
     return (len(one.log_out) if rounds > 1 else 1) * each
 
 
 def _counts(one: Outcomes, rounds: int) -> tuple[Array, Array]:
-    """How often each outcome occurs in so many rounds, shape (n, m), and the log of its Q-mass, shape (n,)."""
+    """Return how often each outcome occurs in so many rounds, and the log of its Q-mass.
+
+    Returns:
+        Counts, shape (n, m), and logs, shape (n,).
+
+    Raises:
+        NotEvaluable: n is above 20,000.
+    """
     kinds = len(one.log_out)
     if rounds > _MOST or math.comb(rounds + kinds - 1, kinds - 1) > _MOST:
         raise NotEvaluable(f"{rounds} rounds have more than {_MOST:,} outcomes")
@@ -114,7 +130,19 @@ def _counts(one: Outcomes, rounds: int) -> tuple[Array, Array]:
 
 
 def hidden_outcomes(one: Outcomes, chances: tuple[float, ...], rounds: int, rounding: float) -> Outcomes:
-    """X = sum_h w_h e_h(x_1, .., x_T) / C(T, h). The e_h are coefficients of the product of all (1 + x t)^n."""
+    """Return the outcomes of hidden rounds: X = sum_h w_h e_h(x_1, .., x_T) / C(T, h).
+
+    The e_h are coefficients of the product of all (1 + x t)^n, n the number of rounds with the outcome x.
+
+    Args:
+        one: the outcomes of one round.
+        chances: w_h, of taking part in h = 0, 1, .. rounds.
+        rounds: T.
+        rounding: bound on the relative error of the chances.
+
+    Raises:
+        NotEvaluable: there are too many.
+    """
     counts, log_out = _counts(one, rounds)
     most, held = len(chances) - 1, np.arange(len(chances))
     if len(counts) * (most + 1) ** 2 > _MOST_TERMS:

@@ -124,7 +124,7 @@ class GaussianMoments(MomentsOf[Gaussian]):
     def finite_law(self) -> tuple[Array, Array, float]:
         """Return the law by quadrature, more accurate than the numerical law.
 
-        What lies left of the nodes counts as X = 0.
+        The mass left of the nodes counts as X = 0.
         """
         if self.noise < 0.04:
             return super().finite_law()
@@ -298,7 +298,7 @@ _MOST_KNOWN = 690.0  # beyond, the probabilities of a black box leave floating p
 
 @dataclass(frozen=True, repr=False)
 class Approximate(Release):
-    """A black box of which somebody else has proved a guarantee. Nothing more is known of it.
+    """A black box with a guarantee that was proved elsewhere. Nothing more is known of it.
 
     Release: any, with P(A) <= exp(epsilon) Q(A) + delta.
 
@@ -335,7 +335,7 @@ class Approximate(Release):
         return FiniteOutcomes(present, present[::-1], relation=self.relation)
 
     def attained(self) -> Mechanism:
-        """Return the worst one; what is private at a smaller epsilon is so at a larger one."""
+        """Return the worst one; a release that is private at a smaller epsilon is so at a larger one."""
         return self if self.known_epsilon <= _MOST_KNOWN else replace(self, known_epsilon=_MOST_KNOWN)
 
     def outcomes(self) -> Outcomes:

@@ -1,7 +1,7 @@
 """The Rényi evaluator: moments of the likelihood ratio X, and the divergences they give; it knows no mechanism.
 
 Kept are logarithms of the central moments E[(X - 1)^j], at index j of an array of shape (A + 1,): 0, -inf, .. Where the
-two laws are mirror images (Gaussian, Laplace, randomised response, ModelMix) every one is >= 0: given \\|log X\\|, X is
+two laws are mirror images (Gaussian, Laplace, randomised response, ModelMix) every one is >= 0: given |log X|, X is
 x with probability 1/(1+x) and 1/x otherwise, and (x-1)^j (1 + (-1)^j x^(1-j)) / (1+x) >= 0. Means, products, thinnings
 and mixtures keep that sign and are sums of terms >= 0: nothing cancels, whatever the number of copies.
 
@@ -28,7 +28,16 @@ from fedamp.accounting.law import Law
 
 
 def central_from_nodes(log_weights: Array, log_ratios: Array, highest: int) -> Array:
-    """Central moments up to ``highest`` >= 2 by quadrature: logs of Q-masses, and log X, at nodes; both shape (n,)."""
+    """Return central moments by quadrature.
+
+    Args:
+        log_weights: logs of Q-masses at nodes, shape (n,).
+        log_ratios: log X at the nodes, shape (n,).
+        highest: order A >= 2.
+
+    Returns:
+        log E[(X - 1)^j], j = 0..A; -inf where the sum is not positive.
+    """
     below = log_ratios < 0
     with np.errstate(divide="ignore"):  # log |X - 1|, without overflow
         gaps = np.maximum(log_ratios, 0.0) + np.log(-np.expm1(-np.abs(log_ratios)))
@@ -45,8 +54,9 @@ def central_from_nodes(log_weights: Array, log_ratios: Array, highest: int) -> A
 
 
 def product_moments(first: Array, second: Array) -> Array:
-    """Central moments of the product of two independent ratios. XY - 1 = (X - 1) + X (Y - 1), and E[(X-1)^m X^j] =
-    E[(X-1)^m X^(j-1)] + E[(X-1)^(m+1) X^(j-1)].
+    """Return central moments of the product of two independent ratios, both of shape (A + 1,).
+
+    XY - 1 = (X - 1) + X (Y - 1), and E[(X-1)^m X^j] = E[(X-1)^m X^(j-1)] + E[(X-1)^(m+1) X^(j-1)].
     """
     highest = len(first) - 1
     joint = np.full((highest + 1, highest + 1), -np.inf)  # [j, m]: log E[(X-1)^m X^j], for m + j <= A
@@ -60,7 +70,7 @@ def product_moments(first: Array, second: Array) -> Array:
 
 
 def series_product(first: Array, second: Array) -> Array:
-    """Product of two power series given by the logs of their coefficients, cut at the same degree."""
+    """Multiply two power series given by the logs of their coefficients, cut at the same degree."""
     size = len(first)
     windows = sliding_window_view(np.concatenate([np.full(size - 1, -np.inf), second]), size)
     return log_sum(windows + first[::-1])
@@ -73,15 +83,25 @@ _GRID = np.exp(np.arange(-16.0, 64.0, _STEP))  # of u; enough for every order th
 
 
 class MomentTransform(NamedTuple):
-    """Upper bounds at an array of u > 0: of ``log E exp(-u X)``, and of the same plus u (accurate where it is tiny)."""
+    """Upper bounds, at an array of u > 0, of the Laplace transform of X.
+
+    Attributes:
+        log: of ``log E exp(-u X)``.
+        excess: of the same plus u, which is accurate where it is tiny.
+    """
 
     log: Array
     excess: Array
 
 
 def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infinite: float = 0.0) -> MomentTransform:
-    """Of a law with ``log_weights`` at ``log_ratios``, shape (n,), and P-mass ``infinite`` where X is infinite, or of
-    one that is smaller in convex order.
+    """Return the transform of a finite law, or of one that is smaller in convex order.
+
+    Args:
+        u: shape (m,).
+        log_weights: logs of Q-masses, shape (n,).
+        log_ratios: log X, shape (n,).
+        infinite: P-mass where X is infinite.
     """
     ratios, weights, small = np.exp(np.minimum(log_ratios, 600.0)), np.exp(log_weights), u < 0.5
     log, excess = np.empty_like(u), np.empty_like(u)
@@ -99,12 +119,14 @@ def transform_from_nodes(u: Array, log_weights: Array, log_ratios: Array, infini
 
 
 def transform_from_moments(log_raw: Array, log_negative: Array, u: Array) -> MomentTransform:
-    """From moments alone: exp(-ux) <= 1 - ux + (ux)^2/2 near 0; beyond, exp(-ux) <= (c/(e u x))^c for every c > 0
-    (Chernoff).
+    """Bound the transform from moments alone.
+
+    Near 0, exp(-ux) <= 1 - ux + (ux)^2/2; beyond, exp(-ux) <= (c/(e u x))^c for every c > 0 (Chernoff).
 
     Args:
         log_raw: log E[X^a], a = 0..A (only a = 2 is used).
         log_negative: log E[X^-b], b = 0..A-1.
+        u: shape (m,).
     """
     second = np.exp(min(log_raw[2], 700.0))
     turn = np.minimum(u, 1 / second)  # the parabola's lowest point; the transform decreases in u
@@ -117,14 +139,14 @@ def transform_from_moments(log_raw: Array, log_negative: Array, u: Array) -> Mom
 
 
 def _log_remainder(x: Array) -> Array:
-    """log(1 + x) - x for x > -1, accurate near 0."""
+    """Return log(1 + x) - x for x > -1, accurate near 0."""
     series = -x * x * (0.5 - x * (1 / 3 - x * (1 / 4 - x * (1 / 5 - x * (1 / 6 - x / 7)))))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(np.abs(x) < 0.005, series, np.log1p(np.maximum(x, -1.0)) - x)
 
 
 def negative_moments(transform: Callable[[Array], MomentTransform], count: int) -> Array:
-    """log E[X^-b] for b = 0..count-1, +inf where the grid does not hold the integral.
+    """Return log E[X^-b] for b = 0..count-1, +inf where the grid does not hold the integral.
 
         E[X^-b] = 1 / Gamma(b) * integral over u > 0 of u^(b-1) E[exp(-u X)] du,
 
@@ -151,8 +173,11 @@ def negative_moments(transform: Callable[[Array], MomentTransform], count: int) 
 
 
 def _trapezoid_error(powers: NDArray[np.int64]) -> Array:
-    """What to add to the log of a trapezoid sum over log u of u^b exp(-u x), at every x: it errs by a share of
-    2 |Gamma(b + iw) / Gamma(b)|, w = 2 pi / step, bounded by Euler's product and the integral below its logarithm.
+    """Return what to add to the log of a trapezoid sum over log u of u^b exp(-u x), at every x.
+
+    The sum errs by a share of 2 |Gamma(b + iw) / Gamma(b)|, w = 2 pi / step, bounded by Euler's product and the
+    integral
+    below its logarithm.
     """
     b, w = powers.astype(np.float64), 2 * np.pi / _STEP
     share = 2 * np.exp(-(np.pi * w - b * np.log1p((w / b) ** 2) - 2 * w * np.arctan(b / w)) / 2)
@@ -162,20 +187,34 @@ def _trapezoid_error(powers: NDArray[np.int64]) -> Array:
 
 @lru_cache(maxsize=8)
 def _powers(count: int) -> NDArray[np.int64]:
-    """The powers b at which negative moments are computed: all up to 32, then steps of 4 %, and the last."""
+    """Return the powers b at which negative moments are computed: all up to 32, then steps of 4 %, and the last."""
     spread = 32 * 1.04 ** np.arange(0, 1 + np.log(max(count, 33) / 32) / np.log(1.04))
     powers = np.unique(np.concatenate([np.arange(1, 33), spread.astype(np.int64), [count - 1]]))
     return np.asarray(powers[(powers >= 1) & (powers < count)])
 
 
 HIGHEST_ORDER = 256
+"""The highest Rényi order of most tables."""
 
 
 class Moments:
-    """Bounds of the moments of one likelihood ratio X, each computed once. ``law``: makes its numerical law, from which
-    all moments follow if it has no mass at infinity; a subclass knows more. ``symmetric``: whether the two laws are
-    mirror images (an involution swaps them), or ``raw`` bounds both directions: then E[X^-b] is at most the charge for
-    E[X^(b+1)].
+    """Moments of one likelihood ratio X: each exact or an upper bound, each computed once.
+
+    It is what :meth:`Mechanism.moments` returns. From a numerical law without mass at infinity all moments follow; a
+    subclass that knows more overrides ``_central``, ``_raw`` or ``_negative``. Every override must return upper bounds,
+    and
+    infinity where it knows none.
+
+    Args:
+        law: makes the numerical law of X.
+        symmetric: whether the two laws are mirror images (an involution swaps them), or ``raw`` bounds both directions:
+            then E[X^-b] is at most the charge for E[X^(b+1)].
+
+    Example:
+        >>> from fedamp.accounting import Detail, RandomisedResponse
+        >>> bit = Moments(lambda: RandomisedResponse(0.75).law(Detail(100)), symmetric=True)
+        >>> np.exp(bit.raw(3)).round(4).tolist()  # 3/4 3^(a - 1) + 1/4 3^(1 - a), from a = 0
+        [1.0, 1.0, 2.3333, 6.7778]
     """
 
     def __init__(self, law: Callable[[], Law], symmetric: bool = False) -> None:
@@ -183,25 +222,25 @@ class Moments:
         self._known: dict[tuple[str, int], Array] = {}
 
     def central(self, highest: int) -> Array:
-        """log E[(X - 1)^j], j = 0..highest."""
+        """Return log E[(X - 1)^j], j = 0..highest."""
         return self._once(self._central, highest)
 
     def raw(self, highest: int) -> Array:
-        """log E[X^a], a = 0..highest."""
+        """Return log E[X^a], a = 0..highest."""
         return self._once(self._raw, highest)
 
     def negative(self, highest: int) -> Array:
-        """log E[X^-b], b = 0..highest-1."""
+        """Return log E[X^-b], b = 0..highest-1."""
         return self._once(self._negative, highest)
 
     def larger(self, highest: int) -> Array:
-        """The table of log moments: the larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
+        """Return the table of log moments: the larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
         both = self.raw(highest).copy()
         both[1:] = np.maximum(both[1:], self.negative(highest))
         return both
 
     def transform(self, u: Array) -> MomentTransform:
-        """Upper bounds of the Laplace transform of X, of a finite law that is larger in convex order."""
+        """Bound the Laplace transform of X, of a finite law that is larger in convex order."""
         known = transform_from_moments(self.raw(HIGHEST_ORDER), self.negative(HIGHEST_ORDER), u)
         try:
             finite = transform_from_nodes(u, *self.finite_law())
@@ -210,35 +249,44 @@ class Moments:
         return MomentTransform(np.minimum(known.log, finite.log), np.minimum(known.excess, finite.excess))
 
     def finite_law(self) -> tuple[Array, Array, float]:
-        """Log masses under Q, log ratios, and the P-mass at infinity of X's law or one larger in convex order."""
+        """Return log masses under Q, log ratios, and the P-mass at infinity.
+
+        They are those of X's law, or of one larger in convex order.
+        """
         law = self._law().upper
         log_zero = math.log(law.zero) if law.zero else -np.inf
         return np.append(law.log_weights(0.0), log_zero), np.append(law.log_ratio, -np.inf), law.infinite
 
     def _once(self, compute: Callable[[int], Array], highest: int) -> Array:
+        """Return what was computed before for this order, or compute it."""
         key = compute.__name__, highest
         if key not in self._known:
             self._known[key] = compute(highest)
         return self._known[key]
 
     def _central(self, highest: int) -> Array:
+        """Compute the central moments from the finite law; NotEvaluable: it has mass at infinity."""
         log_masses, log_ratios, infinite = self.finite_law()
         if infinite:
             raise NotEvaluable("moments do not follow from a numerical law with mass at infinity")
         return central_from_nodes(log_masses, log_ratios, highest)
 
     def _raw(self, highest: int) -> Array:
-        """The binomial sum of the central moments."""
+        """Compute the binomial sum of the central moments: E[X^a] = sum_j C(a, j) E[(X - 1)^j]."""
         with np.errstate(over="ignore"):
             excess = log_sum((log_binomials(highest) + self.central(highest))[:, 2:])
             return np.where(excess < 30, np.log1p(np.exp(np.minimum(excess, 30))), np.logaddexp(0.0, excess))
 
     def _negative(self, highest: int) -> Array:
+        """Compute the negative moments from symmetry, or from the Laplace transform."""
         return self.raw(highest)[1:] if self.symmetric else negative_moments(self.transform, highest)
 
 
 class ProductMoments(Moments):
-    """Of a product of independent ratios, each so many times (Zhu, Dong, Wang 2022, Theorem 10): moments multiply."""
+    """Moments of a product of independent ratios, each so many times: they multiply.
+
+    See Zhu, Dong, Wang 2022, Theorem 10.
+    """
 
     def __init__(self, law: Callable[[], Law], factors: Sequence[tuple[Moments, int]]) -> None:
         super().__init__(law, all(part.symmetric for part, _ in factors))
@@ -257,13 +305,17 @@ class ProductMoments(Moments):
 
 
 class MixtureMoments(Moments):
-    """Of one of several ratios: the law is drawn, not the variable (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
+    """Moments of one of several ratios: the law is drawn, not the variable.
+
+    See Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2.
+    """
 
     def __init__(self, law: Callable[[], Law], parts: Sequence[Moments], weights: Sequence[float]) -> None:
         super().__init__(law, all(part.symmetric for part in parts))
         self.parts, self.weights = parts, weights
 
     def _mean(self, moments: Callable[[Moments], Array]) -> Array:
+        """Return the log of the weighted mean of the parts' moments."""
         weights = np.log(np.array(self.weights))
         return log_sum(np.stack([moments(part) for part in self.parts]) + weights[:, None], axis=0)
 
@@ -278,7 +330,10 @@ class MixtureMoments(Moments):
 
 
 class ThinnedMoments(Moments):
-    """Of (1 - rate) + rate X (Zhu, Dong, Wang 2022, Theorem 11)."""
+    """Moments of (1 - rate) + rate X (Zhu, Dong, Wang 2022, Theorem 11).
+
+    X - 1 is multiplied by the rate, and so is the j-th central moment by its j-th power.
+    """
 
     def __init__(self, law: Callable[[], Law], part: Moments, rate: float) -> None:
         super().__init__(law)
@@ -298,8 +353,10 @@ class ThinnedMoments(Moments):
 
 
 class MeanMoments(Moments):
-    """Of the mean of so many ``copies`` of a ratio (Dong, Chen, Özgür 2025, Theorem 3.4, proof A.9; the quasi-convexity
-    it uses holds for hockey-stick divergences too).
+    """Moments of the mean of so many ``copies`` of a ratio.
+
+    See Dong, Chen, Özgür 2025, Theorem 3.4, proof A.9; the quasi-convexity it uses holds for hockey-stick divergences
+    too.
     """
 
     def __init__(self, law: Callable[[], Law], part: Moments, copies: int) -> None:
@@ -307,7 +364,10 @@ class MeanMoments(Moments):
         self.part, self.copies = part, copies
 
     def _central(self, highest: int) -> Array:
-        """With C(u) = sum_j E[(X-1)^j] u^j / j!, the sum of n copies of X - 1 has C(u)^n, by repeated squaring."""
+        """Raise a power series to the number of copies.
+
+        With C(u) = sum_j E[(X-1)^j] u^j / j!, the sum of n copies of X - 1 has C(u)^n, by repeated squaring.
+        """
         factorials = log_factorials(highest)
         summed = repeated(self.part.central(highest) - factorials, self.copies, series_product) + factorials
         return np.asarray(summed - np.arange(highest + 1) * np.log(self.copies))
@@ -325,23 +385,45 @@ class MeanMoments(Moments):
 
 
 def unbounded_moments(highest: int) -> Array:
-    """The table of log moments of which nothing is known."""
+    """Return the table of log moments of which nothing is known."""
     return np.append([0.0, 0.0], np.full(highest - 1, np.inf))
 
 
 def shifted_moments(shift: float, highest: int) -> Array:
-    """log moments of a shift by so many standard deviations of Gaussian noise, the worst of smaller ones."""
+    """Return log moments of a shift by so many standard deviations of Gaussian noise, a (a - 1) shift^2 / 2.
+
+    Smaller shifts have smaller moments.
+
+    Args:
+        shift: largest shift, in standard deviations.
+        highest: order A.
+
+    Returns:
+        Shape (A + 1,).
+    """
     a = np.arange(highest + 1.0)
     return a * (a - 1) * shift**2 / 2
 
 
 def integrated_order(shift: float, highest: int, most: float) -> int:
-    """Up to which order moments are integrated: above ``most`` over the shift the bound below is as good."""
+    """Return up to which order moments are integrated: above ``most`` over the shift a bound is as good."""
     return min(highest, int(most / max(shift, 1e-9)))
 
 
 def integrated_moments(shift: float, highest: int, most: float, nodes: Callable[[int], tuple[Array, Array]]) -> Array:
-    """Central moments by quadrature at low orders, by |X - 1|^a <= X^a + 1 and the largest shift above."""
+    """Return central moments by quadrature at low orders, and by a bound above.
+
+    The bound is |X - 1|^a <= X^a + 1, and the largest shift.
+
+    Args:
+        shift: largest shift, in standard deviations.
+        highest: order A.
+        most: limit for quadrature, see :func:`integrated_order`.
+        nodes: gives log masses and log ratios that hold the moment of an order.
+
+    Returns:
+        Shape (A + 1,).
+    """
     result, order = np.logaddexp(0.0, shifted_moments(shift, highest)), integrated_order(shift, highest, most)
     result[:2] = 0.0, -np.inf
     if order >= 2:
@@ -350,7 +432,17 @@ def integrated_moments(shift: float, highest: int, most: float, nodes: Callable[
 
 
 def divergences_of(logs: Array, orders: Array) -> Array:
-    """Rényi divergences at ``orders``, shape (n,): (order - 1) times them is interpolated between whole orders."""
+    """Return Rényi divergences from a table of log moments.
+
+    (order - 1) times them is interpolated between whole orders, which is above a convex function.
+
+    Args:
+        logs: shape (A + 1,).
+        orders: each in (1, A], shape (n,).
+
+    Returns:
+        Shape (n,), rounding included.
+    """
     low = np.clip(np.floor(orders).astype(int), 1, len(logs) - 2)
     part = orders - low
     with np.errstate(invalid="ignore"):

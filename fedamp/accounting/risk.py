@@ -1,5 +1,9 @@
-"""Risks: trade-off functions, which are whole curves of brackets, and what they say of attacks;
-docs/research/risk.md."""
+"""Risks: trade-off functions, which are whole curves of brackets, and what they say of attacks; docs/research/risk.md.
+
+The module knows a mechanism by its answers alone (:class:`Profile`). It turns delta(epsilon) into error rates of
+attacks: advantage, true positive rate at a false positive rate, identification, posterior, and a Gaussian summary.
+:func:`in_words` writes one of them as a sentence for the people concerned.
+"""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +25,12 @@ _OFF = 2.0**-48  # allowance for the few operations between delta and an error r
 
 
 class GaussianFit(NamedTuple):
-    """The best guarantee of Gaussian form; see :meth:`TradeOff.gaussian`."""
+    """The best guarantee of Gaussian form; see :meth:`TradeOff.gaussian`.
+
+    Attributes:
+        mu: the least parameter, as a bracket.
+        regret: the loss by reporting ``mu.upper`` alone, as a bracket.
+    """
 
     mu: Bounds
     regret: Bounds
@@ -31,15 +40,31 @@ class GaussianFit(NamedTuple):
 class TradeOff:
     """The symmetric trade-off function f that belongs to a bracketed privacy profile.
 
-    With c(s) = min over tests of (false negative rate + s * false positive rate), which is 1 - delta(log s) for s >= 1
-    and s c(1/s) below, f(alpha) = sup over s of c(s) - s alpha (Dong, Roth, Su 2022, Proposition 2.12). Every single s
-    therefore gives a lower bound of f. The upper bound needs c between the points of the grid: c is concave, so that it
-    lies below the lines that continue it from either side.
+    f(alpha) is the smallest false negative rate of any test of participation with a false positive rate of alpha (Dong,
+    Roth, Su 2022, Definition 2.1). With c(s) = min over tests of (false negative rate + s * false positive rate), which
+    is
+    1 - delta(log s) for s >= 1 and s c(1/s) below, f(alpha) = sup over s of c(s) - s alpha (Proposition 2.12 there).
+    Every
+    single s therefore gives a lower bound of f. The upper bound needs c between the points of the grid: c is concave,
+    so
+    that it lies below the lines that continue it from either side.
 
     Attributes:
         epsilons: shape (n,), increasing from 0, finite.
         lower, upper: shape (n,), ends of delta, in [0, 1]; raised to the largest at any later epsilon, or lowered to
-            the smallest at any earlier one.
+            the
+            smallest at any earlier one.
+
+    Raises:
+        ValueError: epsilons do not increase from 0, or no falling delta lies between the ends.
+
+    Example:
+        >>> from fedamp.accounting import Gaussian, privacy_profile
+        >>> epsilons = np.linspace(0.0, 6.0, 61)
+        >>> curve = TradeOff(epsilons, *privacy_profile(Gaussian(1.0), epsilons))
+        >>> lower, upper = curve.false_negative_rate([0.01, 0.1])  # truth: Phi(Phi^-1(1 - alpha) - 1)
+        >>> lower.round(2).tolist(), upper.round(2).tolist()
+        ([0.91, 0.61], [0.91, 0.61])
     """
 
     epsilons: Array
@@ -47,6 +72,7 @@ class TradeOff:
     upper: Array
 
     def __post_init__(self) -> None:
+        """Check the grid and both ends, and make both fall with epsilon (ValueError)."""
         grid, ends = self.epsilons, np.stack([self.lower, self.upper])
         if grid.ndim != 1 or grid[:1].tolist() != [0.0] or not np.all(np.diff(grid, append=np.inf) > 0):
             raise ValueError(f"epsilons must be increasing from 0 and finite, got {grid!r}")
@@ -59,8 +85,16 @@ class TradeOff:
         object.__setattr__(self, "upper", upper)
 
     def false_negative_rate(self, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
-        """f: lower and upper ends of the smallest false negative rate of any test with at most these false positive
-        rates, each in [0, 1]; of the same shape, which is any. No attack gets below the lower end.
+        """Return f: the smallest false negative rate of any test, at these false positive rates.
+
+        Args:
+            false_positive_rate: at most so large, each in [0, 1]; any shape.
+
+        Returns:
+            Lower and upper ends, of the same shape. No attack gets below the lower end.
+
+        Raises:
+            ValueError: a rate is outside [0, 1].
         """
         alpha = _rates("false_positive_rate", false_positive_rate)
         lower = np.maximum(self._certain.at(alpha) - _OFF, 0.0)
@@ -68,10 +102,24 @@ class TradeOff:
         return lower, np.maximum(lower, upper)
 
     def true_positive_rate(self, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
-        """1 - f: the largest share of participants that any test recognises, at these false positive rates. It also
-        bounds *reconstruction*: if an attacker comes close enough to a person's data with probability at most kappa
+        """Return 1 - f: the largest share of participants that any test recognises, at these false positive rates.
+
+        It also bounds *reconstruction*. If an attacker comes close enough to a person's data with probability at most
+        kappa
         without the release, it does so with probability at most 1 - f(kappa) with it (Hayes, Mahloujifar, Balle 2023,
-        Theorem 2), if the data is drawn from the attacker's prior and all else is fixed.
+        Theorem
+        2), if the data is drawn from the attacker's prior and all else is fixed.
+
+        Args:
+            false_positive_rate: each in [0, 1]; any shape.
+
+        Returns:
+            Lower and upper ends, of the same shape. No attack gets above the upper end.
+
+        Example:
+            >>> from fedamp.accounting import Gaussian
+            >>> Gaussian(2.0).trade_off().true_positive_rate(0.01)[1].round(3).tolist()
+            0.034
         """
         missed, alpha = self.false_negative_rate(false_positive_rate), np.asarray(false_positive_rate, np.float64)
         # The same without the difference from 1, for tiny rates: delta(epsilon) + e^epsilon alpha at each epsilon.
@@ -79,8 +127,19 @@ class TradeOff:
         return np.maximum(1.0 - missed[1], alpha), np.minimum(1.0 - missed[0], upper)
 
     def identification(self, candidates: ArrayLike) -> tuple[Array, Array]:
-        """Probability of naming the right one of m equally likely ``candidates`` for a person's data, whole numbers >=
-        1 of any shape: 1 - f(1 / m); proof in docs/research/risk.md. A given mechanism may allow less.
+        """Return the largest probability of naming the right one of m equally likely candidates.
+
+        For candidates for a person's data it is 1 - f(1 / m); docs/research/risk.md has the proof. A given mechanism
+        may allow less.
+
+        Args:
+            candidates: m, whole numbers >= 1 of any shape.
+
+        Returns:
+            Lower and upper ends, of the same shape.
+
+        Raises:
+            ValueError: a number is not whole, or below 1.
         """
         number = np.asarray(candidates)
         if not (np.issubdtype(number.dtype, np.integer) and np.all(number >= 1)):
@@ -88,11 +147,23 @@ class TradeOff:
         return self.true_positive_rate(1.0 / number)
 
     def posterior(self, prior: ArrayLike, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
-        """Probability that an accused person took part (the positive predictive value), at most.
+        """Return the largest probability that an accused person took part (the positive predictive value).
 
-        A test with these false positive rates in (0, 1], *or larger ones*, accuses rightly in at most this share of its
-        accusations, if a share ``prior`` in [0, 1] of those tested took part; both are broadcast. There is no such
-        bound for single outputs: a rare one may convince.
+        With prior pi and true positive rate t at the false positive rate alpha it is pi t / (pi t + (1 - pi) alpha). It
+        holds
+        for tests with these false positive rates *or larger ones*. There is no such bound for single outputs: a rare
+        one may
+        convince.
+
+        Args:
+            prior: share of those tested who took part, in [0, 1].
+            false_positive_rate: in (0, 1]; both are broadcast.
+
+        Returns:
+            Lower and upper ends.
+
+        Raises:
+            ValueError: a number is out of its range.
         """
         belief, alpha = _rates("prior", prior), _rates("false_positive_rate", false_positive_rate)
         if not np.all(alpha > 0):
@@ -108,13 +179,31 @@ class TradeOff:
         return Bounds(float(self.lower[0]), float(self.upper[0]), Method.DELTA_AT_0.of())
 
     def gaussian(self, smallest_rate: float = 1e-6) -> GaussianFit:
-        """The least mu of a Gaussian trade-off G_mu(alpha) = Phi(Phi^-1(1 - alpha) - mu) that stays below f, and what
-        is lost by reporting mu alone (Gomez, Kulynych, Kaissis et al. 2025, arXiv 2503.10945). Only tests both of whose
-        error rates are at least ``smallest_rate`` in (0, 0.5) count: without that limit the far tail would decide.
+        """Return the least mu of a Gaussian trade-off that stays below f, and the loss by reporting mu alone.
 
-        ``mu`` is [0, inf] where no test has such error rates. ``regret`` of ``mu.upper``, in [0, 1], is the least kappa
-        with f(alpha + kappa) - kappa <= G_mu(alpha) everywhere, that is the largest amount, over all priors, by which
-        an attacker's probability of error exceeds the one that mu alone promises.
+        G_mu(alpha) = Phi(Phi^-1(1 - alpha) - mu) is the trade-off function of Gaussian noise with multiplier 1 / mu
+        (Gomez,
+        Kulynych, Kaissis et al. 2025, arXiv 2503.10945). Only tests both of whose error rates are at least
+        ``smallest_rate``
+        count: without that limit the far tail would decide.
+
+        Args:
+            smallest_rate: in (0, 0.5).
+
+        Returns:
+            ``mu``, which is [0, inf] where no test has such error rates; and ``regret`` of ``mu.upper``, in [0, 1]. The
+                regret
+            is the least kappa with f(alpha + kappa) - kappa <= G_mu(alpha) everywhere, that is the largest amount, over
+                all
+            priors, by which an attacker's probability of error exceeds the one that mu alone promises.
+
+        Raises:
+            ValueError: the rate is out of its range.
+
+        Example:
+            >>> from fedamp.accounting import Gaussian
+            >>> round(Gaussian(2.0).trade_off().gaussian().mu.upper, 2)
+            0.5
         """
         rate = check_probability("smallest_rate", smallest_rate)
         if not 0 < rate < 0.5:
@@ -128,7 +217,10 @@ class TradeOff:
         return GaussianFit(mu, Bounds(min(max(lower - _OFF, 0.0), upper), upper))
 
     def _gaussian_mu(self, rate: float) -> Bounds:
-        """By symmetry, false positive rates up to the fixed point of f suffice, which is (1 - delta(0)) / 2."""
+        """Return the least mu as a bracket.
+
+        By symmetry, false positive rates up to the fixed point of f suffice, which is (1 - delta(0)) / 2.
+        """
         from scipy.special import ndtri  # a slow import
 
         smallest, largest = (1.0 - self.upper[0]) / 2, (1.0 - self.lower[0]) / 2
@@ -146,8 +238,14 @@ class TradeOff:
         return Bounds(min(max(lower, 0.0), upper), upper, origin)
 
     def plot(self, axes: Any = None, label: str = "") -> Any:
-        """Plot the true positive rate over the false positive rate, at most and at least, on matplotlib's ``axes`` or
-        new ones, with a ``label`` of the curve.
+        """Plot the true positive rate over the false positive rate, at most and at least.
+
+        Args:
+            axes: matplotlib's axes; default: new ones.
+            label: of the curve.
+
+        Returns:
+            The axes.
         """
         import matplotlib.pyplot as plt
 
@@ -162,7 +260,7 @@ class TradeOff:
         return axes
 
     def coarsest(self, count: int) -> Array:
-        """Middles of at most ``count`` intervals of the grid: those where f is known worst."""
+        """Return middles of at most ``count`` intervals of the grid: those where f is known worst."""
         s, low, high = self._points
         slope = np.diff(high) / np.diff(s)
         x, y = _concave_bound(s, low, high)
@@ -176,7 +274,7 @@ class TradeOff:
 
     @property
     def _points(self) -> tuple[Array, Array, Array]:
-        """s, from 0, and both ends of c(s)."""
+        """The points s, from 0, and both ends of c(s) there."""
         small = np.exp(-self.epsilons[:0:-1])
         ends = [np.r_[0.0, small * (1.0 - delta[:0:-1]), 1.0 - delta] for delta in (self.upper, self.lower)]
         slopes = np.r_[0.0, small, np.exp(self.epsilons)]
@@ -185,7 +283,7 @@ class TradeOff:
 
     @cached_property
     def _certain(self) -> "_Lines":
-        """The lower bound of f."""
+        """The lower bound of f, as lines."""
         return _upper_envelope(*self._points[:2])
 
     @cached_property
@@ -201,7 +299,7 @@ class TradeOff:
 
 
 def _concave_bound(s: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """An upper bound of a concave function between whose points it is straight.
+    """Return an upper bound of a concave function between whose points it is straight.
 
     Args:
         s, low, high: shape (n,), where the function is known and between what; its slopes are in [0, 1], the first 1.
@@ -220,19 +318,30 @@ def _concave_bound(s: Array, low: Array, high: Array) -> tuple[Array, Array]:
 
 
 class _Lines(NamedTuple):
-    """max over j of intercepts[j] - slopes[j] * alpha; line j is the largest between corners[j] and corners[j - 1]."""
+    """The function max over j of intercepts[j] - slopes[j] * alpha.
+
+    Attributes:
+        slopes, intercepts: shape (n,).
+        corners: shape (n - 1,); line j is the largest between corners[j] and corners[j - 1].
+    """
 
     slopes: Array
     intercepts: Array
     corners: Array
 
     def at(self, alpha: Array) -> Array:
+        """Return the function at each alpha."""
         line = np.searchsorted(-self.corners, -alpha)
         return np.asarray(self.intercepts[line] - self.slopes[line] * alpha)
 
 
 def _upper_envelope(slopes: Array, intercepts: Array) -> _Lines:
-    """The lines that are the largest somewhere in [0, 1]; ``slopes`` rising (equal ones: intercepts rising)."""
+    """Return the lines that are the largest somewhere in [0, 1].
+
+    Args:
+        slopes: rising.
+        intercepts: rising where slopes are equal.
+    """
     kept: list[tuple[float, float]] = []
     corners: list[float] = []
     for s, c in zip(slopes.tolist(), intercepts.tolist(), strict=True):
@@ -249,7 +358,10 @@ def _upper_envelope(slopes: Array, intercepts: Array) -> _Lines:
 
 
 def _regrets(lines: _Lines, mu: float) -> Array:
-    """Bayes error of an attack with minimal s-weighted error c(s), less that of the Gaussian, at each s > 0."""
+    """Return the Bayes error of an attack, less that of the Gaussian, at each s > 0.
+
+    The attack has the minimal s-weighted error c(s).
+    """
     s, c = lines.slopes[1:], lines.intercepts[1:]  # the first is s = 0
     above = np.maximum(s, 1.0 / s)  # by symmetry
     delta = gaussian_delta(np.full(len(s), max(mu, 1e-12) ** 2), np.log(above), 0)
@@ -257,6 +369,7 @@ def _regrets(lines: _Lines, mu: float) -> Array:
 
 
 def _rates(name: str, values: ArrayLike) -> Array:
+    """Return rates as an array, each in [0, 1]; or raise ValueError."""
     array = np.asarray(values, dtype=np.float64)
     if not np.all((array >= 0) & (array <= 1)):
         raise ValueError(f"{name} must be in [0, 1], got {values!r}")
@@ -271,32 +384,44 @@ _LARGEST_EPSILON = 50.0  # grids end here: tests of larger likelihood ratios hav
 
 
 class Profile(Protocol):
-    """A mechanism, or whatever else answers both questions."""
+    """Interface: a mechanism, or anything else that answers both questions."""
 
     @property
     def relation(self) -> Relation | None:
-        """Which data sets are neighbours."""
+        """Neighbouring relation, which decides what a test tells apart; None: any."""
 
     def __hash__(self) -> int: ...
 
     def epsilon(self, delta: float, *, points: int | None = None) -> Bounds:
-        """The smallest epsilon at ``delta``."""
+        """Return the smallest epsilon at ``delta``, as a bracket."""
 
     def delta(self, epsilon: float, *, points: int | None = None) -> Bounds:
-        """The smallest delta at ``epsilon``."""
+        """Return the smallest delta at ``epsilon``, as a bracket."""
 
 
 def privacy_profile(mechanism: Profile, epsilons: ArrayLike) -> tuple[Array, Array]:
-    """Return lower and upper ends of delta, in [0, 1], at each of ``epsilons`` >= 0; all of the same shape.
+    """Return lower and upper ends of delta at each epsilon: the privacy profile of a mechanism.
 
-    >>> from fedamp.accounting import Gaussian
-    >>> privacy_profile(Gaussian(1.0), [0.0, 1.0])[1].round(4).tolist()
-    [0.3829, 0.1269]
+    Args:
+        mechanism: a whole run.
+        epsilons: each >= 0; any shape.
+
+    Returns:
+        Both ends, in [0, 1], of the same shape.
+
+    Raises:
+        ValueError: an epsilon is negative.
+
+    Example:
+        >>> from fedamp.accounting import Gaussian
+        >>> privacy_profile(Gaussian(1.0), [0.0, 1.0])[1].round(4).tolist()
+        [0.3829, 0.1269]
     """
     return _profile(mechanism, np.asarray(epsilons, dtype=np.float64), None)
 
 
 def _profile(mechanism: Profile, grid: Array, points: int | None) -> tuple[Array, Array]:
+    """Return both ends of delta at each number of a grid."""
     answers = [mechanism.delta(epsilon, points=points) for epsilon in grid.ravel().tolist()]
     lower, upper = ([getattr(answer, end) for answer in answers] for end in ("lower", "upper"))
     return np.clip(lower, 0.0, 1.0).reshape(grid.shape), np.clip(upper, 0.0, 1.0).reshape(grid.shape)
@@ -304,22 +429,27 @@ def _profile(mechanism: Profile, grid: Array, points: int | None) -> tuple[Array
 
 @lru_cache(maxsize=64)
 def trade_off(mechanism: Profile, values: int = 100) -> TradeOff:
-    """Return the trade-off function of a mechanism.
+    """Return the trade-off function of a mechanism: the error rates of the best test of participation.
 
     Values of the privacy profile are taken evenly from 0 to where delta is 1e-2, on to 1e-9 and 1e-15 (not beyond
-    epsilon = 50), and where they help most. What is not known between them is part of every bracket, whose width falls
-    with the square of their number, down to that of delta (as the default grid gives it, hidden rounds not sampled).
+    epsilon =
+    50), and where they help most. Between them the bracket covers all that a profile can do. Its width falls with the
+    square of their number, down to that of delta (as the default grid gives it, hidden rounds not sampled).
 
     Args:
         mechanism: a whole run.
         values: about how many are taken, at least 20.
 
+    Returns:
+        The function, as a curve of brackets.
+
     Raises:
         ValueError: there are too few values.
 
-    >>> from fedamp.accounting import Gaussian
-    >>> print(trade_off(Gaussian(1.0)).advantage)
-    0.383 (at least 0.3829)
+    Example:
+        >>> from fedamp.accounting import Gaussian
+        >>> print(trade_off(Gaussian(1.0)).advantage)
+        0.383 (at least 0.3829)
     """
     check_count("values", values, 20)
     body, tail, end = (
@@ -341,7 +471,8 @@ def in_words(mechanism: Profile, false_positive_rate: float = 0.01, whom: str = 
     """Return the true positive rate of a whole run, rounded up, as a sentence for the people concerned.
 
     It holds for every test by an attacker who knows all but the noise, the hidden choices, and whether the person took
-    part (under substitution: which data was used).
+    part
+    (under substitution: which data was used).
 
     Args:
         mechanism: the whole run.
@@ -351,9 +482,10 @@ def in_words(mechanism: Profile, false_positive_rate: float = 0.01, whom: str = 
     Raises:
         ValueError: the rate is out of its range.
 
-    >>> from fedamp.accounting import Gaussian
-    >>> in_words(Gaussian(4.0))[-52:]
-    ' right in at most 1.9 of 100 cases in which you did.'
+    Example:
+        >>> from fedamp.accounting import Gaussian
+        >>> in_words(Gaussian(4.0))[-52:]
+        ' right in at most 1.9 of 100 cases in which you did.'
     """
     rate = float(f"{check_probability('false_positive_rate', false_positive_rate):.3g}")
     if not 0 < rate < 1:

@@ -1,5 +1,6 @@
-"""delta and epsilon of runs with hidden rounds, and of products with them, by tilted sampling; docs/research/k-of-t.md
-has the proofs. It knows no mechanism.
+"""delta and epsilon of runs with hidden rounds, and of products with them, by tilted sampling.
+
+The module knows no mechanism. docs/research/k-of-t.md has the proofs.
 
 X is a product of independent factors. One factor is the mean of e_h(x_1, .., x_r) / C(r, h) over the number h of rounds
 that a person takes part in, x_i the independent likelihood ratios of the rounds and e_h the elementary symmetric
@@ -15,6 +16,9 @@ has its own random numbers, and know:
     zero, infinite: Q-mass where x = 0, and P-mass where x is infinite.
     law_rounding: bound on the relative error of all masses; ratios are off by at most twice that.
     table_rounding: bound on the total variation between a draw and its law, and on the error of ``log_moment``.
+
+Answers do not depend on the number of threads: draws follow from a fixed seed and the question. A certificate is wrong
+with a probability that is charged to delta.
 """
 
 import hashlib
@@ -62,7 +66,7 @@ _PARTS = 2**14  # a power of two, so that the part a uniform number falls in is 
 
 @dataclass(frozen=True)
 class GaussianRound:
-    """x = exp(z / s - 1 / (2 s^2)), z standard normal, exactly.
+    """A round with Gaussian noise: x = exp(z / s - 1 / (2 s^2)), z standard normal, exactly.
 
     Attributes:
         noise_multiplier: s > 0.
@@ -73,16 +77,27 @@ class GaussianRound:
     table_rounding = 4 * UNIT
 
     def log_moment(self, exponent: float) -> float:
-        """log of the mean of x^exponent over finite x > 0 under Q; at exponent 0 zero counts, too."""
+        """Return log of the mean of x^exponent over finite x > 0 under Q: c (c - 1) / (2 s^2) at exponent c."""
         return exponent * (exponent - 1) / self.noise_multiplier**2 / 2
 
     def fingerprint(self) -> bytes:
+        """Return bytes that tell this round from others."""
         return np.float64(self.noise_multiplier).tobytes()
 
     def draw(self, rng: np.random.Generator, exponents: Array, counts: NDArray[np.int32]) -> tuple[Array, Array]:
-        """Ratios x, shape (draws, rounds), and the logs of their products, shape (draws,): on row d the first
-        ``counts[d, 0]`` are drawn from the law tilted by x to the power ``exponents[0]``, the next ``counts[d, 1]`` by
-        ``exponents[1]``, and so on. Tilting by x^c moves z by c / s.
+        """Draw ratios of tilted rounds. Tilting by x^c moves z by c / s.
+
+        On row d the first ``counts[d, 0]`` ratios are drawn from the law tilted by x to the power ``exponents[0]``, the
+        next
+        ``counts[d, 1]`` by ``exponents[1]``, and so on.
+
+        Args:
+            rng: the random numbers.
+            exponents: shape (n,).
+            counts: shape (draws, n); all rows have one sum, the number of rounds.
+
+        Returns:
+            Ratios x, shape (draws, rounds), and the logs of their products, shape (draws,).
         """
         ratios = rng.standard_normal((len(counts), int(counts[0].sum())))
         precision = 1 / self.noise_multiplier
@@ -105,17 +120,25 @@ class FiniteRound:
 
     @property
     def zero(self) -> float:
+        """Q-mass where x = 0."""
         return self.points.zero
 
     @property
     def infinite(self) -> float:
+        """P-mass where x is infinite."""
         return self.points.infinite
 
     @property
     def table_rounding(self) -> float:
+        """Bound on the total variation between a draw and its law."""
         return (4 * self.points.log_ratio.size + 128 * EXPONENT) * UNIT
 
     def log_moment(self, exponent: float) -> float:
+        """Return log of the mean of x^exponent over finite x > 0 under Q; at exponent 0 zero counts, too.
+
+        Raises:
+            NotEvaluable: the ratio is 0 or infinite.
+        """
         logs = self._log_masses + exponent * self._log_ratios
         largest = float(logs.max(initial=-math.inf))
         if largest == -math.inf:
@@ -126,10 +149,14 @@ class FiniteRound:
         return largest + math.log(total)
 
     def fingerprint(self) -> bytes:
+        """Return bytes that tell this law from others."""
         return self._log_ratios.tobytes() + self._log_masses.tobytes()
 
     def draw(self, rng: np.random.Generator, exponents: Array, counts: NDArray[np.int32]) -> tuple[Array, Array]:
-        """By inversion, so that equal uniforms give neighbouring ratios under neighbouring laws."""
+        """Draw by inversion, so that equal uniforms give neighbouring ratios under neighbouring laws.
+
+        Arguments and results are those of :meth:`GaussianRound.draw`.
+        """
         ratios = rng.random((len(counts), int(counts[0].sum())))
         tables = [self._table(float(exponent)) for exponent in exponents]
         values = np.append(self._log_ratios[::-1], -math.inf)
@@ -139,16 +166,18 @@ class FiniteRound:
 
     @cached_property
     def _log_ratios(self) -> Array:
+        """Log ratios of the points with positive Q-mass."""
         return self.points.log_ratio[self.points.log_weights(0.0) > -math.inf]
 
     @cached_property
     def _log_masses(self) -> Array:
-        """Of the Q-masses."""
+        """Logs of the positive Q-masses."""
         return self.points.log_weights(0.0)[self.points.log_weights(0.0) > -math.inf]
 
     def _table(self, exponent: float) -> tuple[Array, NDArray[np.int32]]:
-        """Distribution function from the largest ratio down to zero, and where in it each of ``_PARTS`` equal parts of
-        [0, 1) starts.
+        """Return the distribution function of a tilted law, and where in it each of 2**14 equal parts of [0, 1) starts.
+
+        The function goes from the largest ratio down to zero.
         """
         masses = np.exp(self._log_masses + exponent * self._log_ratios - self.log_moment(exponent))[::-1]
         below = np.cumsum(np.append(masses, self.zero if exponent == 0 else 0.0))
@@ -161,8 +190,9 @@ Round = GaussianRound | FiniteRound
 
 
 class DependentTilt(Protocol):
-    """A factor whose rounds depend on one another, under X^order, and under X^order G^drift: G is the product of the
-    ratios of its single rounds, each to the power of its share.
+    """Interface: a factor whose rounds depend on one another, under X^order, and under X^order G^drift.
+
+    G is the product of the ratios of its single rounds, each to the power of its share.
     """
 
     @property
@@ -175,61 +205,63 @@ class DependentTilt(Protocol):
 
     @property
     def relative(self) -> float:
-        """What one copy adds to ``Proposal.relative``."""
+        """Amount that one copy adds to ``Proposal.relative``."""
 
     @property
     def variation(self) -> float:
-        """What one copy adds to ``Proposal.variation``."""
+        """Amount that one copy adds to ``Proposal.variation``."""
 
     def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array]:
-        """log X, and log G, for draws of which some are ``drifted``; shapes (draws,)."""
+        """Draw log X, and log G, for draws of which some are ``drifted``; shapes (draws,)."""
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
-        """log X after each of the first ``ends`` rounds, and the log of what later rounds weigh; shapes (draws, n)."""
+        """Draw log X after each of the first ``ends`` rounds, and the log weight of later rounds; shapes (draws, n)."""
 
 
 class Factor(Protocol):
-    """One independent factor of X that is sampled: :class:`HiddenRounds`, or a mechanism's own."""
+    """Interface: one independent factor of X that is sampled, :class:`HiddenRounds` or a mechanism's own."""
 
     @property
     def rounds(self) -> int:
-        """The number of released rounds."""
+        """Number of released rounds."""
 
     @property
     def copies(self) -> int:
-        """How many independent factors like this one there are."""
+        """Number of independent factors like this one."""
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """Of taking part in 0, 1, .. rounds."""
+        """Chances of taking part in 0, 1, .. rounds."""
 
     @property
     def widest(self) -> int:
-        """Numbers of one draw."""
+        """Number of floats of one draw."""
 
     @property
     def work(self) -> int:
-        """Steps a draw takes."""
+        """Number of steps of one draw."""
 
     @property
     def ratio_rounding(self) -> float:
         """Bound on the relative error of X."""
 
     def fingerprint(self) -> bytes:
-        """Tells factors apart, so that each has its own random numbers."""
+        """Return bytes that tell factors apart, so that each has its own random numbers."""
 
     def tilted(self, order: float, drift: float = 0.0) -> "_Tilted | DependentTilt":
-        """The factor under X^order, and under X^order G^drift."""
+        """Return the factor under X^order, and under X^order G^drift."""
 
 
 @dataclass(frozen=True, eq=False)
 class HiddenRounds:
     """One factor of X: a person takes part in H of ``rounds`` released rounds, a uniform set of a random size.
 
+    X = sum_h c_h e_h(x_1, .., x_r) / C(r, h), c_h the chance of H = h.
+
     Attributes:
         round: the likelihood ratio of one round.
         chances: of H = 0, 1, ..; the last one is positive.
-        rounds: >= 1.
+        rounds: r >= 1.
         copies: how many independent factors like this one there are.
         chance_rounding: bound on the relative error of ``chances``.
     """
@@ -252,8 +284,16 @@ class HiddenRounds:
         return len(self.chances) - 1
 
     def log_ratios(self, ratios: Array) -> Array:
-        """log X for rows of ratios, shape (draws, rounds); see ``symmetric_means``. ``NotEvaluable``:
-        ratios leave the range in which the stated rounding holds.
+        """Return log X for rows of ratios; see :func:`fedamp.accounting.arithmetic.symmetric_means`.
+
+        Args:
+            ratios: shape (draws, rounds).
+
+        Returns:
+            Shape (draws,).
+
+        Raises:
+            NotEvaluable: ratios leave the range in which the stated rounding holds.
         """
         if self.chances == (0.0, 1.0) and self.rounds == 1:
             return logs_in_range(ratios[:, 0], float(np.max(ratios)), math.inf)
@@ -264,7 +304,7 @@ class HiddenRounds:
         return Beginnings.of([self])
 
     def weights(self, rate: float) -> Array:
-        """The chance of each h over C(r, h) q^h (1 - q)^(r - h), at a rate q near the share."""
+        """Return the chance of each h over C(r, h) q^h (1 - q)^(r - h), at a rate q near the share."""
         taken = np.flatnonzero(self.chances)
         logs = np.log(np.array(self.chances)[taken]) - log_choose(self.rounds, taken) - taken * math.log(rate)
         if rate < 1:
@@ -275,7 +315,7 @@ class HiddenRounds:
         return weights
 
     def tilted(self, order: float, drift: float = 0.0) -> "_Tilted":
-        """The factor under X^order."""
+        """Return the factor under X^order."""
         exponents, log_mu, (counts, log_chance) = self.tilts(order)
         log_weights = log_chance + counts @ log_mu
         largest = float(log_weights.max())
@@ -292,9 +332,14 @@ class HiddenRounds:
         return _Tilted(counts, exponents, log_mu, below / below[-1], log_moment, log_moment, relative, variation)
 
     def tilts(self, order: float) -> tuple[Array, Array, "Occupancies"]:
-        """How rounds are held under X^order, at whole orders, or below 2 under X times Y of docs/research/k-of-t.md,
-        Proposition
-        5: of each class the exponent of a round's ratio and the log mean of what it weighs; how many rounds each has.
+        """Return how rounds are held under X^order.
+
+        That is at whole orders, or below 2 under X times Y of docs/research/k-of-t.md, Proposition 5.
+
+        Returns:
+            For each class of rounds the exponent of a round's ratio, and the log mean of its weight; and how many
+                rounds each
+            class has.
         """
         exponents = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
         log_mu = np.array(list(map(self.round.log_moment, exponents)))
@@ -304,23 +349,28 @@ class HiddenRounds:
 
     @property
     def widest(self) -> int:
-        """Ratios of one draw."""
+        """Number of ratios of one draw."""
         return self.rounds
 
     @property
     def work(self) -> int:
-        """Steps of the recursion a draw."""
+        """Number of steps of the recursion for one draw."""
         return self.rounds * (self.most + 8) + 100
 
     def fingerprint(self) -> bytes:
+        """Return bytes that tell factors apart."""
         pairs = "" if self.people == 1 else " pairs"
         return f"{self.chances} {self.rounds} {self.copies}{pairs}".encode() + self.round.fingerprint()
 
     @property
     def ratio_rounding(self) -> float:
-        """Bound on the relative error of X: a sum of products of h ratios (each off by a few units of its logarithm),
-        with three roundings a round, and the factors outside. Underflow adds less than 1e-90: as many steps as there
-        are, each off by 1e-308, times at most 1e200 (what they grow by, and the weight of h successes at the end).
+        """Bound on the relative error of X.
+
+        X is a sum of products of h ratios (each off by a few units of its logarithm), with three roundings a round, and
+        the
+        factors outside. Underflow adds less than 1e-90: as many steps as there are, each off by 1e-308, times at most
+        1e200
+        (the growth of the products, and the weight of h successes at the end).
         """
         rate = min(self.share, 1.0)
         outside = 16 * (math.lgamma(self.rounds + 1) + self.rounds + 1) - 8 * self.most * math.log(rate)
@@ -333,10 +383,10 @@ class Beginnings(NamedTuple):
     """Beginnings of one factor of X, ascending, the last the factor itself.
 
     Attributes:
-        rounds: of each, shape (n,).
+        rounds: number of rounds of each, shape (n,).
         rate: the share.
-        tails: shape (n, k + 1), of each number h of rounds taken part in.
-        fewest: of them in all rounds.
+        tails: shape (n, k + 1), weights of each number h of rounds taken part in.
+        fewest: smallest number of them in all rounds.
     """
 
     rounds: NDArray[np.int64]
@@ -346,6 +396,7 @@ class Beginnings(NamedTuple):
 
     @classmethod
     def of(cls, factors: "Sequence[Factor]") -> "Beginnings":
+        """Collect factors that are beginnings of the last one."""
         numbers, last = np.array(list(map(attrgetter("rounds"), factors))), factors[-1]
         if not isinstance(last, HiddenRounds):
             return cls(numbers, 1.0, np.zeros((0, 0)), 0)
@@ -358,13 +409,13 @@ class Beginnings(NamedTuple):
 
 
 def log_beginnings(parts: Beginnings, ratios: Array) -> Array:
-    """log X after each beginning, shape (draws, n); see :meth:`HiddenRounds.log_ratios`."""
+    """Return log X after each beginning, shape (draws, n); see :meth:`HiddenRounds.log_ratios`."""
     means, largest = arithmetic.symmetric_means(ratios, parts.rate, parts.tails, parts.rounds, parts.fewest)
     return logs_in_range(means, largest * max(parts.tails.max(), 1.0))
 
 
 def logs_in_range(means: Array, largest: float, limit: float = 1e200) -> Array:
-    """Their logs, if the ``largest`` number on the way is below the ``limit``; else NotEvaluable."""
+    """Return logs, if the ``largest`` number on the way is below the ``limit``; else NotEvaluable."""
     if not largest < limit:
         raise NotEvaluable("likelihood ratios leave the range of floating point")
     with np.errstate(divide="ignore"):
@@ -402,14 +453,14 @@ class SampledRun:
 
     @cached_property
     def work(self) -> int:
-        """Steps a draw takes."""
+        """Number of steps of one draw."""
         found = 0
         for each in self.factors:
             found += each.copies * each.work
         return found
 
     def fingerprint(self) -> bytes:
-        """Tells runs apart, so that each has its own random numbers."""
+        """Return bytes that tell runs apart, so that each has its own random numbers."""
         return b"|".join(map(methodcaller("fingerprint"), self.factors))
 
 
@@ -420,7 +471,7 @@ MOST_OVERLAPS, _MOST_TO_EXTEND = 500_000, 5_000
 
 
 class Occupancies(NamedTuple):
-    """All occupancies of t subsets.
+    """All occupancies of t subsets: how many rounds are in 0, 1, .., t of them.
 
     Attributes:
         counts: shape (S, t + 1): n_0..n_t of each; rows sum to the rounds in question.
@@ -432,8 +483,20 @@ class Occupancies(NamedTuple):
 
 
 def occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies:
-    """Of ``order`` independent subsets of ``rounds`` rounds, each uniform among those of a size drawn by ``chances``;
-    NotEvaluable if there are too many.
+    """Return the occupancies of independent subsets, each uniform among those of a random size.
+
+    Args:
+        chances: of the size 0, 1, ..
+        rounds: number of rounds.
+        order: number of subsets.
+
+    Raises:
+        NotEvaluable: there are too many.
+
+    Example:
+        >>> found = occupancies((0.0, 1.0), rounds=3, order=2)  # two of three rounds, each drawn alone
+        >>> found.counts.tolist(), np.exp(found.log_chance).round(3).tolist()
+        ([[2, 0, 1], [1, 2, 0]], [0.333, 0.667])
     """
     found = _occupancies(chances, rounds, order)
     if found is None:
@@ -443,8 +506,11 @@ def occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupanc
 
 @lru_cache(maxsize=64)
 def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies | None:
-    """Adding a subset takes a_c of the n_c rounds held c times, in C(n_c, a_c) ways each. Classes are taken one after
-    another, and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
+    """Extend the occupancies by one subset; None: there are too many.
+
+    Adding a subset takes a_c of the n_c rounds held c times, in C(n_c, a_c) ways each. Classes are taken one after
+    another,
+    and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
     """
     if rounds >= 2**31:  # no room in the table
         return None
@@ -476,15 +542,21 @@ def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupan
 
 
 def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: int, off: float = 0.0) -> Array:
-    """Integer moments of X where a person takes part in hidden rounds, a uniform set of a size drawn by ``chances``.
+    """Return whole moments of X where a person takes part in hidden rounds, a uniform set of a random size.
+
+    E[X^a] = sum over occupancies of their chance times the product of E[x^c]^(n_c), c = 2, .., a.
 
     Args:
         log_moments: log E[x^a] of one round, exact or from above, at a = 0..A, shape (A + 1,).
         chances: of taking part 0, 1, .. times, each known to a relative error of ``off``.
         rounds: all of them released.
+        off: see ``chances``.
 
     Returns:
         log E[X^a] at a = 0..A, exact or from above, shape (A + 1,), rounding included.
+
+    Raises:
+        NotEvaluable: there are too many occupancies.
     """
     result = np.zeros(len(log_moments))
     for order in range(2, len(log_moments)):
@@ -496,7 +568,7 @@ def hidden_log_moments(log_moments: Array, chances: tuple[float, ...], rounds: i
 
 
 def merged_rows(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[np.int32], Array]:
-    """Equal rows put together. The first column follows from the others and is not compared."""
+    """Put equal rows together. The first column follows from the others and is not compared."""
     sizes = (counts[:, 1:].max(axis=0).astype(np.int64) + 1).tolist()
     if math.prod(sizes) < 2**62:
         key = np.zeros(len(counts), np.int64)
@@ -515,8 +587,13 @@ def merged_rows(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[n
 
 
 def pairs(chances: tuple[float, ...], rounds: int, power: float) -> Occupancies:
-    """How many rounds are in neither, in the first alone, in the second alone, and in both of two sets: the first
-    counts by its probability w, the second by w to a ``power`` in (0, 1), so that the weights are no chances.
+    """Return how many rounds are in neither, in the first alone, in the second alone, and in both of two sets.
+
+    The first set counts by its probability w, the second by w to a ``power`` in (0, 1), so that the weights are no
+    chances.
+
+    Raises:
+        NotEvaluable: there are too many.
     """
     sizes, most = np.flatnonzero(chances), len(chances) - 1
     if len(sizes) ** 2 * (most + 1) > 4 * MOST_OVERLAPS:
@@ -535,21 +612,24 @@ def pairs(chances: tuple[float, ...], rounds: int, power: float) -> Occupancies:
 
 
 class Moment(NamedTuple):
-    """log E[X^order] <= ``log_moment``."""
+    """A bound on a moment: log E[X^order] <= ``log_moment``."""
 
     order: float
     log_moment: float
 
 
 class Proposal(ABC):
-    """A law R to draw the rounds of a run from, and values v whose mean under R is delta. With r the ``ratio_rounding``
-    of the run, values are off by at most a factor exp(relative + order * r), and belong to an epsilon off by r.
+    """A law R to draw the rounds of a run from, and values v whose mean under R is delta.
+
+    With r the ``ratio_rounding`` of the run, values are off by at most a factor exp(relative + order * r), and belong
+    to an
+    epsilon off by r.
 
     Attributes:
-        run: what is released.
+        run: the released run.
         name: for a person to read; tells proposals for one run apart.
         parameters: which of its kind it is.
-        moment: what bounds v; its order is the power of X in the density of R.
+        moment: the bound on v; its order is the power of X in the density of R.
         variation: bound on the total variation between the draws and R.
         relative: bound on the relative error of v, X aside.
     """
@@ -562,15 +642,15 @@ class Proposal(ABC):
     relative: float
 
     def log_bound(self, epsilon: float) -> float:
-        """log of the largest value of v."""
+        """Return log of the largest value of v."""
         return log_delta_of_moment(*self.moment, epsilon)
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
-        """Logs of two positive numbers a and b for each draw; v = (a - exp(epsilon) b)+."""
+        """Draw logs of two positive numbers a and b; v = (a - exp(epsilon) b)+."""
 
     def on(self, run: SampledRun) -> "Proposal":
-        """The same proposal for another run."""
+        """Return the same proposal for another run."""
         return cast(Callable[..., Proposal], type(self))(run, *self.parameters)
 
 
@@ -579,6 +659,7 @@ class Pilot:
     """A first look that certifies nothing: where to look closer, and how many draws that takes.
 
     Attributes:
+        proposal: the law of the draws.
         epsilon, delta: a point of the privacy profile, estimated.
         spread: standard deviation of one draw over the mean.
         bound: the largest value of one draw over the mean.
@@ -593,21 +674,23 @@ class Pilot:
     slope: float
 
     def error(self, draws: float, log_term: float, bound: float | None = None) -> float:
-        """Relative error of delta that so many draws will leave.
+        """Return the relative error of delta that so many draws will leave.
 
         Args:
-            bound: 1 for lower ends, which need none.
+            draws: number of draws.
+            log_term: log of the number of statements over the failure probability.
+            bound: 1 for lower ends, which need none; default: that of the pilot.
         """
         stake = min(math.sqrt(2 * log_term / draws) / self.spread, STAKE / (bound or self.bound))
         return stake * self.spread**2 / 2 + log_term / (draws * stake)
 
     @property
     def effort(self) -> float:
-        """Draws for an epsilon known to 0.01 either way."""
+        """Number of draws for an epsilon known to 0.01 either way."""
         return self.draws_for(0.01 * self.slope, 32.0)
 
     def draws_for(self, error: float, log_term: float) -> float:
-        """Draws that leave a relative error of delta of so much, or a fifth."""
+        """Return the number of draws that leaves a relative error of delta of so much, or a fifth."""
         error = min(error, 0.2)
         stake = min(error / self.spread**2, STAKE / self.bound)
         return log_term / (stake * (error - stake * self.spread**2 / 2)) if stake > 0 else math.inf
@@ -628,8 +711,10 @@ PilotChoice = Callable[[Proposal], Pilot]  # takes the pilot of a proposal
 
 
 def best(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
-    """Of pilots (and their parameters) the one that needs the fewest draws; stops where that rises. Raises
-    ``NotEvaluable``: there is no first one, or its draws meet no loss beyond epsilon.
+    """Return the pilot that needs the fewest draws, with its parameter; the search stops where that rises.
+
+    Raises:
+        NotEvaluable: there is no first one, or its draws meet no loss beyond epsilon.
     """
     chosen = None
     try:
@@ -655,7 +740,8 @@ class _Tilted(NamedTuple):
         log_mu: logs of the moments of these exponents.
         below: shape (S,), distribution function over occupancies.
         log_moment: log E[X^t].
-        relative, variation: what one copy adds to a proposal's.
+        drifted_moment: the same: rounds of independent noise have no drift.
+        relative, variation: amounts that one copy adds to a proposal's.
     """
 
     counts: NDArray[np.int32]
@@ -689,7 +775,7 @@ class _Coins(NamedTuple):
 
     @classmethod
     def of(cls, factor: HiddenRounds, order: int) -> "_Coins":
-        """With the odds that bound X^t best: X <= max_h w_h / C(T, h) r^-h prod_i (1 + r x_i), convex in log r."""
+        """Choose the odds that bound X^t best: X <= max_h w_h / C(T, h) r^-h prod_i (1 + r x_i), convex in log r."""
         held, taken = np.arange(order + 1.0), np.flatnonzero(factor.chances)
         log_terms = log_choose(order, np.arange(order + 1)) + [factor.round.log_moment(exponent) for exponent in held]
         log_sets = np.log(np.array(factor.chances)[taken]) - log_choose(factor.rounds, taken)
@@ -716,8 +802,9 @@ class _Coins(NamedTuple):
 
 
 def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, float]:
-    """The sum over all sets of (w times their ratio) to a ``power`` in (0, 1): as hidden rounds, whose ratios are to be
-    given to that power, and the log of what their mean is to be multiplied by.
+    """Return the sum over all sets of (w times their ratio) to a ``power`` in (0, 1), as hidden rounds.
+
+    Their ratios are to be given to that power. The second result is the log of a factor of their mean.
     """
     h = np.arange(factor.most + 1)
     with np.errstate(divide="ignore"):
@@ -730,12 +817,18 @@ def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, fl
 
 
 class RemoveProposal(Proposal):
-    """H(P, Q), docs/research/k-of-t.md, Propositions 1 to 3: dR = (w X^t / M_t + (1 - w) Y / E[Y]) dQ, Y the product
-    of (1 + r
-    x)^u over all ratios x. Without Y (u = 0) w is 1. Y stands in for orders with too many occupancies. Below 2, for
-    little noise, X^t stands for X times the sum over all choices of (their probability times their ratio)^(t - 1)
-    (Proposition 5). ``order``: t, a whole number from 2 on, or between 1 and 2. ``coins``: u, a whole number. With
-    correlated noise Y is X^t G^g, G as in :meth:`DependentTilt.draw`; ``drift``: g >= 0.
+    """Draws for H(P, Q): dR = (w X^t / M_t + (1 - w) Y / E[Y]) dQ, M_t = E[X^t].
+
+    docs/research/k-of-t.md has the proofs (Propositions 1 to 3). Y is the product of (1 + r x)^u over all ratios x;
+    without it (u = 0) w is 1. Y stands in for orders with too many
+    occupancies. Below 2, for little noise, X^t stands for X times the sum over all choices of (their probability times
+    their ratio)^(t - 1) (Proposition 5). With correlated noise Y is X^t G^g, G that of :class:`DependentTilt`.
+
+    Args:
+        run: the released run.
+        order: t, a whole number from 2 on, or between 1 and 2.
+        coins: u, a whole number.
+        drift: g >= 0.
     """
 
     def __init__(self, run: SampledRun, order: float, coins: int = 0, drift: float = 0.0) -> None:
@@ -770,8 +863,9 @@ class RemoveProposal(Proposal):
     def _ratios(
         self, rng: np.random.Generator, j: int, independent: NDArray[np.bool_]
     ) -> tuple[Array, NDArray[np.int32]]:
-        """Ratios of factor j, and how many of them have each exponent. Binomial numbers more than ten standard
-        deviations out do not occur; ``variation`` has 1e-12 for that.
+        """Draw ratios of factor j, and how many of them have each exponent.
+
+        Binomial numbers more than ten standard deviations out do not occur; ``variation`` has 1e-12 for that.
         """
         factor, tilted, some = self.run.factors[j], self._tilted[j], int(independent.sum())
         assert isinstance(factor, HiddenRounds)
@@ -787,6 +881,7 @@ class RemoveProposal(Proposal):
         return factor.round.draw(rng, exponents, counts)[0], counts
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
+        """Draw logs of a and b, for v = (X - e^epsilon)+ dQ/dR."""
         second = rng.random(draws) >= self._share
         log_ratio, log_power, log_second = np.zeros((3, draws))
         for j, factor in enumerate(self.run.factors):
@@ -813,7 +908,10 @@ class RemoveProposal(Proposal):
         return self._excess(log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, log_second)
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
-        """Proposition 6: as ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n)."""
+        """Draw like ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n).
+
+        See docs/research/k-of-t.md, Proposition 6.
+        """
         if self._powers or self.drift:
             raise NotEvaluable("beginnings are drawn at whole orders, and without drift, only")
         (factor,), (tilted,), first = self.run.factors, self._tilted, int(parts.rounds[0])
@@ -836,7 +934,7 @@ class RemoveProposal(Proposal):
         return log_a - later[:, parts.rounds - first], log_b - later[:, parts.rounds - first]
 
     def _excess(self, log_ratio: Array, log_power: Array, log_second: Array) -> tuple[Array, Array]:
-        """Logs of a and b, for v = (X - e^epsilon)+ dQ/dR."""
+        """Return logs of a and b, for v = (X - e^epsilon)+ dQ/dR."""
         density = math.log(self._share) - self.log_moment + log_power
         if self._share < 1:
             density = np.logaddexp(density, math.log1p(-self._share) + log_second)
@@ -845,15 +943,22 @@ class RemoveProposal(Proposal):
         return np.where(some, log_b + log_ratio, -math.inf), log_b
 
     def slack(self, parts: Beginnings) -> float:
-        """log of what the bound of draws of beginnings is to be multiplied by: moments of a cut law may be below 1."""
+        """Return log of a factor of the bound of draws of beginnings: moments of a cut law may be below 1."""
         tilted = self._tilted[0]
         least = float(tilted.log_mu.min()) if isinstance(tilted, _Tilted) else 0.0
         return float(parts.rounds[-1] - parts.rounds[0]) * max(0.0, -least)
 
     @classmethod
     def pilot(cls, run: SampledRun, rank: Rank, look: PilotChoice, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
-        """Of the order whose bound is the least, or the whole one below; where that leaves a wide spread, of the best
-        independent rounds, or the best drift, beside it.
+        """Return the pilot of the order whose bound is the least, or of the whole one below.
+
+        Where that leaves a wide spread, it is the pilot of the best independent rounds, or the best drift, beside it.
+
+        Args:
+            run: the released run.
+            rank: value that a moment proves; the smaller, the better.
+            look: takes the pilot of a proposal.
+            highest: order to try.
         """
         proposal = cls.by_moments(run, rank, highest)
         if proposal.order == 2:
@@ -879,7 +984,7 @@ class RemoveProposal(Proposal):
 
     @staticmethod
     def _best_coins(run: SampledRun, rank: Rank) -> int:
-        """The order that would prove the least if moments were ``typical``."""
+        """Return the order that would prove the least if moments were ``typical``."""
         least, chosen = math.inf, 2
         for order in range(2, _MOST_COINS):
             typical = sum(each.copies * _Coins.of(each, order).typical for each in run.hidden)
@@ -890,7 +995,7 @@ class RemoveProposal(Proposal):
 
     @classmethod
     def by_moments(cls, run: SampledRun, rank: Rank, highest: int = HIGHEST_SAMPLED_ORDER) -> "RemoveProposal":
-        """The order, up to ``highest``, whose bound is the least."""
+        """Return the proposal of the order, up to ``highest``, whose bound is the least."""
         found = cls(run, 2)
         for order in range(3, highest + 1):
             try:
@@ -904,7 +1009,7 @@ class RemoveProposal(Proposal):
 
     @staticmethod
     def share(run: SampledRun) -> float:
-        """P-mass at infinite ratios. Only rounds taken part in can meet one."""
+        """Return the P-mass at infinite ratios. Only rounds taken part in can meet one."""
         chances = list[tuple[float, int]]()
         for each in run.hidden:
             chances.append((each.round.infinite, each.copies * each.most))
@@ -912,8 +1017,15 @@ class RemoveProposal(Proposal):
 
 
 class AddProposal(Proposal):
-    """H(Q, P), docs/research/k-of-t.md, Proposition 4: dR prop. to G^-a dQ, with G as in ``RemoveProposal``. ``share``
-    adds the mass at x = 0. ``tilt``: a > 0.
+    """Draws for H(Q, P): dR in proportion to G^-a dQ; docs/research/k-of-t.md, Proposition 4.
+
+    G is that of :class:`DependentTilt`. By the inequalities of Maclaurin and Jensen X is at least G, which bounds v.
+    ``share`` adds the mass
+    at x = 0.
+
+    Args:
+        run: the released run.
+        tilt: a > 0.
     """
 
     def __init__(self, run: SampledRun, tilt: float) -> None:
@@ -933,6 +1045,7 @@ class AddProposal(Proposal):
         self.moment = Moment(1 + tilt, self.log_moment)
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
+        """Draw logs of a and b, for v = (1 - e^epsilon X)+ dQ/dR."""
         log_a, log_ratio = np.full(draws, self.log_moment), np.zeros(draws)
         for factor in self.run.hidden:
             exponent, counts = self.tilt * factor.share, np.full((draws, 1), factor.rounds, np.int32)
@@ -944,14 +1057,14 @@ class AddProposal(Proposal):
 
     @classmethod
     def pilot(cls, run: SampledRun, rank: Rank, look: PilotChoice, highest: int = 0) -> Pilot:
-        """Of the best tilt, from that of the least bound down."""
+        """Return the pilot of the best tilt, from that of the least bound down."""
         candidates = [cls(run, 2.0**power) for power in np.arange(-10, 10, 0.5)]
         least = int(np.argmin([rank(*proposal.moment) for proposal in candidates]))
         return best((each.tilt, look(each)) for each in candidates[least::-1])[1]
 
     @staticmethod
     def share(run: SampledRun) -> float:
-        """Q-mass at ratio 0, of any round."""
+        """Return the Q-mass at ratio 0, of any round."""
         return chance_of_any((each.round.zero, each.copies * each.rounds) for each in run.hidden)
 
 
@@ -974,6 +1087,7 @@ class Block(Proposal):
 # Certified means of bounded draws.
 
 SEED = 20260713  # of the accountant's own coins, which are independent of all data
+"""Seed of the accountant's own coins, which are independent of all data."""
 
 _BATCH = 1_500_000
 """Ratios that a thread draws at once: 12 MB, and as much again on the way."""
@@ -986,11 +1100,22 @@ Result = TypeVar("Result")
 
 
 def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure: float) -> tuple[Array, Array]:
-    """Upper bounds of delta at each epsilon in ``above`` and lower bounds at each in ``below``, from fresh draws; of
-    shape (n, candidates) where a draw has n columns, else (candidates,). All hold together, with a failure probability
-    of ``failure`` that they share. For v in [0, b], E[prod_i (1 + s v_i)] = (1 + s delta)^n for n independent draws and
-    any stake s > -1/b. So by Markov's inequality (1 + s delta)^n >= exp(-L) prod_i (1 + s v_i) but for a probability of
-    exp(-L), L = log(candidates / failure). A negative stake bounds delta from above, a positive one from below.
+    """Return upper and lower bounds of delta from fresh draws, which hold together but for a failure probability.
+
+    For v in [0, b], E[prod_i (1 + s v_i)] = (1 + s delta)^n for n independent draws and any stake s > -1/b. So by
+    Markov's
+    inequality (1 + s delta)^n >= exp(-L) prod_i (1 + s v_i) but for a probability of exp(-L), L = log(candidates /
+    failure). A negative stake bounds delta from above, a positive one from below.
+
+    Args:
+        proposal: the law of the draws.
+        above: epsilons for upper bounds, shape (candidates,), or (n, candidates) where a draw has n columns.
+        below: epsilons for lower bounds, likewise.
+        draws: number of draws.
+        failure: probability that any of the bounds is false.
+
+    Returns:
+        Bounds of the shapes of ``above`` and ``below``.
     """
     rounding = proposal.run.ratio_rounding
     epsilons = np.concatenate([above - rounding, below + rounding], axis=-1)
@@ -1007,8 +1132,10 @@ def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure:
 
 
 def _stakes(proposal: Proposal, epsilons: Array, count: int, step: float) -> Array:
-    """``step`` over the standard deviation of a draw, at most 1 over its mean; of the shape of ``epsilons``, by a pilot
-    at the first of them above and below.
+    """Return stakes for all candidates, of the shape of ``epsilons``.
+
+    They are ``step`` over the standard deviation of a draw, at most 1 over its mean, by a pilot at the first of the
+    epsilons above and below.
     """
     (log_a, log_b), found = _drawn(proposal), np.zeros(epsilons.shape)
     for part in (slice(0, count), slice(count, None)):
@@ -1019,7 +1146,10 @@ def _stakes(proposal: Proposal, epsilons: Array, count: int, step: float) -> Arr
 
 
 def pilot_at_delta(proposal: Proposal, delta: float, draws: int = 0) -> Pilot:
-    """Around the epsilon >= 0 that belongs to ``delta``; the same random numbers for every proposal."""
+    """Take a pilot around the epsilon >= 0 that belongs to ``delta``.
+
+    The random numbers are the same for every proposal.
+    """
     log_a, log_b = _drawn(proposal, draws)
     low, high = 0.0, 1.0
     while _values(log_a, log_b, high).mean() > delta:
@@ -1031,17 +1161,18 @@ def pilot_at_delta(proposal: Proposal, delta: float, draws: int = 0) -> Pilot:
 
 
 def pilots_of_columns(proposal: Proposal, delta: float) -> list[Pilot]:
-    """The same for each column of the draws, sooner: between two losses delta is linear in exp(epsilon)."""
+    """Take a pilot for each column of the draws, sooner: between two losses delta is linear in exp(epsilon)."""
     columns = np.stack(_drawn(proposal), axis=1).T
     return [_pilot(proposal, _epsilon_of(log_a, log_b, delta), log_a, log_b) for log_a, log_b in columns]
 
 
 def pilot_at_epsilon(proposal: Proposal, epsilon: float, draws: int = 0) -> Pilot:
-    """Around one epsilon."""
+    """Take a pilot around one epsilon."""
     return _pilot(proposal, epsilon, *_drawn(proposal, draws))
 
 
 def _pilot(proposal: Proposal, epsilon: float, log_a: Array, log_b: Array) -> Pilot:
+    """Take a pilot from draws of a and b at one epsilon."""
     values = _values(log_a, log_b, epsilon)
     mean = float(values.mean())
     if not 0 < mean < math.inf:
@@ -1052,12 +1183,12 @@ def _pilot(proposal: Proposal, epsilon: float, log_a: Array, log_b: Array) -> Pi
 
 
 def pilot_draws(run: SampledRun) -> int:
-    """How many draws a first look takes."""
+    """Return how many draws a first look takes."""
     return max(512, min(_PILOT, int(_PILOT_WORK / run.work)))
 
 
 def _epsilon_of(log_a: Array, log_b: Array, delta: float) -> float:
-    """The epsilon >= 0 at which the mean of (a - exp(epsilon) b)+ is ``delta``."""
+    """Return the epsilon >= 0 at which the mean of (a - exp(epsilon) b)+ is ``delta``."""
     order = np.argsort(log_b - log_a)
     order = order[log_a[order] > log_b[order]]
     a, b = (np.cumsum(np.exp(np.minimum(each[order], 600.0))) for each in (log_a, log_b))
@@ -1067,19 +1198,23 @@ def _epsilon_of(log_a: Array, log_b: Array, delta: float) -> float:
 
 
 def _values(log_a: Array, log_b: Array, epsilon: float | Array) -> Array:
+    """Return (a - exp(epsilon) b)+."""
     excess = log_a - log_b - epsilon
     return np.where(excess > 0, np.exp(np.minimum(log_a, 700.0)) * -np.expm1(-np.maximum(excess, 0.0)), 0.0)
 
 
 def _drawn(proposal: Proposal, draws: int = 0) -> tuple[Array, Array]:
-    """The same random numbers for every proposal: differences between proposals are then better known than either."""
+    """Draw the same random numbers for every proposal.
+
+    Differences between proposals are then better known than either.
+    """
     parts = _batches(proposal, draws or pilot_draws(proposal.run), 0, lambda log_a, log_b: (log_a, log_b))
     log_a, log_b = zip(*parts, strict=True)
     return np.concatenate(log_a), np.concatenate(log_b)
 
 
 def _sums(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) -> Array:
-    """Sums of log(1 + stake v) at each epsilon and its stake, of the shape of both, from fresh draws."""
+    """Return sums of log(1 + stake v) at each epsilon and its stake, of the shape of both, from fresh draws."""
     columns = np.atleast_2d(epsilons)
     order = np.argsort(columns, axis=1)
     scales = np.exp(np.take_along_axis(columns, order, axis=1))
@@ -1097,7 +1232,14 @@ def _sums(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) -> Arr
 
 
 def _batches(proposal: Proposal, draws: int, question: int, use: Callable[[Array, Array], Result]) -> list[Result]:
-    """The results of all batches of draws. Batches do not depend on how many threads there are."""
+    """Return the results of all batches of draws, in order. Batches do not depend on how many threads there are.
+
+    Args:
+        proposal: the law of the draws.
+        draws: number of draws.
+        question: a number that decides the random numbers.
+        use: from the draws of a batch to a result.
+    """
     widest = max(map(attrgetter("widest"), proposal.run.factors))
     rows = max(64, min(MOST_ROWS, _BATCH // widest))
 
@@ -1110,7 +1252,7 @@ def _batches(proposal: Proposal, draws: int, question: int, use: Callable[[Array
 
 
 def _question(proposal: Proposal, epsilons: Array, draws: int) -> int:
-    """A number for each question, so that different questions get independent draws."""
+    """Return a number for each question, so that different questions get independent draws."""
     text = f"{proposal.name} {draws}".encode() + epsilons.tobytes() + proposal.run.fingerprint()
     digest = hashlib.blake2b(text, digest_size=8)
     return 1 + int.from_bytes(digest.digest(), "little")
@@ -1144,7 +1286,8 @@ class SampledProfile:
         upper: its likelihood ratio, exact or larger in convex order.
         lower: the same, exact or smaller; the same object as ``upper`` if exact, None if no lower end is wanted.
         laws: each makes a law whose add direction bounds this one's, asked in turn. The add direction is sampled only
-            if they leave it larger than the remove direction, a rare case.
+            if
+            they leave it larger than the remove direction, a rare case.
         remove, add: the proposals of each direction; ``add`` None where it is never the larger one.
     """
 
@@ -1162,7 +1305,7 @@ class SampledProfile:
         known: float = math.inf,
         highest: int = HIGHEST_SAMPLED_ORDER,
     ) -> Bounds:
-        """Smallest epsilon >= 0 at ``delta``, in both directions.
+        """Return the smallest epsilon >= 0 at ``delta``, in both directions.
 
         Args:
             delta: in (0, 1).
@@ -1181,19 +1324,22 @@ class SampledProfile:
         return _with_add(remove, add, lambda: self._epsilon(self.add or self.remove, delta, precision, known))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
-        """Smallest delta at ``epsilon`` >= 0, in both directions, with a bracket of a relative width of ``precision``;
-        otherwise as :meth:`epsilon`.
+        """Return the smallest delta at ``epsilon`` >= 0, in both directions; otherwise see :meth:`epsilon`.
+
+        Args:
+            epsilon: >= 0, at most 200.
+            precision: relative width of the bracket on delta that is aimed at.
         """
         remove = self.delta_remove(epsilon, precision=precision)
         known = self.known("delta", epsilon, remove.upper)
         return _with_add(remove, known, lambda: self.delta_add(epsilon, precision=precision))
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
-        """As :meth:`delta`, for the remove direction H(P, Q) alone."""
+        """Return delta of the remove direction H(P, Q) alone; see :meth:`delta`."""
         return self._delta(self.remove, epsilon, precision)
 
     def delta_add(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
-        """As :meth:`delta`, for the add direction H(Q, P) alone."""
+        """Return delta of the add direction H(Q, P) alone; see :meth:`delta`."""
         if not self.add:
             return self.delta_remove(epsilon, precision=precision)
         if epsilon > self.upper.ratio_rounding - self.upper.log_least:
@@ -1201,7 +1347,15 @@ class SampledProfile:
         return self._delta(self.add, epsilon, precision)
 
     def known(self, question: Literal["epsilon", "delta"], at: float, enough: float) -> float:
-        """An upper end of the add direction by the laws; no more of them are asked once it is at most ``enough``."""
+        """Return an upper end of the add direction by the laws.
+
+        No more of them are asked once it is at most ``enough``.
+
+        Args:
+            question: ``"epsilon"`` or ``"delta"``.
+            at: the delta, or the epsilon, of the question.
+            enough: an upper end of the remove direction.
+        """
         known = math.inf if self.add else 0.0
         for law in self.laws:
             with suppress(NotEvaluable):
@@ -1214,6 +1368,7 @@ class SampledProfile:
     def _epsilon(
         self, direction: Direction, delta: float, precision: float, known: float, highest: int = HIGHEST_SAMPLED_ORDER
     ) -> Bounds:
+        """Return epsilon of one direction: a pilot chooses candidates, and fresh draws certify them."""
         check_delta(delta)
         check_precision(precision)
         charge = CHARGE * delta
@@ -1243,6 +1398,7 @@ class SampledProfile:
         return Bounds(min(lower, upper), upper, Method.SAMPLED.of(draws, pilot.proposal.name, charge))
 
     def _delta(self, direction: Direction, epsilon: float, precision: float) -> Bounds:
+        """Return delta of one direction, certified on fresh draws."""
         check_epsilon(epsilon)
         check_positive("precision", precision)
         if epsilon > 200:
@@ -1261,8 +1417,14 @@ class SampledProfile:
         return Bounds(min(float(lower_deltas[0]), upper), upper, Method.SAMPLED.of(draws, pilot.proposal.name, charge))
 
     def estimate(self, delta: float, proposal: Proposal | None = None, draws: int = 0) -> Pilot:
-        """For searches: epsilon in the remove direction, not certified, by draws from what ``proposal`` is for another
-        run. Equal random numbers for all runs make it a smooth function of the noise.
+        """Estimate epsilon in the remove direction, not certified; for searches.
+
+        Equal random numbers for all runs make it a smooth function of the noise.
+
+        Args:
+            delta: in (0, 1).
+            proposal: law of the draws, for another run; default: the best one for this run.
+            draws: number of draws; 0: those of a pilot.
         """
         look = partial(pilot_at_delta, delta=delta, draws=draws)
         if proposal is None:
@@ -1270,13 +1432,13 @@ class SampledProfile:
         return look(proposal.on(self.upper))
 
     def by_moments(self, delta: float) -> RemoveProposal:
-        """For searches: the order whose moment proves the least epsilon, ``bound_at(delta)``."""
+        """Return the order whose moment proves the least epsilon at ``delta``; for searches."""
         return self.remove.by_moments(self.upper, partial(epsilon_of_moment, delta=delta))
 
     def _certified(
         self, proposal: Proposal, above: Array, below: Array, draws: int, failure: float
     ) -> tuple[Array, Array]:
-        """Certified bounds of delta: from the upper law at ``above``, from the lower law at ``below``."""
+        """Return certified bounds of delta: from the upper law at ``above``, from the lower law at ``below``."""
         if self.upper is self.lower:
             return certify(proposal, above, below, draws, failure)
         nothing = np.zeros(0)
@@ -1286,7 +1448,7 @@ class SampledProfile:
         return upper, certify(proposal.on(self.lower), nothing, below, draws, failure / 2)[1]
 
     def most_draws(self, finer: float = 1.0) -> float:
-        """For so much finer a precision than 5e-3."""
+        """Return the largest number of draws, for so much finer a precision than 5e-3; NotEvaluable: too few."""
         most = _WORK / self.upper.work * finer**2 / (1 if self.lower in (self.upper, None) else 2)
         if most < 2_000:
             raise NotEvaluable("a draw of all hidden rounds takes too long")
@@ -1294,7 +1456,11 @@ class SampledProfile:
 
 
 def half_width(pilot: Pilot, draws: int, log_term: float, bound: float | None = None) -> float:
-    """Half of the width of the bracket on epsilon that so many draws will leave, if it is worth them."""
+    """Return half of the width of the bracket on epsilon that so many draws will leave.
+
+    Raises:
+        NotEvaluable: the bracket would be so wide that other bounds are as good.
+    """
     half = pilot.error(draws, log_term, bound) / pilot.slope
     if 2 * half > _HOPELESS * max(pilot.epsilon, 0.1):
         raise NotEvaluable(f"sampling leaves epsilon, some {pilot.epsilon:.2g}, uncertain by {2 * half:.1g}")
@@ -1302,7 +1468,10 @@ def half_width(pilot: Pilot, draws: int, log_term: float, bound: float | None = 
 
 
 def _with_add(remove: Bounds, known: float, sample: Callable[[], Bounds]) -> Bounds:
-    """The larger of both directions; the add direction is at most ``known``, and sampled where it may decide."""
+    """Return the larger of both directions.
+
+    The add direction is at most ``known``, and sampled where it may decide.
+    """
     if known <= remove.upper:
         return remove  # the larger of both lies in this bracket in any case
     try:

@@ -1,5 +1,8 @@
-"""Questions that take many answers: the least noise and the best number for a budget, the cost after each round, and
-what uses of people's data cost together when each is chosen after seeing the earlier ones.
+"""Questions that take many answers: noise for a budget, the cost after each round, and budgets for many uses.
+
+The functions ask mechanisms for upper ends, many times. They know the evaluators only to save time: the last answer of
+a search is certified as any other. A budget for uses that are chosen one after the other (:class:`Budget`) is the last
+part; the extension :mod:`fedamp.extensions.population` keeps it.
 """
 
 import math
@@ -72,22 +75,28 @@ def calibrate(
     tolerance: float = 1e-4,
     precision: float = PRECISION,
 ) -> float:
-    """Smallest noise multiplier that keeps (epsilon, delta), or a risk, on the safe side: some s with
-    ``build(s).epsilon(delta).upper <= epsilon``, and some s < 1e-3 if that is enough.
+    """Find the smallest noise multiplier within a privacy budget, rounded up.
+
+    It is some s with ``build(s).epsilon(delta).upper <= epsilon``, and some s < 1e-3 if that is enough.
 
     Args:
         build: from a noise multiplier > 0 to a mechanism whose epsilon falls as the noise rises.
-        epsilon, delta: > 0, and in [1e-300, 1): below, tails leave floating point.
-        advantage, tpr_at: a risk instead; see ``calibrate_risk``.
+        epsilon: > 0.
+        delta: in [1e-300, 1): below, tails leave floating point.
+        advantage, tpr_at: a risk instead; see :func:`calibrate_risk`.
         tolerance: relative; the answer is at most this much above the smallest one.
-        precision: of sampling, as in ``Mechanism.epsilon``; the answer is about as much above the smallest one.
+        precision: of sampling, that of ``Mechanism.epsilon``; the answer is about as much above the smallest one.
+
+    Returns:
+        The noise multiplier, at most 1e18.
 
     Raises:
         ValueError: no noise multiplier up to 1e18 keeps the budget, or an argument is out of its range.
 
-    >>> from fedamp.accounting import Gaussian, Poisson, Repeat
-    >>> round(calibrate(lambda noise: Repeat(Poisson(Gaussian(noise), 0.1), 20), 2.0, 1e-5), 3)
-    1.362
+    Example:
+        >>> from fedamp.accounting import Gaussian, Poisson, Repeat
+        >>> round(calibrate(lambda noise: Repeat(Poisson(Gaussian(noise), 0.1), 20), 2.0, 1e-5), 3)
+        1.362
     """
     if advantage is not None or tpr_at is not None:
         if epsilon is not None or delta is not None:
@@ -111,8 +120,12 @@ def calibrate(
 
 
 def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float, precision: float) -> float:
-    """A noise multiplier some 0.4 ``precision`` above the smallest. All candidates of the search have the same random
-    numbers. The last candidates are certified on fresh draws. NotEvaluable, ArithmeticError: no answer by sampling.
+    """Return a noise multiplier some 0.4 ``precision`` above the smallest, by sampling.
+
+    All candidates of the search have the same random numbers. The last candidates are certified on fresh draws.
+
+    Raises:
+        NotEvaluable, ArithmeticError: sampling has no answer.
     """
     goal, asked = f"epsilon = {epsilon:g}", precision
 
@@ -150,10 +163,13 @@ def calibrate_risk(
     tpr_at: tuple[float, float] | None = None,
     tolerance: float = 1e-4,
 ) -> float:
-    """As ``calibrate``, for a risk: some s with ``trade_off(build(s)).advantage.upper <= advantage``, or with
+    """Find the smallest noise multiplier that keeps a risk, rounded up.
+
+    It is some s with ``trade_off(build(s)).advantage.upper <= advantage``, or with
     ``trade_off(build(s)).true_positive_rate(tpr_at[0])[1] <= tpr_at[1]``.
 
     Args:
+        build: from a noise multiplier > 0 to a mechanism whose risk falls as the noise rises.
         advantage: in (0, 1); see :attr:`TradeOff.advantage`.
         tpr_at: a false positive rate and the true positive rate allowed there, 0 < first < second < 1.
         tolerance: relative; the answer is at most this much above the smallest one that ``trade_off`` knows.
@@ -161,9 +177,10 @@ def calibrate_risk(
     Raises:
         ValueError: not exactly one risk is given, or it is out of its range.
 
-    >>> from fedamp.accounting import Gaussian
-    >>> round(calibrate_risk(Gaussian, advantage=0.2), 2)
-    1.97
+    Example:
+        >>> from fedamp.accounting import Gaussian
+        >>> round(calibrate_risk(Gaussian, advantage=0.2), 2)
+        1.97
     """
     check_positive("tolerance", tolerance)
     if (advantage is None) == (tpr_at is None):
@@ -178,7 +195,7 @@ def calibrate_risk(
             raise ValueError(f"tpr_at must be two rates, 0 < first < second < 1, got {tpr_at!r}")
 
     def gain(noise: float) -> float:
-        """What the best attack gains over guessing."""
+        """Return the gain of the best attack over guessing."""
         if tpr_at is None:
             return build(noise).delta(0.0).upper
         return float(trade_off(build(noise)).true_positive_rate(false)[1]) - false
@@ -190,7 +207,21 @@ def calibrate_risk(
 def _search(
     cost: Callable[[float], float], budget: float, goal: str, start: float, tolerance: float, first_step: float
 ) -> float:
-    """The noise at which a falling cost meets the budget, from the right. In logarithms the cost is nearly straight."""
+    """Return the noise at which a falling cost meets the budget, from the right.
+
+    In logarithms the cost is nearly straight, so the search follows the line through both ends.
+
+    Args:
+        cost: from a noise multiplier to a cost.
+        budget: the largest cost.
+        goal: the budget in words, for the error.
+        start: where the search begins.
+        tolerance: relative, of the noise.
+        first_step: of the log of the noise.
+
+    Raises:
+        ValueError: no noise multiplier up to 1e18 keeps the budget.
+    """
 
     def excess(position: float) -> float:
         return min(math.log(max(cost(math.exp(position)), 1e-9 * budget)) - math.log(budget), 50.0)
@@ -224,20 +255,23 @@ def _search(
 def calibrate_count(
     build: Callable[[int], Mechanism], epsilon: float, delta: float, *, smallest: int = 1, largest: int
 ) -> int:
-    """Return the last whole number (of a person's rounds, of all rounds, of submodels) that keeps a budget: the largest
-    one if the epsilon of ``build(number)`` rises with it, the smallest one if it falls.
+    """Find the last whole number (of a person's rounds, of all rounds, of submodels) that keeps a budget.
+
+    It is the largest one if the epsilon of ``build(number)`` rises with it, the smallest one if it falls.
 
     Args:
-        build: from a number to a mechanism.
-        epsilon, delta: the budget, > 0 and in (0, 1).
+        build: from a number to a mechanism; epsilon must rise or fall with the number throughout.
+        epsilon: > 0.
+        delta: in (0, 1).
         smallest, largest: the numbers to try, >= 0.
 
     Raises:
         ValueError: none in the range keeps the budget.
 
-    >>> from fedamp.accounting import Gaussian, Repeat
-    >>> calibrate_count(lambda rounds: Repeat(Gaussian(10.0), rounds), 2.0, 1e-5, largest=100)
-    25
+    Example:
+        >>> from fedamp.accounting import Gaussian, Repeat
+        >>> calibrate_count(lambda rounds: Repeat(Gaussian(10.0), rounds), 2.0, 1e-5, largest=100)
+        25
     """
     check_positive("epsilon", epsilon)
     check_delta(delta)
@@ -276,24 +310,32 @@ _LOOKING = 12_000  # draws that pilots take, about
 def epsilon_over_rounds(
     mechanism: Mechanism, delta: float, rounds: Sequence[int] | None = None, precision: float = PRECISION
 ) -> Array:
-    """Return upper ends of epsilon after each round of a run, shape (len(rounds),).
+    """Return upper ends of epsilon after each round of a run.
 
     They come from the numerical law or sampling at some rounds, and from Rényi bounds at every round without a law. A
-    round costs at most what any later round costs: the curve never falls, and ends at the epsilon of the whole run.
+    round
+    costs at most what any later round costs: the curve never falls, and ends at the epsilon of the whole run. The
+    number
+    after round r holds for a run that stops then for reasons that do not depend on the data.
 
     Args:
         mechanism: the whole run.
         delta: in (0, 1).
         rounds: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
-        precision: of the whole run, as in ``Mechanism.epsilon``; a coarser one than the default also leaves out the
-            draws that answer for all rounds at once, and most rounds then cost what a later one does.
+        precision: of the whole run, that of ``Mechanism.epsilon``; a coarser one than the default also leaves out the
+            draws
+            that answer for all rounds at once, and most rounds then cost what a later one does.
+
+    Returns:
+        Shape (len(rounds),).
 
     Raises:
         ValueError: an argument is out of its range, or rounds are not ascending.
 
-    >>> from fedamp.accounting import Gaussian, Repeat
-    >>> epsilon_over_rounds(Repeat(Gaussian(4.0), 3), 1e-5).round(3).tolist()
-    [0.926, 1.356, 1.698]
+    Example:
+        >>> from fedamp.accounting import Gaussian, Repeat
+        >>> epsilon_over_rounds(Repeat(Gaussian(4.0), 3), 1e-5).round(3).tolist()
+        [0.926, 1.356, 1.698]
     """
     check_delta(delta)
     asked = tuple(range(1, mechanism.span + 1)) if rounds is None else tuple(rounds)
@@ -313,6 +355,7 @@ def epsilon_over_rounds(
 
 @lru_cache(maxsize=64)
 def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], precision: float) -> Array:
+    """Compute the curve at some rounds by several bounds, and take the smallest of each round and all later ones."""
     if not mechanism.is_private:
         return np.array([mechanism.after(number).epsilon(delta).upper for number in asked])
     spent = np.full(len(asked) + 1, np.inf)
@@ -352,9 +395,11 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], pre
 
 
 def _by_sampling(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> Array:
-    """Upper ends at every round asked for, where the run is one choice of hidden rounds; infinite where none is known.
-    Blocks of rounds share draws (docs/research/k-of-t.md, Proposition 6). All certificates hold together, by a union
-    bound over rounds and candidates, with the failure probability of one question.
+    """Return upper ends at every round asked for, by sampling; infinite where none is known.
+
+    The run must be one choice of hidden rounds. Blocks of rounds share draws (docs/research/k-of-t.md, Proposition 6).
+    All certificates hold together, by a union bound over
+    rounds and candidates, with the failure probability of one question.
     """
     spent = np.full(len(asked), np.inf)
     found = beginnings(mechanism, [asked[i] for i in _steps(asked) if 0 < asked[i] < mechanism.span])
@@ -366,8 +411,9 @@ def _by_sampling(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
 
 
 def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> Mapping[int, Factor]:
-    """The only factor of X after each of these ``rounds``; none where there are several factors, nothing is hidden, or
-    draws take too long.
+    """Return the only factor of X after each of some rounds.
+
+    None are returned where there are several factors, nothing is hidden, or draws take too long.
     """
     if mechanism.factors() != (0.0, {mechanism: 1}) or not mechanism.is_sampled:
         return {}
@@ -376,7 +422,7 @@ def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> Mapping[int, Fact
 
 
 def _steps(asked: tuple[int, ...]) -> list[int]:
-    """Each round up to 300, and then such steps that epsilon hardly rises between them."""
+    """Return places of rounds: each one up to 300, and then such steps that epsilon hardly rises between them."""
     steps: list[int] = []
     number = 0
     for i in range(len(asked) - 1, -1, -1):
@@ -387,7 +433,10 @@ def _steps(asked: tuple[int, ...]) -> list[int]:
 
 
 def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Array:
-    """Upper ends of the add direction by law: a later round's, and more of them where that is not ``enough``."""
+    """Return upper ends of the add direction by law.
+
+    A later round's end serves for earlier ones; more of them are computed where that is not ``enough``.
+    """
     found, parts, left = np.full(len(beginnings), np.inf), [(0, len(beginnings))], _ADD_LAWS
     while parts and left:
         first, end = parts.pop(0)
@@ -402,7 +451,7 @@ def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Arr
 
 
 def _swept(parts: Sequence[Factor], delta: float) -> Array:
-    """Upper ends of the remove direction after each of the beginnings ``parts``; infinite where sampling has none."""
+    """Return upper ends of the remove direction after each of some beginnings; infinite where sampling has none."""
     spent, end, left, failure = np.full(len(parts), np.inf), len(parts), _CURVE_WORK, CHARGE * delta / QUESTIONS
     log_term, proposal = math.log(2 * len(parts) * len(STEPS) / failure), None
     while end:
@@ -439,13 +488,13 @@ def _swept(parts: Sequence[Factor], delta: float) -> Array:
 
 
 def _draws(pilot: Pilot, log_term: float) -> float:
-    """For a bracket of one per cent, most of it on one side."""
+    """Return how many draws leave a bracket of one per cent, most of it on one side."""
     error = 0.0075 * max(pilot.epsilon, 0.02) * pilot.slope
     return max(pilot.draws_for(error, log_term) if pilot.epsilon > 0 else FOR_ZERO, 4096.0)
 
 
 def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
-    """An upper end of epsilon: by law, or by coarse sampling where that is much lower."""
+    """Return an upper end of epsilon: by law, or by coarse sampling where that is much lower."""
     by_law = law_upper(mechanism, delta, 300)
     if not mechanism.is_sampled:
         return by_law
@@ -459,7 +508,10 @@ def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
 
 
 def _checkpoints(count: int, most: int) -> list[int]:
-    """At most ``most`` of the numbers 0..count-1: denser at first, where the curve is steep, and one near the end."""
+    """Return at most ``most`` of the numbers 0..count-1.
+
+    They are denser at first, where the curve is steep, and one is near the end.
+    """
     if count <= most:
         return list(range(count))
     steps = np.append((np.arange(most - 1) / (most - 1)) ** 1.5, 0.96)
@@ -473,6 +525,7 @@ def _checkpoints(count: int, most: int) -> list[int]:
 # (docs/budget.md, Theorem 1; Smith, Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben, Honkela 2022, arXiv 2209.15596).
 
 LARGEST_EPSILON = 70.0  # of a budget: up to here ``SAMPLER`` pays for the finite precision of the noise
+"""The largest epsilon of a budget: up to here ``SAMPLER`` pays for the finite precision of the noise."""
 
 # The part of a budget's delta that pays for the tails of uses: for one to eight uses of the kinds in docs/budget.md the
 # least epsilon needs between 3 and 25 per cent.
@@ -486,7 +539,12 @@ _SAMPLED, _DELTA_PRECISION = 8, 0.02  # epsilons that are sampled at once, and h
 
 
 class Lines(NamedTuple):
-    """Straight lines c - a x over x = e^epsilon >= 1, whose largest is at least delta everywhere. Shapes (n,)."""
+    """Straight lines c - a x over x = e^epsilon >= 1, whose largest is at least delta everywhere.
+
+    Attributes:
+        a, c: shape (n,).
+        epsilon: shape (n,), where each line begins to be the largest.
+    """
 
     a: Array
     c: Array
@@ -495,9 +553,31 @@ class Lines(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """A privacy budget for uses that are chosen one after the other: ``epsilon`` in (0, 70], ``delta`` in (0, 1).
+    """A privacy budget for uses that are chosen one after the other, each perhaps because of earlier releases.
 
-    ValueError: they are not, or delta is too small for the finite precision of noise.
+    ``Compose`` does not apply then; this is a privacy filter. The budget is kept in two parts: a Gaussian parameter mu,
+    and
+    a part of delta. A use costs a *share* s of both: the least s with delta(e) <= Gaussian delta of parameter sqrt(s)
+    mu at
+    e + s * (the part of delta) for every e, in both directions. All uses together keep the budget as long as the shares
+    of
+    each person sum up to at most 1 (docs/budget.md, Theorem 1; Smith, Thakurta 2022, arXiv 2210.17520; Koskela,
+    Tobaben,
+    Honkela 2022, arXiv 2209.15596).
+
+    Attributes:
+        epsilon: in (0, 70].
+        delta: in (0, 1).
+
+    Raises:
+        ValueError: a number is out of its range, or delta is too small for the finite precision of noise.
+
+    Example:
+        >>> from fedamp.accounting import Gaussian
+        >>> budget = Budget(4.0, 1e-5)
+        >>> share = budget.share(Gaussian(4.0))
+        >>> round(share, 2), round(budget.spent(share), 2), round(budget.spent(1.0), 2)
+        (0.07, 0.93, 4.0)
     """
 
     epsilon: float
@@ -529,10 +609,14 @@ class Budget:
         return crossing(kept, -(self._left - self.tails), 1e3, 1e-12)[0]
 
     def share(self, mechanism: Mechanism, sampled: bool = True) -> float:
-        """The share of this budget that a use costs, rounded up; infinite: no budget pays for it.
+        """Return the share of this budget that a use costs, rounded up; infinite: no budget pays for it.
 
-        Without ``sampled`` hidden rounds are bounded by their law, which is quicker and a few per cent more. A sampled
-        curve fails with a probability of at most 1e-6 times the delta that the use is charged.
+        Args:
+            mechanism: the use.
+            sampled: whether hidden rounds are sampled. Without it they are bounded by their law, which is quicker and a
+                few per
+                cent more. A sampled curve fails with a probability of at most 1e-6 times the delta that the use is
+                charged.
         """
         if mechanism.releases_nothing:
             return 0.0
@@ -549,7 +633,12 @@ class Budget:
         return min(found, max(paid, self._share_of(_sampled_curve(mechanism, self.tails * _END, level), 1 + CHARGE)))
 
     def _share_of(self, lines: Lines, dearer: float = 1.0) -> float:
-        """The smallest share at which no line is above the Gaussian's delta and the part for tails, rounded up."""
+        """Return the smallest share at which no line is above the Gaussian's delta and the part for tails, rounded up.
+
+        Args:
+            lines: at least delta of the use everywhere.
+            dearer: factor by which the use is charged more delta than the lines say.
+        """
         from scipy.special import ndtr, ndtri  # a slow import
 
         with np.errstate(divide="ignore"):
@@ -564,7 +653,7 @@ class Budget:
         return crossing(missing, 0.0, 1e12, 1e-7)[1]
 
     def spent(self, share: float) -> float:
-        """The epsilon, at this delta, of a budget that is ``share`` of this one in both parts, rounded up."""
+        """Return the epsilon, at this delta, of a budget that is ``share`` of this one in both parts, rounded up."""
         if share == 0:
             return 0.0
         left = self._left - share * self.tails
@@ -576,7 +665,7 @@ class Budget:
 
 @lru_cache(maxsize=256)
 def _curve(mechanism: Mechanism, end: float) -> Lines:
-    """Lines above delta at every epsilon >= 0, in both directions; from epsilon 0 to where delta is ``end``.
+    """Return lines above delta at every epsilon >= 0, in both directions; from epsilon 0 to where delta is ``end``.
 
     delta is convex in e^epsilon, so a chord between two upper ends is above it: no epsilon is left out.
     """
@@ -588,7 +677,10 @@ def _curve(mechanism: Mechanism, end: float) -> Lines:
 
 @lru_cache(maxsize=256)
 def _sampled_curve(mechanism: Mechanism, end: float, level: float) -> Lines:
-    """The same, with delta sampled where it is between ``level`` and 250 times that: there the Gaussian is closest."""
+    """Return the same lines, with delta sampled where it is between ``level`` and 250 times that.
+
+    There the Gaussian is closest, and a smaller delta lowers the share.
+    """
     lines = _curve(mechanism, end)
     known = lines.c - lines.a * np.exp(lines.epsilon)
     found, profile = [(lines.epsilon, known)], normal(mechanism).sampled_profile()
@@ -605,8 +697,10 @@ def _sampled_curve(mechanism: Mechanism, end: float, level: float) -> Lines:
 
 
 def _sampled_deltas(profile: SampledProfile, epsilons: Array, known: float, failure: float) -> Array:
-    """Upper ends of delta, which hold together but for a probability of ``failure``; NotEvaluable: too much work, or
-    ``known`` is about delta at the last epsilon already.
+    """Return upper ends of delta, which hold together but for a probability of ``failure``.
+
+    Raises:
+        NotEvaluable: it takes too much work, or ``known`` is about delta at the last epsilon already.
     """
     last = float(epsilons[-1])
     look = partial(pilot_at_epsilon, epsilon=last)
@@ -621,7 +715,7 @@ def _sampled_deltas(profile: SampledProfile, epsilons: Array, known: float, fail
 
 
 def _hull(epsilons: Array, upper: Array) -> Lines:
-    """The lower convex hull of points (e^epsilon, delta), each at or above a convex falling function."""
+    """Return the lower convex hull of points (e^epsilon, delta), each at or above a convex falling function."""
     x, kept = np.exp(epsilons), list[int]()
     upper = np.minimum.accumulate(upper)
     for i in range(len(x)):

@@ -84,7 +84,7 @@ class Cyclic(Hidden):
 
     @property
     def of_a_class(self) -> Mechanism:
-        """The run over the rounds of a class with the fewest: what is charged."""
+        """The charged run: over the rounds of a class with the fewest."""
         return Allocation(self.mechanism, self.k, self.rounds // self.classes)
 
     @property

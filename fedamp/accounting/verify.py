@@ -1,8 +1,13 @@
-"""Verification of a ledger and of a released bundle, from their files alone, and of the numbers of somebody's code:
-``python -m fedamp.accounting BUNDLE``.
+"""Verification of a ledger and of a released bundle, from their files alone, and of the numbers of other people's code.
 
-It needs nothing that trains. ``docs/results.md`` explains the keys of a ledger. A bundle holds the files that may leave
-the server, their digests, and the server's signature over them.
+``python -m fedamp.accounting BUNDLE`` calls :func:`verify_bundle`. The module needs nothing that trains. It computes
+each number of a ledger again from the mechanism that the ledger names, and refuses keys that nothing computes.
+docs/results.md explains the keys of a ledger. A bundle holds the files that may leave the server, their digests, and
+the server's
+signature over them.
+
+A ledger may claim more than the cost, never less. A ledger alone does not show everything (:data:`UNCHECKED`):
+``fedamp verify`` plans the rest again from the scenario.
 """
 
 import hashlib
@@ -36,10 +41,11 @@ from fedamp.extension import all_offered
 Json = Mapping[str, Any]
 Verdict = Literal["pass", "caution", "unknown", "fail"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""The verdicts of a check, from the best to the worst."""
 
 TOLERANCE = 1e-6  # relative: another machine adds in another order, and a text has so many digits
 UNCHECKED = "units, group_size, clips, denominators, assumptions, and whether the noise is the scenario's"
-"""What the ledger alone does not show."""
+"""Facts that the ledger alone does not show."""
 
 ENDED = ("finished", "budget")  # stops that were decided before the run began
 LAST = ("stopped_because", "files", "final_evaluation")
@@ -84,13 +90,19 @@ COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
     },
     "release.json": {"files": "format files", "signature": "written_by name public_key signature", "chain": "head"},
 }
-"""Which check computes each key of a file again. ``READ``: no other value can be read. ``LABEL``: no guarantee rests on
-it, and the chain alone shows a change: what a run measured, and the numbers that it released.
+"""The check that computes each key of a file again.
+
+``READ``: no other value can be read. ``LABEL``: no guarantee rests on it, and the chain alone shows a change: what a
+run
+measured, and the numbers that it released.
 """
 
 
 def keys_of(file: str) -> set[str]:
-    """The keys that are computed again, or are labels. Others are refused: who reads them would believe them."""
+    """Return the keys of a file that are computed again, or are labels.
+
+    Others are refused, because a reader of the file would believe them.
+    """
     known = {key for keys in COMPUTED_BY[file].values() for key in keys.split()}
     return known | set(ledger_keys()) if file == "ledger.json" else known
 
@@ -99,8 +111,14 @@ def keys_of(file: str) -> set[str]:
 class Check:
     """One check: its subject, its verdict, and its finding; of a failure also the expectation.
 
-    ``caution``: nothing is wrong, but a person who relies on the result must know the finding. ``unknown``: somebody's
-    code was not understood, and nothing was computed.
+    ``caution``: nothing is wrong, but a person who relies on the result must know the finding. ``unknown``: code of a
+    user
+    was not understood, and nothing was computed.
+
+    Attributes:
+        name: the subject, such as ``chain``.
+        verdict: ``pass``, ``caution``, ``unknown`` or ``fail``.
+        found: the finding, in words.
     """
 
     name: str
@@ -109,7 +127,14 @@ class Check:
 
     @classmethod
     def of(cls, name: str, passed: str, caution: str | None = None, fail: str | None = None) -> "Check":
-        """The failure or caution, if it has a text; else it passes."""
+        """Return the failure or caution, if it has a text; else a check that passes.
+
+        Example:
+            >>> Check.of("noise", "from the operating system").verdict
+            'pass'
+            >>> Check.of("noise", "from the operating system", fail="none was added")
+            Check(name='noise', verdict='fail', found='none was added')
+        """
         return cls(name, "fail" if fail else "caution" if caution else "pass", fail or caution or passed)
 
     @property
@@ -123,22 +148,27 @@ class Check:
 
 
 def link(previous: str, content: Json) -> str:
-    """The link of a release; after an empty one, of a ledger's plan and cost."""
+    """Return the link of a release; after an empty one, of a ledger's plan and cost.
+
+    Args:
+        previous: the link before.
+        content: the release, or the ledger.
+    """
     return chained(previous, {key: value for key, value in content.items() if key not in _EXCLUDED})
 
 
 def head(last: str, ledger: Json) -> str:
-    """The head: of the last link, why the run stopped, and the digests of its files."""
+    """Return the head: of the last link, why the run stopped, and the digests of its files."""
     return chained(last, {key: ledger[key] for key in LAST if key in ledger})
 
 
 def chained(previous: str, content: Json) -> str:
-    """SHA-256 of what came before and of content, as JSON with sorted keys."""
+    """Return SHA-256 of the link before and of content, as JSON with sorted keys."""
     return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
 
 
 def altered_ledger(ledger: Json) -> Iterator[str]:
-    """The rounds and keys of a ledger that differ from its chain."""
+    """List the rounds and keys of a ledger that differ from its chain, in words."""
     last = link("", ledger)
     for release in ledger["releases"]:
         if release["link"] != link(last, release):
@@ -154,7 +184,7 @@ def altered_ledger(ledger: Json) -> Iterator[str]:
 
 
 class LedgerKey(ABC):
-    """A key that an extension adds to ledgers, and how its value is checked.
+    """Interface: a key that an extension adds to ledgers, and how its value is checked.
 
     Its module needs the standard library and the accountant alone, because bundles are verified without the packages of
     training; what needs more is imported in its methods.
@@ -162,7 +192,7 @@ class LedgerKey(ABC):
     Attributes:
         record: the class of its value, a :class:`fedamp.base.record.Record`, as ``package.module:Class``.
         shared: what no two independent runs have in common of it, in words.
-        other: what is wrong with a resumed run that has another value, in words.
+        other: the fault of a resumed run that has another value, in words.
     """
 
     record: ClassVar[str]
@@ -171,29 +201,41 @@ class LedgerKey(ABC):
 
     @abstractmethod
     def check(self, told: Json) -> Check:
-        """Compute the value again from itself: a bundle has no more."""
+        """Compute the value again from itself: a bundle has no more.
+
+        Args:
+            told: the value, as JSON.
+        """
 
     def check_run(self, told: Json, run: Path, scenario: Any) -> Check:
-        """The same for a run on the machine of its owner, by what its scenario (None: unknown) names."""
+        """Check the value of a run on the machine of its owner, by the files that its scenario names.
+
+        Args:
+            told: the value, as JSON.
+            run: the run folder.
+            scenario: of the run; None: unknown.
+        """
         return self.check(told)
 
     @abstractmethod
     def is_asked(self, scenario: Any) -> bool:
-        """Whether the ledger of a scenario's run has the key."""
+        """Return whether the ledger of a scenario's run has the key."""
 
     def identity(self, told: Json) -> Any:
-        """What no two independent runs have in common, as JSON; None: nothing."""
+        """Return the part of the value that no two independent runs have in common, as JSON; None: nothing."""
         return None
 
     def for_people(self, value: Any) -> str:
-        """What all uses of the people's data cost together, in words, by a value of the class ``record``; empty: the
-        key says nothing about it.
+        """Return the cost of all uses of the people's data together, in words; empty: the key says nothing about it.
+
+        Args:
+            value: an object of the class ``record``.
         """
         return ""
 
 
 def ledger_keys() -> dict[str, LedgerKey]:
-    """The keys that extensions add to ledgers."""
+    """Return the keys that extensions add to ledgers, by their names."""
     return dict(all_offered("ledger_keys"))
 
 
@@ -201,11 +243,16 @@ def ledger_keys() -> dict[str, LedgerKey]:
 
 
 def has_left(ledger: Json) -> list[str]:
-    """What has left the server, in words: the only place that says whether anything has. Empty: the run costs nothing.
+    """List the parts of a run that have left the server, in words; empty: the run costs nothing.
 
-    Each is written down before it leaves. A round is its model, with the evaluation of its cohort, the clipping norms
-    that follow from noisy counts, and what canaries are guessed from. A run that diverged has told one thing more: that
-    a noisy sum is no model.
+    This is the only place that says whether anything has left. Each part is written down before it leaves. A round is
+    its
+    model, with the evaluation of its cohort, the clipping norms that follow from noisy counts, and what canaries are
+    guessed from. A run that diverged has told one thing more: that a noisy sum is no model.
+
+    Example:
+        >>> has_left({"releases": [], "stopped_because": "diverged"})
+        ['that a noisy sum is no model']
     """
     what = {
         "means and deviations of inputs": ledger.get("statistics"),
@@ -217,13 +264,23 @@ def has_left(ledger: Json) -> list[str]:
 
 
 def before_rounds(mechanism: Mechanism, beside: int) -> Mechanism:
-    """What a run costs that has released something, but no round: what is ahead of the rounds, or the first round."""
+    """Return the cost of a run that has released something, but no round.
+
+    It is that of the releases ahead of the rounds, or of the first round.
+
+    Args:
+        mechanism: the whole run.
+        beside: number of releases of all units beside the rounds.
+    """
     return mechanism.after(max(ahead_of_rounds(mechanism, beside), 1))
 
 
 def ahead_of_rounds(mechanism: Mechanism, beside: int) -> int:
-    """How many releases a mechanism has before its first round: those of all units, which every cost includes. They are
-    the statistics before training and the evaluation at the end, ``beside`` in all; with a single round all are one.
+    """Return how many releases a mechanism has before its first round: those of all units, which every cost includes.
+
+    They are the statistics before training and the evaluation at the end, ``beside`` in all; with a single round all
+    are
+    one.
     """
     return beside if mechanism.span > 1 else 0
 
@@ -232,7 +289,15 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     """Compute the numbers of ``ledger.json`` again: each may be more than the cost, never less.
 
     Args:
+        ledger: the ledger, as JSON.
         by_round: upper ends of epsilon after each round, where they do not follow from the mechanism alone.
+
+    Returns:
+        The checks, one after another: keys, whole run, server, nodes, releases, guarantee, budget.
+
+    Raises:
+        KeyError: a key is missing.
+        ValueError: a value is impossible.
     """
     strange = set(ledger) - keys_of("ledger.json") | set().union(*ledger["releases"]) - keys_of("releases")
     if strange:
@@ -263,7 +328,10 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     follows = by_round is None and mechanism.span == planned + ahead
 
     def at_least(round_: int) -> float:
-        """What another version may have claimed after a round; infinite: nothing below the upper end."""
+        """Return the least epsilon that another version may have claimed after a round.
+
+        It is infinite where nothing below the upper end may be claimed.
+        """
         if not (follows and by_another):
             return math.inf
         return mechanism.after(round_ + ahead).epsilon(delta, precision=precision).lower
@@ -295,7 +363,7 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
 
 
 def mechanism_check(ledger: Json) -> Check:
-    """Whether the noise of every part of the model is in the mechanisms that are charged, and how it is correlated."""
+    """Check that the noise of every part of the model is in the charged mechanisms, and how it is correlated."""
     mechanism, wrong = from_json(ledger["mechanism"]), None
     others = {key: from_json(ledger[key]) for key in ("server_mechanism", "nodes_mechanism") if ledger.get(key)}
     charged = {"it": mechanism} | others
@@ -327,7 +395,7 @@ def mechanism_check(ledger: Json) -> Check:
 
 
 def rounds_check(ledger: Json) -> Check:
-    """Whether rounds 1, 2, 3, .. are released once each, and no more of them than planned."""
+    """Check that rounds 1, 2, 3, .. are released once each, and no more of them than planned."""
     numbers, planned = [entry["round"] for entry in ledger["releases"]], ledger["rounds_planned"]
     found = f"{len(numbers)} released of {planned} planned"
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > planned:
@@ -339,10 +407,17 @@ def rounds_check(ledger: Json) -> Check:
 
 
 def compared(name: str, what: str, claimed: float, cost: float, at_least: Callable[[], float] | None = None) -> Check:
-    """A ledger may claim more than the upper end of the cost (its accountant may be looser).
+    """Compare a claimed epsilon with the upper end of the cost: it may be more (its accountant may be looser).
 
-    It must not claim less, but for a ledger of another version, whose samples may have been others: from the lower end
+    It must not be less, but for a ledger of another version, whose samples may have been others: from the lower end
     ``at_least`` on nothing is refuted. That is a caution.
+
+    Args:
+        name: subject of the check.
+        what: the claimed number, in words.
+        claimed: the number.
+        cost: computed again.
+        at_least: gives the lower end, for a ledger of another version.
     """
     both = f"{what} is {_exactly(claimed)}; computed again it is"
     if not claimed >= cost * (1 - TOLERANCE):  # also of what is no number
@@ -354,8 +429,11 @@ def compared(name: str, what: str, claimed: float, cost: float, at_least: Callab
 
 
 def bracket(name: str, what: str, claimed: Json, cost: Bounds, by_another: bool = False) -> Check:
-    """Both ends: an upper one may be more than computed again, a lower one less (of a looser accountant). Of another
-    version, what lies between both ends is a caution, as in :func:`compared`.
+    """Compare both ends of a claimed bracket with the cost.
+
+    An upper end may be more than computed again, a lower one less (of a looser accountant). Of another version, a
+    number
+    between both ends is a caution, as in :func:`compared`.
     """
     at_least, most = (cost.lower, cost.upper) if by_another else (math.inf, cost.lower)
     upper = compared(name, what, _epsilon(claimed["upper"]), cost.upper, lambda: at_least)
@@ -367,7 +445,7 @@ def bracket(name: str, what: str, claimed: Json, cost: Bounds, by_another: bool 
 
 
 def _guarantee(ledger: Json, spent: Array, at_least: Callable[[int], float]) -> Check:
-    """The guarantee however the run was stopped: the cost of all rounds that the budget pays for."""
+    """Check the guarantee however the run was stopped: the cost of all rounds that the budget pays for."""
     last = int(np.searchsorted(spent, float(ledger["budget_epsilon"] or math.inf), side="right"))
     cost, released = float(spent[last - 1]) if last else 0.0, len(ledger["releases"])
     told, stop = ledger["guaranteed_epsilon"], ledger["stopped_because"] or "not finished"
@@ -388,12 +466,12 @@ def _guarantee(ledger: Json, spent: Array, at_least: Callable[[int], float]) -> 
 
 
 def worst(checks: Sequence[Check]) -> Verdict:
-    """The verdict of all checks."""
+    """Return the worst verdict of all checks; ``pass`` if there are none."""
     return max((check.verdict for check in checks), key=VERDICTS.index, default="pass")
 
 
 def _values(mechanism: Any, key: str) -> Iterator[Any]:
-    """The values of a key in an expression and those in it."""
+    """List the values of a key in an expression and those in it."""
     if isinstance(mechanism, dict):
         if key in mechanism:
             yield mechanism[key]
@@ -404,22 +482,25 @@ def _values(mechanism: Any, key: str) -> Iterator[Any]:
 
 
 def _epsilon(value: float | None) -> float:
+    """Return an epsilon of a ledger, where null is infinite: JSON has no infinity."""
     return math.inf if value is None else value  # JSON has no infinity
 
 
 def _shown(epsilon: float) -> str:
+    """Write an epsilon to three digits, rounded up."""
     if math.isinf(epsilon):
         return "infinite (no noise)"
     return f"{math.ceil(epsilon * 1000 * (1 - 1e-12)) / 1000:,.3f}"  # up, except for what multiplying rounded
 
 
 def _exactly(epsilon: float) -> str:
+    """Write an epsilon to six digits."""
     return "infinite" if math.isinf(epsilon) else f"{epsilon:.6g}"
 
 
 MANIFEST = "release.json"
 FILES = ("model.safetensors", "ledger.json", "scenario.public.yaml", "certificate.html")
-"""All that a bundle may hold beside its manifest. The first two are always there."""
+"""All files that a bundle may hold beside its manifest. The first two are always there."""
 
 FORMAT = "fedamp release 1"
 _KEYS = keys_of(MANIFEST) - {"signature"}
@@ -428,22 +509,33 @@ _PIECE = 1 << 20
 
 
 def text_of(manifest: Json) -> str:
-    """The only text of a manifest, so that no byte of it can change unseen."""
+    """Return the only text of a manifest, so that no byte of it can change unseen."""
     return json.dumps(manifest, indent=1, sort_keys=True) + "\n"
 
 
 def signed(manifest: Json) -> bytes:
-    """What the signature of a manifest covers."""
+    """Return the bytes that the signature of a manifest covers."""
     return json.dumps({key: manifest[key] for key in _KEYS}, sort_keys=True).encode()
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a path is a released bundle: a folder with a manifest, or an archive."""
+    """Return whether a path is a released bundle: a folder with a manifest, or an archive."""
     return path.suffix == ".zip" or (path / MANIFEST).is_file()
 
 
 class Bundle:
-    """A folder or archive, opened for reading; ValueError: it is none. As a context manager."""
+    """A folder or archive, opened for reading, as a context manager.
+
+    Nothing outside of the known names is read. An archive must be stored without compression and be, byte by byte, the
+    one
+    that its files give.
+
+    Args:
+        path: the folder or archive.
+
+    Raises:
+        ValueError: it is no bundle, or cannot be read.
+    """
 
     def __init__(self, path: Path) -> None:
         self._open, self._path = ExitStack(), path
@@ -476,6 +568,7 @@ class Bundle:
 
     @property
     def names(self) -> set[str]:
+        """The names of its files."""
         return set(self._sizes)
 
     def write_archive(self, file: IO[bytes]) -> None:
@@ -488,7 +581,7 @@ class Bundle:
                     shutil.copyfileobj(content, copied, _PIECE)
 
     def _is_canonical(self) -> bool:
-        """Whether the archive is, byte by byte, the one of its files: no header, gap or attribute is unseen."""
+        """Return whether the archive is, byte by byte, the one of its files: no header, gap or attribute is unseen."""
         with open_regular(self._path) as ours, tempfile.TemporaryFile() as again:
             self.write_archive(again)
             again.seek(0)
@@ -498,11 +591,11 @@ class Bundle:
                     return one == other
 
     def stream(self, name: str) -> IO[bytes]:
-        """A file, by a name that a bundle may hold."""
+        """Open a file, by a name that a bundle may hold."""
         return open_regular(self._path / name) if self._archive is None else self._archive.open(name)
 
     def text(self, name: str) -> str:
-        """The content of a file of text; ValueError: it is none, or too large."""
+        """Return the content of a file of text; ValueError: it is none, or too large."""
         if self._sizes.get(name, 0) > _MOST_TEXT:
             raise ValueError(f"{name}: larger than any ledger")
         try:
@@ -512,7 +605,7 @@ class Bundle:
             raise ValueError(f"{name}: cannot be read ({error})") from None
 
     def json(self, name: str) -> dict[str, Any]:
-        """The content of a file of JSON; ValueError: it is none, or too large."""
+        """Return the content of a file of JSON; ValueError: it is no object, has a key twice, or is too large."""
         try:
             found = json.loads(self.text(name), object_pairs_hook=each_key_once)
         except (RecursionError, ValueError) as error:
@@ -523,7 +616,7 @@ class Bundle:
         return found
 
     def sha256(self, name: str) -> str:
-        """Of a file's content."""
+        """Return the SHA-256 of a file's content, in hexadecimal."""
         try:
             with self.stream(name) as stream:
                 return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
@@ -532,14 +625,19 @@ class Bundle:
 
 
 UNCHARGEABLE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
-"""What a ledger with impossible values may raise."""
+"""Errors that a ledger with impossible values may raise."""
 
 
 def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
     """Check digests, signature and chain of a folder or archive, and compute the ledger's numbers again.
 
     Args:
-        public_key: of the server, 64 hexadecimal digits, as it was told elsewhere; default: the bundle's own.
+        path: the folder or archive.
+        public_key: of the server, 64 hexadecimal digits, received through a trusted channel; default: the bundle's own,
+            which proves nothing about its origin, and is a caution.
+
+    Returns:
+        The checks. After a failed digest nothing else is checked, because nothing in the bundle can be believed.
 
     Raises:
         ValueError: there is no bundle, or it cannot be read.
@@ -561,6 +659,7 @@ def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
 
 
 def _of_files(bundle: Bundle, manifest: Json) -> Iterator[Check]:
+    """Check the manifest, and the digests of all files."""
     known = set(manifest) == _KEYS | {"signature"} and manifest["format"] == FORMAT
     known = known and bundle.text(MANIFEST) == text_of(manifest)
     digits = known and re.fullmatch("[0-9a-f]{64} [0-9a-f]{128}", f"{manifest['public_key']} {manifest['signature']}")
@@ -576,7 +675,12 @@ def _of_files(bundle: Bundle, manifest: Json) -> Iterator[Check]:
 
 
 def signature(manifest: Json, public_key: str | None) -> Check:
-    """Whether the server's key has signed the manifest."""
+    """Check that the server's key has signed the manifest.
+
+    Args:
+        manifest: as JSON.
+        public_key: the expected key; None: that of the manifest, which is a caution.
+    """
     try:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -596,6 +700,7 @@ def signature(manifest: Json, public_key: str | None) -> Check:
 
 
 def _of_ledger(ledger: Json, manifest: Json) -> Iterator[Check]:
+    """Check the chain, the mechanism, the rounds, all numbers, and the keys of extensions."""
     complaints = list(altered_ledger(ledger))
     if ledger["head"] != manifest["head"]:
         complaints.append(f"ledger.json: head: {ledger['head']}, but {MANIFEST} says {manifest['head']}")
@@ -616,7 +721,7 @@ def _of_ledger(ledger: Json, manifest: Json) -> Iterator[Check]:
 
 
 def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Readers differ in which of two values they take."""
+    """Return pairs of JSON as a dictionary; ValueError: a key occurs twice, and readers would differ in its value."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key stands twice")
@@ -625,14 +730,20 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """Numbers of a training with Gaussian noise on clipped contributions, as somebody's code has them.
+    """Numbers of a training with Gaussian noise on clipped contributions, as a program of other people has them.
+
+    They are compared with each other, and epsilon is computed again from them. Common mistakes are contradictions:
+    noise
+    scaled to a sensitivity that the clip does not give, noise added after dividing without dividing it, a delta that is
+    too
+    large for the number of people.
 
     Attributes:
         rounds: how many rounds are released.
         clip: largest 2-norm of a person's contribution to a round's sum; None: it is not clipped.
-        noise: standard deviation of what is added to each coordinate, after the sum is divided.
-        noise_multiplier: what the code calls so: ``noise`` over ``sensitivity``.
-        sensitivity: by how much the code expects a person to move what the noise is added to.
+        noise: standard deviation of the noise on each coordinate, after the sum is divided.
+        noise_multiplier: the number that the code calls so: ``noise`` over ``sensitivity``.
+        sensitivity: how far the code expects a person to move the number to which noise is added.
         divided_by: a public number by which the sum is divided before the noise is added; 1: it is a sum.
         rate: each person is in a round with this chance, drawn anew and hidden.
         k: each person is in exactly k hidden rounds. With neither, everybody is in every round.
@@ -640,7 +751,14 @@ class Claims:
         people: number of people in all.
         relation: zero-out, add/remove or substitution.
         delta: in (0, 1).
-        epsilon: what is claimed.
+        epsilon: the claimed one.
+
+    Example:
+        >>> code = Claims(rounds=100, clip=1.0, noise_multiplier=1.0, sensitivity=0.5, rate=0.01)
+        >>> [(check.verdict, check.name) for check in code.checks()]
+        [('fail', 'sensitivity'), ('pass', 'noise'), ('pass', 'epsilon')]
+        >>> code.checks()[-1].found[:43]
+        '6.477 (at least 6.476) at delta 1e-05: 100 '
     """
 
     rounds: int
@@ -658,13 +776,21 @@ class Claims:
     epsilon: float | None = None
 
     def checks(self) -> list[Check]:
-        """The epsilon, or that there is none, and all contradictions, as failures. ValueError: a number makes no sense
-        on its own, or the noise is not given.
+        """Return all checks: of delta, cohort, sensitivity and noise, where they are given, and of epsilon.
+
+        Contradictions are failures. Without clip or noise there is no epsilon, which is a failure, too.
+
+        Raises:
+            ValueError: a number makes no sense on its own, or the noise is not given.
         """
         return list(self._checks())
 
     def mechanism(self, noise_multiplier: float) -> Mechanism:
-        """What is released, at a noise multiplier in units of a contribution."""
+        """Return the mechanism that is released, at a noise multiplier in units of a contribution.
+
+        Raises:
+            ValueError: rate and k are both given, or a number is out of its range.
+        """
         one = Gaussian(noise_multiplier, relation=check_relation("relation", self.relation))
         if self.rate is not None and self.k is not None:
             raise ValueError("rate and k must not both be given: they are two ways to choose")
@@ -677,6 +803,7 @@ class Claims:
         return Repeat(Poisson(one, self.rate), self.rounds)
 
     def _checks(self) -> Iterator[Check]:
+        """Make the checks, one after another."""
         self.mechanism(1.0)  # refuses what makes no sense
         check_delta(self.delta)
         for name, value in (("cohort", self.cohort), ("epsilon", self.epsilon)):
@@ -720,4 +847,5 @@ class Claims:
 
 
 def _differ(a: float, b: float) -> bool:
+    """Return whether two numbers differ by more than one part in 1000: people write so many digits."""
     return not math.isclose(a, b, rel_tol=1e-3)  # people write so many digits

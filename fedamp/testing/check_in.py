@@ -1,4 +1,4 @@
-"""The contract of check-in schemes: what is drawn, what is charged, what an audit attacks, are one law.
+"""The contract of check-in schemes: the draw, the charge and the audit follow one law.
 
 A scheme draws cohorts (``cohorts``), gives the charged expression (``charge``), and the likelihood ratio of an audit
 (``log_likelihood_ratio``). The suite draws many units, counts their sets of rounds, and lets an attacker who knows
@@ -35,7 +35,7 @@ class CheckInContract(Contract):
 
     The scheme must meet all of them: (a) the charge covers the best attack on Gaussian noise and on flipped bits, also
     if
-    the run stops early; (b) nobody takes part more often than is charged without amplification; (c) the draw follows
+    the run stops early; (b) no unit takes part more often than is charged without amplification; (c) the draw follows
     from
     the seed alone, units of a class are drawn alike, and independence is as declared; (d) the audit's likelihood ratio
     is
@@ -166,7 +166,7 @@ class CheckInContract(Contract):
         assert noisier.epsilon(1e-5, precision=PRECISION).lower <= charged.epsilon(1e-5, precision=PRECISION).upper
 
     def test_nobody_takes_part_more_often_than_is_charged_without_amplification(self) -> None:
-        """``most_check_ins`` bounds what is drawn in any first rounds; ``unamplified`` charges that many."""
+        """``most_check_ins`` bounds the draws of any first rounds; ``unamplified`` charges that many."""
         fitted = self.fitted(self.units)
         taken = self.taken(self.units, seed=4).cumsum(axis=1).max(axis=0)
         most = [fitted.most_check_ins(rounds, self.rounds) for rounds in range(1, self.rounds + 1)]

@@ -1,6 +1,6 @@
 """The contract of submodel schemes: what a submodel does not own is silent, and the charge covers what hiding saves.
 
-A unit's mask is found by training with updates of one number everywhere, and looking at what is left. An attacker then
+A unit's mask is found from updates that are one number everywhere: the rest of them shows it. An attacker then
 looks at the coordinates that most units own.
 """
 
@@ -55,7 +55,7 @@ class SubmodelContract(Contract):
         return type(cls.scheme)
 
     def updates(self, seed: int, scale: float = 1.0, units: int = 0, round_: int = 1) -> NDArray[np.float64]:
-        """Return what is left of updates of one number everywhere.
+        """Return the parts that units keep of updates of one number everywhere.
 
         Args:
             seed: of the draw, and of the units' own seeds.

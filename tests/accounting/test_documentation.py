@@ -4,15 +4,11 @@
 """
 
 import ast
-import doctest
-import importlib
 import inspect
 import re
-from pathlib import Path
 
 import pytest
 
-import fedamp.accounting
 from fedamp.accounting import Hidden, Mechanism
 from tests.accounting.contract import PROOFS
 from tests.documentation import ROOT, run_session
@@ -64,22 +60,6 @@ def table():
 def test_the_table_of_theorems_is_that_of_the_code():
     page = PAGE.read_text("utf-8")
     assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)] == table()
-
-
-MODULES = [file.stem for file in sorted(Path(fedamp.accounting.__file__).parent.glob("*.py")) if file.stem[0] != "_"]
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_examples_of_docstrings_print_what_they_say(name):
-    assert doctest.testmod(importlib.import_module(f"fedamp.accounting.{name}")).failed == 0
-
-
-def test_every_public_name_has_an_example():
-    finder = doctest.DocTestFinder(recurse=False)
-    things = {name: getattr(fedamp.accounting, name) for name in fedamp.accounting.__all__}
-    things = {name: each for name, each in things.items() if inspect.isfunction(each) or name in Mechanism.kinds}
-    without = [name for name, each in things.items() if not any(t.examples for t in finder.find(each, name))]
-    assert without == []
 
 
 def test_the_tests_of_theorems_are_there():

@@ -43,7 +43,7 @@ def sweep(
         The results, one row for each run; printed, they are a table. They have ``frame()``, ``csv()`` and ``plot()``.
 
     Raises:
-        InputError: nothing was run; one line says what is wrong.
+        InputError: nothing was run; one line names the fault.
         Interrupted: Ctrl-C; the same call resumes the sweep.
 
     Example:
@@ -89,7 +89,7 @@ def tune(
         ``tune.json``: the settings, score and noise of each trial, and the epsilon of everything together.
 
     Raises:
-        InputError: nothing was run; one line says what is wrong.
+        InputError: nothing was run; one line names the fault.
         FedampError: trials are unfinished; the same call resumes them.
         Interrupted: Ctrl-C; the same call resumes the trials.
 
