@@ -1,4 +1,10 @@
-"""Who belongs to a deployment, by certificates and keys; and what a machine of it lacks."""
+"""Manage who belongs to a deployment, by certificates and keys; and check its machines (docs/deployment.md).
+
+The commands are ``fedamp certify`` and ``fedamp admit`` on the server, ``fedamp enroll`` on a node
+(:mod:`~fedamp.extensions.deployment.membership`), and ``fedamp doctor`` on both
+(:mod:`~fedamp.extensions.deployment.doctor`). They use Flower's SuperLink as it is. No key of a scenario is added, and
+no cost depends on them.
+"""
 
 from fedamp.extension import Extension
 

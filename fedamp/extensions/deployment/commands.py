@@ -1,4 +1,4 @@
-"""The command ``fedamp doctor``."""
+"""Define the command ``fedamp doctor``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,10 @@ def doctor(
     server: Annotated[Path | None, Option(help="folder of a deployment's server: what it lacks")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Versions, devices, Ray, and free memory; and what a deployment lacks, with the command that mends it."""
+    """Show versions, devices and memory, and check a deployment. Prints a fix for each problem.
+
+    Exit status: 0 if nothing of the deployment fails, 1 if a check does.
+    """
     from fedamp.extensions.deployment import doctor as examinations
     from fedamp.extensions.deployment.tables import doctor_table
     from fedamp.runs.verification import checks_json

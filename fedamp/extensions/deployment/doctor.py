@@ -1,4 +1,8 @@
-"""The versions and devices of this machine, and whether it can reach and trust the server of a deployment."""
+"""Examine this machine: its versions and devices, and whether it can reach and trust the server of a deployment.
+
+Each function returns checks (:class:`fedamp.accounting.verify.Check`); a failing one names its cure. Requests to a
+server are harmless. :mod:`fedamp.extensions.deployment.commands` prints them.
+"""
 
 import http.client
 import importlib.metadata
@@ -40,7 +44,7 @@ REFUSALS = (403, 404)
 
 
 def examine_machine() -> dict[str, Any]:
-    """Versions, devices and memory, as ``fedamp doctor --json`` prints them."""
+    """Return versions, devices and memory, as ``fedamp doctor --json`` prints them; sizes are in bytes."""
     memory, free = devices.memory()
     return {
         "python": platform.python_version(),
@@ -55,6 +59,7 @@ def examine_machine() -> dict[str, Any]:
 
 
 def _version(name: str) -> str | None:
+    """Return the version of an installed package; None: it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -105,7 +110,11 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
 
 
 def examine_node(agreement: Path, key: Path, state: Path) -> list[Check]:
-    """Check that a node with these files can take part in the exchanges of an aggregator."""
+    """Check that a node with these files can take part in the exchanges of an aggregator.
+
+    Args:
+        agreement, key, state: as the node's configuration names them.
+    """
     for exchange in offered("exchanges", "agreement"):
         found: list[Check] = exchange.examine(agreement, key, state)
         return found
@@ -113,7 +122,11 @@ def examine_node(agreement: Path, key: Path, state: Path) -> list[Check]:
 
 
 def examine_site(name: str) -> list[Check]:
-    """Check the folder of a node, where this process runs, and its way to the server; each failure names its cure."""
+    """Check the folder of a node, where this process runs, and its way to the server; each failure names its cure.
+
+    Args:
+        name: of the node.
+    """
     from fedamp.client.policy import Policy, policy_key
 
     follow, records = f"fedamp enroll {name} --admission {name}.admission", Path("data")
@@ -144,7 +157,11 @@ def examine_site(name: str) -> list[Check]:
 
 
 def examine_server(folder: Path) -> list[Check]:
-    """Check the folder of a server; each failure names its cure."""
+    """Check the folder of a server; each failure names its cure.
+
+    Args:
+        folder: with ``keys``, ``proxy`` and the SuperLink's database.
+    """
     certify, keys = "fedamp certify HOST", folder / "keys"
     checks = [_private(keys / f"{name}.key", certify) for name in ("superlink", "server")]
     for name in ("ca", "superlink", "server"):
@@ -171,11 +188,12 @@ def examine_server(folder: Path) -> list[Check]:
 
 
 def _there(name: str, file: Path, cure: str) -> Check:
+    """Check that a file exists."""
     return _check(name, file.exists(), str(file) if file.exists() else f"there is no {file}", cure)
 
 
 def _authority(file: Path, cure: str) -> Check:
-    """Whether the file holds what the owner has compared: one authority."""
+    """Check that the file holds what the owner has compared: one authority."""
     from fedamp.extensions.deployment.membership import authority_of, fingerprint_of
 
     if not file.exists():
@@ -187,7 +205,12 @@ def _authority(file: Path, cure: str) -> Check:
 
 
 def _private(file: Path, cure: str) -> Check:
-    """Whether a file is there, and its owner's alone."""
+    """Check that a file is there, and its owner's alone.
+
+    Args:
+        file: a key or a database.
+        cure: told where it is missing.
+    """
     if not file.exists():
         return _there(file.name, file, cure)
     fine = file.stat().st_mode & 0o077 == 0
@@ -195,7 +218,14 @@ def _private(file: Path, cure: str) -> Check:
 
 
 def _forward_proxy(host: str) -> tuple[str, int] | None:
-    """The proxy that ``HTTPS_PROXY`` names for this host, as Flower's own client reads it; None: the way is direct."""
+    """Return the proxy that ``HTTPS_PROXY`` names for this host, as Flower's own client reads it.
+
+    Returns:
+        Host and port; None: the way is direct.
+
+    Raises:
+        DeploymentError: the variable cannot be read.
+    """
     found = getproxies().get("https", "")
     if not found or proxy_bypass(host):
         return None
@@ -207,6 +237,12 @@ def _forward_proxy(host: str) -> tuple[str, int] | None:
 
 
 def _over_tls(connection: http.client.HTTPSConnection, host: str) -> list[Check]:
+    """Check certificate, service, clock and open paths over one connection.
+
+    Args:
+        connection: over TLS, to the server or through a proxy.
+        host: name that the certificate must hold.
+    """
     certificate: Any = connection.sock.getpeercert()
     before = time.time()
     connection.request("GET", "/health")
@@ -231,7 +267,10 @@ def _over_tls(connection: http.client.HTTPSConnection, host: str) -> list[Check]
 
 
 def _status(connection: http.client.HTTPSConnection, path: str) -> int:
-    """The answer to a valid request: an empty protobuf message."""
+    """Send a valid request, an empty protobuf message, and return the status of the answer.
+
+    A connection that is broken off is a refusal as well.
+    """
     try:
         connection.request("POST", path, headers={"content-type": "application/protobuf"})
         answer = connection.getresponse()
@@ -243,6 +282,7 @@ def _status(connection: http.client.HTTPSConnection, path: str) -> int:
 
 
 def _versions() -> Check:
+    """Check that Flower's version is supported."""
     ours, flower = importlib.metadata.version("fedamp"), importlib.metadata.version("flwr")
     fine = FLOWER[0] <= tuple(map(int, flower.split(".")[:2])) < FLOWER[1]
     words = (
@@ -252,16 +292,29 @@ def _versions() -> Check:
 
 
 def _days(name: str, ends: list[str]) -> Check:
-    """How long certificates still hold, from texts such as ``Nov 20 11:34:00 2027 GMT``."""
+    """Check how long certificates still hold, from texts such as ``Nov 20 11:34:00 2027 GMT``."""
     left = min((ssl.cert_time_to_seconds(end) - time.time()) / 86400 for end in ends)
     return _check(name, left >= LEAST_DAYS, f"{left:.0f} days left", "make new ones, see docs/deployment.md")
 
 
 def _check(name: str, fine: bool, found: str, otherwise: str = "") -> Check:
+    """Make a check.
+
+    Args:
+        name: of the check.
+        fine: whether it passes.
+        found: what was seen.
+        otherwise: told where it fails: the cure, or what is expected.
+    """
     return Check(name, "pass", found) if fine else Check(name, "fail", "; ".join(filter(None, [found, otherwise])))
 
 
 def _context(root_certificates: Path | None) -> ssl.SSLContext:
+    """Make a TLS context that trusts the authority.
+
+    Raises:
+        DeploymentError: the file cannot be used.
+    """
     try:
         context = ssl.create_default_context(cafile=root_certificates and regular(root_certificates))
     except OSError as error:

@@ -1,8 +1,10 @@
-"""Who belongs to a deployment: the server's certificates, a node's own key, its admission by name, and agreements.
+"""Define who belongs to a deployment: the server's certificates, a node's own key, and its admission by name.
 
 A private key is made where it is used, and stays there. A node's request holds the public half and a signature by the
-private one; the admission holds what the node must know of the server. Neither is secret, but both must come from whom
-they name: each side prints the fingerprints that its people compare over another way.
+private one; the admission holds what the node must know of the server. Neither is secret, but both must come from the
+people that they name: each side prints the fingerprints that its people compare over another way.
+
+The docstrings of ``certify``, ``enroll`` and ``admit`` are their help.
 """
 
 import base64
@@ -49,7 +51,13 @@ KEYS, NODES = Path("keys"), Path("nodes.json")  # in the server's folder, where 
 
 
 class NodeRequest(FileRecord):
-    """``NAME.request``: a node's name and public key (OpenSSH), signed by the private one."""
+    """The content of ``NAME.request``, which a node's owner sends to the server's people.
+
+    Attributes:
+        name: of the node.
+        key: public, as OpenSSH writes it.
+        signature: of name and key, by the private key, in base64.
+    """
 
     kind: ClassVar[str] = "request"
     format: Literal["fedamp request 1"] = "fedamp request 1"
@@ -59,10 +67,15 @@ class NodeRequest(FileRecord):
 
     @property
     def signed(self) -> bytes:
+        """Bytes that the signature is of."""
         return f"{self.format} {self.name} {self.key}".encode()
 
     def check(self) -> None:
-        """DeploymentError: its key cannot be read, has something beside it, or has not signed it."""
+        """Refuse a false request.
+
+        Raises:
+            DeploymentError: its key cannot be read, has something beside it, or has not signed it.
+        """
         try:
             key = load_ssh_public_key(self.key.encode())
             if not isinstance(key, ec.EllipticCurvePublicKey) or _written(key) != self.key:
@@ -74,7 +87,15 @@ class NodeRequest(FileRecord):
 
 
 class NodeAdmission(FileRecord):
-    """``NAME.admission``: the key that was registered, and what its node must know of the server."""
+    """The content of ``NAME.admission``: the key that was registered, and what its node must know of the server.
+
+    Attributes:
+        name: of the node.
+        key: public, as OpenSSH writes it.
+        address: ``HOST:PORT`` of the server, as the nodes know it.
+        authority: certificate (PEM) that the node is to trust.
+        agreement: empty; older versions had one.
+    """
 
     kind: ClassVar[str] = "admission"
     format: Literal["fedamp admission 1"] = "fedamp admission 1"
@@ -89,7 +110,11 @@ _R = TypeVar("_R", bound=FileRecord)
 
 
 def made(kind: type[_R], **fields: Any) -> _R:
-    """A record of what people typed; DeploymentError: a field is wrong."""
+    """Make a record of what people typed.
+
+    Raises:
+        DeploymentError: a field is wrong.
+    """
     try:
         return kind(**fields)
     except ValidationError as error:
@@ -97,7 +122,11 @@ def made(kind: type[_R], **fields: Any) -> _R:
 
 
 class RegisteredNodes(FileRecord):
-    """``nodes.json``: Flower's number of each node by its name, which Flower's list does not tell."""
+    """The content of ``nodes.json``, which the server reads in a run.
+
+    Attributes:
+        numbers: Flower's number of each node by its name, which Flower's list does not tell.
+    """
 
     kind: ClassVar[str] = "list of nodes"
     format: Literal["fedamp nodes 1"] = "fedamp nodes 1"
@@ -107,7 +136,10 @@ class RegisteredNodes(FileRecord):
 def certify(
     host: Annotated[str, Argument(help="name or IP address by which the nodes reach the server")],
 ) -> None:
-    """On the server: make its authority and certificates; again, renew the certificates with the authority's key."""
+    """On the server: make its authority and certificates; again, renew the certificates with the authority's key.
+
+    Keep keys/ca.key offline between renewals.
+    """
     names = {"server": [_general_name(host)], "superlink": [_general_name("localhost"), _general_name("127.0.0.1")]}
     KEYS.mkdir(mode=0o700, exist_ok=True)
     key, certificate = KEYS / "ca.key", KEYS / "ca.crt"
@@ -147,7 +179,11 @@ def enroll(
     admission: Annotated[Path | None, Option(help="the server's answer, which this node now follows")] = None,
     renew: Annotated[bool, Option("--renew", help="make another key; the old one serves until the admission")] = False,
 ) -> None:
-    """On a node: make its key, which stays here, and a request; then, with the admission, what it needs to start."""
+    """On a node: make its key, which stays here, and a request; then, with the admission, what it needs to start.
+
+    Compare the printed fingerprints with the server's people in another way,
+    such as by telephone.
+    """
     key, following = Path(name), Path(f"{name}.new")
     if admission is not None:
         _follow(NodeAdmission.read(admission), key, following)
@@ -171,7 +207,11 @@ def admit(
     renew: Annotated[bool, Option("--renew", help="revoke the key that a node has, and register the new one")] = False,
     revoke: Annotated[list[str], Option(help="name of a node whose key is revoked")] = [],  # noqa: B006
 ) -> None:
-    """On the server: register nodes by name, and write what each needs; or revoke their keys, also during a run."""
+    """On the server: register nodes by name, and write what each needs; or revoke their keys, also during a run.
+
+    Compare the printed fingerprints with the nodes' people before, in another
+    way, such as by telephone.
+    """
     found = [_request(file) for file in requests]
     if len({request.name for request in found}) < len(found):
         raise DeploymentError("two requests have one name; expected: a name for each node")
@@ -207,9 +247,13 @@ def admit(
 
 
 def public_key(file: Path) -> str:
-    """As OpenSSH writes it, from a node's request, or from a file of it alone, whose comment is left out.
+    """Return a public key as OpenSSH writes it, without its comment.
 
-    DeploymentError: a false request, or a file with anything else.
+    Args:
+        file: a node's request, or a file of the key alone.
+
+    Raises:
+        DeploymentError: a false request, or a file with anything else.
     """
     if file.suffix == ".request":
         return _request(file).key
@@ -224,7 +268,11 @@ def public_key(file: Path) -> str:
 
 
 def _request(file: Path) -> NodeRequest:
-    """A node's request; DeploymentError: a false one, or that of another node than the file's name says."""
+    """Read a node's request.
+
+    Raises:
+        DeploymentError: it is false, or that of another node than the file's name says.
+    """
     request = NodeRequest.read(file)
     request.check()
     if request.name != file.stem:
@@ -233,7 +281,11 @@ def _request(file: Path) -> NodeRequest:
 
 
 def _public_half(file: Path) -> str:
-    """The public half of a private key; DeploymentError: it cannot be read."""
+    """Return the public half of a private key.
+
+    Raises:
+        DeploymentError: it cannot be read.
+    """
     try:
         return _written(load_ssh_private_key(read_regular(file, TYPED), None).public_key())
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -253,22 +305,28 @@ def _follow(found: NodeAdmission, key: Path, following: Path) -> None:
 
 
 class _Flower:
-    """``flwr supernode`` in one process for all its commands, since its imports take longer than they do.
+    """Runs ``flwr supernode`` in one process for all its commands, since its imports take longer than they do.
 
-    As a context manager. Not in this process: where Flower fails, it ends its own.
+    It is a context manager. Flower runs not in this process: where it fails, it ends its own.
     """
 
     def __enter__(self) -> Self:
+        """Start the process."""
         words = [sys.executable, "-P", "-c", _SERVE_FLOWER]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         self._process = subprocess.Popen(words, text=True, env=QUIET | dict(os.environ), **pipes)
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End the process."""
         self._process.communicate()
 
     def __call__(self, command: str, *arguments: str) -> Any:
-        """What a command answers; DeploymentError: what it complains of."""
+        """Run a command, and return its answer.
+
+        Raises:
+            DeploymentError: with what the command complains of.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         words = json.dumps(["supernode", command, *arguments, "--format", "json"])
@@ -300,6 +358,7 @@ for line in sys.stdin:
 def _certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
+    """Begin a certificate that holds from five minutes ago for some days."""
     now = datetime.datetime.now(datetime.UTC)
     made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     made = made.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(minutes=5))
@@ -308,11 +367,16 @@ def _certificate(
 
 
 def _name(common: str) -> x509.Name:
+    """Make the name of a certificate's holder."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    """DeploymentError: neither a name nor an IP address."""
+    """Make the name or IP address for which a certificate holds.
+
+    Raises:
+        DeploymentError: it is neither.
+    """
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -322,24 +386,32 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _write_key(file: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat = PrivateFormat.PKCS8) -> None:
+    """Write a private key for its owner alone."""
     write_atomically(file, key.private_bytes(Encoding.PEM, form, NoEncryption()), mode=0o600)
 
 
 def _written(key: Any) -> str:
-    """A public key, as OpenSSH writes it."""
+    """Write a public key as OpenSSH does."""
     return str(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
 
 
 def _fingerprint(key: str) -> str:
-    """As ``ssh-keygen -l`` prints it."""
+    """Compute a key's fingerprint as ``ssh-keygen -l`` prints it."""
     digest = hashlib.sha256(base64.b64decode(key.split()[1])).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def authority_of(content: bytes, where: object) -> x509.Certificate:
-    """The certificate of an authority (PEM). DeploymentError: it is none, or something stands beside it.
+    """Read the certificate of an authority (PEM).
 
     People compare the fingerprint of one certificate, and a program that reads the content trusts each one in it.
+
+    Args:
+        content: of a file.
+        where: it is from, for the error.
+
+    Raises:
+        DeploymentError: it is none, or something is beside it.
     """
     with suppress(ValueError, x509.ExtensionNotFound):
         [found] = x509.load_pem_x509_certificates(content)
@@ -351,9 +423,10 @@ def authority_of(content: bytes, where: object) -> x509.Certificate:
 
 
 def _pem(certificate: x509.Certificate) -> bytes:
+    """Write a certificate as PEM."""
     return certificate.public_bytes(Encoding.PEM)
 
 
 def fingerprint_of(certificate: x509.Certificate) -> str:
-    """As ``openssl x509 -fingerprint -sha256`` prints it, without colons."""
+    """Compute a certificate's fingerprint as ``openssl x509 -fingerprint -sha256`` prints it, without colons."""
     return f"SHA256:{certificate.fingerprint(hashes.SHA256()).hex()}"

@@ -1,4 +1,4 @@
-"""The table of ``fedamp doctor``, at most 80 columns wide."""
+"""Show ``fedamp doctor`` as a table, at most 80 columns wide."""
 
 from collections.abc import Mapping
 from typing import Any

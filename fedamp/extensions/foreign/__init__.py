@@ -1,4 +1,8 @@
-"""Other tools: our accountant behind their interfaces, their events as our mechanisms, and the numbers in their files.
+"""Work with other tools: our accountant behind their interfaces, and the numbers in their files.
+
+:mod:`~fedamp.extensions.foreign.accountants` has dp-accounting, Opacus and Flower;
+:mod:`~fedamp.extensions.foreign.tool_files` reads files of six tools for ``fedamp-accounting check``.
+docs/accountant.md shows both. Nothing of a run is changed.
 
 It needs the accountant alone, and a tool of others only where its interface is asked for.
 """

@@ -1,10 +1,12 @@
-"""Other people's accountants: their events as our mechanisms, and our accountant behind their interfaces.
+"""Read events of other people's accountants as our mechanisms, and offer our accountant behind their interfaces.
 
 A library is imported where it is asked for. An event means nothing without its neighbouring relation: both go together,
 in both directions. Under substitution (``REPLACE_ONE``) they do not suffice: dp-accounting 0.6 reads the noise
 multiplier of one event in two ways. Its ``RdpAccountant`` takes it relative to the change (twice a contribution), its
 ``PLDAccountant`` relative to a contribution, so that ``GaussianDpEvent(1.0)`` costs 4.73 at delta 1e-5 by the one and
 10.0 by the other. There the accountant has to be named.
+
+An event that has no exact mechanism here is refused, never charged by guess.
 """
 
 import math
@@ -26,10 +28,17 @@ AccountantName = Literal["rdp", "pld"]
 
 
 def to_dp_accounting(mechanism: events.Mechanism, accountant: AccountantName | None = None) -> tuple[Any, Any]:
-    """The ``dp_accounting.DpEvent`` of a mechanism, and the ``NeighboringRelation`` that its accountant is to have.
-    ``mechanism``: what was released. ``accountant``: which of dp-accounting's is to read it; has to be named under
-    substitution. Raises ``ValueError``: dp-accounting has no event for it (allocation, submodels, ModelMix, ...), or no
-    accountant is named.
+    """Return the ``dp_accounting.DpEvent`` of a mechanism, and the relation that its accountant is to have.
+
+    Args:
+        mechanism: what was released.
+        accountant: which of dp-accounting's is to read it; has to be named under substitution.
+
+    Returns:
+        The event and a ``dp_accounting.NeighboringRelation``.
+
+    Raises:
+        ValueError: dp-accounting has no event for it (allocation, submodels, ModelMix, ...), or no accountant is named.
     """
     import dp_accounting as dp
 
@@ -38,10 +47,15 @@ def to_dp_accounting(mechanism: events.Mechanism, accountant: AccountantName | N
 
 
 def from_dp_accounting(event: Any, relation: Any, accountant: AccountantName | None = None) -> events.Mechanism:
-    """The mechanism of a ``dp_accounting.DpEvent`` under a ``dp_accounting.NeighboringRelation``. ``event``: what was
-    released. ``relation``: which neighbours. ``accountant``: as whose input it is to be read; has to be named under
-    substitution. Raises ``ValueError``: there is no mechanism for it, or not under this relation, or no accountant is
-    named.
+    """Return the mechanism of a ``dp_accounting.DpEvent`` under a ``dp_accounting.NeighboringRelation``.
+
+    Args:
+        event: what was released.
+        relation: which neighbours.
+        accountant: as whose input it is to be read; has to be named under substitution.
+
+    Raises:
+        ValueError: there is no mechanism for it, or not under this relation, or no accountant is named.
     """
     ours = {name: each for each, name in _NAMES.items()}
     if getattr(relation, "name", None) not in ours:
@@ -50,7 +64,7 @@ def from_dp_accounting(event: Any, relation: Any, accountant: AccountantName | N
 
 
 def _change(relation: events.Relation | None, accountant: AccountantName | None) -> int:
-    """By what our noise multipliers, which are relative to a contribution, exceed dp-accounting's."""
+    """Return by what our noise multipliers, which are relative to a contribution, exceed dp-accounting's."""
     if relation is not SUBSTITUTION:
         return 1
     if accountant not in ("rdp", "pld"):
@@ -60,6 +74,7 @@ def _change(relation: events.Relation | None, accountant: AccountantName | None)
 
 
 def _written(mechanism: events.Mechanism, change: int) -> Any:
+    """Write a mechanism as an event; ``change`` is that of :func:`_change`."""
     import dp_accounting as dp
 
     match mechanism:
@@ -87,7 +102,14 @@ def _written(mechanism: events.Mechanism, change: int) -> Any:
 
 
 def _read(event: Any, relation: events.Relation, change: int, in_batch: bool = False) -> events.Mechanism:
-    """``in_batch``: whether it is a batch's release, written for zero-out and charged for substitution."""
+    """Read an event as a mechanism.
+
+    Args:
+        event: of dp-accounting.
+        relation: which neighbours.
+        change: of :func:`_change`.
+        in_batch: whether it is a batch's release, written for zero-out and charged for substitution.
+    """
     from dp_accounting import dp_event as dp
 
     if in_batch:
@@ -150,8 +172,9 @@ def _read(event: Any, relation: events.Relation, change: int, in_batch: bool = F
 
 
 def _discrete_laplace(decay: float, most: int, relation: events.Relation) -> events.Mechanism:
-    """A whole number with noise of probability ``tanh(decay / 2) exp(-decay |x|)``; a contribution is at most ``most``.
-    Outside of the two means the likelihood ratio is constant.
+    """Return the law of a whole number with noise of probability ``tanh(decay / 2) exp(-decay |x|)``.
+
+    A contribution is at most ``most``. Outside of the two means the likelihood ratio is constant.
     """
     distance = most * (2 if relation is SUBSTITUTION else 1)
     outside = 1 / (1 + math.exp(-decay))
@@ -161,10 +184,12 @@ def _discrete_laplace(decay: float, most: int, relation: events.Relation) -> eve
 
 
 def _truncated(event: Any, relation: events.Relation, change: int) -> events.Mechanism:
-    """A Poisson sample of which at most B records are kept, at random. Suppose that it is known whether B others are
-    sampled. If not, it is Poisson sampling. If so, B - 1 of the kept records, and one more, are a random choice of
-    others; the person, if sampled and kept, replaces that one: a change of two contributions. The chance of that,
-    given B others, is rate * E[B / (others + 1)]. (dp-accounting 0.6 charges a distance of four for it.)
+    """Charge a Poisson sample of which at most B records are kept, at random.
+
+    Suppose that it is known whether B others are sampled. If not, it is Poisson sampling. If so, B - 1 of the kept
+    records, and one more, are a random choice of others; the person, if sampled and kept, replaces that one: a change
+    of two contributions. The chance of that, given B others, is rate * E[B / (others + 1)]. (dp-accounting 0.6 charges
+    a distance of four for it.)
     """
     from scipy.stats import binom
 
@@ -193,10 +218,14 @@ def _truncated(event: Any, relation: events.Relation, change: int) -> events.Mec
 def google_accountant(
     neighboring_relation: Any = None, accountant: AccountantName = "pld", precision: float | None = None
 ) -> Any:
-    """A ``dp_accounting.PrivacyAccountant`` that charges with fedamp and answers the upper ends of its brackets; its
-    ``mechanism`` is what was composed. ``neighboring_relation``: of all events; default: ``ADD_OR_REMOVE_ONE``.
-    ``accountant``: how noise multipliers are read under ``REPLACE_ONE``. ``precision``: of sampled answers; see
-    ``Mechanism.epsilon``.
+    """Make a ``dp_accounting.PrivacyAccountant`` that charges with fedamp and answers the upper ends of its brackets.
+
+    Its ``mechanism`` is what was composed.
+
+    Args:
+        neighboring_relation: of all events; default: ``ADD_OR_REMOVE_ONE``.
+        accountant: how noise multipliers are read under ``REPLACE_ONE``.
+        precision: of sampled answers; see ``Mechanism.epsilon``.
     """
     import dp_accounting as dp
 
@@ -207,19 +236,22 @@ def google_accountant(
 
         @property
         def mechanism(self) -> events.Mechanism:
+            """Composition of all events."""
             return events.composed(self._composed.items())
 
         def get_epsilon(self, target_delta: float) -> float:
-            """At a delta in [0, 1]; at 0 what bounded losses prove, else infinity."""
+            """Return the upper end of epsilon at a delta in [0, 1]; at 0 what bounded losses prove, else infinity."""
             if target_delta == 0 or not self.mechanism.is_private:
                 most, chance = losses(self.mechanism)
                 return math.inf if chance else most
             return 0.0 if target_delta == 1 else self.mechanism.epsilon(target_delta, precision=precision).upper
 
         def get_delta(self, target_epsilon: float) -> float:
+            """Return the upper end of delta at an epsilon >= 0."""
             return self.mechanism.delta(target_epsilon, precision=precision).upper
 
         def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
+            """Compose an event, or say why it cannot be, as dp-accounting asks for."""
             if isinstance(event, dp.SelfComposedDpEvent) and isinstance(event.count, int) and event.count >= 0:
                 return self._maybe_compose(event.event, event.count * count, do_compose)
             if isinstance(event, dp.ComposedDpEvent):
@@ -237,9 +269,13 @@ def google_accountant(
 
 @cache
 def register_with_opacus() -> Any:
-    """From then on ``PrivacyEngine(accountant="fedamp")`` charges with fedamp: Poisson samples with Gaussian noise, for
-    records that are added or removed. Returns the class of the accountant, an ``opacus.accountants.IAccountant``; its
-    ``event`` is what was composed, its ``history`` triples (noise multiplier, sampling rate, steps), as of Opacus's.
+    """Register the accountant with Opacus: ``PrivacyEngine(accountant="fedamp")`` charges with fedamp from then on.
+
+    It charges Poisson samples with Gaussian noise, for records that are added or removed.
+
+    Returns:
+        The class of the accountant, an ``opacus.accountants.IAccountant``. Its ``event`` is what was composed, its
+        ``history`` triples (noise multiplier, sampling rate, steps), as Opacus's own.
     """
     from opacus.accountants import IAccountant, register_accountant
 
@@ -254,10 +290,15 @@ def register_with_opacus() -> Any:
 
         @property
         def event(self) -> events.Mechanism:
+            """Composition of all steps."""
             return events.composed((release(*each), steps) for *each, steps in self.history)
 
         def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-            """Charge one step; ValueError if the noise multiplier or the rate makes no sense."""
+            """Charge one step.
+
+            Raises:
+                ValueError: the noise multiplier or the rate makes no sense.
+            """
             release(noise_multiplier, sample_rate)
             steps = 1
             if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
@@ -265,7 +306,7 @@ def register_with_opacus() -> Any:
             self.history.append((noise_multiplier, sample_rate, steps))
 
         def get_epsilon(self, delta: float, **_: object) -> float:
-            """The upper end of epsilon at a delta in (0, 1)."""
+            """Return the upper end of epsilon at a delta in (0, 1)."""
             return self.event.epsilon(delta).upper
 
         def __len__(self) -> int:
@@ -273,6 +314,7 @@ def register_with_opacus() -> Any:
 
         @classmethod
         def mechanism(cls) -> str:
+            """Return the name by which Opacus knows this accountant."""
             return METHOD
 
     register_accountant(METHOD, OpacusAccountant, force=True)
@@ -280,13 +322,16 @@ def register_with_opacus() -> Any:
 
 
 class FlowerAccountant:
-    """Flower's ``PrivacyAccountant`` (from Flower 1.35 on) for its strategies with clipping at a fixed norm:
-    ``DifferentialPrivacyServerSideFixedClipping(..., accountant=FlowerAccountant(config))``, ``config`` Flower's
-    ``PrivacyConfig``.
+    """Flower's ``PrivacyAccountant`` (from Flower 1.35 on) for its strategies with clipping at a fixed norm.
+
+    It is given as ``DifferentialPrivacyServerSideFixedClipping(..., accountant=FlowerAccountant(config))``.
 
     Without amplification Flower says "add or remove one". But a round always has ``sample_size`` clients, so that
     another client takes the place of one who is out: a change of two contributions. It is charged so, unless all
     clients are in every round.
+
+    Args:
+        config: Flower's ``PrivacyConfig``.
     """
 
     def __init__(self, config: Any) -> None:
@@ -295,12 +340,12 @@ class FlowerAccountant:
 
     @property
     def num_releases(self) -> int:
-        """How many releases were composed."""
+        """Number of releases that were composed."""
         return sum(self._composed.values())
 
     @property
     def mechanism(self) -> events.Mechanism:
-        """What was composed."""
+        """Composition of all releases."""
         return self._mechanism(self._composed)
 
     def compose(self, event: Any, count: int = 1) -> None:
@@ -308,33 +353,46 @@ class FlowerAccountant:
         self._composed = self._with(event, count)
 
     def get_epsilon(self, delta: float) -> float:
-        """The upper end of epsilon at a delta in (0, 1)."""
+        """Return the upper end of epsilon at a delta in (0, 1)."""
         return self.mechanism.epsilon(delta).upper
 
     def get_delta(self, epsilon: float) -> float:
-        """The upper end of delta at an epsilon >= 0."""
+        """Return the upper end of delta at an epsilon >= 0."""
         return self.mechanism.delta(epsilon).upper
 
     def get_privacy_spent(self, delta: float | None = None) -> Any:
-        """Flower's ``PrivacySpent``."""
+        """Return Flower's ``PrivacySpent`` at a delta; default: the configuration's."""
         from flwr.serverapp import PrivacySpent
 
         delta = self.config.target_delta if delta is None else delta
         return PrivacySpent(self.get_epsilon(delta), delta, self.num_releases, METHOD)
 
     def would_exceed(self, event: Any, max_epsilon: float | None = None, count: int = 1) -> bool:
-        """Whether ``count`` more releases would cost more than the budget; ValueError without a budget."""
+        """Say whether ``count`` more releases would cost more than the budget.
+
+        Args:
+            event: Flower's ``GaussianPrivacyEvent``.
+            max_epsilon: the budget; default: the configuration's.
+            count: at least 1.
+
+        Raises:
+            ValueError: there is no budget.
+        """
         budget = self.config.max_epsilon if max_epsilon is None else max_epsilon
         if budget is None:
             raise ValueError("max_epsilon is in neither the PrivacyConfig nor the call")
         return self._mechanism(self._with(event, count)).epsilon(self.config.target_delta).upper > budget
 
     def state_dict(self) -> dict[str, object]:
-        """What ``load_state_dict`` reads, as JSON holds it."""
+        """Return what ``load_state_dict`` reads, as JSON holds it."""
         return {"backend": METHOD, "compositions": [[*event, count] for event, count in self._composed.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put a state in place of what was composed; ValueError if another accountant has written it."""
+        """Put a state in place of what was composed.
+
+        Raises:
+            ValueError: another accountant has written it, or its numbers make no sense.
+        """
         if state.get("backend") != METHOD:
             raise ValueError(f"backend must be {METHOD!r}, got {state.get('backend')!r}")
         counts = Counter({(float(z), int(n), int(of)): int(count) for z, n, of, count in state["compositions"]})
@@ -342,15 +400,18 @@ class FlowerAccountant:
         self._composed = counts
 
     def _with(self, event: Any, count: int) -> "Counter[tuple[float, int, int]]":
+        """Return the counts with more releases, if they can be charged."""
         key = event.noise_multiplier, event.sample_size, event.population_size
         counts = self._composed + Counter({key: check_count("count", count)})
         self._mechanism(counts)
         return counts
 
     def _mechanism(self, counts: Mapping[tuple[float, int, int], int]) -> events.Mechanism:
+        """Compose releases by their counts."""
         return events.composed((self._release(*event), count) for event, count in counts.items())
 
     def _release(self, noise: float, sample: int, population: int) -> events.Mechanism:
+        """Return the mechanism of one release, by the configuration's way of sampling."""
         if population != self.config.population_size:
             raise ValueError(f"population_size must be {self.config.population_size}, got {population}")
         check_count("sample_size", sample, 1, population, "population_size")

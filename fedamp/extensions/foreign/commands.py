@@ -1,4 +1,8 @@
-"""``fedamp-accounting check`` tells what the numbers of somebody's code are worth; it needs the accountant alone."""
+"""Define ``fedamp-accounting check``: it tells what the numbers of somebody's code are worth.
+
+It needs the accountant alone. :mod:`fedamp.accounting.verify` has the checks of numbers, and
+:mod:`fedamp.extensions.foreign.tool_files` reads the files.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -12,6 +16,9 @@ from fedamp.extensions.foreign.tool_files import check_file
 
 def check(asked: Sequence[str]) -> list[Check]:
     """Check claimed numbers, given as options or in a file of another tool.
+
+    Args:
+        asked: words of the command line after ``check``.
 
     Raises:
         ValueError: a number makes no sense on its own, or the file cannot be read.

@@ -1,9 +1,11 @@
-"""The numbers in files of Flower, NVFlare, Opacus, opake, pfl and jax_privacy; no library of these is needed.
+"""Read the numbers in files of Flower, NVFlare, Opacus, opake, pfl and jax_privacy; no library of these is needed.
 
 No file is executed: Python is read as a syntax tree, a job of NVFlare as JSON, a ``pyproject.toml`` with the Python
 files below it. Calls are recognised by name (:data:`TOOLS`), their numbers where they are literals, names that are
 assigned once, arithmetic of these, or keys of Flower's ``run_config``. A file may be hostile: its size, its depth, its
 numbers and the work for them are limited.
+
+:func:`check_file` is the place to begin. A further tool is a function of checks and a line in ``TOOLS``.
 """
 
 import ast
@@ -40,7 +42,13 @@ _LONGEST_LINE = 1000  # of TOML, whose reader takes the square of a key's depth
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool: its parameters in order with defaults, and the checks of their values."""
+    """A call of a tool that is known.
+
+    Attributes:
+        name: of the tool.
+        parameters: in order, with defaults.
+        checks: of the parameters' values.
+    """
 
     name: str
     parameters: Mapping[str, Any]
@@ -49,14 +57,23 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class FileContext:
-    """What the caller adds to a file, values of :class:`Claims`; and what else is in the file."""
+    """Facts beside a call: what the caller says, and what else is in the file.
+
+    Attributes:
+        said: values of :class:`Claims` that the caller adds.
+        weighted: clients report how many examples they have.
+        calls: all known calls of the file, with their numbers.
+    """
 
     said: Mapping[str, Any]
     weighted: bool = False  # clients report how many examples they have
     calls: Sequence[tuple[str, GivenNumbers]] = ()
 
     def claims(self, **found: Any) -> Iterator[Check]:
-        """The checks of these claims; what is not known is said. One round is charged where nobody says how many."""
+        """Yield the checks of these claims; a number that is not known is named.
+
+        One round is charged where nobody says how many.
+        """
         known = {name: value for name, value in found.items() if value is not None} | dict(self.said)
         if missing := [name for name, value in known.items() if isinstance(value, str) and name != "relation"]:
             names = ", ".join(f"{name} is {known[name]}" for name in missing)
@@ -68,16 +85,19 @@ class FileContext:
         yield from Claims(**{"rounds": 1} | known).checks()
 
     def named(self, *names: str) -> list[GivenNumbers]:
-        """The numbers of the calls of these names."""
+        """Return the numbers of the calls of these names."""
         return [given for name, given in self.calls if name in names]
 
 
 def check_file(path: Path, said: Mapping[str, Any]) -> list[Check]:
-    """The checks of all calls that a file makes, by a :class:`ToolCall`. A call that is not understood is ``unknown``.
+    """Check all calls that a file makes, by a :class:`ToolCall`. A call that is not understood is ``unknown``.
 
-    ``path``: a file of Python, NVFlare's JSON, or a ``pyproject.toml``; UTF-8, at most 256 kB. ``said``: values of
-    :class:`Claims` that take the place of those in the file. ValueError: it cannot be read, holds no call that is
-    known, or takes too much work.
+    Args:
+        path: a file of Python, NVFlare's JSON, or a ``pyproject.toml``; UTF-8, at most 256 kB.
+        said: values of :class:`Claims` that take the place of those in the file.
+
+    Raises:
+        ValueError: it cannot be read, holds no call that is known, or takes too much work.
     """
     try:
         found, rounds, weighted = _calls_of(path)
@@ -98,6 +118,7 @@ def check_file(path: Path, said: Mapping[str, Any]) -> list[Check]:
 
 
 def _checks(name: str, given: GivenNumbers, asked: FileContext) -> list[Check]:
+    """Check a call; an error becomes a verdict ``unknown``."""
     try:
         return list(TOOLS[name].checks({**TOOLS[name].parameters, **given}, asked))
     except (ValueError, ArithmeticError) as error:
@@ -105,8 +126,11 @@ def _checks(name: str, given: GivenNumbers, asked: FileContext) -> list[Check]:
 
 
 def _calls_of(path: Path) -> tuple[list[tuple[str, GivenNumbers]], Any, bool]:
-    """The known calls of a file; the number of rounds in a project's configuration; and whether clients are weighted by
-    the examples that they report.
+    """Find the known calls of a file.
+
+    Returns:
+        Names of calls, with their numbers; the number of rounds in a project's configuration; and whether clients are
+        weighted by the examples that they report.
     """
     if path.suffix == ".json":
         return list(_components(json.loads(_text(path), object_pairs_hook=each_key_once))), None, False
@@ -127,7 +151,11 @@ def _calls_of(path: Path) -> tuple[list[tuple[str, GivenNumbers]], Any, bool]:
 
 
 def _text(file: Path) -> str:
-    """The text of a file as a person sees it; OSError, ValueError: it is none, too large, or shown in another order."""
+    """Read the text of a file as a person sees it.
+
+    Raises:
+        OSError, ValueError: it is none, too large, or shown in another order than it is read.
+    """
     text = read_regular(str(file), _MOST_BYTES).decode("utf-8-sig")
     if found := _REORDERS.search(text):
         line = text.count("\n", 0, found.start()) + 1
@@ -136,7 +164,11 @@ def _text(file: Path) -> str:
 
 
 def _sources(folder: Path) -> list[Path]:
-    """The Python files of a project, without hidden folders and virtual environments; ValueError: too many."""
+    """List the Python files of a project, without hidden folders and virtual environments.
+
+    Raises:
+        ValueError: there are too many.
+    """
     found: list[Path] = []
     for count, (place, folders, names) in enumerate(os.walk(folder)):
         own = [name for name in folders if name[0] != "." and not Path(place, name, "pyvenv.cfg").exists()]
@@ -148,7 +180,7 @@ def _sources(folder: Path) -> list[Path]:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables by keys with dots, as Flower gives them to an app."""
+    """Return nested tables by keys with dots, as Flower gives them to an app."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -156,7 +188,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _components(config: Any) -> Iterator[tuple[str, GivenNumbers]]:
-    """The components of a job of NVFlare that are known: a ``path`` or ``name``, and ``args``."""
+    """Yield the components of a job of NVFlare that are known: a ``path`` or ``name``, and ``args``."""
     if isinstance(config, Mapping):
         name = str(config.get("path") or config.get("class_path") or config.get("name") or "").rpartition(".")[2]
         if name in TOOLS:
@@ -169,12 +201,12 @@ def _components(config: Any) -> Iterator[tuple[str, GivenNumbers]]:
 
 
 def _known(*values: Any) -> bool:
-    """Whether all are numbers."""
+    """Say whether all are numbers."""
     return all(isinstance(each, int | float) for each in values)
 
 
 def _plain(name: str, value: Any) -> Any:
-    """The value of a parameter in a file, if it is of a kind that the parameter may have; else ``UNKNOWN``."""
+    """Return the value of a parameter in a file, if it is of a kind that the parameter may have; else ``UNKNOWN``."""
     match value:
         case None | float():
             return UNKNOWN if value != value else value
@@ -188,13 +220,13 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _called(node: ast.AST) -> str:
-    """The last name of what is called; of ``Config.default(...)`` the class."""
+    """Return the last name of what is called; of ``Config.default(...)`` the class."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return _called(node.value) if isinstance(node, ast.Attribute) and name == "default" else name
 
 
 def _reports_examples(tree: ast.AST) -> bool:
-    """Whether a client reports its own number of examples, by which Flower weights: not a constant."""
+    """Say whether a client reports its own number of examples, by which Flower weights: not a constant."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
@@ -204,7 +236,7 @@ def _reports_examples(tree: ast.AST) -> bool:
 
 
 def _bound(node: ast.AST) -> str | None:
-    """The name that a piece of code gives a value, in whatever way."""
+    """Return the name that a piece of code gives a value, in whatever way."""
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name) | ast.MatchMapping(rest=name):
             return name
@@ -214,7 +246,7 @@ def _bound(node: ast.AST) -> str | None:
 
 
 def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
-    """The names to which an assignment gives a value that is seen."""
+    """Yield the names to which an assignment gives a value that is seen."""
     if isinstance(target, ast.Name) and value is not None:
         yield target.id, value
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
@@ -223,7 +255,12 @@ def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.
 
 
 class _Reader:
-    """Reads the numbers of a module's calls."""
+    """Reads the numbers of a module's calls.
+
+    Args:
+        tree: of the module.
+        config: of Flower's project.
+    """
 
     def __init__(self, tree: ast.Module, config: Mapping[str, Any]) -> None:
         self._tree, self._config, self._steps = tree, config, 0
@@ -235,6 +272,7 @@ class _Reader:
         self._assigned = {name: value for name, value in assigned if times[name] == 1}
 
     def calls(self) -> Iterator[tuple[str, GivenNumbers]]:
+        """Yield the known calls, with what can be read of their arguments."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Call) and (name := _called(node.func)) in TOOLS:
                 expanded = any(isinstance(each, ast.Starred) for each in node.args)
@@ -250,6 +288,7 @@ class _Reader:
                 yield name, numbers
 
     def value(self, node: ast.expr, depth: int = 9) -> Any:
+        """Compute the value of an expression, without running it; ``UNKNOWN`` where it is not a plain number."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise ValueError(f"its numbers take more than {_MOST_STEPS} steps")
@@ -278,7 +317,7 @@ class _Reader:
         return UNKNOWN
 
     def _computed(self, operator: Callable[..., Any], *operands: ast.expr, depth: int) -> Any:
-        """In floating point, which ends at once; whole numbers stay whole as long as that is exact."""
+        """Compute in floating point, which ends at once; whole numbers stay whole as long as that is exact."""
         values = [self.value(each, depth) for each in operands]
         if not _known(*values):
             return PRIVATE if PRIVATE in values else UNKNOWN
@@ -292,16 +331,21 @@ class _Reader:
 
 
 def _none(why: str) -> Iterator[Check]:
+    """Yield the verdict that a mechanism has no epsilon."""
     yield Check("epsilon", "fail", f"none: {why}")
 
 
 def _calibrated(epsilon: Any, delta: Any, by: str) -> Iterator[Check]:
+    """Yield the verdict that a tool has chosen its noise for a budget, which is not computed again here."""
     found = f"{epsilon} at delta {delta} is what {by} takes its noise for: not computed again here"
     yield Check("epsilon", "unknown", found if _known(epsilon, delta) else f"not in the file: {by}'s")
 
 
 def _local(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
-    """Flower's mod clips an update to one number and scales its noise by another, as one release of one client."""
+    """Check Flower's mod, which clips an update to one number and scales its noise by another.
+
+    It is one release of one client in each round.
+    """
     sensitivity, epsilon, delta = (given[name] for name in ("sensitivity", "epsilon", "delta"))
     noise: Any = UNKNOWN
     if _known(sensitivity, epsilon, delta):
@@ -312,7 +356,10 @@ def _local(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
 
 
 def _central(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
-    """Flower divides noise by the number of clients; FedAvg weights clients by their reported numbers of examples."""
+    """Check Flower's strategies, which divide noise by the number of clients.
+
+    FedAvg weights clients by their reported numbers of examples.
+    """
     weights = "clients of many examples weigh more than 1 / num_sampled_clients after clipping"
     equal = given.get("accountant") is not None  # with one, Flower refuses weights that differ
     if asked.weighted and not equal:
@@ -326,7 +373,10 @@ def _central(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
 
 
 def _opacus(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
-    """The sum of clipped gradients has noise of the multiplier times the clip; then all is divided by the batch."""
+    """Check Opacus.
+
+    The sum of clipped gradients has noise of the multiplier times the clip; then all is divided by the batch.
+    """
     divisor = given.get("expected_batch_size")
     private = divisor == PRIVATE or (
         "expected_batch_size" not in given and asked.said.get("relation") == Relation.ADD_REMOVE
@@ -345,7 +395,7 @@ def _opacus(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
 
 
 def _pfl_accountant(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
-    """pfl adds the noise of its accountant times ``noise_scale``: that of a larger cohort than the simulated one."""
+    """Check pfl, which adds the noise of its accountant times ``noise_scale``: that of a larger cohort."""
     scale, noise = given["noise_scale"], given["noise_parameter"]
     if scale != 1.0:
         yield Check("noise_scale", "caution", f"{scale}: the run has so much less noise; epsilon is a larger cohort's")
@@ -355,8 +405,10 @@ def _pfl_accountant(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
 
 
 def _jax_plan(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
-    """A plan of jax_privacy: noise of a multiplier, or for a budget. With b bands it costs what DP-SGD costs for one in
-    b of its rounds, by Poisson sampling of one in b of the people (Choquette-Choo et al. 2023, arXiv 2306.08153).
+    """Check a plan of jax_privacy: noise of a multiplier, or for a budget.
+
+    With b bands it costs what DP-SGD costs for one in b of its rounds, by Poisson sampling of one in b of the people
+    (Choquette-Choo et al. 2023, arXiv 2306.08153).
     """
     iterations, strategy, rate = given["iterations"], given["strategy"], given["sampling_prob"]
     bands = len(strategy) if isinstance(strategy, list) else given["num_bands"]
@@ -374,7 +426,10 @@ def _jax_plan(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
 
 
 def _keras(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
-    """The mean of a batch has noise of multiplier times clip over the batch, which is public."""
+    """Check jax_privacy with Keras.
+
+    The mean of a batch has noise of multiplier times clip over the batch, which is public.
+    """
     if given["poisson_sampling_in_fit"] is not True:
         yield Check("rate", "caution", "the accountant counts Poisson sampling: right only if the data are drawn so")
     if given["noise_multiplier"] is None:
@@ -389,8 +444,9 @@ def _keras(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
 
 
 def _clipped(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
-    """The sum of clipped gradients, divided by ``normalize_by``, to which the same file adds noise: of a deviation
-    (jax_privacy), or of a multiplier times what a person moves (opake).
+    """Check a sum of clipped gradients, divided by ``normalize_by``, to which the same file adds noise.
+
+    The noise has a deviation (jax_privacy), or a multiplier times what a person moves (opake).
     """
     clip = given["l2_clip_norm"] if given["clipping_norm"] is None else given["clipping_norm"]
     if clip is None and asked.named(*_PLANS):
@@ -407,16 +463,18 @@ def _clipped(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
 
 
 def _noise(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
-    """It is checked with what it is added to."""
+    """Check that noise is added to something clipped; the two are checked together."""
     if not asked.named(*_CLIPS, *_PLANS):
         yield Check("clip", "unknown", "no clipped_grad in this file says what a person moves")
 
 
 def _ours(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
+    """Check claims that are written in a file as fedamp's own."""
     yield from asked.claims(**{each.name: given[each.name] for each in fields(Claims)})
 
 
 def _optimizer_parameters(*further: str) -> dict[str, Any]:
+    """Return the parameters of Opacus's calls, with defaults."""
     return dict.fromkeys(("noise_multiplier", "max_grad_norm", *further), UNKNOWN) | {"loss_reduction": "mean"}
 
 

@@ -1,4 +1,7 @@
-"""The models to merge: final models and checkpoints of finished runs, each with the cost of its release."""
+"""Read the models to merge: final models and checkpoints of finished runs, each with the cost of its release.
+
+Only models on the same units, protected in the same sense and of one shape, go together; all others are refused here.
+"""
 
 import json
 from collections.abc import Sequence
@@ -31,8 +34,10 @@ class MergeCandidate:
 
     Attributes:
         name: as the user gave it.
-        run, round: its run, and the round after which it was taken.
+        run: that trained the model.
+        round: after which it was taken, from 1.
         mechanism: the cost of releasing this model, and nothing else of the run.
+        parameters: float32 by name.
     """
 
     name: str
@@ -43,12 +48,12 @@ class MergeCandidate:
 
     @property
     def place(self) -> tuple[Path, int]:
-        """The run's folder without links, and the round."""
+        """Folder of the run without links, and the round."""
         return self.run.folder.resolve(), self.round
 
     @property
     def label(self) -> str:
-        """The run's own name and the round, without the path."""
+        """Name of the run and the round, without the path."""
         return f"{self.place[0].name}@{self.round}"
 
 
@@ -56,7 +61,9 @@ class MergeCandidate:
 class MergeCandidates:
     """Models of the same shape, trained on the same units.
 
-    ``prepared`` is the first one's scenario with its data: the public test set, and the shape of the model.
+    Attributes:
+        models: at least two.
+        prepared: the first one's scenario with its data: the public test set, and the shape of the model.
     """
 
     models: tuple[MergeCandidate, ...]
@@ -64,17 +71,20 @@ class MergeCandidates:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """The cost of each model's release."""
+        """Cost of each model's release."""
         return tuple(model.mechanism for model in self.models)
 
     @cached_property
     def accuracies(self) -> tuple[float | None, ...]:
-        """Each model's accuracy, or the task's main metric, on the public test set; None without one."""
+        """Accuracy of each model, or the task's main metric, on the public test set; None without one.
+
+        They are of models that are not released, so they are for the owner alone.
+        """
         measured = self.prepared.evaluate_every > 0
         return tuple(self.prepared.evaluate(model.parameters).score if measured else None for model in self.models)
 
     def combined(self, weights: Sequence[float]) -> Arrays:
-        """The weighted sum of the models."""
+        """Return the weighted sum of the models, float32 by name."""
         used = [(weight, model.parameters) for weight, model in zip(weights, self.models, strict=True) if weight > 0]
         sums = {
             name: np.sum([weight * arrays[name].astype(np.float64) for weight, arrays in used], axis=0)
@@ -85,6 +95,9 @@ class MergeCandidates:
 
 def read_candidates(specifications: Sequence[str]) -> MergeCandidates:
     """Read models: ``RUN`` for a run's last model, ``RUN@ROUND`` for a checkpoint.
+
+    Args:
+        specifications: 2 to 12 of them.
 
     Raises:
         RunFolderError: a run folder, ledger, model or checkpoint is missing or damaged, or does not belong together.
@@ -111,6 +124,7 @@ def read_candidates(specifications: Sequence[str]) -> MergeCandidates:
 
 
 def _folder_and_round(text: str) -> tuple[Path, int | None]:
+    """Read ``RUN`` or ``RUN@ROUND``; a folder that has an ``@`` in its name is found, too."""
     folder, at, round_ = text.rpartition("@")
     is_checkpoint = at and round_.isdigit() and not Path(text).exists()
     return (Path(folder), int(round_)) if is_checkpoint else (Path(text), None)
@@ -148,7 +162,7 @@ def _check(first: Run, other: Run) -> None:
 
 
 def _data_differences(first: Run, other: Run) -> tuple[str, str]:
-    """The names of two data sets where these differ, else the different keys of the ``data`` sections."""
+    """Return the names of two data sets where these differ, else the different keys of the ``data`` sections."""
     ours, theirs = (run.scenario.data.model_dump(mode="json") for run in (first, other))
     keys = [key for key in ours if ours[key] != theirs.get(key)]
     if "name" in keys:
@@ -158,6 +172,7 @@ def _data_differences(first: Run, other: Run) -> tuple[str, str]:
 
 
 def _read_model(text: str, run: Run, round_: int | None, prepared: RunInputs) -> MergeCandidate:
+    """Read a model, check it against the ledger, and compute the cost of releasing it alone."""
     last = run.summary.rounds_completed
     round_ = last if round_ is None else round_
     expected = prepared.state.parameters

@@ -1,4 +1,4 @@
-"""The command ``fedamp merge``."""
+"""Define the command ``fedamp merge``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,11 @@ def merge(
     utility: Annotated[str | None, Option(help="a number for each model, to choose weights by, e.g. 0.8,0.9")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge trained models for a new budget, with a certificate."""
+    """Merge trained models for a new budget, with a certificate.
+
+    random-selection releases one of the models, drawn by weights.
+    linear-combination releases a weighted sum of models with independent noise.
+    """
     from fedamp.extensions.merging.merge import merge_runs
     from fedamp.extensions.merging.tables import merge_table
     from fedamp.extensions.merging.weights import MergeRequest, numbers_of

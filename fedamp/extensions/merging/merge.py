@@ -1,4 +1,8 @@
-"""A merger takes finished runs and a budget, and writes a folder with the merged model and its certificate."""
+"""Merge finished runs within a budget, and write a folder with the merged model and its certificate.
+
+:func:`merge_runs` is the place to begin. The weights come from :mod:`fedamp.extensions.merging.weights`, the files'
+formats from :mod:`fedamp.extensions.merging.merged`. The certificate is on the disk before the model.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -38,7 +42,14 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class MergeResult:
-    """Results of a merger: the candidates, the folder that was written, and the quality of the merged model."""
+    """The result of a merger.
+
+    Attributes:
+        candidates: the models that went in.
+        folder: that was written.
+        certificate: of the merged model.
+        final: quality of the merged model on the public test set.
+    """
 
     candidates: MergeCandidates
     folder: RunFolder
@@ -128,7 +139,7 @@ def _certificate(
     model: str,
     salt: bytes,
 ) -> MergeCertificate:
-    """Write down the certificate, to publish with the model; nothing in it depends on models that are not released."""
+    """Make the certificate, to publish with the model; nothing in it depends on models that are not released."""
     inputs, ledgers = [], [candidate.run.ledger for candidate in candidates.models]
     common = [sentence for sentence in ledgers[0].assumptions if sentence not in (EVALUATED, NOT_EVALUATED)]
     common.append(EVALUATED if candidates.prepared.evaluate_every else NOT_EVALUATED)

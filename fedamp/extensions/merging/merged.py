@@ -1,4 +1,4 @@
-"""Merged models: their files, and how the core reads them."""
+"""Define the files of a merged model, and let the core read them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,16 @@ CERTIFICATE = "certificate.json"  # the file that a merged model has, and a run 
 
 
 class MergedSummary(FileRecord):
-    """``summary.json`` of a merged model."""
+    """The content of ``summary.json`` of a merged model.
+
+    Attributes:
+        name: of the folder.
+        final: quality on the public test set.
+        epsilon, delta: what releasing this model alone costs.
+        method: of the merger.
+        parameters: number of the model's numbers.
+        stopped_because: ``merged``, in the place where a run says how it ended.
+    """
 
     kind: ClassVar[str] = "summary"
     format: Literal["fedamp merge summary 1"] = "fedamp merge summary 1"
@@ -33,7 +42,19 @@ class MergedSummary(FileRecord):
 
 
 class MergedInput(Record):
-    """One of the models of a merger: its origin, and its cost if it is released alone."""
+    """One of the models of a merger: its origin, and its cost if it is released alone.
+
+    Attributes:
+        name: of the run and the round.
+        scenario: name of the run's scenario.
+        scenario_sha256: fingerprint of the scenario.
+        ledger_sha256_with_salt: tells an owner of the salt which ledger it is, and others nothing.
+        round: after which the model was taken.
+        rounds_planned: of the run.
+        mechanism_in_words: what its release alone is.
+        epsilon_upper: of that, at the merger's delta.
+        noise_seed: origin of the noise, as the ledger says it.
+    """
 
     name: str
     scenario: str
@@ -47,7 +68,13 @@ class MergedInput(Record):
 
 
 class ModelDraw(Record):
-    """Which model a random selection released, and the seed of the draw; publishing the seed costs nothing."""
+    """The draw of a random selection; publishing its seed costs nothing.
+
+    Attributes:
+        model: the one that was drawn.
+        seed: in decimal digits.
+        seed_source: from the operating system, or given.
+    """
 
     model: str
     seed: str
@@ -55,9 +82,21 @@ class ModelDraw(Record):
 
 
 class MergeCertificate(Charged):
-    """``certificate.json`` of a merged model; docs/merging.md explains the keys.
+    """The content of ``certificate.json`` of a merged model; docs/merging.md explains the keys.
 
     Nothing in it depends on a model that is not released, so it can be handed out.
+
+    Attributes:
+        method: ``random-selection`` or ``linear-combination``.
+        budget_epsilon: that was asked for.
+        epsilon: what releasing the merged model, and nothing else of its inputs, costs.
+        weights: of the inputs, in their order; they sum to exactly 1 in a random selection.
+        weights_chosen_by: in words.
+        best_weights_by_accounting: of a random selection, by the name of the accounting.
+        inputs: at least two.
+        draw: of a random selection; else None.
+        has_known_seed: whether an input's noise, or the draw, follows from a seed that others may know.
+        model_sha256: digest of the merged model.
     """
 
     kind: ClassVar[str] = "certificate"
@@ -83,7 +122,14 @@ class MergeCertificate(Charged):
 
 @dataclass(frozen=True)
 class MergedModel(ReleasedModel):
-    """A merged model, as its files say; quality is of the released model on the public test set."""
+    """A merged model, as its files say; quality is of the released model on the public test set.
+
+    Attributes:
+        name: for tables.
+        folder: of the files.
+        summary: ``summary.json``.
+        certificate: ``certificate.json``.
+    """
 
     page: ClassVar[str] = "merged.html.j2"
     templates: ClassVar[str | None] = "fedamp.extensions.merging"
@@ -95,10 +141,12 @@ class MergedModel(ReleasedModel):
 
     @property
     def stated(self) -> MergeCertificate:
+        """Record that states the guarantee: the certificate."""
         return self.certificate
 
     @property
     def score(self) -> Score | None:
+        """Metric and value on the public test set; None: not measured."""
         return self.summary.final.score
 
     @property
@@ -108,19 +156,25 @@ class MergedModel(ReleasedModel):
 
     @property
     def has_known_seed(self) -> bool:
-        """Whether an input's noise, or the draw, follows from a seed that others may know."""
+        """True where an input's noise, or the draw, follows from a seed that others may know."""
         return self.certificate.has_known_seed
 
     @property
     def title(self) -> str:
+        """Names of the inputs' scenarios."""
         return ", ".join(dict.fromkeys(each.scenario for each in self.certificate.inputs))
 
     @property
     def merged_by(self) -> str:
+        """Method of the merger."""
         return self.certificate.method
 
     def cautions(self, runs: Sequence[Run]) -> list[str]:
-        """Its epsilon does not hold beside a run of which a model went into it; known only where its salt is here."""
+        """Warn where a run is shown beside a model that was merged from it.
+
+        The model's epsilon does not hold then, because more of the run is released. It is known only where the salt is
+        here.
+        """
         file = RunFolder(self.folder).salt
         inputs = {each.ledger_sha256_with_salt for each in self.certificate.inputs if file.is_file()}
         used = [run.name for run in runs if inputs and salted_digest(read_regular(file), run) in inputs]
@@ -134,7 +188,15 @@ def salted_digest(salt: bytes, run: Run) -> str:
 
 
 def read_merged(folder: Path, name: str | None = None) -> MergedModel:
-    """Read the folder of a merged model (RunFolderError: missing or damaged); default name: the folder's own."""
+    """Read the folder of a merged model.
+
+    Args:
+        folder: of the model.
+        name: for tables; default: the folder's own.
+
+    Raises:
+        RunFolderError: a file is missing or damaged, or the two disagree.
+    """
     files = RunFolder(folder)
     summary, certificate = MergedSummary.read(files.summary), MergeCertificate.read(folder / CERTIFICATE)
     if summary.epsilon != certificate.epsilon:

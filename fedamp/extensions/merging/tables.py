@@ -1,4 +1,4 @@
-"""The table of a merger, at most 80 columns wide."""
+"""Show a merger as a table, at most 80 columns wide."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,8 @@ from fedamp.report.words import metric, value_of
 def merge_table(answer: Mapping[str, Any]) -> RenderableType:
     """Show the inputs with their weights, and the merged model; the inputs' accuracies are for the owner alone.
 
-    ``answer`` is what :meth:`fedamp.extensions.merging.merge.MergeResult.to_json` returns.
+    Args:
+        answer: of :meth:`fedamp.extensions.merging.merge.MergeResult.to_json`.
     """
     drawn, final = answer["draw"] and answer["draw"]["model"], answer["final"]
     accuracy = {} if final["accuracy"] is None else {"accuracy": final["accuracy"]}

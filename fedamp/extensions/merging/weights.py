@@ -1,14 +1,16 @@
-"""The weights of a merger within a budget, by two methods of Yin, Zaheer, Li 2026.
+"""Choose the weights of a merger within a budget, by two methods of Yin, Zaheer, Li 2026.
 
 **Random selection**: one of several models is released, drawn with weights that do not depend on the data. The cost
 follows from each model's own cost. Models may be correlated, because only one of them is released (Theorems 5.1 and
-5.2). The weights that keep a budget are a union of half-spaces: one by privacy loss,
-``sum of w_i delta_i(epsilon) <= delta``, and one for every Rényi order a,
-``sum of w_i E[X_i^a] <= exp((a - 1) epsilon')``. Both are written as ``costs @ w <= 1`` below.
+5.2). The weights that keep a budget are a union of half-spaces: one by privacy loss, ``sum of w_i delta_i(epsilon) <=
+delta``, and one for every Rényi order a, ``sum of w_i E[X_i^a] <= exp((a - 1) epsilon')``. Both are written as ``costs
+@ w <= 1`` below.
 
 **Linear combination**: the weighted sum of several models is released. It costs as much as the release of all the
 models that were considered (Theorem 6.1), and the models must have independent noise. Post-processing of such a release
 is free, so weights may follow from the models.
+
+:mod:`fedamp.extensions.merging.merge` calls :func:`select` and :func:`combine`.
 """
 
 import itertools
@@ -49,10 +51,13 @@ _ORDERS = search_orders(256)
 
 @dataclass(frozen=True)
 class MergeRequest:
-    """A request to merge two or more models, each ``RUN`` or ``RUN@ROUND``, within a budget of epsilon and delta.
+    """A request to merge two or more models, each ``RUN`` or ``RUN@ROUND``, within a budget.
 
     Attributes:
+        models: as the user gave them.
         method: ``random-selection`` or ``linear-combination``.
+        epsilon: budget, above 0.
+        delta: budget, in (0, 1).
         weights: given weights, made exact; None: chosen.
         utility: for random selection, a number for each model; the weights maximise its expected value. None: the
             weights prefer models with less privacy.
@@ -98,7 +103,9 @@ class ChosenWeights(NamedTuple):
     """Weights within the budget, in the order of the models.
 
     Attributes:
-        mechanism, epsilon: the accounting expression of the release, and its cost.
+        weights: at least 0.
+        mechanism: accounting expression of the release.
+        epsilon: cost of the release.
         chosen_by: the origin of the weights, for a reader.
         assumptions: of the cost, beyond those of the inputs' ledgers.
         best: the best weights by each accounting (random selection).
@@ -117,6 +124,9 @@ def exact(weights: Sequence[float]) -> Weights:
 
     The result is the one distribution that is charged and drawn. Float64 holds such weights without rounding. They are
     rounded down, and the largest gets the rest; 0 stays 0.
+
+    >>> sum(exact([0.1, 0.2, 0.7])), exact([1, 3])
+    (1.0, (0.25, 0.75))
     """
     total = sum(map(Fraction, weights))
     shares = [math.floor(Fraction(weight) / total * 2**53) for weight in weights]
@@ -125,7 +135,11 @@ def exact(weights: Sequence[float]) -> Weights:
 
 
 def numbers_of(option: str, text: str | None) -> tuple[float, ...] | None:
-    """Read the numbers of an option of the command line: ``0.3,0.7``; anything else is a MergeError."""
+    """Read the numbers of an option of the command line: ``0.3,0.7``.
+
+    Raises:
+        MergeError: one of them is no number.
+    """
     try:
         return None if text is None else tuple(float(number) for number in text.split(","))
     except ValueError:
@@ -133,7 +147,11 @@ def numbers_of(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def select(request: MergeRequest, candidates: MergeCandidates) -> ChosenWeights:
-    """Choose the weights of a random selection. MergeError: no weights are within the budget."""
+    """Choose the weights of a random selection.
+
+    Raises:
+        MergeError: no weights are within the budget.
+    """
     mechanisms, best, delta, utility = candidates.mechanisms, dict[str, Weights](), request.delta, request.utility
     assumptions: tuple[str, ...] = (ONE_DRAW, FIXED_WEIGHTS)
     if request.weights is not None:
@@ -193,7 +211,13 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
 def best_weights(mechanisms: Sequence[Mechanism], rank: WeightRank, epsilon: float, delta: float) -> dict[str, Weights]:
     """Find the weights of the highest rank by each accounting; an accounting without weights in the budget has none.
 
-    ``mechanisms`` are the costs of each model's release; ``NotPrivate`` for a model without privacy.
+    Args:
+        mechanisms: the cost of each model's release; ``NotPrivate`` for a model without privacy.
+        rank: of weights, to maximise; it is linear or lexicographic, so that a vertex attains the maximum.
+        epsilon, delta: budget.
+
+    Returns:
+        Exact weights, by the name of the accounting.
     """
     models, best = len(mechanisms), {}
     for name, by in ((BY_PRIVACY_LOSS, _costs_by_privacy_loss), (BY_RENYI, _costs_by_renyi)):
@@ -206,7 +230,7 @@ def best_weights(mechanisms: Sequence[Mechanism], rank: WeightRank, epsilon: flo
 
 
 def _costs_by_privacy_loss(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:
-    """Theorem 5.2, shape (1, models)."""
+    """Compute the half-space by privacy loss (Theorem 5.2), float64 [1, models]."""
     costs = np.array([part.delta(epsilon).upper / delta for part in mechanisms])
     # Epsilon and delta are inverse only up to rounding; a model that just keeps the budget must stay in it.
     alone = np.array([part.epsilon(delta).upper <= epsilon for part in mechanisms])
@@ -214,14 +238,14 @@ def _costs_by_privacy_loss(mechanisms: Sequence[Mechanism], epsilon: float, delt
 
 
 def _costs_by_renyi(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:
-    """Theorem 5.1; shape (orders, models)."""
+    """Compute the half-spaces by Rényi orders (Theorem 5.1), float64 [orders, models]."""
     logs = np.stack([log_deltas(_ORDERS, part.rdp(_ORDERS), epsilon) for part in mechanisms], axis=1)
     with np.errstate(over="ignore"):
         return np.asarray(np.exp(logs - math.log(delta)))
 
 
 def _edges(costs: Array) -> Iterator[tuple[int, int, float]]:
-    """The corners of {w on the simplex: costs @ w <= 1}: two models, and the weight of the second."""
+    """Yield the corners of {w on the simplex: costs @ w <= 1}: two models, and the weight of the second."""
     for first in np.flatnonzero(costs <= 1):
         yield int(first), int(first), 1.0
         for second in np.flatnonzero(costs > 1):
@@ -229,6 +253,7 @@ def _edges(costs: Array) -> Iterator[tuple[int, int, float]]:
 
 
 def _weights(models: int, first: int, second: int, share: float) -> Weights:
+    """Make exact weights of two models."""
     weights = np.zeros(models)
     weights[first] = 1 - share
     weights[second] = 1.0 if first == second else share
@@ -265,14 +290,17 @@ def combine(request: MergeRequest, candidates: MergeCandidates) -> ChosenWeights
 
 
 def _used(weights: Array | Weights) -> tuple[int, ...]:
-    """The models with a weight above 0."""
+    """Return the models with a weight above 0."""
     return tuple(np.flatnonzero(weights).tolist())
 
 
 def _affordable(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> tuple[int, ...]:
-    """The models to consider: the most expensive set whose joint release is within the budget.
+    """Choose the models to consider: the most expensive set whose joint release is within the budget.
 
     It depends on the mechanisms alone, not on the data.
+
+    Raises:
+        MergeError: more than eight models, or none is within the budget.
     """
     if len(mechanisms) > _MOST_CONSIDERED:
         raise MergeError(
@@ -297,14 +325,14 @@ def _affordable(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -
 
 
 def _together(mechanisms: Sequence[Mechanism], chosen: Sequence[int]) -> Mechanism:
-    """The joint release of several models."""
+    """Return the joint release of several models."""
     return mechanisms[chosen[0]] if len(chosen) == 1 else Compose(tuple(mechanisms[index] for index in chosen))
 
 
 def _most_accurate(candidates: MergeCandidates, chosen: Sequence[int]) -> Weights:
-    """The weights with the best score on the public test set, then the least loss; on an even grid, corners included.
+    """Choose the weights with the best score on the public test set, then the least loss.
 
-    Only the chosen models have weights above 0.
+    They are on an even grid, corners included. Only the chosen models have weights above 0.
     """
     steps, bars = _STEPS.get(len(chosen), 4), len(chosen) - 1
     places = itertools.combinations(range(steps + bars), bars)

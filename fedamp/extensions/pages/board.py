@@ -1,7 +1,8 @@
-"""Papers for the people who decide whether a model may be published, written beside its release.
+"""Write papers for the people who decide whether a model may be published, beside its release.
 
-Facts about privacy come from the run's ledger alone. What no ledger can hold (who publishes, for what, from whose data)
-comes from a file that the organisation fills in. docs/releasing.md.
+Facts about privacy come from the run's ledger alone. No ledger can hold who publishes, for what, from whose data: that
+comes from a file that the organisation fills in. docs/releasing.md explains the papers; their texts are templates in
+``templates/board``.
 """
 
 import datetime
@@ -30,7 +31,7 @@ Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class AboutRelease(Section):
-    """What an organisation says about a release; every answer stands in the papers as it is given."""
+    """The answers of an organisation about a release; each is in the papers as it is given."""
 
     organisation: Said = Field(description="who publishes the model")
     contact: Said = Field(description="an address for questions and complaints")
@@ -50,13 +51,18 @@ class AboutRelease(Section):
 
 
 def form() -> str:
-    """The file to fill in: a key a line, each with its question."""
+    """Return the file to fill in: a key a line, each with its question."""
     return "".join(f"{key}:  # {field.description}\n" for key, field in AboutRelease.model_fields.items())
 
 
 def read_about(file: Path) -> AboutRelease:
-    """What the organisation says. InputError: a key is missing, empty, unknown or of another kind; or there was no
-    file, and the form to fill in stands there now.
+    """Read the answers of an organisation.
+
+    Args:
+        file: YAML; if there is none, the form to fill in is written there.
+
+    Raises:
+        InputError: a key is missing, empty, unknown or of another kind; or there was no file.
     """
     try:
         if not file.exists():
@@ -77,7 +83,7 @@ def read_about(file: Path) -> AboutRelease:
 
 
 def _tested(run: Run) -> tuple[str, str]:
-    """How good the model is, for all people and by group."""
+    """Describe how good the model is, for all people and by group."""
     asked, said = run.ledger.evaluation, words.on_people(run.ledger.evaluated)
     said = {name: f"{name}: {found}" for name, found in said.items()}
     groups = asked.slots if asked and asked.names else ()
@@ -88,14 +94,27 @@ def _tested(run: Run) -> tuple[str, str]:
 
 
 def check_guarantee(run: Run) -> None:
-    """InputError: the run has no guarantee that a paper could state."""
+    """Refuse a run that has no guarantee which a paper could state.
+
+    Raises:
+        InputError: it has no noise, or its seed is known.
+    """
     if not run.is_private or run.has_known_seed:
         why = "its seed is known" if run.is_private else "no noise was added"
         raise InputError(f"{run.folder}: {why}; expected for papers: a private run with known_seed: false")
 
 
 def write_papers(run: Run, about: AboutRelease, folder: Path) -> Path:
-    """Write :data:`PAPERS` of a run with a guarantee into a new folder; InputError: it cannot be written."""
+    """Write :data:`PAPERS` of a run with a guarantee into a new folder, and return it.
+
+    Args:
+        run: that has ended.
+        about: answers of the organisation.
+        folder: must not exist.
+
+    Raises:
+        InputError: the run has no guarantee, or the folder cannot be written.
+    """
     check_guarantee(run)
     papers = dict(zip(PAPERS, _papers(run, about), strict=True))
     try:
@@ -108,6 +127,7 @@ def write_papers(run: Run, about: AboutRelease, folder: Path) -> Path:
 
 
 def _papers(run: Run, about: AboutRelease) -> Iterator[str]:
+    """Yield the text of each paper, in the order of :data:`PAPERS`."""
     made, facts = environment().overlay(autoescape=False), _facts(run)
     flow: Any = {"allow_unicode": True, "default_flow_style": True, "width": math.inf}
     made.filters["quoted"] = lambda value: str(yaml.safe_dump([value], **flow))[1:-2]
@@ -120,7 +140,7 @@ def _papers(run: Run, about: AboutRelease) -> Iterator[str]:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    """The statements that several papers make."""
+    """Return the statements that several papers make."""
     ledger, alone, (tested, by_group) = run.ledger, run.ledger.group_size == 1, _tested(run)
     return {
         "unit": {"client": "All records that one client holds", "sample": "One record"}[ledger.unit]
@@ -135,7 +155,7 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def _card(run: Run, about: AboutRelease) -> dict[str, Any]:
-    """The metadata of a model card, as Hugging Face's hub reads it."""
+    """Return the metadata of a model card, as Hugging Face's hub reads it."""
     card: dict[str, Any] = {
         "license": about.license,
         "library_name": "fedamp",

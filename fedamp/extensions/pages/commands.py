@@ -1,4 +1,4 @@
-"""The commands ``fedamp report``, ``fedamp watch`` and ``fedamp release``."""
+"""Define the commands ``fedamp report``, ``fedamp watch`` and ``fedamp release``."""
 
 import json
 from contextlib import suppress
@@ -15,7 +15,10 @@ def report(
     runs: Annotated[list[Path], Argument(help="folders of runs, and of merged models; several are compared")],
     out_file: Annotated[Path, Option("--out", help="the HTML file")] = Path("report.html"),
 ) -> None:
-    """One HTML file about a run, or several, to share."""
+    """Write one HTML file about a run, or several, to share.
+
+    It holds what was released and what is public, and nothing else.
+    """
     from fedamp.extensions.pages.page import write_report
 
     print_paths("report", write_report(runs, out_file))
@@ -42,7 +45,11 @@ def release(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the signed folder, and zip, that may leave the server."""
+    """Write the signed folder, and zip, that may leave the server.
+
+    It holds the model, the ledger, a certificate and the public scenario.
+    Others check it with fedamp verify --key.
+    """
     from fedamp.extensions.pages.release import release
 
     made = release(run_, out_folder, key, about)

@@ -1,6 +1,7 @@
-"""A page about a run, a merged model or a comparison, in one HTML file to share.
+"""Write a page about a run, a merged model or a comparison, as one HTML file to share.
 
-It holds what was released and what is public, and no number computed from private data without noise.
+It holds what was released and what is public, and no number computed from private data without noise. The texts are
+templates (:mod:`fedamp.extensions.pages.templates`); tables and pictures are those of :mod:`fedamp.report`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,10 +33,18 @@ CAPTIONS = {
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
-    """Write the page of one run or merged model, or the comparison of several, to ``out``; an older page is replaced.
+    """Write the page of one run or merged model, or the comparison of several; an older page is replaced.
 
-    Raises RunFolderError for a folder that is missing, damaged or given twice, if ``fedamp verify`` fails, or if
-    ``out`` cannot be written.
+    Args:
+        folders: of runs, merged models and series of runs.
+        out: the HTML file.
+
+    Returns:
+        The file.
+
+    Raises:
+        RunFolderError: a folder is missing, damaged or given twice, ``fedamp verify`` fails, or ``out`` cannot be
+            written.
     """
     models = read_models(finished_runs(folders))
     compared = Comparison(models)
@@ -56,12 +65,13 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
 
 def certificate(run: Run) -> str:
-    """A page with what was released, and its guarantee: it may leave the server."""
+    """Return a page with what was released, and its guarantee: it may leave the server."""
     pictures = _inline(run_pictures(run))
     return _environment([run]).get_template("certificate.html.j2").render(model=run, pictures=pictures)
 
 
 def _environment(models: Iterable[ReleasedModel]) -> Environment:
+    """Make the environment of the templates, with those of the models' extensions."""
     made = environment(*{model.templates for model in models if model.templates})
     made.tests["run"] = lambda model: isinstance(model, Run)
     made.globals |= {"spread": spread, "sha256": sha256, "read": read_regular, "interpretation": interpretation}
@@ -73,12 +83,12 @@ def _environment(models: Iterable[ReleasedModel]) -> Environment:
 
 
 def _inline(pictures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """The address and the caption of each picture."""
+    """Return the address and the caption of each picture."""
     return [(style.inline(picture), CAPTIONS[name]) for name, picture in pictures.items()]
 
 
 def interpretation(model: ReleasedModel) -> str:
-    """The guarantee of the released models in one sentence."""
+    """Write the guarantee of the released models in one sentence."""
     stated, mechanism = model.stated, model.stated.mechanism
     if isinstance(model, Run) and model.ledger.epsilon_follows:
         releases = len(model.ledger.releases)

@@ -1,4 +1,4 @@
-"""A scenario as others may know it."""
+"""Reduce a scenario to what others may know."""
 
 import re
 from typing import Any
@@ -17,8 +17,12 @@ _LOCAL = re.compile(r"[/~\\]|\.{1,2}([/\\]|$)|[A-Za-z]:[/\\]|file:", re.IGNORECA
 def public_scenario(asked: Scenario, plan: Plan) -> dict[str, Any]:
     """Return what others may know of a scenario: the sections that decide a run, without the server's paths.
 
-    The names of nodes are left out. Their number, which the plan reads, stands in ``aggregation``; and ``federation``
-    says whether they see who checks in.
+    The names of nodes are left out. Their number, which the plan reads, is in ``aggregation``; and ``federation`` says
+    whether they see who checks in. Recomputing the charge needs no more (``fedamp verify``).
+
+    Args:
+        asked: the scenario of a run.
+        plan: of the run.
     """
     content: dict[str, Any] = _without_paths(asked.model_dump(mode="json", exclude=LEFT_OUT))
     for section, key, _ in marked(OwnersFile):
@@ -38,6 +42,7 @@ def public_scenario(asked: Scenario, plan: Plan) -> dict[str, Any]:
 
 
 def _without_paths(value: Any) -> Any:
+    """Replace each text that is a local path by an empty one."""
     if isinstance(value, dict):
         return {key: _without_paths(inner) for key, inner in value.items()}
     if isinstance(value, list):

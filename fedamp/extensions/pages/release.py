@@ -1,4 +1,8 @@
-"""What may leave the server: the model, its ledger, a certificate and the scenario, signed. docs/releasing.md."""
+"""Write what may leave the server: the model, its ledger, a certificate and the scenario, signed (docs/releasing.md).
+
+:func:`release` is the place to begin. :mod:`fedamp.accounting.verify` has the format of a bundle, because the
+accountant alone can check one.
+"""
 
 import shutil
 from contextlib import suppress
@@ -31,7 +35,14 @@ MODEL, LEDGER, SCENARIO, PAGE = FILES
 
 @dataclass(frozen=True)
 class ReleasedBundle:
-    """A bundle: its folder, its archive, the public key of the server (64 hexadecimal digits), and a board's papers."""
+    """A bundle that was written.
+
+    Attributes:
+        folder: of the bundle.
+        archive: the same as a zip.
+        public_key: of the server, 64 hexadecimal digits.
+        papers: folder of a board's papers; None: not asked for.
+    """
 
     folder: Path
     archive: Path
@@ -41,6 +52,8 @@ class ReleasedBundle:
 
 def release(run: Path, out: Path | None = None, key: Path | None = None, about: Path | None = None) -> ReleasedBundle:
     """Write the bundle of a run, as a folder and a zip beside it.
+
+    The bundle is verified before it gets its name, so a half bundle is never left.
 
     Args:
         run: folder of a run that has ended.
@@ -103,17 +116,21 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
 
 
 def _named(path: Path) -> Path:
-    """The path with its own name, which ``.`` and ``..`` have not."""
+    """Return the path with its own name, which ``.`` and ``..`` have not."""
     return path.resolve() if path.name in ("", "..") else path
 
 
 def default_key() -> Path:
-    """Where this user's key is: under ``$FEDAMP_HOME``, or ``~/.config/fedamp``."""
+    """Return the file of this user's key: under ``$FEDAMP_HOME``, or ``~/.config/fedamp``."""
     return home() / "release.key"
 
 
 def signing_key(file: Path) -> Ed25519PrivateKey:
-    """The key in a file (PEM, for its owner alone), a new one if there is no file; InputError: it cannot be read."""
+    """Read the key in a file (PEM, for its owner alone), or make a new one if there is no file.
+
+    Raises:
+        InputError: it cannot be read or made, others may read it, or it is another kind of key.
+    """
     try:
         if not file.exists():
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The environment in which pages are made."""
+"""Make the environment in which pages are written."""
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
@@ -8,9 +8,10 @@ from fedamp.report import words
 
 
 def environment(*packages: str) -> Environment:
-    """Templates with numbers and words at hand; what is inserted is escaped.
+    """Return an environment of templates with numbers and words at hand; inserted texts are escaped.
 
-    ``packages`` have templates beside those of this one, each in a folder ``templates``.
+    Args:
+        packages: that have templates beside those of this one, each in a folder ``templates``.
     """
     loader = ChoiceLoader([PackageLoader(package) for package in ("fedamp.extensions.pages", *packages)])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)

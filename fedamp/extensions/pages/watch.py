@@ -1,4 +1,4 @@
-"""A live page about a run, for a browser on this machine. It is never a file, and not to be shared.
+"""Serve a live page about a run, for a browser on this machine. It is never a file, and not to be shared.
 
 It listens on loopback alone. The address holds a secret, which other users of the machine cannot guess, and requests
 under another host name (DNS rebinding) are refused.
@@ -36,9 +36,15 @@ LATEST = 10  # rounds whose median time is that of the rounds to come
 
 
 def progress(folder: Path) -> dict[str, str]:
-    """What the page says of a run, in words by key; RunFolderError: there is no run.
+    """Return the statements of the page about a run, in words by key.
 
     ``reported`` follows from private data and is not protected.
+
+    Args:
+        folder: of the run, which may still go on.
+
+    Raises:
+        RunFolderError: there is no run.
     """
     files = RunFolder(folder)
     if not files.scenario.is_file():
@@ -73,20 +79,27 @@ def progress(folder: Path) -> dict[str, str]:
 
 
 def _duration(seconds: float) -> str:
-    """As ``1:02:03``."""
+    """Write seconds as ``1:02:03``."""
     return str(timedelta(seconds=max(round(seconds), 0)))
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve the page of a run folder while the block runs; its address. RunFolderError: it is no run folder."""
+    """Serve the page of a run folder while the context lasts, and yield its address.
+
+    Raises:
+        RunFolderError: it is no run folder.
+    """
     progress(folder)
     place = f"/{rng.fresh_bytes(16).hex()}/"
 
     class Handler(BaseHTTPRequestHandler):
+        """Answers requests for the page and its numbers; all others get a 404."""
+
         timeout, server_version, sys_version = 10, "fedamp", ""  # seconds
 
         def do_GET(self) -> None:
+            """Answer with the page, or with its numbers as JSON."""
             known = self.headers.get_all("Host") == [f"127.0.0.1:{port}"]
             known &= compare_digest(self.path[: len(place)].encode(), place.encode())
             kind = {"": "text/html", "progress.json": "application/json"}.get(self.path[len(place) :])
@@ -107,7 +120,7 @@ def served(folder: Path) -> Iterator[str]:
             return None
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: the address is a secret."""
+            """Log nothing: the address is a secret."""
 
     with _Server(("127.0.0.1", 0), Handler) as server:
         port = server.server_address[1]
@@ -119,7 +132,9 @@ def served(folder: Path) -> Iterator[str]:
 
 
 class _Server(ThreadingTCPServer):
+    """Server with a thread for each request, which do not keep this process alive."""
+
     daemon_threads, block_on_close = True, False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a browser that went away is no event of the run."""
+        """Print nothing: a browser that went away is no event of the run."""

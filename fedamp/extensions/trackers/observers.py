@@ -1,7 +1,9 @@
-"""Trackers that watch a run: ``fedamp.run(scenario, callbacks=[TensorBoard()])``, or ``trackers: [tensorboard]``.
+"""Watch a run with trackers: ``fedamp.run(scenario, callbacks=[TensorBoard()])``, or ``trackers: [tensorboard]``.
 
 They get released and public numbers: accuracy and loss on public records, and epsilon so far. Numbers that are computed
 from private data without noise they get with ``unprotected=True`` only. A resumed run is told from its first round.
+
+:class:`fedamp.server.observers.Observer` says when each method is called.
 """
 
 import ipaddress
@@ -25,9 +27,20 @@ if TYPE_CHECKING:
 
 
 class Tracker(Observer):
-    """A run in another program. If it fails, the run continues without it. InputError: its package is not installed.
+    """A run in another program. If it fails, the run continues without it.
 
-    ``unprotected`` sends numbers that are computed from private data without noise, too.
+    A further tracker overrides :meth:`begin`, :meth:`tell` and :meth:`end`.
+
+    Args:
+        unprotected: send numbers that are computed from private data without noise, too.
+
+    Attributes:
+        name: in a scenario.
+        module: that must be installed; default: that of the name.
+        folder: of the run.
+
+    Raises:
+        InputError: the package is not installed.
     """
 
     name, module, _begun = "", "", False
@@ -38,18 +51,33 @@ class Tracker(Observer):
         self.only_tells, self._unprotected = f"tracker {self.name}", unprotected
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Start a new run in ``self.folder``, with the scenario."""
+        """Start a new run in ``self.folder``, with the scenario.
+
+        Args:
+            settings: of the scenario, with fedamp's version.
+        """
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
-        """Show the numbers of a round."""
+        """Show the numbers of a round.
+
+        Args:
+            round_: from 1.
+            numbers: finite ones alone, by name.
+        """
 
     def end(self, status: str) -> None:
-        """End the run: ``finished``, ``failed`` or ``interrupted``."""
+        """End the run.
+
+        Args:
+            status: ``finished``, ``failed`` or ``interrupted``.
+        """
 
     def opened(self, folder: Path) -> None:
+        """Keep the run's folder."""
         self.folder = folder
 
     def started(self, inputs: "RunInputs", finished: list[RoundRecord]) -> None:
+        """Begin, and tell the rounds that a resumed run has finished."""
         scenario = inputs.plan.scenario.model_dump(mode="json", exclude={"description", "trackers"})
         self.begin(scenario | {"fedamp": version()})
         self._begun = True
@@ -57,6 +85,7 @@ class Tracker(Observer):
             self.round_done(record)
 
     def round_done(self, record: RoundRecord) -> None:
+        """Tell the numbers of a released round."""
         numbers = {"accuracy": record.accuracy, "loss": record.loss, **record.metrics}
         numbers |= {"validation_score": record.validation_score, "epsilon": record.epsilon_upper}
         if self._unprotected:
@@ -65,6 +94,7 @@ class Tracker(Observer):
         self.tell(record.round, known)
 
     def closed(self) -> None:
+        """End with the status of the run, if it has begun."""
         if self._begun:
             ended = RunFolder(self.folder).summary.exists()
             ending = read_summary(self.folder).stopped_because if ended else "failed"
@@ -72,11 +102,12 @@ class Tracker(Observer):
 
 
 class TensorBoard(Tracker):
-    """Event files for ``tensorboard --logdir``, in ``tensorboard`` in the run folder."""
+    """Writes event files for ``tensorboard --logdir``, in ``tensorboard`` in the run folder."""
 
     name = "tensorboard"
 
     def begin(self, settings: Mapping[str, Any]) -> None:
+        """Open the event file, without the rounds before a resumption."""
         from torch.utils.tensorboard import SummaryWriter
 
         where = str((self.folder / "tensorboard").resolve())
@@ -84,20 +115,26 @@ class TensorBoard(Tracker):
         self._writer.add_text("scenario", f"```\n{json.dumps(settings, indent=1)}\n```")
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of a round, and flush them."""
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, round_)
         self._writer.flush()
 
     def end(self, status: str) -> None:
+        """Close the event file."""
         self._writer.close()
 
 
 class Mlflow(Tracker):
-    """A run of the experiment ``MLFLOW_EXPERIMENT_NAME`` (fedamp) at ``MLFLOW_TRACKING_URI``; no other is touched."""
+    """Writes a run to MLflow: experiment ``MLFLOW_EXPERIMENT_NAME`` (fedamp) at ``MLFLOW_TRACKING_URI``.
+
+    No other run or experiment is touched.
+    """
 
     name = "mlflow"
 
     def begin(self, settings: Mapping[str, Any]) -> None:
+        """Create a run, and log the settings as parameters of at most 500 letters."""
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -110,21 +147,27 @@ class Mlflow(Tracker):
             self._client.log_batch(self._id, params=values[first : first + 100])
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
+        """Log the numbers of a round."""
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
         self._client.log_batch(self._id, metrics=[Metric(name, value, now, round_) for name, value in numbers.items()])
 
     def end(self, status: str) -> None:
+        """End the run."""
         self._client.set_terminated(self._id, {"interrupted": "KILLED"}.get(status, status.upper()))
 
 
 class Wandb(Tracker):
-    """A run of the project ``WANDB_PROJECT`` (fedamp), without W&B's own data about machine, code and terminal."""
+    """Writes a run to Weights & Biases: project ``WANDB_PROJECT`` (fedamp).
+
+    Its own data about machine, code and terminal are not sent.
+    """
 
     name = "wandb"
 
     def begin(self, settings: Mapping[str, Any]) -> None:
+        """Create a run with the settings."""
         import wandb
 
         quiet = wandb.Settings(
@@ -136,9 +179,11 @@ class Wandb(Tracker):
         )
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
+        """Log the numbers of a round."""
         self._there.log(dict(numbers), step=round_)
 
     def end(self, status: str) -> None:
+        """End the run, as failed if it has failed."""
         self._there.finish(exit_code=int(status == "failed"))
 
 
@@ -161,8 +206,10 @@ METRICS = {
 class Prometheus(Tracker):
     """Serves ``http://127.0.0.1:9464/metrics`` while the run lasts (``FEDAMP_METRICS``: another loopback HOST:PORT).
 
-    Any user of this machine may ask: it tells no ``unprotected`` numbers, nor how many units check in. InputError: the
-    address is not a loopback one.
+    Any user of this machine may ask: it tells no ``unprotected`` numbers, nor how many units check in.
+
+    Raises:
+        InputError: the address is not a loopback one, or the package is not installed.
     """
 
     name, module = "prometheus", "prometheus_client"
@@ -182,6 +229,7 @@ class Prometheus(Tracker):
         self._numbers: dict[str, float] = {}
 
     def started(self, inputs: "RunInputs", finished: list[RoundRecord]) -> None:
+        """Count the rounds that a resumed run has finished, and serve the numbers."""
         from prometheus_client import CollectorRegistry, start_http_server
 
         plan, federation = inputs.plan, inputs.plan.scenario.federation
@@ -197,6 +245,7 @@ class Prometheus(Tracker):
         self._begun = True
 
     def round_done(self, record: RoundRecord) -> None:
+        """Replace the numbers by those after a release, all at once, because another thread reads them."""
         self._lost = (self._lost | set(record.nodes_given_up)) - set(record.nodes_back)
         now = dict(self._numbers)
         now["fedamp_rounds_total"] += 1
@@ -214,7 +263,7 @@ class Prometheus(Tracker):
         self._numbers = now  # at once: another thread reads it
 
     def collect(self) -> Iterator[Any]:
-        """For the server's thread: the numbers of the last release."""
+        """Yield the numbers of the last release, for the server's thread."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for name, number in self._numbers.items():
@@ -222,11 +271,13 @@ class Prometheus(Tracker):
             yield kind(name, METRICS[name], number)
 
     def end(self, status: str) -> None:
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested settings by keys with dots."""
     for key, value in settings.items():
         yield from _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else [(above + key, value)]

@@ -1,4 +1,4 @@
-"""The commands ``fedamp sweep`` and ``fedamp tune``."""
+"""Define the commands ``fedamp sweep`` and ``fedamp tune``."""
 
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,11 @@ def sweep(
     jobs: Annotated[int | None, Option(help="runs at once; default: the number of cores")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a scenario with every combination of some values, several runs at once."""
+    """Run a scenario with every combination of some values, several runs at once.
+
+    Each run's ledger charges that run alone. Finished runs are kept, and
+    interrupted ones resumed, by the same command.
+    """
     from fedamp.extensions.tune.progress import SweepProgress
     from fedamp.extensions.tune.results import SweepResults
     from fedamp.extensions.tune.sweep import grid_of, sweep
@@ -49,7 +53,11 @@ def tune(
     jobs: Annotated[int | None, Option(help="trials at once; default: the number of cores")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose among settings with charge: one budget pays for the trials and for the run that follows."""
+    """Tune hyperparameters privately. One budget covers the trials and the final run.
+
+    Each trial is judged by its charged evaluation. The chosen settings are
+    written as chosen.yaml, with the noise that is left for the final run.
+    """
     from fedamp.extensions.tune.progress import SweepProgress
     from fedamp.extensions.tune.sweep import grid_of
     from fedamp.extensions.tune.tables import tune_table

@@ -85,8 +85,7 @@ def tune(
 
     Returns:
         The answer: ``scenario``, with the chosen settings and the noise that is left for it, and ``record``, the
-            content of
-        ``tune.json``: the settings, score and noise of each trial, and the epsilon of everything together.
+        content of ``tune.json``: the settings, score and noise of each trial, and the epsilon of everything together.
 
     Raises:
         InputError: nothing was run; one line names the fault.

@@ -1,4 +1,4 @@
-"""Pictures of sweeps."""
+"""Draw sweeps: the final scores over the values that vary, and the scores by round."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,19 +16,22 @@ OF_SEEDS = "public test set; mean ± deviation of the seeds"
 
 @style.usual()
 def sweep_pictures(sweep: Sweep) -> dict[str, Figure]:
-    """The final scores of a sweep, and the scores by round, by name."""
+    """Draw a sweep whose runs have scores, by the picture's name."""
     return {"score": _final_scores(sweep), "rounds": _scores_by_round(sweep)}
 
 
 def _of_sweep(sweep: Sweep) -> tuple[Figure, Axes, str, int]:
-    """A figure and its axes, the score's name, and 100 where it is read in per cent."""
+    """Make a figure and its axes; return also the score's name, and 100 where it is read in per cent."""
     name = next((outcome.metric for outcome in sweep.outcomes), "accuracy")
     canvas, (axes,) = style.figure(f"{printable(sweep.scenario)}: {words.metric(name)}", OF_SEEDS, (3.0,))
     return canvas, axes, name, 100 if words.is_share(name) else 1
 
 
 def _scores_by_round(sweep: Sweep) -> Figure:
-    """Mean over the seeds of each combination of settings, in a band of a deviation; at most the best ``LINES``."""
+    """Draw the mean over the seeds of each combination of settings, in a band of a deviation.
+
+    At most the best ``LINES`` are drawn, because a reader can tell no more apart.
+    """
     canvas, axes, name, scale = _of_sweep(sweep)
     best = sorted(sweep.outcomes, key=lambda each: -each.score.mean if each.score else np.inf)[:LINES]
     best.sort(key=sweep.outcomes.index)  # as the table has them
@@ -50,7 +53,10 @@ def _scores_by_round(sweep: Sweep) -> Figure:
 
 
 def _final_scores(sweep: Sweep) -> Figure:
-    """Mean score with its deviation over the first key that varies; a line for each combination of the others."""
+    """Draw the mean score with its deviation over the first key that varies.
+
+    Each combination of the other keys is a line; values without an order are points alone.
+    """
     canvas, axes, name, scale = _of_sweep(sweep)
     first, *others = sweep.varied or [""]
     values = sweep.grid.get(first, [None])

@@ -1,4 +1,4 @@
-"""A sweep as people see it: its table, its pictures, and how the core reads its folder."""
+"""Show a sweep to people: its table, its pictures; and let the core read its folder."""
 
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ class SweepResults(Sweep, Published):
 
     @classmethod
     def of(cls, read: Sweep) -> "SweepResults":
+        """Return the same sweep as an object of this class."""
         return cls(read.folder, read.scenario, read.grid, read.runs)
 
     def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each finished run: its values of the grid's keys, its metrics, and its cost."""
         runs = [(each.settings, each.run) for each in self.runs if each.run is not None]
         names = dict.fromkeys(name for _, run in runs for name in run.qualities)
         return [
@@ -38,11 +40,16 @@ class SweepResults(Sweep, Published):
         ]
 
     def pictures(self) -> dict[str, Figure]:
+        """Draw the scores; none where no run has a score."""
         return sweep_pictures(self) if any(each.score for each in self.outcomes) else {}
 
 
 def read_results(folder: Path) -> SweepResults:
-    """Read the folder of a sweep; RunFolderError: it is damaged."""
+    """Read the folder of a sweep.
+
+    Raises:
+        RunFolderError: it is damaged.
+    """
     return SweepResults.of(read_sweep(folder))
 
 

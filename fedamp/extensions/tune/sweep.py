@@ -1,8 +1,11 @@
-"""A sweep: a scenario with every combination of some values, and its results: means over seeds, the best settings, and
-the cost of choosing among the runs.
+"""Sweep: play a scenario with every combination of some values, and read the results back.
 
-Finished runs are skipped, interrupted ones resumed. Several runs play at once in spawned processes: a fork could hang
-while a library has threads at work.
+Results are means over seeds, the best settings, and the cost of choosing among the runs. Finished runs are skipped,
+interrupted ones resumed. Several runs play at once in spawned processes: a fork could hang while a library has threads
+at work.
+
+:func:`sweep` plays a grid, :func:`read_sweep` reads its folder. Each run is a run folder of its own
+(:mod:`fedamp.runs.folder`). Choosing settings with charge is :mod:`fedamp.extensions.tune.tune`.
 """
 
 import hashlib
@@ -70,14 +73,26 @@ ALTERNATIVES = (
 
 
 class PlannedRun(Record):
-    """A run of a sweep: its folder below ``runs``, and its values of the grid's keys."""
+    """A run of a sweep, as ``sweep.json`` plans it.
+
+    Attributes:
+        folder: its name below ``runs``.
+        settings: its values of the grid's keys.
+    """
 
     folder: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9.,=_+-]{0,100}$")]
     settings: RunSettings
 
 
 class SweepRecord(FileRecord):
-    """``sweep.json``: the planned runs. Their folders hold the results."""
+    """The content of ``sweep.json``: the planned runs. Their folders hold the results.
+
+    Attributes:
+        written_by: name and version of the program.
+        scenario: its name.
+        grid: values by key.
+        runs: in the order of the grid, the last key changing fastest.
+    """
 
     kind: ClassVar[str] = "sweep"
 
@@ -89,7 +104,14 @@ class SweepRecord(FileRecord):
 
 
 class SweptRun(NamedTuple):
-    """A run of a sweep. ``run`` is None if it has not finished, and ``error`` says why, where that is known."""
+    """A run of a sweep.
+
+    Attributes:
+        settings: its values of the grid's keys.
+        folder: of the run.
+        run: None if it has not finished.
+        error: why it has not, where that is known.
+    """
 
     settings: RunSettings
     folder: Path
@@ -98,14 +120,23 @@ class SweptRun(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Mean and sample standard deviation over seeds; the deviation is None for a single run."""
+    """Mean and sample standard deviation over seeds.
+
+    Attributes:
+        mean: of the values.
+        deviation: None for a single run.
+    """
 
     mean: float
     deviation: float | None
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Spread | None":
-        """None without values, or where a value is unknown."""
+        """Compute both; None without values, or where a value is unknown.
+
+        >>> Spread.of([0.5, 0.7]).mean, Spread.of([0.5, None])
+        (0.6, None)
+        """
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return None
@@ -114,24 +145,29 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The finished runs of one combination of settings, over their seeds."""
+    """The finished runs of one combination of settings, over their seeds.
+
+    Attributes:
+        settings: values of the keys that vary.
+        runs: at least one.
+    """
 
     settings: RunSettings
     runs: tuple[Run, ...]
 
     @property
     def metric(self) -> str:
-        """The name of the score: accuracy, or the main metric of the task."""
+        """Name of the score: accuracy, or the main metric of the task."""
         return next((run.score[0] for run in self.runs if run.score), "accuracy")
 
     @cached_property
     def score(self) -> Spread | None:
-        """The main metric on the public test set."""
+        """Spread of the main metric on the public test set."""
         return Spread.of([run.score[1] for run in self.runs if run.score])
 
     @cached_property
     def validation_score(self) -> Spread | None:
-        """The main metric on the public validation records; None unless every run has it."""
+        """Spread of the main metric on the public validation records; None unless every run has it."""
         return Spread.of([run.summary.final.validation_score for run in self.runs])
 
     @property
@@ -141,7 +177,7 @@ class Outcome:
         return None if None in found else max(value for value in found if value is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """The outcome in the answer of ``fedamp sweep --json``."""
+        """Return the outcome in the answer of ``fedamp sweep --json``."""
         return {
             "settings": self.settings,
             "runs": len(self.runs),
@@ -155,7 +191,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid of runs."""
+    """A grid of runs, as its folder has them.
+
+    Attributes:
+        folder: of the sweep.
+        scenario: its name.
+        grid: values by key.
+        runs: in the order of the grid.
+    """
 
     folder: Path
     scenario: str
@@ -164,22 +207,22 @@ class Sweep:
 
     @property
     def finished(self) -> tuple[Run, ...]:
-        """The finished runs."""
+        """Runs that have finished."""
         return tuple(swept.run for swept in self.runs if swept.run is not None)
 
     @property
     def unfinished(self) -> tuple[SweptRun, ...]:
-        """The other runs."""
+        """Runs that have not."""
         return tuple(swept for swept in self.runs if swept.run is None)
 
     @property
     def varied(self) -> list[str]:
-        """The keys with several values, without the repeated one."""
+        """Keys with several values, without the repeated one (``seed``)."""
         return [key for key, values in self.grid.items() if len(values) > 1 and key != REPEATED]
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
-        """One for each combination of settings with a finished run, in the order of the grid."""
+        """Outcomes for each combination of settings with a finished run, in the order of the grid."""
         found: dict[str, tuple[RunSettings, list[Run]]] = {}
         for swept in self.runs:
             settings = {key: swept.settings[key] for key in self.varied}
@@ -189,7 +232,7 @@ class Sweep:
 
     @cached_property
     def best(self) -> list[Outcome]:
-        """The settings with the highest mean validation score; empty without validation records.
+        """Outcomes with the highest mean validation score; empty without validation records.
 
         Keys of ``privacy`` are requirements: there is a best outcome for each combination of their values.
         """
@@ -204,7 +247,7 @@ class Sweep:
         return [outcome for _, outcome in found.values()]
 
     def to_json(self) -> dict[str, Any]:
-        """The answer of ``fedamp sweep --json``."""
+        """Return the answer of ``fedamp sweep --json``."""
         missing = self.unfinished
         return {
             "folder": str(self.folder),
@@ -221,13 +264,19 @@ class Sweep:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder holds a sweep."""
+    """Say whether a folder holds a sweep."""
     return (folder / FILE).is_file()
 
 
 def read_sweep(folder: Path, errors: Mapping[str, str] | None = None) -> Sweep:
-    """Read the folder of a sweep; ``errors`` tells why runs did not finish, by the names of their folders.
-    RunFolderError: ``sweep.json`` is missing or damaged, or a run in it is damaged.
+    """Read the folder of a sweep.
+
+    Args:
+        folder: of the sweep.
+        errors: why runs did not finish, by the names of their folders.
+
+    Raises:
+        RunFolderError: ``sweep.json`` is missing or damaged, or a run in it is damaged.
     """
     record, errors = SweepRecord.read(folder / FILE), errors or {}
     swept = [(planned, folder / RUNS / planned.folder) for planned in record.runs]
@@ -246,7 +295,11 @@ def begun_in(folder: Path) -> list[Path]:
 
 
 def finished(folder: Path) -> Run | None:
-    """The finished run of a folder; None if there is none, and a RunFolderError if it is damaged."""
+    """Read the finished run of a folder; None if there is none.
+
+    Raises:
+        RunFolderError: the run is damaged.
+    """
     if not (folder / "summary.json").is_file() or read_summary(folder).rounds_completed == 0:
         return None
     run = read_run(folder, folder.name)
@@ -254,14 +307,19 @@ def finished(folder: Path) -> Run | None:
 
 
 def cost_of_choosing(folders: Mapping[Path, LedgerRecord]) -> dict[str, Any]:
-    """The cost of publishing which run was best, beyond what each run's ledger charges for that run alone.
-    RunFolderError: two runs are not independent.
+    """Compute the cost of publishing which run was best, beyond what each run's ledger charges for that run alone.
 
     Runs that have begun and not finished belong to it: the choice depends on what they released, too.
 
+    Args:
+        folders: ledgers of the runs that have begun, by the run's folder.
+
     Returns:
         ``charged``: always 0. ``all_runs_epsilon``: at most the joint cost of all runs, which covers any choice among
-        them; None if runs have different guarantees, a known seed or no noise. ``delta``; ``in_words``.
+            them; None if runs have different guarantees, a known seed or no noise. ``delta``; ``in_words``.
+
+    Raises:
+        RunFolderError: two runs are not independent.
     """
     runs = list(folders.values())
     promises = {tuple(map(str, run.promise.values())) for run in runs}
@@ -287,7 +345,14 @@ STOP_DEADLINE = 10.0  # seconds that an idle process may take to end
 
 
 class SweepJob(NamedTuple):
-    """A run to start, or to resume."""
+    """A run to start, or to resume.
+
+    Attributes:
+        name: of the run's folder.
+        scenario: with the run's values.
+        folder: of the run.
+        resume: whether it has begun.
+    """
 
     name: str
     scenario: Scenario
@@ -296,16 +361,16 @@ class SweepJob(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Follows the runs of a sweep."""
+    """Follows the runs of a sweep; any object with these methods does."""
 
     def begun(self, jobs: Sequence[SweepJob]) -> None:
-        """Before the first run: the jobs to do."""
+        """Called before the first run, with the runs to play."""
 
     def round_done(self, job: SweepJob, round_: int) -> None:
-        """After every released round of a run."""
+        """Called after every released round of a run."""
 
     def run_done(self, job: SweepJob, error: str | None) -> None:
-        """After a run, with one line that says why it stopped before its end."""
+        """Called after a run, with one line that says why it stopped before its end; None: it did not."""
 
 
 Ended = tuple[SweepJob, str | None]  # and one line that says why it stopped before its end
@@ -321,7 +386,12 @@ def sweep(
 ) -> Sweep:
     """Run every combination of a grid's values, as :func:`fedamp.extensions.tune.functions.sweep`, with its errors.
 
-    ``load`` gives the scenario with some values changed. With one of ``jobs`` the runs play in this process.
+    Args:
+        load: gives the scenario with some values changed.
+        grid: values by key.
+        out: folder; default: ``sweeps/NAME``.
+        jobs: number of runs at once; with 1 they play in this process. Default: the number of cores.
+        watcher: follows every round and run.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs: got {jobs}; expected: a whole number >= 1")
@@ -349,7 +419,11 @@ def sweep(
 
 
 def _make_folder(folder: Path, private: bool) -> None:
-    """Make the folder, or check that it is empty or holds a sweep; anything else is a RunFolderError."""
+    """Make the folder, or check that it is empty or holds a sweep.
+
+    Raises:
+        RunFolderError: it holds anything else, or cannot be made.
+    """
     try:
         folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     except OSError as error:
@@ -359,7 +433,11 @@ def _make_folder(folder: Path, private: bool) -> None:
 
 
 def _is_done(scenario: Scenario, folder: Path) -> bool:
-    """Whether the folder holds the finished run; a RunFolderError if it holds a run of another scenario."""
+    """Say whether the folder holds the finished run.
+
+    Raises:
+        RunFolderError: it holds a run of another scenario.
+    """
     if (ledger := folder / "ledger.json").is_file():
         record = LedgerRecord.read(ledger)
         if (record.scenario_sha256, record.has_known_seed) != (fingerprint(scenario), scenario.known_seed):
@@ -368,7 +446,7 @@ def _is_done(scenario: Scenario, folder: Path) -> bool:
 
 
 def _play(jobs: list[SweepJob], processes: int, watcher: Watcher | None) -> dict[str, str]:
-    """Run all jobs; returns errors by the names of the runs that failed."""
+    """Play all jobs; return errors by the names of the runs that failed."""
     errors, tell = dict[str, str](), watcher.round_done if watcher else lambda job, round_: None
     if watcher:
         watcher.begun(jobs)
@@ -383,7 +461,10 @@ def _play(jobs: list[SweepJob], processes: int, watcher: Watcher | None) -> dict
 
 
 def _serial(job: SweepJob) -> SweepJob:
-    """The job on the serial engine where that is allowed: its result is the same, and other runs use the cores."""
+    """Return the job on the serial engine, unless its scenario chooses another or needs workers.
+
+    Its result is the same, and the other runs use the cores.
+    """
     engine, faults = job.scenario.engine, job.scenario.faults
     needs_workers = engine.address is not None or (faults is not None and faults.killed_workers > 0)
     if engine.kind != "auto" or needs_workers:
@@ -393,8 +474,17 @@ def _serial(job: SweepJob) -> SweepJob:
 
 
 def run_job(job: SweepJob, tell: Tell) -> str | None:
-    """Run a job in this process; returns one line that says why it stopped before its end. Interrupted: Ctrl-C; the run
-    can be resumed.
+    """Play a job in this process.
+
+    Args:
+        job: to start or resume.
+        tell: called with the number of every released round.
+
+    Returns:
+        One line that says why it stopped before its end; None: it did not.
+
+    Raises:
+        Interrupted: Ctrl-C; the run can be resumed.
     """
     try:
         watching = Observers([Forewarning(None), lambda record: tell(job, record.round)])
@@ -409,10 +499,17 @@ def run_job(job: SweepJob, tell: Tell) -> str | None:
 
 
 def run_apart(jobs: Sequence[SweepJob], processes: int, tell: Tell) -> Generator[Ended]:
-    """Run jobs in several processes at once; yields each job after its end, as :func:`run_job`. Interrupted: Ctrl-C.
-    Current runs have finished their round; a second Ctrl-C kills them.
+    """Play jobs in several processes at once; yield each job after its end, with the line of :func:`run_job`.
 
     A process that dies fails its current run, and no other.
+
+    Args:
+        jobs: to start or resume.
+        processes: the most at once.
+        tell: called with the number of every released round.
+
+    Raises:
+        Interrupted: Ctrl-C. Current runs have finished their round; a second Ctrl-C kills them.
     """
     waiting, interrupts = deque(jobs), 0
     busy, idle = dict[Connection, _Worker](), list[_Worker]()
@@ -451,9 +548,12 @@ def run_apart(jobs: Sequence[SweepJob], processes: int, tell: Tell) -> Generator
 
 
 class _Worker:
-    """A process that runs one job after the other, so that it imports torch once.
+    """A process that plays one job after the other, so that it imports torch once.
 
     It receives jobs through a pipe. It answers with the number of each released round, and with the error or None.
+
+    Args:
+        threads: of its libraries.
     """
 
     job: SweepJob
@@ -471,11 +571,13 @@ class _Worker:
             theirs.close()
 
     def start(self, job: SweepJob) -> None:
+        """Send a job to the process."""
         self.job = job
         with suppress(OSError):  # a dead process is noticed in receive
             self.pipe.send(job)
 
     def receive(self) -> int | str | None:
+        """Wait for the next answer; a line where the process has ended."""
         with suppress(EOFError, OSError):
             said: int | str | None = self.pipe.recv()
             return said
@@ -483,13 +585,14 @@ class _Worker:
         return f"failed: its process ended (exit code {self.process.exitcode})"
 
     def end(self) -> None:
+        """Close the pipe, at which the process ends; after ``STOP_DEADLINE`` seconds it is killed."""
         self.pipe.close()
         self.process.join(STOP_DEADLINE)
         self.process.kill()
 
 
 def _serve(pipe: Connection, threads: int) -> None:
-    """Run the jobs that a pipe brings, until it is closed. The logs of the runs hold what they print."""
+    """Play the jobs that a pipe brings, until it is closed. The logs of the runs hold what they print."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for stream in (1, 2):
@@ -513,8 +616,13 @@ def _serve(pipe: Connection, threads: int) -> None:
 
 
 def grid_of(texts: Sequence[str]) -> Grid:
-    """The grid from ``--set``: ``privacy.epsilon=1,2,4``, ``seed=1..5``, ``model.hidden=[8],[16,8]``. ScenarioError: a
-    key without values, a key or value that is given twice, or too many runs.
+    """Read a grid from ``--set``: ``privacy.epsilon=1,2,4``, ``seed=1..5``, ``model.hidden=[8],[16,8]``.
+
+    Raises:
+        ScenarioError: a key without values, a key or value that is given twice, or too many runs.
+
+    >>> grid_of(["privacy.epsilon=1,2", "seed=1..3"])
+    {'privacy.epsilon': [1, 2], 'seed': [1, 2, 3]}
     """
     grid: Grid = {}
     for key, values in (key_and_value(text, several=True) for text in texts):
@@ -525,7 +633,11 @@ def grid_of(texts: Sequence[str]) -> Grid:
 
 
 def checked(grid: Mapping[str, Any]) -> Grid:
-    """A grid of Python values, checked; a single value is a list of one. Raises ScenarioError as :func:`grid_of`."""
+    """Check a grid of Python values; a single value becomes a list of one.
+
+    Raises:
+        ScenarioError: as :func:`grid_of`.
+    """
     lists = {str(key): _listed(values) for key, values in grid.items()}
     for key, values in lists.items():
         if not values or len(set(map(_text, values))) < len(values):
@@ -537,12 +649,12 @@ def checked(grid: Mapping[str, Any]) -> Grid:
 
 
 def points(grid: Grid) -> list[RunSettings]:
-    """Every combination of the values; the last key changes fastest."""
+    """Return every combination of the values; the last key changes fastest."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def folder_name(settings: RunSettings, grid: Grid) -> str:
-    """The name of a run's folder: the keys that vary, with their values."""
+    """Name a run's folder by the keys that vary, with their values; a long name ends with a digest."""
     varying = {key: value for key, value in settings.items() if len(grid[key]) > 1}
     name = ",".join(f"{key}={_text(value)}" for key, value in (varying or settings).items())
     safe = re.sub(r"[^A-Za-z0-9.,=_+-]+", "", name)
@@ -552,17 +664,19 @@ def folder_name(settings: RunSettings, grid: Grid) -> str:
 
 
 def _text(value: Any) -> str:
+    """Write a value as in a folder's name."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _listed(values: Any) -> list[Any]:
+    """Return values as a list of Python objects."""
     values = values.tolist() if isinstance(values, np.ndarray) else values
     several = values if isinstance(values, list | tuple | range) else [values]
     return [value.item() if isinstance(value, np.generic) else value for value in several]
 
 
 def _unrolled(value: Any) -> list[Any]:
-    """``1..5`` means the whole numbers from 1 to 5."""
+    """Return the whole numbers from 1 to 5 for ``1..5``, and any other value as it is."""
     ends = re.fullmatch(r"(-?\d{1,9})\.\.(-?\d{1,9})", value) if isinstance(value, str) else None
     if ends is None:
         return [value]

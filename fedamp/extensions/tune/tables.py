@@ -1,4 +1,4 @@
-"""The tables of sweeps and of tuning, at most 80 columns wide."""
+"""Show sweeps and tuning as tables, at most 80 columns wide."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ NO_BEST = (
 
 
 def tune_table(answer: Mapping[str, Any]) -> RenderableType:
-    """What each trial released, the chosen settings, and the cost of everything."""
+    """Show what each trial released, the chosen settings, and the cost of everything."""
     columns: dict[str, CellText] = {
         "settings": "settings",
         "score, with its noise": "score",
@@ -42,7 +42,7 @@ def tune_table(answer: Mapping[str, Any]) -> RenderableType:
 
 
 def sweep_cells(answer: Mapping[str, Any]) -> RowCells:
-    """Means and deviations over seeds."""
+    """Make a row for each combination of settings: means and deviations over seeds."""
     keys, outcomes, rows = answer["varied"], answer["outcomes"], []
     scores = ["score", *["validation_score"] * any(outcome["validation_score"] for outcome in outcomes)]
     for outcome in outcomes:
@@ -55,7 +55,7 @@ def sweep_cells(answer: Mapping[str, Any]) -> RowCells:
 
 
 def sweep_notes(answer: Mapping[str, Any]) -> list[str]:
-    """The best settings, and the cost of the choice."""
+    """Write the best settings, and the cost of the choice."""
     outcomes, missing, notes = answer["outcomes"], answer["unfinished"], []
     if missing:
         why = next((f": {Path(each['folder']).name}: {each['error']}" for each in missing if each["error"]), "")
@@ -70,5 +70,6 @@ def sweep_notes(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _mean(outcome: Mapping[str, Any], key: str) -> str:
+    """Write a mean, with its deviation if there is one."""
     found = outcome[key].values() if outcome[key] else ()
     return " ± ".join(value_of(outcome["metric"], value) for value in found if value is not None)

@@ -1,10 +1,12 @@
-"""Choosing settings with charge: the trials, and the run with the best settings, are paid from one budget.
+"""Tune privately: the trials, and the run with the best settings, are paid from one budget.
 
 Every trial is a run on all people, with more noise than the run that follows: a sum over all people has less noise, for
 the same cost, than one over a tenth of them (docs/budget.md compares the ways). More noise asks for smaller steps:
 ``privacy.clip: auto`` shortens updates by its own rule; with another clip the server's rate is divided by the factor of
 the noise, so that the noise in a trial's model is that of the run. A trial is judged by what it releases: its
 evaluation on held-out records of people, which is charged to it.
+
+:func:`tune` is the place to begin; :mod:`fedamp.extensions.tune.sweep` plays the trials.
 """
 
 import math
@@ -34,7 +36,13 @@ _NOT_TUNED = ("name", "seed", "known_seed", "data", "privacy", "evaluation")
 
 
 class TrialRecord(FileRecord):
-    """What a trial released of itself; ``score`` and its interval are None for a trial that diverged."""
+    """The release of a trial about itself.
+
+    Attributes:
+        settings: its values of the grid's keys.
+        score: as released, with noise; None for a trial that diverged.
+        lower, upper: interval of 95 % of the noise; None for a trial that diverged.
+    """
 
     kind: ClassVar[str] = "trial"
     settings: RunSettings
@@ -44,12 +52,14 @@ class TrialRecord(FileRecord):
 
 
 class TuneRecord(FileRecord):
-    """``tune.json``: all trials, what was chosen, and what everything costs a person.
+    """The content of ``tune.json``: all trials, the choice, and what everything costs a person.
 
     Attributes:
         share: of the budget, for all trials.
         trial_noise, noise: noise multipliers of a trial, and of the run with the chosen settings.
         epsilon, delta: of the trials and that run together.
+        trials: in the order of the grid.
+        chosen: settings of the trial with the highest score.
     """
 
     kind: ClassVar[str] = "tuning"
@@ -66,7 +76,13 @@ class TuneRecord(FileRecord):
 
 
 class Tuned(NamedTuple):
-    """A tuning that has ended: its record, the folder, and the scenario with the chosen settings."""
+    """A tuning that has ended.
+
+    Attributes:
+        record: ``tune.json``.
+        folder: of the trials.
+        scenario: with the chosen settings, and the noise that is left.
+    """
 
     record: TuneRecord
     folder: Path
@@ -74,7 +90,13 @@ class Tuned(NamedTuple):
 
 
 class BudgetSplit(NamedTuple):
-    """The noise multipliers of each trial and of the run after them, and what all of them cost together."""
+    """The division of a budget between trials and the run after them.
+
+    Attributes:
+        trial_noise: noise multiplier of each trial.
+        noise: that of the run.
+        epsilon: what all of them cost together.
+    """
 
     trial_noise: float
     noise: float
@@ -82,10 +104,15 @@ class BudgetSplit(NamedTuple):
 
 
 def split(plan: Plan, trials: int, share: float) -> BudgetSplit:
-    """The noise with which so many trials spend a share of the budget, and the run after them the rest.
+    """Calibrate the noise with which trials spend a share of the budget, and the run after them the rest.
 
     Costs of Gaussian uses add up in squares of 1 / noise. So a trial has sqrt(trials (1 - share) / share) times the
     noise of the run; one factor of both is calibrated on the exact composition.
+
+    Args:
+        plan: of the run.
+        trials: their number.
+        share: of the budget, for all trials, in (0, 1).
 
     Raises:
         ScenarioError: no noise keeps the budget.
@@ -114,9 +141,20 @@ def tune(
     jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Tuned:
-    """Try every combination of a grid's values, and choose one: see :func:`fedamp.api.tune`, also for the errors.
+    """Try every combination of a grid's values, and choose one; see :func:`fedamp.extensions.tune.functions.tune`.
 
-    ``load`` gives the scenario with some values changed.
+    Args:
+        load: gives the scenario with some values changed.
+        grid: values by key.
+        out: folder; default: ``tuned/NAME``.
+        share: of the budget, for all trials, in (0, 1).
+        jobs: trials at once; default: the number of cores.
+        watcher: follows every round and trial.
+
+    Raises:
+        ScenarioError: the scenario cannot be tuned, or not by these keys.
+        RunFolderError: the folder holds a trial of another grid.
+        FedampError: trials are unfinished, or every trial diverged.
     """
     lists = checked(grid)
     settings = points(lists)
@@ -159,7 +197,11 @@ def tune(
 
 
 def _checked(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[Any]], share: float) -> Plan:
-    """The plan of the scenario; ScenarioError: it cannot be tuned, or not by these keys."""
+    """Check that a scenario can be tuned by these keys, and return its plan.
+
+    Raises:
+        ScenarioError: it cannot, for example because settings cost differently.
+    """
     if not 0 < share < 1:
         raise ScenarioError(f"--share: got {share:g}; expected: the trials' share of the budget, between 0 and 1")
     if base.known_seed:
@@ -179,12 +221,13 @@ def _checked(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[
 
 
 def _with_noise(scenario: Scenario, noise: float) -> Scenario:
+    """Return the scenario with a noise multiplier in place of a budget."""
     privacy = scenario.privacy.model_copy(update={"noise_multiplier": noise, "epsilon": None})
     return scenario.model_copy(update={"privacy": privacy})
 
 
 def _trial(scenario: Scenario, noise: BudgetSplit) -> Scenario:
-    """A trial; it is judged by its charged evaluation alone, so no model is tested on public records."""
+    """Return a trial; it is judged by its charged evaluation alone, so no model is tested on public records."""
     federation, server = scenario.federation.model_copy(update={"evaluate_every": 0}), scenario.server
     if server.optimizer == "sgd" and scenario.privacy.clip != "auto":  # adam's steps have their size whatever noise is
         rate = server.learning_rate * noise.noise / noise.trial_noise
@@ -194,7 +237,11 @@ def _trial(scenario: Scenario, noise: BudgetSplit) -> Scenario:
 
 
 def _trials(swept: Sweep) -> tuple[TrialRecord, ...]:
-    """What the trials released; FedampError: one may still come to its end."""
+    """Return what the trials released.
+
+    Raises:
+        FedampError: one may still come to its end.
+    """
     found, left = [], []
     for each in swept.runs:
         summary = read_summary(each.folder) if (each.folder / "summary.json").is_file() else None
