@@ -1,7 +1,7 @@
 """Define the commands. Each reads its arguments, calls one function, and prints.
 
 A command imports everything heavy (torch, Flower, Ray, plots) itself, so that ``fedamp privacy`` answers at once. The
-docstring of a command is its help. Commands of extensions are added when this module is imported (:func:`plug_in`).
+docstring of a command is its help. Commands of extensions are imported when they are asked for (:class:`AllCommands`).
 """
 
 import json
@@ -72,9 +72,11 @@ class AllCommands(Mapping[str, click.Command]):
         return iter(self._names)
 
     def __len__(self) -> int:
+        """Count the commands."""
         return len(self._names)
 
     def __getitem__(self, name: str) -> click.Command:
+        """Return a command; one of an extension is imported now."""
         if name in self._core:
             return self._core[name]
         found, alone = named(dict(self._paths)[name]), Typer(rich_markup_mode="rich")
@@ -90,6 +92,7 @@ class CommandGroup(TyperGroup):
         self.commands: Mapping[str, click.Command] = AllCommands(self.commands)  # type: ignore[assignment]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the names in the order of the help."""
         return list(self.commands)
 
 

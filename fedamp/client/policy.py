@@ -74,8 +74,8 @@ class Policy(Record):
     Extensions add keys of their own (:class:`PolicyKey`).
 
     Attributes:
-        tasks: digests of the tasks that it takes, under names of its owner (:attr:`ClientTask.digest`, as ``fedamp
-            check`` says it); None: every task.
+        tasks: digests of the tasks that it takes, under names of its owner
+            (:attr:`fedamp.client.task.ClientTask.digest`, as ``fedamp check`` says it); None: every task.
         least_people: how many must live on the node, at least 1. With fewer it takes no part: the server would see the
             sum of few.
         metrics: names of those by which its people's records may be evaluated; None: all.

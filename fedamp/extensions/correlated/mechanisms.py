@@ -238,7 +238,8 @@ def best_buffers(buffers: int, responses: Sequence[Floats], k: int, gap: int) ->
 
     Args:
         buffers: the most, 1 to 3; fewer where two of them are too much alike.
-        responses: of the models to a round's update, float64 [rounds] each (:meth:`ServerOptimizer.responses`).
+        responses: of the models to a round's update, float64 [rounds] each
+            (:meth:`fedamp.federation.optimizers.ServerOptimizer.responses`).
         k: check-ins of a person.
         gap: least distance of two of them, in rounds.
 
@@ -281,7 +282,8 @@ def best_coefficients(bands: int, *responses: Floats) -> tuple[float, ...]:
 
     Args:
         bands: at least 1; 1 has no coefficients.
-        responses: of the models to a round's update, float64 [rounds] each (:meth:`ServerOptimizer.responses`).
+        responses: of the models to a round's update, float64 [rounds] each
+            (:meth:`fedamp.federation.optimizers.ServerOptimizer.responses`).
     """
     from scipy.optimize import minimize
 

@@ -53,7 +53,7 @@ class Agreement(FileRecord):
     Attributes:
         run: a name that no other agreement has; a node takes part in each round of it once.
         peers: the public key of each node, as OpenSSH writes it, by the name under which it is registered.
-        task: digest of what the nodes compute (:attr:`ClientTask.digest`).
+        task: digest of what the nodes compute (:attr:`fedamp.client.task.ClientTask.digest`).
         terms: of the run.
     """
 
