@@ -3,10 +3,10 @@
 Training keeps two random choices secret: the rounds in which a client takes part, and the submodel that it trains.
 fedamp runs such a training, and computes certified bounds on the epsilon that its releases cost.
 
-This package exports the functions of :mod:`fedamp.api` and of extensions, and imports them when they are first used.
-So ``import fedamp`` is quick, and :mod:`fedamp.accounting` works without the packages that train. A reader goes on
-with docs/python.md, :mod:`fedamp.accounting` for the cost of a mechanism, or :mod:`fedamp.testing` for contracts of
-schemes of one's own.
+This package exports the functions of :mod:`fedamp.api` and of extensions, and imports them when they are first used. So
+``import fedamp`` is quick, and :mod:`fedamp.accounting` works without the packages that train. A reader goes on with
+docs/python.md, :mod:`fedamp.accounting` for the cost of a mechanism, or :mod:`fedamp.testing` for contracts of schemes
+of one's own.
 
 Example:
     >>> import fedamp

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from fedamp.runs.records import RoundRecord
 
 Source = str | Path | Mapping[str, Any] | Scenario | None
-"""A YAML file, the name of a shipped scenario (``"digits"``), the content of such a file, or a scenario. None: the
-settings alone describe the scenario.
+"""A YAML file, the name of a shipped scenario, the content of such a file, or a scenario.
+
+None: the settings alone describe the scenario.
 """
 
 
@@ -49,8 +50,7 @@ def from_python() -> Iterator[None]:
     """Wrap each call from Python, so that it behaves the same in every program.
 
     Errors name arguments of Python (``out=``, ``resume=True``) in place of options of the command line. Settings of
-    torch
-    that the program has changed, for example a default dtype, are set back inside, so that they change no number.
+    torch that the program has changed, for example a default dtype, are set back inside, so that they change no number.
     """
     with in_words_of(OF_PYTHON), usual_state():
         yield
@@ -64,13 +64,10 @@ def load(source: Source = None, /, **settings: Any) -> LoadedScenario:
 
     Args:
         source: a YAML file, the name of a shipped scenario (``"digits"``), a mapping with the content of such a file,
-            or
-            a scenario. Default: the settings alone describe it.
+            or a scenario. Default: the settings alone describe it.
         settings: values by key, as ``**{"privacy.epsilon": 2}`` or ``privacy={"epsilon": 2}``. A mapping changes only
-            the
-            keys that it names. A mapping with a scheme or a name, as ``check_in={"scheme": "poisson", "rate": 0.1}``,
-            is
-            the whole section.
+            the keys that it names. A mapping with a scheme or a name, as ``check_in={"scheme": "poisson", "rate":
+            0.1}``, is the whole section.
 
     Five settings may be objects of Python. The scenario holds digests of them:
 
@@ -116,8 +113,7 @@ def privacy(scenario: Source = None, groups: bool = False, **settings: Any) -> "
 
     Returns:
         The object of ``fedamp privacy --json``, a mapping. Printed, it is the table of ``fedamp privacy``. ``epsilon``
-            is a
-        bracket: the true value lies between ``lower`` and ``upper``, and a budget spends ``upper``.
+        is a bracket: the true value lies between ``lower`` and ``upper``, and a budget spends ``upper``.
 
     Raises:
         InputError: the scenario is wrong, or no noise meets its budget; one line says which.
@@ -193,9 +189,8 @@ def play(
     """Run a federation round by round: iterate over the records of its rounds, each after its release.
 
     Leaving the loop, or closing the iterator, stops the run after the round. The folder can then be opened, and
-    resumed.
-    Its epsilon is that of all planned rounds, because the releases may have decided when to stop. Between rounds, files
-    that this process creates are as private as the run folder: only their owner can read them.
+    resumed. Its epsilon is that of all planned rounds, because the releases may have decided when to stop. Between
+    rounds, files that this process creates are as private as the run folder: only their owner can read them.
 
     Args:
         scenario, out, resume, settings: as in :func:`run`.
@@ -228,8 +223,7 @@ def compare(runs: "Iterable[str | Path | InFolder]") -> "Published":
 
     Returns:
         A table that prints as that of ``fedamp compare``, and has ``frame()``, ``csv()``, ``latex()`` and ``plot()``.
-            One
-        series alone, such as a sweep, has a table of its own form.
+        One series alone, such as a sweep, has a table of its own form.
 
     Raises:
         RunFolderError: a folder is missing, damaged or given twice.

@@ -147,8 +147,7 @@ class StopTraining(Exception):
     """Stop a run after the current round, from a callback. The run can be resumed.
 
     It is no :class:`FedampError`: a callback raises it on purpose, or returns False for the same effect. The epsilon of
-    the
-    stopped run is that of all rounds that its budget pays for, because the releases may have decided the stop.
+    the stopped run is that of all rounds that its budget pays for, because the releases may have decided the stop.
 
     Example:
         >>> import fedamp

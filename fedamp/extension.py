@@ -25,25 +25,21 @@ class Extension:
     """An extension: all that one idea adds to the core.
 
     Objects are named as ``package.module:attribute``, so that naming them imports nothing. Each attribute is a seam:
-    keys
-    with such names. An empty seam adds nothing.
+    keys with such names. An empty seam adds nothing.
 
     Attributes:
         name: name of the idea, a lower-case word; for extensions of fedamp the name of the folder.
         commands: functions, or Typer applications, that become commands of ``fedamp``, by the command's name.
         follows: the command after which a command comes in the help; the others come at the end.
         accountant_commands: functions that become commands of ``fedamp-accounting``, by the command's name. They take
-            the
-            words after it, and return checks (:class:`fedamp.accounting.verify.Check`).
+            the words after it, and return checks (:class:`fedamp.accounting.verify.Check`).
         pages: ``report``: a function that writes a page about runs, from their folders and the file.
         trackers: subclasses of :class:`fedamp.server.observers.Observer` that take no arguments, by the names that the
-            key
-            ``trackers`` of a scenario accepts.
+            key ``trackers`` of a scenario accepts.
         readers: readers of folders of models that are not runs, each a :class:`fedamp.runs.folder.FolderReader`, by the
             file that tells such a folder.
         series: readers of folders of several runs, each a :class:`fedamp.runs.folder.SeriesReader`, by the file that
-            tells
-            such a folder.
+            tells such a folder.
         functions: functions of the package ``fedamp``, as ``fedamp.sweep``, by their names.
         sections: keys of a scenario by their path (``mixing``, ``privacy.population``): a class of sections that may be
             left out, or an annotated type with its field (:func:`fedamp.federation.choices.extend`).
@@ -53,13 +49,11 @@ class Extension:
         before_runs: functions that may refuse several runs before the first one, by any name: each a
             :data:`fedamp.runs.around.BeforeRuns`.
         task_keys: keys of the task that clients get (:class:`fedamp.client.task.ClientTask`); each an annotated type
-            with
-            its field and its place.
+            with its field and its place.
         local_parameters: rules that keep parameters with their client, by the key of the task that asks for it; each a
             :class:`fedamp.client.worker.LocalParameters`.
         exchanges: answers of a node in exchanges of an aggregator, by the key of its configuration that asks for them;
-            each
-            a :class:`fedamp.client.exchange.NodeExchange`.
+            each a :class:`fedamp.client.exchange.NodeExchange`.
         ledger_keys: keys of a ledger; each a :class:`fedamp.accounting.verify.LedgerKey`.
         policy_keys: keys of a node's ``policy.yaml``; each a :class:`fedamp.client.policy.PolicyKey`.
 

@@ -5,8 +5,8 @@ release is a function of the real-valued output of the Gaussian mechanism, and c
 float64, from which Mironov 2012 reads membership.
 
 Z is the normal quantile of a uniform U, of which 64 bits nearly always decide, and else 320
-(docs/research/accounting.md has the
-proof, and the cost: the law of a release is within ``TOTAL_VARIATION`` of the exact one).
+(docs/research/accounting.md has the proof, and the cost: the law of a release is within ``TOTAL_VARIATION`` of the
+exact one).
 
 This module knows sums, standard deviations and addresses of randomness (:mod:`fedamp.rng`). It knows no budget: the
 plan (:mod:`fedamp.federation`) decides how much noise a round needs, and the accountant charges it. Correlated noise is
@@ -183,8 +183,7 @@ def round_noisy(
     """Return the whole numbers nearest to values with their noise, exactly.
 
     float64 decides nearly always. Where the noisy value is within the error of float64 of a rounding boundary, 256
-    further
-    bits of each uniform number and reals of 400 bits decide.
+    further bits of each uniform number and reals of 400 bits decide.
 
     Args:
         values: shape [n], at most 1/2 in size.
@@ -256,10 +255,8 @@ class Noise(ABC):
 
     A mechanism with correlated noise (DP-FTRL, matrix mechanisms) keeps a state in the checkpoint, because the noise of
     earlier rounds cannot be drawn again. The plan charges independent Gaussian noise in every round unless a section
-    says
-    otherwise. An implementation must guarantee that the released sums are a function of the exact noisy sums, and that
-    a
-    round's noise follows from its seed and the state alone.
+    says otherwise. An implementation must guarantee that the released sums are a function of the exact noisy sums, and
+    that a round's noise follows from its seed and the state alone.
     """
 
     @abstractmethod
@@ -277,8 +274,7 @@ class Noise(ABC):
         """Add a round's noise in place, and return the next state, in new arrays.
 
         The resulting sums must be a function of the exact noisy sums: :func:`fedamp.noise.add_gaussian`. The given
-        state must
-        stay as it is, because an attempt at a round may be repeated.
+        state must stay as it is, because an attempt at a round may be repeated.
 
         Args:
             sums: arrays by name, contiguous.
@@ -355,8 +351,7 @@ def path_noise(coefficients: Sequence[float], response: Floats) -> float:
     """Return the root mean square, over the rounds, of the noise in the server's model.
 
     With A the Toeplitz matrix of the response and C that of the coefficients, it is norm(c) |A C^-1|_F / sqrt(rounds):
-    both
-    matrices are Toeplitz, so each diagonal holds one number.
+    both matrices are Toeplitz, so each diagonal holds one number.
 
     Args:
         coefficients: c_1, c_2, ..; none: independent noise.

@@ -49,8 +49,7 @@ class Stream:
         """Draw independent whole numbers, exactly uniform in 0 ... bound - 1.
 
         The number is the upper half of a product of a word of 32 bits and the bound; those whose lower half is below
-        2**32 mod
-        bound are drawn again (Lemire 2019). So the number of words that a call takes from the stream varies.
+        2**32 mod bound are drawn again (Lemire 2019). So the number of words that a call takes from the stream varies.
 
         Args:
             bound: 1 to 2**32.
@@ -136,8 +135,7 @@ def happens(words: Words, probability: float) -> NDArray[np.bool_]:
     """Decide for each word whether an event happens, with the given probability rounded down to a multiple of 2**-64.
 
     Rounding down is the safe side for sampling: a person takes part at most as often as charged. A float64 probability
-    of
-    at least 2**-11 is met exactly.
+    of at least 2**-11 is met exactly.
 
     Args:
         words: uniform words of 64 bits, of any shape.
@@ -201,8 +199,7 @@ def public_uniforms(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDAr
     """Draw numbers in [0, 1) from each seed; a seed's numbers depend on it alone.
 
     For public randomness in thousands of streams (synthetic records): a 64-bit mixing function of seed, purpose and
-    counter
-    (Steele, Lea, Flood 2014, SplitMix). The numbers are multiples of 2**-53.
+    counter (Steele, Lea, Flood 2014, SplitMix). The numbers are multiples of 2**-53.
 
     Args:
         seeds: shape [seeds].

@@ -4,8 +4,7 @@ It holds logarithms of sums and binomials, powers, a search and normal masses; a
 section; and the inner loops, compiled by Numba with a cache on disk.
 
 The module knows no law and no mechanism. Each bound of a rounding error says what it counts;
-docs/research/accounting.md,
-"Floating point", adds them up.
+docs/research/accounting.md, "Floating point", adds them up.
 """
 
 import math
@@ -168,8 +167,7 @@ def gaussian_delta(signal: Array, epsilon: Array | float, side: int) -> Array:
     """Return delta at ``epsilon`` of Gaussian mechanisms.
 
     delta = Phi(a) - e^epsilon Phi(b), a = mu / 2 - epsilon / mu, b = a - mu, with e^epsilon phi(b) = phi(a) (Balle,
-    Wang
-    2018, Theorem 8).
+    Wang 2018, Theorem 8).
 
     Args:
         signal: mu^2, squared signal-to-noise ratios; 0 and infinity are allowed.
@@ -234,8 +232,7 @@ def rounding_of_masses(log_ratios: Array) -> float:
     """Bound the relative error of masses from closed forms and of ratios.
 
     It covers some operations, exponentials of numbers of up to 50 (as far as normal tails are looked at), and logs that
-    are
-    each known to some units.
+    are each known to some units.
     """
     return (128 + 8 * float(np.max(np.abs(log_ratios)))) * UNIT
 
@@ -265,8 +262,7 @@ def rounding_of_overlaps(rounds: int, order: float) -> float:
     """Bound the absolute error of the log chance of an overlap.
 
     Each of ``order`` subsets adds at most ``order + 2`` log binomials, of three log factorials each, all rounded to
-    eight
-    units, and as many sums.
+    eight units, and as many sums.
     """
     return 64 * order * (order + 2) * (math.lgamma(rounds + 1) + 1) * UNIT
 
@@ -281,10 +277,8 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
     """Compile a function by ``numba.njit(**options)`` at its first call, with a cache on disk.
 
     The cache lies beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``. If none of them can be written to, as
-    in
-    a container without a home, every process compiles again. Numba is imported at the first call of any of these
-    functions,
-    because many questions need none of them.
+    in a container without a home, every process compiles again. Numba is imported at the first call of any of these
+    functions, because many questions need none of them.
     """
 
     def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -384,10 +378,8 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
     """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
 
     From the left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice
-    point.
-    The rest at the right end is lowered to the lattice with mass from further left, or, if there is too little,
-    dropped,
-    which also only lowers divergences.
+    point. The rest at the right end is lowered to the lattice with mass from further left, or, if there is too little,
+    dropped, which also only lowers divergences.
 
     Returns:
         P-masses and Q-masses of the lattice points, both of shape (size,).
@@ -506,10 +498,9 @@ def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no
     """Return means of elementary symmetric polynomials of rows of ratios, after several beginnings.
 
     It is sum_h tails[j, h] p_h after the first ``beginnings[j]`` rounds (ascending, the last all of them), p_h = e_h
-    q^h
-    (1 - q)^(r - h): but for the ratios the chance of h successes at rate q, so that the recursion has the scale of a
-    probability. Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers of
-    successes from which ``fewest`` can still be reached are kept.
+    q^h (1 - q)^(r - h): but for the ratios the chance of h successes at rate q, so that the recursion has the scale of
+    a probability. Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers
+    of successes from which ``fewest`` can still be reached are kept.
 
     Returns:
         Means, shape (draws, beginnings), and the largest prod max(1, 1 - q + q x), beyond which nothing grows.
@@ -552,8 +543,7 @@ def paired_means(ratios, rate, tails, damp):  # type: ignore[no-untyped-def]
     """Return means after all rounds for two people; see ``symmetric_means``.
 
     A round that both take part in has the ratio x^2 ``damp``. Both numbers of successes are exchangeable, so only those
-    in
-    descending order are kept.
+    in descending order are kept.
     """
     draws, rounds = ratios.shape
     k, side = len(tails) - 1, 16
@@ -708,8 +698,7 @@ def spaced_beginnings(rows, column, scale, ways, k, gap, ends):  # type: ignore[
     """Return means over spaced sets after the first ``ends`` rounds (ascending); see ``spaced_means``.
 
     ``ways[n, c]`` is the number of sets of c of n rounds, times ``scale``^c. The sums have all columns that end before
-    a
-    beginning does; the others are cut, and later rounds have their number of ways.
+    a beginning does; the others are cut, and later rounds have their number of ways.
 
     Returns:
         Means, shape (draws, n), and the largest number on the way.

@@ -32,9 +32,8 @@ class WithoutReplacement(Mechanism):
 
     Its neighbours differ by substitution: ``size`` people are replaced by others (or their contributions zeroed). The
     batch's release is written for zero-out; a substitution is charged as a change of two contributions. With p the
-    chance
-    that any of the people is in the batch, delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) for the delta' of a
-    changed batch (Balle, Barthe, Gaboardi 2018, Theorem 10).
+    chance that any of the people is in the batch, delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) for the
+    delta' of a changed batch (Balle, Barthe, Gaboardi 2018, Theorem 10).
 
     Args:
         mechanism: the batch's release, for zero-out or add/remove.
@@ -71,6 +70,7 @@ class WithoutReplacement(Mechanism):
         return f"{self.batch} of {self.population} people without replacement ({self.mechanism.words}){together}"
 
     def simplified(self) -> Mechanism:
+        """A batch of all people hides nothing."""
         whole = self.batch == self.population
         return self.mechanism.substituted().exact_group(self.size) if whole else self
 
@@ -118,10 +118,8 @@ class WithoutReplacement(Mechanism):
         """Return the costlier order of a changed batch, hidden choices inside revealed.
 
         It is ours, from Balle, Barthe, Gaboardi 2018, Theorem 10: docs/research/accounting.md. A bit of a batch is a
-        sampled bit: the
-        chance that it is true is a mixture that the batch decides, with and without the people in question, and extreme
-        points
-        are the worst, in moments too (Schuchardt et al. 2024, Theorem 3.7).
+        sampled bit: the chance that it is true is a mixture that the batch decides, with and without the people in
+        question, and extreme points are the worst, in moments too (Schuchardt et al. 2024, Theorem 3.7).
 
         Raises:
             NotEvaluable: several changes of the mechanism are not one of their sum.
@@ -154,10 +152,8 @@ class WithoutReplacement(Mechanism):
         """Charge a single release, by the number of changed people in the batch.
 
         Given that i >= 1 of the group are in the batch, it differs from one of their substitutes by a change of 2 i;
-        joint
-        convexity in i. The batch holds any of the group with a chance p, and delta(epsilon) <= p delta'(log(1 +
-        (e^epsilon - 1)
-        / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
+        joint convexity in i. The batch holds any of the group with a chance p, and delta(epsilon) <= p delta'(log(1 +
+        (e^epsilon - 1) / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
         """
         if isinstance(self.mechanism, RandomisedResponse):
             return self.changed_batch().by_law(question)
@@ -180,18 +176,15 @@ class BatchMoments(MomentsOf[WithoutReplacement]):
     """Moments of a batch: the smaller of two bounds, order by order, also under composition and in both directions.
 
     Let w_i be the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the
-    moments of
-    a change of 2 i. The first bound is the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5, corrected).
-    The second is
-    1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with m_2 = min(4 (M_2 - 1), 2 M_2)
-    and
-    m_l = 2 M_l. For size 1 it is Wang, Balle, Kasiviswanathan 2019, Theorem 9 (Schuchardt et al. 2024, Theorem 3.6 and
-    Proposition E.2). For a group, condition as they do on "none of it is in the batch"; |x - y|^l z^(1-l) is jointly
-    convex,
-    so that the number i may be revealed there.
+    moments of a change of 2 i. The first bound is the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5,
+    corrected). The second is 1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with m_2 =
+    min(4 (M_2 - 1), 2 M_2) and m_l = 2 M_l. For size 1 it is Wang, Balle, Kasiviswanathan 2019, Theorem 9 (Schuchardt
+    et al. 2024, Theorem 3.6 and Proposition E.2). For a group, condition as they do on "none of it is in the batch"; |x
+    - y|^l z^(1-l) is jointly convex, so that the number i may be revealed there.
     """
 
     def _raw(self, highest: int) -> Array:
+        """Take the smaller bound at each order; bits of a batch have moments of their own."""
         if isinstance(self.event.mechanism, RandomisedResponse):
             return log_moments(self.event.changed_batch(), highest)
         hits, logs = self.event.people_in_batch()

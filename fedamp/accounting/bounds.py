@@ -272,8 +272,7 @@ class Bounds:
     """A certified bracket: the true value lies in ``[lower, upper]``. A budget spends ``upper``, which may be infinite.
 
     There is no ``float(bounds)`` and no ``f"{bounds:.2f}"``. The ends differ, and a format code rounds to nearest, so
-    that
-    a budget could look kept when it is not. Text rounds the upper end up and the lower end down.
+    that a budget could look kept when it is not. Text rounds the upper end up and the lower end down.
 
     Attributes:
         lower: what an attacker achieves in some worst case; 0 where none is known.
@@ -312,7 +311,12 @@ class Bounds:
         return self.upper - self.lower
 
     def to_json(self) -> dict[str, float | None]:
-        """Return ``{"lower": ..., "upper": ...}``; an infinite end is null, because JSON has no infinity."""
+        """Return ``{"lower": ..., "upper": ...}``; an infinite end is null, because JSON has no infinity.
+
+        Example:
+            >>> Bounds(1.0, math.inf).to_json()
+            {'lower': 1.0, 'upper': None}
+        """
         return {"lower": finite(self.lower), "upper": finite(self.upper)}
 
     def __str__(self) -> str:
@@ -332,8 +336,8 @@ class NotEvaluable(ValueError):
     """An evaluator cannot answer within its limits; another one may.
 
     A mechanism's method raises it where the kind has no law, no finite set of outcomes, or too much work. ``epsilon``
-    and
-    ``delta`` catch it and take another evaluator. Where no evaluator answers, the upper end is infinite (1 for delta).
+    and ``delta`` catch it and take another evaluator. Where no evaluator answers, the upper end is infinite (1 for
+    delta).
 
     Example:
         >>> from fedamp.accounting import Detail, Gaussian, Group, Submodels
@@ -408,8 +412,7 @@ class EpsilonAt:
         """Return the answer where no loss |log X| is above a bound, but for a chance.
 
         Such a mechanism is a function of the worst one with this guarantee (Kairouz, Oh, Viswanath 2015, Theorem 3.4;
-        Murtagh,
-        Vadhan 2016). With loss l and chance c it is l + log(1 - (delta - c) / (1 - c) (1 + e^-l)), at least 0.
+        Murtagh, Vadhan 2016). With loss l and chance c it is l + log(1 - (delta - c) / (1 - c) (1 + e^-l)), at least 0.
 
         Args:
             largest: the bound on |log X|, >= 0; may be infinite.
@@ -513,9 +516,8 @@ def epsilon_from_rdp(
     """Convert Rényi divergences at some orders to the epsilon at ``delta``, the smallest over the orders.
 
     With R the divergence of order a, the "tight" conversion is R + log(1 - 1/a) - (log delta + log a) / (a - 1)
-    (Canonne,
-    Kamath and Steinke 2020, Proposition 12; also Balle et al. 2020, Theorem 21). The "loose" one is R - log(delta) /
-    (a - 1) (Mironov 2017, Proposition 3), which the tables of Dong, Chen and Özgür 2025 use.
+    (Canonne, Kamath and Steinke 2020, Proposition 12; also Balle et al. 2020, Theorem 21). The "loose" one is R -
+    log(delta) / (a - 1) (Mironov 2017, Proposition 3), which the tables of Dong, Chen and Özgür 2025 use.
 
     Args:
         orders: each > 1 and finite, shape (n,).

@@ -1,8 +1,7 @@
 """Several people: a mechanism as a group of them sees it.
 
 ``group`` finds the tightest known rule. Where a kind has an exact one (``Mechanism.exact_group``), the answer is that
-of
-another mechanism. Else :class:`Group` holds the smallest of several bounds. Two people in hidden rounds of Gaussian
+of another mechanism. Else :class:`Group` holds the smallest of several bounds. Two people in hidden rounds of Gaussian
 noise are sampled together.
 """
 
@@ -59,8 +58,7 @@ def group(mechanism: Mechanism, size: int) -> Mechanism:
     """Return the mechanism as a group of people sees it, by the tightest known rule.
 
     The rule is exact for (Poisson sampled) Gaussians and their compositions, for flipped bits and Laplace noise. Else
-    it is
-    the smallest of several bounds of the whole (:class:`Group`).
+    it is the smallest of several bounds of the whole (:class:`Group`).
 
     Args:
         mechanism: as one person sees it.
@@ -92,8 +90,8 @@ class Group(OfOne):
     Release: M, with K people in or out together.
 
     The function :func:`group` uses it where it knows nothing exact. The upper end is the smaller of the group property,
-    delta_K(epsilon)
-    <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1), and of bounds with hidden choices revealed.
+    delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1), and of bounds with hidden choices
+    revealed.
 
     Args:
         mechanism: as one person sees it.
@@ -119,19 +117,19 @@ class Group(OfOne):
             raise ValueError("a group of people whose rows meet in correlated noise is not charged; expected: size 1")
 
     def simplified(self) -> Mechanism:
+        """One person is the mechanism itself; an exact rule replaces the group."""
         return self.mechanism if self.size == 1 else self.mechanism.exact_group(self.size)
 
     def unamplified(self) -> Mechanism:
+        """The group under the mechanism without amplification, each with a bit of its own where bits are chosen."""
         return group(self.mechanism.with_own_bits(self.size).unamplified(), self.size)
 
     def other_bounds(self) -> list[Mechanism]:
         """List bounds with hidden choices revealed: all of them, or those inside rounds.
 
         The release is a mixture, over choices that do not depend on the data, of releases that cost the group no more
-        than that
-        (joint convexity). The rest, compositions of (sampled) Gaussians, is exact for groups. Where their choices
-        differ,
-        people add to different sums, which costs less than if all added to one.
+        than that (joint convexity). The rest, compositions of (sampled) Gaussians, is exact for groups. Where their
+        choices differ, people add to different sums, which costs less than if all added to one.
 
         Bits are another case: people who choose different bits turn several, and all who choose one turn one. There the
         generic property is all.
@@ -161,6 +159,7 @@ class Group(OfOne):
             return Gaussian(signal**-0.5 / self.size, relation=self.relation or Relation.ZERO_OUT)
 
     def attained_in_draws(self) -> Mechanism:
+        """The sampler of two people is exact for them."""
         return self
 
     def certain_loss(self) -> Fraction:
@@ -181,8 +180,7 @@ class Group(OfOne):
         """Charge K people as K changes of one.
 
         delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1) (Mironov 2017, Corollary 4). A
-        grid finer
-        than the default hardly helps.
+        grid finer than the default hardly helps.
         """
         points = DEFAULT_POINTS if question.points is None else question.points
 
@@ -274,11 +272,11 @@ class GroupMoments(MomentsOf[Group]):
     """Moments of a group: by the group property, or, where they are smaller, those of the other bounds.
 
     Log moments of order a of i + j people are at most half the sum of those of order 2 a of i people and of order 2 a -
-    1
-    of j (Mironov 2017, Corollary 4; Schuchardt et al. 2024, Appendix B.1, corrected).
+    1 of j (Mironov 2017, Corollary 4; Schuchardt et al. 2024, Appendix B.1, corrected).
     """
 
     def _raw(self, highest: int) -> Array:
+        """Take the moments of the group property, or those of the other bounds where they are smaller."""
         more = max(highest, min(1024, highest * 2 ** math.ceil(math.log2(self.event.size))))
         generic = of_group(log_moments(self.event.mechanism, more), self.event.size)[: highest + 1]
         result = np.append(generic, np.full(highest + 1 - len(generic), np.inf))
@@ -329,8 +327,7 @@ class PairOfPeople(HiddenRounds):
         """Return how rounds are held under X^2, a mean over two pairs of sets.
 
         Rounds held a times by the first pair and b times by the second are of the classes (a + b, a b) = (0, 0), (1,
-        0),
-        (2, 0), (2, 1), (3, 2), (4, 4), and weigh exp(a b / s^2).
+        0), (2, 0), (2, 1), (3, 2), (4, 4), and weigh exp(a b / s^2).
 
         Raises:
             NotEvaluable: another order, or little noise.
@@ -346,8 +343,7 @@ def _pairs_of_pairs(chances: tuple[float, ...], rounds: int) -> Occupancies:
     """Return the classes of ``PairOfPeople.tilts`` for two pairs of sets.
 
     Given how many rounds either pair holds 0, 1 and 2 times, the numbers n_ab of those held a times by one and b times
-    by
-    the other are those of a contingency table with these margins: their chance is a multivariate hypergeometric one.
+    by the other are those of a contingency table with these margins: their chance is a multivariate hypergeometric one.
     """
     pair = occupancies(chances, rounds, 2)
     largest = pair.counts[:, 1:].max(axis=0)

@@ -1,9 +1,9 @@
 """Hidden choices of one person: sampling, submodels, and rounds.
 
-Each kind says which choice is hidden, and what X becomes: (1 - q) + q X for a coin, a mean of copies for one of
-several places, and a mean of symmetric polynomials for several rounds. Everything rests on two conditions: the choice
-does not depend on the data, and stays secret. Several people are in :mod:`fedamp.accounting.groups`, correlated noise
-in :mod:`fedamp.accounting.spaced`.
+Each kind says which choice is hidden, and what X becomes: (1 - q) + q X for a coin, a mean of copies for one of several
+places, and a mean of symmetric polynomials for several rounds. Everything rests on two conditions: the choice does not
+depend on the data, and stays secret. Several people are in :mod:`fedamp.accounting.groups`, correlated noise in
+:mod:`fedamp.accounting.spaced`.
 """
 
 import math
@@ -64,8 +64,7 @@ class Poisson(Hidden):
     Release: M with chance q, else M without the person.
 
     X becomes (1 - q) + q X (Zhu, Dong, Wang 2022, Theorem 11). Parts that share the coin (the shared and the split part
-    of
-    one round) must be composed first and sampled together.
+    of one round) must be composed first and sampled together.
 
     Args:
         mechanism: the release of a participant, for zero-out or add/remove.
@@ -81,6 +80,7 @@ class Poisson(Hidden):
     is_mean = True
 
     def simplified(self) -> Mechanism:
+        """A rate of 1 hides nothing."""
         return self.mechanism if self.rate == 1 else self
 
     def attained(self) -> Mechanism | None:
@@ -95,6 +95,7 @@ class Poisson(Hidden):
         return numerical_law(self.mechanism, detail).thin(self.rate)
 
     def moments(self) -> Moments:
+        """Central moments are multiplied by q^j: X - 1 becomes q (X - 1)."""
         inner = moments_of(self.mechanism)
         return inner if self.rate == 1 else ThinnedMoments(partial(numerical_law, self), inner, self.rate)
 
@@ -119,6 +120,7 @@ class Poisson(Hidden):
         return Participation(inner.mechanism, tuple(chances.tolist()), inner.rounds, inner.rounding + 4 * UNIT)
 
     def chance_to_take_part(self) -> Fraction:
+        """q times the chance inside."""
         return Fraction(self.rate) * self.mechanism.chance_to_take_part()
 
     def certain_loss(self) -> Fraction:
@@ -181,21 +183,21 @@ class GroupPoissonGaussian(Release):
     )
 
     def simplified(self) -> Mechanism:
+        """One person, or a rate of 1, leaves no choice of how many people are in the sum."""
         if self.size > 1 and self.rate < 1:
             return self
         return Poisson(Gaussian(self.noise_multiplier / self.size, relation=self.relation), self.rate)
 
     def unamplified(self) -> Mechanism:
+        """All people of the group are in the sum."""
         return Gaussian(self.noise_multiplier / self.size, relation=self.relation)
 
     def charged_as(self) -> Mechanism:
         """Return Gaussian noise around a binomial shift: i / s with chance C(K, i) q^i (1 - q)^(K - i).
 
         That the contributions point the same way in the worst case is proved for Rényi divergences (Schuchardt et al.
-        2024,
-        Theorem 4.2). For the hockey-stick it follows from the same supermodularity; hence a numerical law, which that
-        paper
-        leaves open.
+        2024, Theorem 4.2). For the hockey-stick it follows from the same supermodularity; hence a numerical law, which
+        that paper leaves open.
         """
         size, rate = self.size, self.rate
         if rate == 1:
@@ -231,6 +233,7 @@ class SubstitutedPoissonGaussian(Mechanism):
     is_exact = is_symmetric = True
 
     def simplified(self) -> Mechanism:
+        """A rate of 1 hides nothing."""
         return Gaussian(self.noise_multiplier, relation=Relation.SUBSTITUTION) if self.rate == 1 else self
 
     def unamplified(self) -> Mechanism:
@@ -239,10 +242,9 @@ class SubstitutedPoissonGaussian(Mechanism):
     def law(self, detail: Detail) -> Law:
         """The contributions x, y of the worst pair are opposite and of norm 1; the proof is new (ours).
 
-        In u = <x, z>, v = <y, z> the hockey-stick is E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+ at
-        u' = u - |x|^2/2, v' = v - |y|^2/2, alpha = e^epsilon. Its mixed second derivative is <= 0, so that it falls
-        with <x, y>
-        (Slepian) and, as <x, y> < 0, grows with either norm (Stein).
+        In u = <x, z>, v = <y, z> the hockey-stick is E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+ at u' = u
+        - |x|^2/2, v' = v - |y|^2/2, alpha = e^epsilon. Its mixed second derivative is <= 0, so that it falls with <x,
+        y> (Slepian) and, as <x, y> < 0, grows with either norm (Stein).
         """
         rate, shift = self.rate, 1 / self.noise_multiplier
         z, low, high = normal_grid(shift, detail.points, detail.reach, -shift)
@@ -280,13 +282,11 @@ class Submodels(Hidden):
     Release: (M_1, .., M_d), the person in M_j alone, j uniform.
 
     X is the mean of d independent copies of the submodel's ratio (Dong, Chen, Özgür 2025, Theorem 3.4). The paper's
-    bound
-    of the reverse divergence (Lemma 3.18) is not an upper bound; fedamp computes that direction from the law.
+    bound of the reverse divergence (Lemma 3.18) is not an upper bound; fedamp computes that direction from the law.
 
-    Submodels drawn afresh each round are ``Repeat(Submodels(m, d), T)``; drawn once for the run,
-    ``Submodels(Repeat(m, T), d)``. Parts outside all submodels (the output layer, normalisation) are shared. Compose
-    them
-    inside the round, with their own clipping norm.
+    Submodels drawn afresh each round are ``Repeat(Submodels(m, d), T)``; drawn once for the run, ``Submodels(Repeat(m,
+    T), d)``. Parts outside all submodels (the output layer, normalisation) are shared. Compose them inside the round,
+    with their own clipping norm.
 
     Args:
         mechanism: one submodel's release, for zero-out or add/remove.
@@ -302,6 +302,7 @@ class Submodels(Hidden):
     is_mean = hides_bits = True
 
     def simplified(self) -> Mechanism:
+        """One submodel hides nothing."""
         return self.mechanism if self.count == 1 else self
 
     def attained(self) -> Mechanism | None:
@@ -313,6 +314,7 @@ class Submodels(Hidden):
         return numerical_law(self.mechanism, detail).mean(self.count)
 
     def moments(self) -> Moments:
+        """The sum of d copies of X - 1 has the d-th power of the moment series."""
         inner = moments_of(self.mechanism)
         return inner if self.count == 1 else MeanMoments(partial(numerical_law, self), inner, self.count)
 
@@ -329,6 +331,7 @@ class Submodels(Hidden):
         return None if signal is None else 1 / self.count * signal
 
     def chance_to_take_part(self) -> Fraction:
+        """The person is in some submodel for certain."""
         return self.mechanism.chance_to_take_part()
 
 
@@ -339,8 +342,7 @@ class Dropout(Hidden):
     Release: M, of the units of a mask alone, each kept with chance p.
 
     Masks must be drawn with at most this probability for each unit, independently of the data. One n-th in floating
-    point
-    counts as one n-th. No amplification is claimed for p above 1/2.
+    point counts as one n-th. No amplification is claimed for p above 1/2.
 
     Args:
         mechanism: the release of the whole model, for zero-out or add/remove.
@@ -361,6 +363,7 @@ class Dropout(Hidden):
             raise ValueError("keep must be in (0, 1], got 0.0")
 
     def simplified(self) -> Mechanism:
+        """A mask that keeps every unit hides nothing."""
         return self.mechanism if self.keep == 1 else self
 
     def charged_as(self) -> Mechanism:
@@ -368,10 +371,8 @@ class Dropout(Hidden):
 
         X is at most the mean of that many copies (Dong, Chen, Özgür 2025, Theorem 3.5 and Corollary 3.7, extended).
         Give every unit one of floor(1/keep) labels with probability ``keep`` each, or none, and keep the units of one
-        random
-        label; the labels' supports are disjoint. Above 1/2 two masks of one person overlap in most units, no two
-        disjoint
-        labels exist, and no amplification is claimed.
+        random label; the labels' supports are disjoint. Above 1/2 two masks of one person overlap in most units, no two
+        disjoint labels exist, and no amplification is claimed.
         """
         return Submodels(self.mechanism, max(1, math.floor(1 / self.keep)))
 
@@ -379,8 +380,7 @@ class Dropout(Hidden):
         """A network of one unit, where dropping it silences the person, or the limit of many units.
 
         With much noise the limit has the larger second moment: a contribution spreads evenly over many units, and its
-        sum over
-        the units has length sqrt(keep).
+        sum over the units has length sqrt(keep).
         """
         signal = self.mechanism.signal_to_noise()
         if signal is not None and signal < 700 and self.keep * signal > math.log1p(self.keep**2 * math.expm1(signal)):
@@ -400,8 +400,7 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
     """Base of runs in which a person takes part in some hidden rounds.
 
     X is the mean of e_h(x_1, .., x_T) / C(T, h) over the number h of a person's rounds, x_i the ratios of the rounds
-    and
-    e_h the elementary symmetric polynomial. A kind gives the law of h (:meth:`participation`), bounds with a law
+    and e_h the elementary symmetric polynomial. A kind gives the law of h (:meth:`participation`), bounds with a law
     (:meth:`charged_as`, :meth:`bounds`), and its beginnings.
     """
 
@@ -417,6 +416,7 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         return Repeat(self.mechanism.unamplified(), min(self.most_rounds, self.span))
 
     def certain_loss(self) -> Fraction:
+        """The losses of as many rounds as a person may have."""
         return self.mechanism.unamplified().certain_loss() * min(self.most_rounds, self.span)
 
     def attained(self) -> Mechanism | None:
@@ -474,8 +474,7 @@ class HiddenRoundsMoments(MomentsOf[HiddenRoundsOfRun]):
     """Moments of hidden rounds: order by order the smallest of several bounds.
 
     They are the bound by the split or by coins, those of runs with more rounds, since moments only grow with the
-    rounds,
-    and at low orders the exact moment (docs/research/k-of-t.md), if there are not too many overlaps.
+    rounds, and at low orders the exact moment (docs/research/k-of-t.md), if there are not too many overlaps.
     """
 
     def __init__(self, event: HiddenRoundsOfRun) -> None:
@@ -483,6 +482,7 @@ class HiddenRoundsMoments(MomentsOf[HiddenRoundsOfRun]):
         self.bounds = [moments_of(bound) for bound in event.bounds()]
 
     def _raw(self, highest: int) -> Array:
+        """Take the smallest bound, and the exact moments up to the highest order that is not too much work."""
         result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
         found = self.event.participation()
         for order in range(min(_EXACT_ORDER, highest), 1, -1) if len(found.chances) > 2 else ():
@@ -509,8 +509,7 @@ class Allocation(HiddenRoundsOfRun):
     Release: (M_1, .., M_T), the person in those of a uniform set of k.
 
     X = e_k(x_1, .., x_T) / C(T, k). For k = 1 it is the mean of T copies, exactly. For other k the law is an upper
-    bound
-    (:meth:`charged_as`), 1 to 6 per cent above the truth, and sampling gives both ends (docs/research/k-of-t.md).
+    bound (:meth:`charged_as`), some per cent above the truth, and sampling gives both ends (docs/research/k-of-t.md).
 
     Args:
         mechanism: one round, for zero-out or add/remove. It may itself be amplified (``Submodels``) or composed.
@@ -539,9 +538,11 @@ class Allocation(HiddenRoundsOfRun):
         return self.k
 
     def _prefix(self, rounds: int) -> Mechanism:
+        """The number of a person's rounds in a beginning is random."""
         return AllocationPrefix(self.mechanism, self.k, self.rounds, rounds)
 
     def simplified(self) -> Mechanism:
+        """All rounds hide nothing."""
         return Repeat(self.mechanism, self.rounds) if self.k == self.rounds else self
 
     def charged_as(self) -> Mechanism:
@@ -583,9 +584,11 @@ class Allocation(HiddenRoundsOfRun):
         return None if signal is None else self.k**2 / self.rounds * signal
 
     def participation(self) -> Participation:
+        """H = k for certain."""
         return _first_rounds(self.mechanism, np.eye(1, self.k + 1, self.k)[0], self.rounds, self.rounds)
 
     def chance_to_take_part(self) -> Fraction:
+        """At most k times the chance in a round."""
         return min(Fraction(1), self.k * self.mechanism.chance_to_take_part())
 
 
@@ -677,6 +680,7 @@ class AllocationPrefix(PartOfRun):
         return replace(self, released=rounds)
 
     def simplified(self) -> Mechanism:
+        """All rounds of a person, or all rounds released, are other kinds."""
         if self.k == self.rounds:
             return Repeat(self.mechanism, self.released)
         return self.whole() if self.released == self.rounds else self
@@ -686,10 +690,9 @@ class AllocationPrefix(PartOfRun):
 
         The number H of a person's rounds among those released is hypergeometric, hence a sum of independent coins of
         probabilities p_i (Vatutin, Mikhailov 1982). Split the released rounds at random into one group for each coin,
-        of any
-        fixed sizes: one hidden round of group i, if coin i says so, is a random choice of H rounds. By joint convexity
-        in the
-        partition X is at most the product of (1 - p_i) + p_i (mean of the group's copies), in convex order.
+        of any fixed sizes: one hidden round of group i, if coin i says so, is a random choice of H rounds. By joint
+        convexity in the partition X is at most the product of (1 - p_i) + p_i (mean of the group's copies), in convex
+        order.
         """
         groups = best_coin_groups(self.k, self.rounds, self.released)
         return composed((Poisson(Submodels(self.mechanism, size), p), n) for p, size, n in groups)
@@ -702,9 +705,11 @@ class AllocationPrefix(PartOfRun):
         return [self.charged_as(), self.whole()] if self.k > 1 else [self.charged_as()]
 
     def participation(self) -> Participation:
+        """H is hypergeometric."""
         return _first_rounds(self.mechanism, np.eye(1, self.k + 1, self.k)[0], self.rounds, self.released)
 
     def chance_to_take_part(self) -> Fraction:
+        """At most k r / T times the chance in a round."""
         chance = Fraction(self.k * self.released, self.rounds) * self.mechanism.chance_to_take_part()
         return min(Fraction(1), chance)
 
@@ -746,6 +751,7 @@ class CappedPoisson(BegunRounds, PartOfRun):
         return self.at_most
 
     def simplified(self) -> Mechanism:
+        """A cap that is never met is Poisson sampling; a rate of 1 is an allocation."""
         if self.at_most == self.rounds:  # the cap is never met
             return Repeat(Poisson(self.mechanism, self.rate), self.span)
         return Allocation(self.mechanism, self.at_most, self.rounds).after(self.span) if self.rate == 1 else self
@@ -754,8 +760,7 @@ class CappedPoisson(BegunRounds, PartOfRun):
         """Charge it without the cap; exactly for a cap of one round.
 
         Leaving rounds out, by any rule that does not look at releases, never costs (docs/research/k-of-t.md; Feldman,
-        Shenfeld
-        2025, Corollary 4.7).
+        Shenfeld 2025, Corollary 4.7).
         """
         if self.at_most > 1:
             return Repeat(Poisson(self.mechanism, self.rate), self.span)
@@ -772,6 +777,7 @@ class CappedPoisson(BegunRounds, PartOfRun):
         return [self.charged_as(), most] if self.at_most > 1 else [self.charged_as()]
 
     def participation(self) -> Participation:
+        """H is binomial, with all larger numbers at the cap; of a beginning, a hypergeometric part of it."""
         if self.rate in (0.0, 1.0):
             always = int(self.rate) * self.at_most
             return _first_rounds(self.mechanism, np.eye(1, always + 1, always)[0], self.rounds, self.span)
@@ -783,6 +789,7 @@ class CappedPoisson(BegunRounds, PartOfRun):
         return _first_rounds(self.mechanism, capped, self.rounds, self.span, off)
 
     def chance_to_take_part(self) -> Fraction:
+        """At most r q times the chance in a round."""
         return min(Fraction(1), self.span * Fraction(self.rate) * self.mechanism.chance_to_take_part())
 
 

@@ -8,8 +8,7 @@ the person out, and X = dP/dQ their likelihood ratio.
 A kind lives in one file, here or in another package: a frozen dataclass that inherits :class:`Mechanism`,
 :class:`Release`, :class:`OfOne` or :class:`Hidden`, and overrides the evaluators that it knows. Defining the class is
 all that registers it: ``from_json`` reads it, and every question is answered. A method that it does not override
-refuses,
-or asks the mechanism that it is ``charged_as``. A kind that says too little costs more, never less.
+refuses, or asks the mechanism that it is ``charged_as``. A kind that says too little costs more, never less.
 
 ======================  =============================================================================================
 ``charged_as``          a mechanism that costs at least as much, for evaluators that the kind does not know
@@ -111,10 +110,9 @@ class Mechanism:
     returns. Equal fields make equal mechanisms with one hash, so each answer is computed once.
 
     A kind is right if no real mechanism that it describes costs more than the upper end of an answer, and the worst one
-    costs at least the lower end. So ``charged_as``, ``law``, ``moments``, ``outcomes``,
-    ``unamplified`` and ``exact_group`` must be bounds from above, or raise ``NotEvaluable``; ``attained`` must be a
-    release
-    that really occurs. Methods that a kind does not override are safe: they refuse, or cost more.
+    costs at least the lower end. So ``charged_as``, ``law``, ``moments``, ``outcomes``, ``unamplified`` and
+    ``exact_group`` must be bounds from above, or raise ``NotEvaluable``; ``attained`` must be a release that really
+    occurs. Methods that a kind does not override are safe: they refuse, or cost more.
 
     Class attributes that a kind may set:
         text: the description, with the mechanism as {0}; or it overrides :attr:`words`.
@@ -192,16 +190,14 @@ class Mechanism:
         Args:
             delta: in (0, 1).
             points: of the numerical law, 50 to 20,000; the time rises with their square. Default: 1200, and up to 4800
-                where
-                the bracket is wider than one part in 1000.
+                where the bracket is wider than one part in 1000.
             precision: relative width, 1e-4 to 0.1, that sampling of several hidden rounds (``Allocation``) aims at; the
-                time
-                rises with its inverse square. Default: 5e-3, about a second; no sampling with ``points`` alone.
+                time rises with its inverse square. Default: 5e-3, about a second; no sampling with ``points`` alone.
 
         Returns:
             A bracket. ``upper`` is certified, and ``method`` names its evaluator. A sampled one has a failure
-                probability,
-            charged to delta. ``lower`` is what an attacker achieves in some worst case; 0 where none is known.
+            probability, charged to delta. ``lower`` is what an attacker achieves in some worst case; 0 where none is
+            known.
 
         Raises:
             ValueError: an argument is out of its range.
@@ -225,8 +221,7 @@ class Mechanism:
         """Return the smallest delta at which the mechanism is (epsilon, delta)-private, in both directions.
 
         It is the larger of H_epsilon(P, Q) and H_epsilon(Q, P); see :meth:`epsilon`. Hidden rounds are sampled only if
-        a
-        ``precision`` (relative, of delta) is given.
+        a ``precision`` (relative, of delta) is given.
 
         Args:
             epsilon: >= 0; may be infinite.
@@ -257,10 +252,8 @@ class Mechanism:
         """Return upper bounds of the Rényi divergence at ``orders``, the larger of both directions.
 
         At order a it is log E_Q[X^a] / (a - 1), or log E_Q[X^(1 - a)] / (a - 1) (Mironov 2017, Definition 3). It is
-        infinite
-        where no bound is known. Between whole orders, order - 1 times the divergence is interpolated linearly, which is
-        above a
-        convex function. With ``ModelMix`` inside, the worst case of its rounds is checked, not proved.
+        infinite where no bound is known. Between whole orders, order - 1 times the divergence is interpolated linearly,
+        which is above a convex function. With ``ModelMix`` inside, the worst case of its rounds is checked, not proved.
 
         Args:
             orders: one or several, each in (1, 4096].
@@ -359,6 +352,12 @@ class Mechanism:
 
         Raises:
             ValueError: the new parts do not fit together, for example because their relations differ.
+
+        Example:
+            >>> from fedamp.accounting import Compose, Gaussian, Repeat
+            >>> both = Compose([Gaussian(1.0), Gaussian(2.0)])
+            >>> both.with_parts(lambda part: Repeat(part, 3)).span
+            6
         """
         changed: dict[str, Any] = {}
         for each in fields(self):
@@ -387,7 +386,13 @@ class Mechanism:
         return Fact.OF_WHOLE_RUN in self.facts
 
     def contains(self, kind: type["Mechanism"] | tuple[type["Mechanism"], ...]) -> bool:
-        """Return whether it is, or is made of, a mechanism of this kind."""
+        """Return whether it is, or is made of, a mechanism of this kind.
+
+        Example:
+            >>> from fedamp.accounting import Gaussian, Laplace, Repeat
+            >>> Repeat(Gaussian(1.0), 3).contains(Gaussian), Repeat(Gaussian(1.0), 3).contains(Laplace)
+            (True, False)
+        """
         return isinstance(self, kind) or any(part.contains(kind) for part in self.parts)
 
     # Text and JSON.
@@ -438,8 +443,7 @@ class Mechanism:
         """Return the same run without amplification: no sampling, no allocation, no submodels, no mixing.
 
         It must cost at least as much, given all hidden choices: hockey-stick divergences are jointly convex, so a
-        mixture over
-        choices that do not depend on the data costs at most the worst of them.
+        mixture over choices that do not depend on the data costs at most the worst of them.
 
         Example:
             >>> from fedamp.accounting import Gaussian, Poisson
@@ -452,12 +456,17 @@ class Mechanism:
         """Return a simpler mechanism that costs at least as much, for evaluators that do not know the kind.
 
         It must cost at least as much at every epsilon, in both directions, and after composition with anything: X must
-        be at
-        most its likelihood ratio in convex order. A theorem has to say so; the docstring of the override names it.
+        be at most its likelihood ratio in convex order. A theorem has to say so; the docstring of the override names
+        it.
 
         Raises:
             TypeError: there is none; evaluators then ask the kind's own ``law``.
             NotEvaluable: there is none for these values.
+
+        Example:
+            >>> from fedamp.accounting import Allocation, Gaussian
+            >>> Allocation(Gaussian(1.0), 2, 10).charged_as().words
+            '[2 times (one hidden submodel of 5 (Gaussian noise of multiplier 1))]'
         """
         raise TypeError(f"no evaluator knows mechanisms of kind {type(self).__name__}")
 
@@ -472,8 +481,12 @@ class Mechanism:
         """Return a mechanism as revealing as this one in some federation, for lower ends; None: none is known.
 
         Some data set and contribution must give a release that is at least as revealing. A lower end is then a true
-        statement
-        about what an attacker can achieve. The bound need not be the worst case.
+        statement about what an attacker can achieve. The bound need not be the worst case.
+
+        Example:
+            >>> from fedamp.accounting import Dropout, Gaussian
+            >>> Dropout(Gaussian(0.5), 0.5).attained()  # a network of one unit
+            Poisson(mechanism=Gaussian(noise_multiplier=0.5), rate=0.5)
         """
         return self if self.is_exact else None
 
@@ -485,8 +498,7 @@ class Mechanism:
         """Return the squared signal-to-noise ratio of a statistic that is Gaussian in both worlds; None: none.
 
         The statistic is a fixed linear one. For submodels and hidden rounds it is the sum over all of them: the signal
-        is in
-        some, the noise in all.
+        is in some, the noise in all.
         """
         return None
 
@@ -498,7 +510,12 @@ class Mechanism:
 
         Returns:
             The sum of 1 / noise multiplier² over all Gaussian factors (0: none), and the other factors with their
-                numbers.
+            numbers.
+
+        Example:
+            >>> from fedamp.accounting import Compose, Gaussian, Laplace, Repeat
+            >>> Compose([Repeat(Gaussian(2.0), 8), Laplace(1.0)]).factors()
+            (2.0, {Laplace(scale=1.0): 1})
         """
         return 0.0, {self: times}
 
@@ -514,8 +531,12 @@ class Mechanism:
         """Return at least the chance that a person's data enters the release at all.
 
         With the person in, the release is a mixture over hidden choices, of which no less than the rest of the weight
-        is the
-        one without the person. So delta is at most this chance at every epsilon.
+        is the one without the person. So delta is at most this chance at every epsilon.
+
+        Example:
+            >>> from fedamp.accounting import Gaussian, Poisson, Repeat
+            >>> Repeat(Poisson(Gaussian(1.0), 0.25), 3).chance_to_take_part()
+            Fraction(3, 4)
         """
         return Fraction(0) if self.releases_nothing else Fraction(1)
 
@@ -531,12 +552,16 @@ class Mechanism:
         """Return a bound on |log X| that holds but for a chance, and that chance.
 
         Both numbers add up under composition (Kairouz, Oh, Viswanath 2015, Theorem 3.4, with a sum in place of one
-        minus a
-        product). They are fractions: a guarantee proved elsewhere is the decimal that was written. A tenth and
+        minus a product). They are fractions: a guarantee proved elsewhere is the decimal that was written. A tenth and
         nine tenths are one, which the sum of the floats next to them exceeds.
 
         Raises:
             NotEvaluable: none is known.
+
+        Example:
+            >>> from fedamp.accounting import Approximate, Repeat
+            >>> Repeat(Approximate(0.1, 1e-6), 3).largest_loss()
+            (Fraction(3, 10), Fraction(3, 1000000))
         """
         return self.certain_loss(), Fraction(0)
 
@@ -556,6 +581,11 @@ class Mechanism:
 
         Raises:
             NotEvaluable: no exact rule is known.
+
+        Example:
+            >>> from fedamp.accounting import Gaussian, Laplace
+            >>> Gaussian(4.0).exact_group(2), Laplace(4.0).exact_group(2)
+            (Gaussian(noise_multiplier=2.0), Laplace(scale=2.0))
         """
         raise NotEvaluable(f"{type(self).__name__} has no exact rule for groups")
 
@@ -571,8 +601,8 @@ class Mechanism:
         """Return the same mechanism for the worst of all choices of bits.
 
         Each of ``size`` people has chosen another bit of randomised response, if a hidden choice inside or above
-        (``chosen``)
-        decides which bit is a person's. They then turn several bits, where a group that shares one bit turns one.
+        (``chosen``) decides which bit is a person's. They then turn several bits, where a group that shares one bit
+        turns one.
         """
         chosen = chosen or self.hides_bits
         return self.with_parts(lambda part: part.with_own_bits(size, chosen))
@@ -887,8 +917,7 @@ class Hidden(OfOne, is_kind=False):
     r"""Base of a mechanism that a hidden choice decides about.
 
     The choice must not depend on the data, and must stay secret. The mechanism inside is one person's release. So
-    substitution, groups and whole batches are refused: their neighbours
-    differ in more than participation.
+    substitution, groups and whole batches are refused: their neighbours differ in more than participation.
 
     Without amplification the choice is known, and the mechanism inside is all that is charged.
 
@@ -1154,10 +1183,8 @@ def answered(event: Mechanism, question: Question) -> Bounds:
     """Answer a question by the evaluators that can: the smallest upper end, and the largest attained lower end.
 
     Few outcomes are enumerated exactly. Else the numerical law answers, then the closed form with hidden choices
-    revealed
-    or the cost without amplification, the sum of the largest losses, and, where they may be smaller, Rényi divergences.
-    If
-    a lower end exceeds the upper end, one of them is wrong: the upper end becomes the trivial one.
+    revealed or the cost without amplification, the sum of the largest losses, and, where they may be smaller, Rényi
+    divergences. If a lower end exceeds the upper end, one of them is wrong: the upper end becomes the trivial one.
 
     Args:
         event: in normal form.

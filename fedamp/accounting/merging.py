@@ -28,16 +28,16 @@ class LinearCombination(Mechanism):
 
     The default charge is for the release of all models with non-zero weight (Yin, Zaheer, Li 2026, Theorem 6.1). The
     paper's cheaper charge for each step (Theorems 6.2 and 6.4, Corollary 6.5) does not hold as stated: it is
-    conditional on
-    the trajectories of all models, which are not released. It holds if gradients do not depend on the models (a single
-    step, or mean estimation). It must be asked for by that assumption, which stays recorded in the mechanism.
+    conditional on the trajectories of all models, which are not released. It holds if gradients do not depend on the
+    models (a single step, or mean estimation). It must be asked for by that assumption, which stays recorded in the
+    mechanism.
 
     Args:
         mechanisms: one training run for each model.
         weights: w_i >= 0, one for each model; they sum to 1, and do not depend on the data.
         assumption: ``JOINT_RELEASE`` ("joint release"), or ``FIXED_GRADIENTS`` ("gradients do not depend on the
-            models"),
-            which needs every run to be ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)`` with one T.
+            models"), which needs every run to be ``Repeat(Poisson(Gaussian(s), q), T)`` or ``Repeat(Gaussian(s), T)``
+            with one T.
         scales: learning rate times clipping norm of each model's steps, > 0; only for the second assumption.
 
     Raises:
@@ -100,18 +100,20 @@ class LinearCombination(Mechanism):
         return found[0][0], [step for _, step in found]
 
     def simplified(self) -> Mechanism:
+        """A single model under the joint release is that model's run."""
         alone = self.assumption == JOINT_RELEASE and max(self.weights) == 1
         return self.mechanisms[self.weights.index(1)] if alone else self
 
     def unamplified(self) -> Mechanism:
+        """All models' runs without amplification, one after another."""
         return Compose(tuple(part.unamplified() for part in self.mechanisms))
 
     def charged_as(self) -> Mechanism:
         """Charge all models together, or each step under the second assumption.
 
         See the class for both charges (Yin, Zaheer, Li 2026, Theorem 6.1, or 6.2 and 6.4 under its assumption). A step
-        is one
-        Gaussian around the sum of the contributions of the models that sampled the person, of 2^n possible shifts.
+        is one Gaussian around the sum of the contributions of the models that sampled the person, of 2^n possible
+        shifts.
         """
         if self.assumption == JOINT_RELEASE:
             used = tuple(part for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0)

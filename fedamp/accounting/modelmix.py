@@ -26,16 +26,13 @@ class ModelMix(Release):
     Release: f + v + z + u, z ~ N(0, s^2 I), u uniform, of width w in every coordinate.
 
     Mixing adds uniform noise of the given width in every coordinate (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary
-    4.1).
-    The corollary misprints 1 - a for a - 1 and leaves out T; fedamp integrates the moments themselves. Clients train on
-    the model
-    before it is mixed. A round that starts from the mixture costs more than this charge.
+    4.1). The corollary misprints 1 - a for a - 1 and leaves out T; fedamp integrates the moments themselves. Clients
+    train on the model before it is mixed. A round that starts from the mixture costs more than this charge.
 
     Args:
         noise_multiplier: s, in units of the clipping norm of the (summed) update, 1e-50 to 1e50.
         width: w = tau / eta >= 0 in the same units, the largest distance of the mixed models over the learning rate; 0:
-            no
-            mixing.
+            no mixing.
         linf_coordinates: p >= 1: every coordinate is clipped to norm / sqrt(p).
         relation: zero-out (default) or add/remove.
 
@@ -56,6 +53,7 @@ class ModelMix(Release):
     )
 
     def simplified(self) -> Mechanism:
+        """A width of 0 is plain Gaussian noise."""
         return self if self.width else self.unamplified()
 
     def unamplified(self) -> Mechanism:
@@ -85,9 +83,8 @@ class ModelMixMoments(MomentsOf[ModelMix]):
     """Moments at whole orders from 2 up, of a contribution with its whole norm in as few coordinates as it may.
 
     That is the worst case (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1) under a condition that is checked for
-    the
-    parameters in use, not proved (``method`` says so). Orders at which the check fails are charged as plain Gaussian
-    noise.
+    the parameters in use, not proved (``method`` says so). Orders at which the check fails are charged as plain
+    Gaussian noise.
     """
 
     def __init__(self, event: ModelMix) -> None:
@@ -99,6 +96,7 @@ class ModelMixMoments(MomentsOf[ModelMix]):
         return (self.worst if worst_is_concentrated(self.event, highest).all() else self.plain).central(highest)
 
     def _raw(self, highest: int) -> Array:
+        """Take the mixed moments where the check holds, and at most the plain ones."""
         plain = self.plain.raw(highest)
         holds = worst_is_concentrated(self.event, highest)
         return np.where(holds, np.minimum(self.worst.raw(highest), plain), plain)
@@ -109,8 +107,7 @@ def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Arra
     """Return whether each order has its worst case in the fewest coordinates, checked on a grid of shifts.
 
     The condition: log E[X^a] at shift v is at most (v / c)^2 times that at the largest shift c; convexity in v^2
-    implies
-    it. The paper calls the convexity "some simple calculation".
+    implies it. The paper calls the convexity "some simple calculation".
 
     Args:
         event: the round.

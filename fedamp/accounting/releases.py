@@ -94,6 +94,7 @@ class Gaussian(Release):
         return times * self.change**2 / self.noise_multiplier**2, {}
 
     def signal_to_noise(self) -> float:
+        """The squared change of a contribution over s^2."""
         return self.change**2 / self.noise_multiplier**2
 
     def substituted(self) -> Mechanism:
@@ -132,6 +133,7 @@ class GaussianMoments(MomentsOf[Gaussian]):
         return np.append(log_masses, math.log(1e-22)), np.append(log_ratios, -np.inf), 0.0
 
     def _raw(self, highest: int) -> Array:
+        """log E[X^a] = a (a - 1) c^2 / (2 s^2), exactly."""
         return shifted_moments(1 / self.noise, highest)
 
 
@@ -142,8 +144,7 @@ class Laplace(Release):
     Release: f + v + z, z of density exp(-|z| / b) / (2 b).
 
     Epsilon is at most 1 / b at any delta, or 2 / b under substitution (Dwork, McSherry, Nissim, Smith 2006). X is
-    constant
-    left of 0 and right of 1.
+    constant left of 0 and right of 1.
 
     Args:
         scale: b, over the largest absolute contribution, 1e-50 to 1e50.
@@ -284,12 +285,14 @@ class FiniteMoments(MomentsOf[FiniteOutcomes]):
     """Moments of a release with finitely many outcomes, some of which may give the data away."""
 
     def _negative(self, highest: int) -> Array:
+        """Infinite where an outcome is impossible with the person in."""
         law = self._law().upper
         if law.zero:
             return unbounded_moments(highest)[1:]
         return np.array([log_sum(law.log_weights(0.0) - b * law.log_ratio) for b in range(highest)])
 
     def _raw(self, highest: int) -> Array:
+        """Infinite where an outcome gives the person away."""
         return unbounded_moments(highest) if self._law().upper.infinite else super()._raw(highest)
 
 
@@ -324,8 +327,7 @@ class Approximate(Release):
         """Return the worst mechanism with this guarantee.
 
         Every other one is a function of it (Kairouz, Oh, Viswanath 2015, Theorem 3.4; Murtagh, Vadhan 2016). It has
-        four
-        outcomes: with probability delta it tells everything, else it is randomised response with p = e^epsilon /
+        four outcomes: with probability delta it tells everything, else it is randomised response with p = e^epsilon /
         (1 + e^epsilon).
         """
         if self.known_epsilon > _MOST_KNOWN:  # as if it told everything
@@ -339,6 +341,7 @@ class Approximate(Release):
         return self if self.known_epsilon <= _MOST_KNOWN else replace(self, known_epsilon=_MOST_KNOWN)
 
     def outcomes(self) -> Outcomes:
+        """Four outcomes of :meth:`charged_as`, of which one has no Q-mass; for any epsilon."""
         known, chance = self.known_epsilon, self.known_delta
         rest = math.log1p(-chance) - math.log1p(math.exp(-known))
         log_out, log_ratio = np.array([rest - known, rest]), np.array([known, -known])
@@ -374,6 +377,7 @@ class NotPrivate(Mechanism):
         return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
 
     def closed_form(self) -> Revealed:
+        """An infinite signal."""
         signal = np.full(1, np.inf)
         return Revealed(signal, signal, np.ones(1), np.zeros(1))
 
@@ -381,6 +385,7 @@ class NotPrivate(Mechanism):
         return self
 
     def exact_group(self, size: int) -> Mechanism:
+        """A group is as exposed as one person."""
         return self
 
 
@@ -392,8 +397,7 @@ class GaussianMixture(Release):
 
     X = sum_i w_i exp(m_i z - m_i^2 / 2), z standard normal, increases in z. Many dimensions reduce to it if all shifts
     point the same way. That is the worst case for Rényi and hockey-stick divergences (supermodularity, as in the proof
-    of
-    Theorem 6.4 of Yin, Zaheer, Li 2026).
+    of Theorem 6.4 of Yin, Zaheer, Li 2026).
 
     Args:
         shifts: m_i >= 0, in standard deviations of the noise.
@@ -426,6 +430,7 @@ class GaussianMixture(Release):
         return f"Gaussian noise around one of {len(self.shifts)} shifts up to {self.shifts[-1]:g}"
 
     def simplified(self) -> Mechanism:
+        """One shift is a Gaussian release, of multiplier 1 / m; a shift of 0 releases nothing."""
         if len(self.shifts) > 1:
             return self
         return Gaussian(1 / self.shifts[0], relation=self.relation) if self.shifts[0] else NOTHING
@@ -471,6 +476,7 @@ class GaussianMixtureMoments(MomentsOf[GaussianMixture]):
         return integrated_moments(self.largest, highest, 1000.0, nodes)
 
     def _negative(self, highest: int) -> Array:
+        """Integrate at low orders; above, the largest shift alone is the worst."""
         order = integrated_order(self.largest, highest, 1000.0)
         result = shifted_moments(self.largest, highest)[1:].copy()
         if not order:
@@ -487,8 +493,7 @@ class Product(Mechanism, is_kind=False):
     """Base of releases after one another: X is a product of independent factors (Zhu, Dong, Wang 2022, Theorem 10).
 
     A part may depend on the outputs of those before it. Its worst case then dominates each adaptive choice, so the
-    factors
-    count as independent.
+    factors count as independent.
     """
 
     is_mean = True
@@ -504,6 +509,7 @@ class Product(Mechanism, is_kind=False):
         return ProductMoments(partial(numerical_law, self), [(moments_of(part), times) for part in self.parts if times])
 
     def outcomes(self) -> Outcomes:
+        """Multiply the outcomes of the factors; Gaussian factors have too many (NotEvaluable)."""
         precision, others = self.factors()
         if precision:
             raise NotEvaluable("Gaussian releases have too many outcomes")
@@ -527,6 +533,7 @@ class Product(Mechanism, is_kind=False):
         return self.with_parts(lambda part: part.group_by_rounds(size))
 
     def certain_loss(self) -> Fraction:
+        """The sum of the parts' losses, if each holds for certain."""
         most, chance = self.largest_loss()
         return super().certain_loss() if chance else most
 
@@ -551,12 +558,9 @@ class Compose(Product):
     Release: (M_1, M_2, ..), each may depend on those before.
 
     X is the product of the ratios of the parts (Zhu, Dong, Wang 2022, Theorem 10). If every part is a single release,
-    they
-    make one round together (for instance the shared and the split part of a model). If some part spans several rounds,
-    the
-    rounds of the parts follow one another. Parts that one coin samples must be composed first and then sampled: adding
-    two
-    separately sampled costs understates it.
+    they make one round together (for instance the shared and the split part of a model). If some part spans several
+    rounds, the rounds of the parts follow one another. Parts that one coin samples must be composed first and then
+    sampled: adding two separately sampled costs understates it.
 
     Args:
         mechanisms: one or more, of one neighbouring relation.
@@ -588,6 +592,7 @@ class Compose(Product):
         return Compose(tuple(released)) if released else NOTHING
 
     def simplified(self) -> Mechanism:
+        """One part is the part itself, and parts that release nothing are left out."""
         if len(self.mechanisms) == 1:
             return self.mechanisms[0]
         if any(part.releases_nothing for part in self.mechanisms):
@@ -606,9 +611,11 @@ class Compose(Product):
             return next((part for part in known if part.relation is not None), None)
 
     def closed_form(self) -> Revealed:
+        """Signals of revealed choices add up."""
         return reduce(Revealed.times, [closed_form_of(part) for part in self.mechanisms])
 
     def factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+        """Gaussian parts add up to one; equal others are counted."""
         precision, others = 0.0, Counter[Mechanism]()
         for part in self.mechanisms:
             more, rest = part.factors(times)
@@ -617,10 +624,12 @@ class Compose(Product):
         return precision, dict(others)
 
     def signal_to_noise(self) -> float | None:
+        """Signals of independent statistics add up; one part without a Gaussian one leaves none."""
         signals = [part.signal_to_noise() for part in self.mechanisms]
         return None if None in signals else sum(signal for signal in signals if signal is not None)
 
     def chance_to_take_part(self) -> Fraction:
+        """At most the sum over the parts."""
         return min(Fraction(1), sum((part.chance_to_take_part() for part in self.mechanisms), Fraction(0)))
 
     def largest_loss(self) -> tuple[Fraction, Fraction]:
@@ -664,6 +673,7 @@ class Repeat(Product, OfOne):
         return Compose((released, self.mechanism.after(rest))) if rest else released
 
     def simplified(self) -> Mechanism:
+        """Once is the mechanism itself."""
         return self.mechanism if self.times == 1 else self
 
     def unamplified(self) -> Mechanism:
@@ -680,6 +690,7 @@ class Repeat(Product, OfOne):
         return None if signal is None else float(self.times) * signal
 
     def chance_to_take_part(self) -> Fraction:
+        """At most the number of times the chance in one."""
         return min(Fraction(1), self.times * self.mechanism.chance_to_take_part())
 
     def largest_loss(self) -> tuple[Fraction, Fraction]:
@@ -715,8 +726,7 @@ class RandomSelection(Mechanism):
 
     X has the law of X_j with probability w_j (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2). A mechanism without privacy
     costs its whole weight in delta at every epsilon, and no Rényi divergence is finite. The weights do not depend on
-    the
-    data: with weights that do, as in choosing the best of several runs, this charge is false.
+    the data: with weights that do, as in choosing the best of several runs, this charge is false.
 
     Args:
         mechanisms: one or more, of one neighbouring relation.
@@ -750,6 +760,7 @@ class RandomSelection(Mechanism):
         return tuple(part for part, _ in used), tuple(weight for _, weight in used)
 
     def simplified(self) -> Mechanism:
+        """One mechanism that may be drawn is that mechanism."""
         used, _ = self.used
         return used[0] if len(used) == 1 else self
 
@@ -766,6 +777,7 @@ class RandomSelection(Mechanism):
         return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
 
     def moments(self) -> Moments:
+        """The mean of the parts' moments: the law is drawn."""
         used, weights = self.used
         return MixtureMoments(partial(numerical_law, self), [moments_of(part) for part in used], weights)
 
@@ -778,10 +790,12 @@ class RandomSelection(Mechanism):
         return one_of([(closed_form_of(part), weight, 0.0) for part, weight in zip(*self.used, strict=True)])
 
     def chance_to_take_part(self) -> Fraction:
+        """The weighted mean over the parts."""
         pairs = zip(*self.used, strict=True)
         return sum((Fraction(weight) * part.chance_to_take_part() for part, weight in pairs), Fraction(0))
 
     def certain_loss(self) -> Fraction:
+        """The largest loss of a part that may be drawn."""
         return max(part.certain_loss() for part in self.used[0])
 
     def substituted(self) -> Mechanism:

@@ -1,8 +1,8 @@
 """The Rényi evaluator: moments of the likelihood ratio X, and the divergences they give; it knows no mechanism.
 
 Kept are logarithms of the central moments E[(X - 1)^j], at index j of an array of shape (A + 1,): 0, -inf, .. Where the
-two laws are mirror images (Gaussian, Laplace, randomised response, ModelMix) every one is >= 0: given |log X|, X is
-x with probability 1/(1+x) and 1/x otherwise, and (x-1)^j (1 + (-1)^j x^(1-j)) / (1+x) >= 0. Means, products, thinnings
+two laws are mirror images (Gaussian, Laplace, randomised response, ModelMix) every one is >= 0: given |log X|, X is x
+with probability 1/(1+x) and 1/x otherwise, and (x-1)^j (1 + (-1)^j x^(1-j)) / (1+x) >= 0. Means, products, thinnings
 and mixtures keep that sign and are sums of terms >= 0: nothing cancels, whatever the number of copies.
 
 :class:`Moments` knows four things, each exact or an upper bound: the central moments, the raw and the negative ones,
@@ -176,8 +176,7 @@ def _trapezoid_error(powers: NDArray[np.int64]) -> Array:
     """Return what to add to the log of a trapezoid sum over log u of u^b exp(-u x), at every x.
 
     The sum errs by a share of 2 |Gamma(b + iw) / Gamma(b)|, w = 2 pi / step, bounded by Euler's product and the
-    integral
-    below its logarithm.
+    integral below its logarithm.
     """
     b, w = powers.astype(np.float64), 2 * np.pi / _STEP
     share = 2 * np.exp(-(np.pi * w - b * np.log1p((w / b) ** 2) - 2 * w * np.arctan(b / w)) / 2)
@@ -202,8 +201,7 @@ class Moments:
 
     It is what :meth:`Mechanism.moments` returns. From a numerical law without mass at infinity all moments follow; a
     subclass that knows more overrides ``_central``, ``_raw`` or ``_negative``. Every override must return upper bounds,
-    and
-    infinity where it knows none.
+    and infinity where it knows none.
 
     Args:
         law: makes the numerical law of X.
@@ -298,6 +296,7 @@ class ProductMoments(Moments):
         return reduce(product_moments, powers) if powers else nothing
 
     def _raw(self, highest: int) -> Array:
+        """Log moments add up."""
         return sum((times * part.raw(highest) for part, times in self.factors), np.zeros(highest + 1))
 
     def _negative(self, highest: int) -> Array:
@@ -340,14 +339,20 @@ class ThinnedMoments(Moments):
         self.part, self.rate = part, rate
 
     def _central(self, highest: int) -> Array:
+        """log E[(q (X - 1))^j] = j log q + log E[(X - 1)^j]."""
         return np.asarray(self.part.central(highest) + np.arange(highest + 1) * np.log(self.rate))
 
     def _negative(self, highest: int) -> Array:
+        """Use the raw moments where the remove direction is the larger one (Mironov, Talwar, Zhang 2019, Theorem 5).
+
+        Else compute them from the transform.
+        """
         if self.part.symmetric:  # the remove direction is the larger: Mironov, Talwar, Zhang 2019, Theorem 5
             return self.raw(highest)[1:]
         return negative_moments(self.transform, highest)
 
     def transform(self, u: Array) -> MomentTransform:
+        """E exp(-u (1 - q + q X)) = e^(-(1 - q) u) E exp(-q u X)."""
         part = self.part.transform(self.rate * u)
         return MomentTransform(part.log - (1 - self.rate) * u, part.excess)
 
@@ -373,6 +378,10 @@ class MeanMoments(Moments):
         return np.asarray(summed - np.arange(highest + 1) * np.log(self.copies))
 
     def _negative(self, highest: int) -> Array:
+        """Take the smaller of the exact moments and of a bound.
+
+        The mean is at least the geometric mean, so E[mean^-b] <= E[copy^(-b / n)]^n.
+        """
         # Jensen: the mean is at least the geometric mean, so E[mean^-b] <= E[copy^(-b/n)]^n. Between whole powers the
         # log moment of a copy is convex, so its linear interpolation is above it.
         exact = negative_moments(self.transform, highest)
@@ -380,6 +389,7 @@ class MeanMoments(Moments):
         return np.minimum(exact, copies * np.interp(powers / copies, powers, of_a_copy))
 
     def transform(self, u: Array) -> MomentTransform:
+        """E exp(-u mean) = (E exp(-(u / n) X))^n."""
         part = self.part.transform(u / self.copies)
         return MomentTransform(self.copies * part.log, self.copies * part.excess)
 

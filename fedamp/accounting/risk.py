@@ -42,18 +42,14 @@ class TradeOff:
 
     f(alpha) is the smallest false negative rate of any test of participation with a false positive rate of alpha (Dong,
     Roth, Su 2022, Definition 2.1). With c(s) = min over tests of (false negative rate + s * false positive rate), which
-    is
-    1 - delta(log s) for s >= 1 and s c(1/s) below, f(alpha) = sup over s of c(s) - s alpha (Proposition 2.12 there).
-    Every
-    single s therefore gives a lower bound of f. The upper bound needs c between the points of the grid: c is concave,
-    so
-    that it lies below the lines that continue it from either side.
+    is 1 - delta(log s) for s >= 1 and s c(1/s) below, f(alpha) = sup over s of c(s) - s alpha (Proposition 2.12 there).
+    Every single s therefore gives a lower bound of f. The upper bound needs c between the points of the grid: c is
+    concave, so that it lies below the lines that continue it from either side.
 
     Attributes:
         epsilons: shape (n,), increasing from 0, finite.
         lower, upper: shape (n,), ends of delta, in [0, 1]; raised to the largest at any later epsilon, or lowered to
-            the
-            smallest at any earlier one.
+            the smallest at any earlier one.
 
     Raises:
         ValueError: epsilons do not increase from 0, or no falling delta lies between the ends.
@@ -105,10 +101,8 @@ class TradeOff:
         """Return 1 - f: the largest share of participants that any test recognises, at these false positive rates.
 
         It also bounds *reconstruction*. If an attacker comes close enough to a person's data with probability at most
-        kappa
-        without the release, it does so with probability at most 1 - f(kappa) with it (Hayes, Mahloujifar, Balle 2023,
-        Theorem
-        2), if the data is drawn from the attacker's prior and all else is fixed.
+        kappa without the release, it does so with probability at most 1 - f(kappa) with it (Hayes, Mahloujifar, Balle
+        2023, Theorem 2), if the data is drawn from the attacker's prior and all else is fixed.
 
         Args:
             false_positive_rate: each in [0, 1]; any shape.
@@ -140,6 +134,11 @@ class TradeOff:
 
         Raises:
             ValueError: a number is not whole, or below 1.
+
+        Example:
+            >>> from fedamp.accounting import Gaussian
+            >>> Gaussian(2.0).trade_off().identification(10)[1].round(2).tolist()
+            0.22
         """
         number = np.asarray(candidates)
         if not (np.issubdtype(number.dtype, np.integer) and np.all(number >= 1)):
@@ -150,10 +149,8 @@ class TradeOff:
         """Return the largest probability that an accused person took part (the positive predictive value).
 
         With prior pi and true positive rate t at the false positive rate alpha it is pi t / (pi t + (1 - pi) alpha). It
-        holds
-        for tests with these false positive rates *or larger ones*. There is no such bound for single outputs: a rare
-        one may
-        convince.
+        holds for tests with these false positive rates *or larger ones*. There is no such bound for single outputs: a
+        rare one may convince.
 
         Args:
             prior: share of those tested who took part, in [0, 1].
@@ -164,6 +161,11 @@ class TradeOff:
 
         Raises:
             ValueError: a number is out of its range.
+
+        Example:
+            >>> from fedamp.accounting import Gaussian
+            >>> Gaussian(2.0).trade_off().posterior(prior=0.5, false_positive_rate=0.01)[1].round(2).tolist()
+            0.77
         """
         belief, alpha = _rates("prior", prior), _rates("false_positive_rate", false_positive_rate)
         if not np.all(alpha > 0):
@@ -182,20 +184,16 @@ class TradeOff:
         """Return the least mu of a Gaussian trade-off that stays below f, and the loss by reporting mu alone.
 
         G_mu(alpha) = Phi(Phi^-1(1 - alpha) - mu) is the trade-off function of Gaussian noise with multiplier 1 / mu
-        (Gomez,
-        Kulynych, Kaissis et al. 2025, arXiv 2503.10945). Only tests both of whose error rates are at least
-        ``smallest_rate``
-        count: without that limit the far tail would decide.
+        (Gomez, Kulynych, Kaissis et al. 2025, arXiv 2503.10945). Only tests both of whose error rates are at least
+        ``smallest_rate`` count: without that limit the far tail would decide.
 
         Args:
             smallest_rate: in (0, 0.5).
 
         Returns:
             ``mu``, which is [0, inf] where no test has such error rates; and ``regret`` of ``mu.upper``, in [0, 1]. The
-                regret
-            is the least kappa with f(alpha + kappa) - kappa <= G_mu(alpha) everywhere, that is the largest amount, over
-                all
-            priors, by which an attacker's probability of error exceeds the one that mu alone promises.
+            regret is the least kappa with f(alpha + kappa) - kappa <= G_mu(alpha) everywhere, that is the largest
+            amount, over all priors, by which an attacker's probability of error exceeds the one that mu alone promises.
 
         Raises:
             ValueError: the rate is out of its range.
@@ -432,9 +430,8 @@ def trade_off(mechanism: Profile, values: int = 100) -> TradeOff:
     """Return the trade-off function of a mechanism: the error rates of the best test of participation.
 
     Values of the privacy profile are taken evenly from 0 to where delta is 1e-2, on to 1e-9 and 1e-15 (not beyond
-    epsilon =
-    50), and where they help most. Between them the bracket covers all that a profile can do. Its width falls with the
-    square of their number, down to that of delta (as the default grid gives it, hidden rounds not sampled).
+    epsilon = 50), and where they help most. Between them the bracket covers all that a profile can do. Its width falls
+    with the square of their number, down to that of delta (as the default grid gives it, hidden rounds not sampled).
 
     Args:
         mechanism: a whole run.
@@ -471,8 +468,7 @@ def in_words(mechanism: Profile, false_positive_rate: float = 0.01, whom: str = 
     """Return the true positive rate of a whole run, rounded up, as a sentence for the people concerned.
 
     It holds for every test by an attacker who knows all but the noise, the hidden choices, and whether the person took
-    part
-    (under substitution: which data was used).
+    part (under substitution: which data was used).
 
     Args:
         mechanism: the whole run.

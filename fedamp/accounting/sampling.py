@@ -4,18 +4,18 @@ The module knows no mechanism. docs/research/k-of-t.md has the proofs.
 
 X is a product of independent factors. One factor is the mean of e_h(x_1, .., x_r) / C(r, h) over the number h of rounds
 that a person takes part in, x_i the independent likelihood ratios of the rounds and e_h the elementary symmetric
-polynomial. A proposal is a law R of the rounds with a known density dR/dQ, for which delta(epsilon) = E_R[v] with
-0 <= v <= a known bound: mostly in proportion to a power of X, whose moment follows from how several choices overlap.
+polynomial. A proposal is a law R of the rounds with a known density dR/dQ, for which delta(epsilon) = E_R[v] with 0 <=
+v <= a known bound: mostly in proportion to a power of X, whose moment follows from how several choices overlap.
 
 In reading order: rounds and factors; overlaps; proposals; certified means of bounded draws (how delta is estimated, how
 sure that is, and how many draws that needs); and the profile of a run, in both directions.
 
-Both kinds of rounds can be drawn tilted by a power of x, have a ``fingerprint`` that tells laws apart, so that each
-has its own random numbers, and know:
+Both kinds of rounds can be drawn tilted by a power of x, have a ``fingerprint`` that tells laws apart, so that each has
+its own random numbers, and know:
 
-    zero, infinite: Q-mass where x = 0, and P-mass where x is infinite.
-    law_rounding: bound on the relative error of all masses; ratios are off by at most twice that.
-    table_rounding: bound on the total variation between a draw and its law, and on the error of ``log_moment``.
+- ``zero``, ``infinite``: Q-mass where x = 0, and P-mass where x is infinite.
+- ``law_rounding``: bound on the relative error of all masses; ratios are off by at most twice that.
+- ``table_rounding``: bound on the total variation between a draw and its law, and on the error of ``log_moment``.
 
 Answers do not depend on the number of threads: draws follow from a fixed seed and the question. A certificate is wrong
 with a probability that is charged to delta.
@@ -88,8 +88,7 @@ class GaussianRound:
         """Draw ratios of tilted rounds. Tilting by x^c moves z by c / s.
 
         On row d the first ``counts[d, 0]`` ratios are drawn from the law tilted by x to the power ``exponents[0]``, the
-        next
-        ``counts[d, 1]`` by ``exponents[1]``, and so on.
+        next ``counts[d, 1]`` by ``exponents[1]``, and so on.
 
         Args:
             rng: the random numbers.
@@ -338,8 +337,7 @@ class HiddenRounds:
 
         Returns:
             For each class of rounds the exponent of a round's ratio, and the log mean of its weight; and how many
-                rounds each
-            class has.
+            rounds each class has.
         """
         exponents = np.arange(order + 1.0) if order >= 2 else np.array([0.0, 1.0, order - 1, order])
         log_mu = np.array(list(map(self.round.log_moment, exponents)))
@@ -367,10 +365,8 @@ class HiddenRounds:
         """Bound on the relative error of X.
 
         X is a sum of products of h ratios (each off by a few units of its logarithm), with three roundings a round, and
-        the
-        factors outside. Underflow adds less than 1e-90: as many steps as there are, each off by 1e-308, times at most
-        1e200
-        (the growth of the products, and the weight of h successes at the end).
+        the factors outside. Underflow adds less than 1e-90: as many steps as there are, each off by 1e-308, times at
+        most 1e200 (the growth of the products, and the weight of h successes at the end).
         """
         rate = min(self.share, 1.0)
         outside = 16 * (math.lgamma(self.rounds + 1) + self.rounds + 1) - 8 * self.most * math.log(rate)
@@ -509,8 +505,7 @@ def _occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupan
     """Extend the occupancies by one subset; None: there are too many.
 
     Adding a subset takes a_c of the n_c rounds held c times, in C(n_c, a_c) ways each. Classes are taken one after
-    another,
-    and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
+    another, and equal rows are merged after each, so that the work grows with the number of distinct occupancies.
     """
     if rounds >= 2**31:  # no room in the table
         return None
@@ -622,8 +617,7 @@ class Proposal(ABC):
     """A law R to draw the rounds of a run from, and values v whose mean under R is delta.
 
     With r the ``ratio_rounding`` of the run, values are off by at most a factor exp(relative + order * r), and belong
-    to an
-    epsilon off by r.
+    to an epsilon off by r.
 
     Attributes:
         run: the released run.
@@ -820,9 +814,9 @@ class RemoveProposal(Proposal):
     """Draws for H(P, Q): dR = (w X^t / M_t + (1 - w) Y / E[Y]) dQ, M_t = E[X^t].
 
     docs/research/k-of-t.md has the proofs (Propositions 1 to 3). Y is the product of (1 + r x)^u over all ratios x;
-    without it (u = 0) w is 1. Y stands in for orders with too many
-    occupancies. Below 2, for little noise, X^t stands for X times the sum over all choices of (their probability times
-    their ratio)^(t - 1) (Proposition 5). With correlated noise Y is X^t G^g, G that of :class:`DependentTilt`.
+    without it (u = 0) w is 1. Y stands in for orders with too many occupancies. Below 2, for little noise, X^t stands
+    for X times the sum over all choices of (their probability times their ratio)^(t - 1) (Proposition 5). With
+    correlated noise Y is X^t G^g, G that of :class:`DependentTilt`.
 
     Args:
         run: the released run.
@@ -1020,8 +1014,7 @@ class AddProposal(Proposal):
     """Draws for H(Q, P): dR in proportion to G^-a dQ; docs/research/k-of-t.md, Proposition 4.
 
     G is that of :class:`DependentTilt`. By the inequalities of Maclaurin and Jensen X is at least G, which bounds v.
-    ``share`` adds the mass
-    at x = 0.
+    ``share`` adds the mass at x = 0.
 
     Args:
         run: the released run.
@@ -1103,9 +1096,8 @@ def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure:
     """Return upper and lower bounds of delta from fresh draws, which hold together but for a failure probability.
 
     For v in [0, b], E[prod_i (1 + s v_i)] = (1 + s delta)^n for n independent draws and any stake s > -1/b. So by
-    Markov's
-    inequality (1 + s delta)^n >= exp(-L) prod_i (1 + s v_i) but for a probability of exp(-L), L = log(candidates /
-    failure). A negative stake bounds delta from above, a positive one from below.
+    Markov's inequality (1 + s delta)^n >= exp(-L) prod_i (1 + s v_i) but for a probability of exp(-L), L =
+    log(candidates / failure). A negative stake bounds delta from above, a positive one from below.
 
     Args:
         proposal: the law of the draws.
@@ -1286,8 +1278,7 @@ class SampledProfile:
         upper: its likelihood ratio, exact or larger in convex order.
         lower: the same, exact or smaller; the same object as ``upper`` if exact, None if no lower end is wanted.
         laws: each makes a law whose add direction bounds this one's, asked in turn. The add direction is sampled only
-            if
-            they leave it larger than the remove direction, a rare case.
+            if they leave it larger than the remove direction, a rare case.
         remove, add: the proposals of each direction; ``add`` None where it is never the larger one.
     """
 

@@ -313,18 +313,15 @@ def epsilon_over_rounds(
     """Return upper ends of epsilon after each round of a run.
 
     They come from the numerical law or sampling at some rounds, and from Rényi bounds at every round without a law. A
-    round
-    costs at most what any later round costs: the curve never falls, and ends at the epsilon of the whole run. The
-    number
-    after round r holds for a run that stops then for reasons that do not depend on the data.
+    round costs at most what any later round costs: the curve never falls, and ends at the epsilon of the whole run. The
+    number after round r holds for a run that stops then for reasons that do not depend on the data.
 
     Args:
         mechanism: the whole run.
         delta: in (0, 1).
         rounds: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
         precision: of the whole run, that of ``Mechanism.epsilon``; a coarser one than the default also leaves out the
-            draws
-            that answer for all rounds at once, and most rounds then cost what a later one does.
+            draws that answer for all rounds at once, and most rounds then cost what a later one does.
 
     Returns:
         Shape (len(rounds),).
@@ -398,8 +395,8 @@ def _by_sampling(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
     """Return upper ends at every round asked for, by sampling; infinite where none is known.
 
     The run must be one choice of hidden rounds. Blocks of rounds share draws (docs/research/k-of-t.md, Proposition 6).
-    All certificates hold together, by a union bound over
-    rounds and candidates, with the failure probability of one question.
+    All certificates hold together, by a union bound over rounds and candidates, with the failure probability of one
+    question.
     """
     spent = np.full(len(asked), np.inf)
     found = beginnings(mechanism, [asked[i] for i in _steps(asked) if 0 < asked[i] < mechanism.span])
@@ -556,14 +553,10 @@ class Budget:
     """A privacy budget for uses that are chosen one after the other, each perhaps because of earlier releases.
 
     ``Compose`` does not apply then; this is a privacy filter. The budget is kept in two parts: a Gaussian parameter mu,
-    and
-    a part of delta. A use costs a *share* s of both: the least s with delta(e) <= Gaussian delta of parameter sqrt(s)
-    mu at
-    e + s * (the part of delta) for every e, in both directions. All uses together keep the budget as long as the shares
-    of
-    each person sum up to at most 1 (docs/budget.md, Theorem 1; Smith, Thakurta 2022, arXiv 2210.17520; Koskela,
-    Tobaben,
-    Honkela 2022, arXiv 2209.15596).
+    and a part of delta. A use costs a *share* s of both: the least s with delta(e) <= Gaussian delta of parameter
+    sqrt(s) mu at e + s * (the part of delta) for every e, in both directions. All uses together keep the budget as long
+    as the shares of each person sum up to at most 1 (docs/budget.md, Theorem 1; Smith, Thakurta 2022, arXiv 2210.17520;
+    Koskela, Tobaben, Honkela 2022, arXiv 2209.15596).
 
     Attributes:
         epsilon: in (0, 70].
@@ -614,9 +607,8 @@ class Budget:
         Args:
             mechanism: the use.
             sampled: whether hidden rounds are sampled. Without it they are bounded by their law, which is quicker and a
-                few per
-                cent more. A sampled curve fails with a probability of at most 1e-6 times the delta that the use is
-                charged.
+                few per cent more. A sampled curve fails with a probability of at most 1e-6 times the delta that the use
+                is charged.
         """
         if mechanism.releases_nothing:
             return 0.0

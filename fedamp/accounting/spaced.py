@@ -53,10 +53,9 @@ class Cyclic(Hidden):
     Round t is of the class t modulo ``classes``.
 
     The classes are for banded noise (docs/research/correlated-noise.md): with at most as many bands as classes, the
-    rows of
-    different participations do not meet, and one participation over all its rows is one release of ``mechanism``. The
-    cost
-    is that of a class with the fewest rounds, rounds // classes: more of them hide the same choice better.
+    rows of different participations do not meet, and one participation over all its rows is one release of
+    ``mechanism``. The cost is that of a class with the fewest rounds, rounds // classes: more of them hide the same
+    choice better.
 
     Args:
         mechanism: one participation, for zero-out or add/remove.
@@ -104,6 +103,7 @@ class Cyclic(Hidden):
         return self.of_a_class.after(self.begun(rounds))
 
     def simplified(self) -> Mechanism:
+        """One class is a free choice of rounds."""
         return self.of_a_class if self.classes == 1 else self
 
     def unamplified(self) -> Mechanism:
@@ -114,8 +114,7 @@ class Correlated(BegunRounds, is_kind=False):
     """Base of hidden rounds with noise C^-1 z, C the lower triangular Toeplitz matrix of the coefficients.
 
     With fewer coefficients than the gap of a person's rounds (bands) the columns of different participations do not
-    meet.
-    With more, the sequence 1, c_1, c_2, .. must never rise, which bounds how columns overlap.
+    meet. With more, the sequence 1, c_1, c_2, .. must never rise, which bounds how columns overlap.
 
     Attributes:
         gap: the fewest rounds from one participation to the next.
@@ -177,8 +176,7 @@ class Correlated(BegunRounds, is_kind=False):
         """Charge the rounds as if they were known.
 
         Rounds as early and as close as can be are the worst (ours: docs/research/correlated-noise.md). Sampling credits
-        the
-        hidden choice.
+        the hidden choice.
 
         Raises:
             NotEvaluable: the rows of different participations meet, and releases are not Gaussian.
@@ -204,6 +202,7 @@ class Correlated(BegunRounds, is_kind=False):
         return precision > 0 and not others
 
     def sampled_factors(self, times: int) -> tuple[Factor, Factor]:
+        """Return one factor, exact for upper and for lower ends."""
         one = self.sampled_rounds(self.mechanism.factors()[0] ** -0.5, times)
         return one, one
 
@@ -217,6 +216,7 @@ class Correlated(BegunRounds, is_kind=False):
         return ListedRounds(self, noise_multiplier, copies)
 
     def begun_factors(self, whole: Factor, rounds: Sequence[int]) -> Mapping[int, Factor]:
+        """Return none: beginnings of listed sets do not share draws."""
         return {}
 
 
@@ -235,8 +235,7 @@ class Spaced(Correlated):
         rounds: of the whole run, >= 1; k of them ``gap`` apart have to fit.
         gap: the fewest rounds from one participation to the next, 1 to ``rounds``.
         coefficients: c_1, c_2, .. of the noise, each >= 0. Up to gap - 1 are bands: rows of different participations do
-            not
-            meet. With more, up to rounds - 1, the sequence 1, c_1, c_2, .. never rises, and releases are Gaussian.
+            not meet. With more, up to rounds - 1, the sequence 1, c_1, c_2, .. never rises, and releases are Gaussian.
         released: how many rounds are out, 0 to ``rounds``; default: all.
 
     Raises:
@@ -273,9 +272,11 @@ class Spaced(Correlated):
 
     @property
     def times(self) -> int:
+        """At most k, and as many as fit into the released rounds."""
         return min(self.k, -(-self.span // self.gap))
 
     def simplified(self) -> Mechanism:
+        """Without correlation and with a gap of 1, or one round, it is an allocation."""
         if self.coefficients:
             return self
         if 1 in (self.k, self.gap):
@@ -285,10 +286,12 @@ class Spaced(Correlated):
         return self
 
     def sampled_rounds(self, noise_multiplier: float, copies: int = 1) -> "SpacedRounds":
+        """Return the Markov chain over spaced sets, or listed sets where they are few and columns meet."""
         kind = SpacedRounds if self.is_banded or self.sets > _MOST_SETS else ListedRounds
         return kind(self, noise_multiplier, copies)
 
     def begun_factors(self, whole: Factor, rounds: Sequence[int]) -> Mapping[int, Factor]:
+        """Return the same chain cut after each beginning; without bands none."""
         if not isinstance(whole, SpacedRounds) or isinstance(whole, ListedRounds) or not self.is_banded:
             return {}
         return {number: replace(whole, event=replace(whole.event, released=number)) for number in rounds}
@@ -329,9 +332,11 @@ class BallsInBins(Correlated):
 
     @property
     def times(self) -> int:
+        """One in each gap of the released rounds."""
         return -(-self.span // self.gap)
 
     def simplified(self) -> Mechanism:
+        """One participation without correlation is one hidden round."""
         if self.gap == self.rounds and not self.coefficients:
             return Allocation(self.mechanism, 1, self.rounds).after(self.span)
         return self
@@ -381,10 +386,8 @@ class SpacedRounds:
     orthogonal if C has bands.
 
     Those of t sets that are drawn for X^t are not: their joint law is that of a Markov chain over the rounds since each
-    of
-    the t sets had its last one, and the rounds it has left. Without bands, columns that are a gap apart or more overlap
-    as
-    well; sets differ little in how much, and the difference is charged as ``Far``.
+    of the t sets had its last one, and the rounds it has left. Without bands, columns that are a gap apart or more
+    overlap as well; sets differ little in how much, and the difference is charged as ``Far``.
 
     Attributes:
         event: the run.
@@ -427,8 +430,7 @@ class SpacedRounds:
         """Overlaps of columns that are a gap apart or more; 0 with bands.
 
         The sum over pairs is at most the largest sum, over a set, of the largest sums over another one:
-        docs/research/correlated-noise.md,
-        "Noise without bands".
+        docs/research/correlated-noise.md, "Noise without bands".
         """
         event = self.event
         if event.is_banded:
@@ -468,8 +470,7 @@ class SpacedRounds:
         """Three numbers about the mean m of all sets' columns over sigma.
 
         They are m, shape (released,); <c_s, m> / sigma, shape (rounds,); and the mean of |c_s|^2 over all sets' rounds,
-        summed,
-        over sigma^2.
+        summed, over sigma^2.
         """
         released = self.event.span
         mean = np.convolve(self.shares, self.column)[:released]
@@ -533,14 +534,12 @@ class _Moves(NamedTuple):
     """Moves of t sets in a round.
 
     A set is of one of 1 + k gap kinds: it has no round yet, or some number of rounds left and had its last one ``age``
-    + 1
-    rounds ago (``gap`` - 1 stands for that and more). A state is a multiset of t kinds, because the sets are alike.
+    + 1 rounds ago (``gap`` - 1 stands for that and more). A state is a multiset of t kinds, because the sets are alike.
 
     Attributes:
         ages: shape (states, t), of a state's kinds.
         done: shape (states,), whether no rounds are left. Moves from state i are ``starts[i]`` to ``starts[i + 1]``,
-            the
-            first: no set takes the round.
+            the first: no set takes the round.
         targets, taken: shape (moves,): the state after each, and how many sets take the round.
     """
 
@@ -579,10 +578,8 @@ class _Tables(NamedTuple):
 
     Attributes:
         weight: shape (rounds + 1, states): of all that may follow before each round, up to a factor ``scale`` of each.
-            c
-            sets that take round s weigh ``near[which[s], state]^c alone[s, c]``: what they share with sets that had a
-            round
-            shortly before, and with one another.
+            c sets that take round s weigh ``near[which[s], state]^c alone[s, c]``: what they share with sets that had a
+            round shortly before, and with one another.
         log_total: of the weight of everything.
     """
 
@@ -681,8 +678,7 @@ class _Schedules(NamedTuple):
         """Draw log X after each of the first ``ends`` rounds, and the log weight of later rows.
 
         The weight is the mean over later rows of the ratios of the t sets that are drawn
-        (docs/research/correlated-noise.md, "After each
-        round"); both are of shape (draws, n).
+        (docs/research/correlated-noise.md, "After each round"); both are of shape (draws, n).
         """
         factor, event = self.factor, self.factor.event
         rows = rng.standard_normal((draws, factor.rounds))

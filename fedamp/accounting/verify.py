@@ -3,11 +3,10 @@
 ``python -m fedamp.accounting BUNDLE`` calls :func:`verify_bundle`. The module needs nothing that trains. It computes
 each number of a ledger again from the mechanism that the ledger names, and refuses keys that nothing computes.
 docs/results.md explains the keys of a ledger. A bundle holds the files that may leave the server, their digests, and
-the server's
-signature over them.
+the server's signature over them.
 
-A ledger may claim more than the cost, never less. A ledger alone does not show everything (:data:`UNCHECKED`):
-``fedamp verify`` plans the rest again from the scenario.
+A ledger may claim more than the cost, never less. A ledger alone does not show everything (:data:`UNCHECKED`): ``fedamp
+verify`` plans the rest again from the scenario.
 """
 
 import hashlib
@@ -93,8 +92,7 @@ COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
 """The check that computes each key of a file again.
 
 ``READ``: no other value can be read. ``LABEL``: no guarantee rests on it, and the chain alone shows a change: what a
-run
-measured, and the numbers that it released.
+run measured, and the numbers that it released.
 """
 
 
@@ -112,8 +110,7 @@ class Check:
     """One check: its subject, its verdict, and its finding; of a failure also the expectation.
 
     ``caution``: nothing is wrong, but a person who relies on the result must know the finding. ``unknown``: code of a
-    user
-    was not understood, and nothing was computed.
+    user was not understood, and nothing was computed.
 
     Attributes:
         name: the subject, such as ``chain``.
@@ -246,9 +243,8 @@ def has_left(ledger: Json) -> list[str]:
     """List the parts of a run that have left the server, in words; empty: the run costs nothing.
 
     This is the only place that says whether anything has left. Each part is written down before it leaves. A round is
-    its
-    model, with the evaluation of its cohort, the clipping norms that follow from noisy counts, and what canaries are
-    guessed from. A run that diverged has told one thing more: that a noisy sum is no model.
+    its model, with the evaluation of its cohort, the clipping norms that follow from noisy counts, and what canaries
+    are guessed from. A run that diverged has told one thing more: that a noisy sum is no model.
 
     Example:
         >>> has_left({"releases": [], "stopped_because": "diverged"})
@@ -279,8 +275,7 @@ def ahead_of_rounds(mechanism: Mechanism, beside: int) -> int:
     """Return how many releases a mechanism has before its first round: those of all units, which every cost includes.
 
     They are the statistics before training and the evaluation at the end, ``beside`` in all; with a single round all
-    are
-    one.
+    are one.
     """
     return beside if mechanism.span > 1 else 0
 
@@ -432,8 +427,7 @@ def bracket(name: str, what: str, claimed: Json, cost: Bounds, by_another: bool 
     """Compare both ends of a claimed bracket with the cost.
 
     An upper end may be more than computed again, a lower one less (of a looser accountant). Of another version, a
-    number
-    between both ends is a caution, as in :func:`compared`.
+    number between both ends is a caution, as in :func:`compared`.
     """
     at_least, most = (cost.lower, cost.upper) if by_another else (math.inf, cost.lower)
     upper = compared(name, what, _epsilon(claimed["upper"]), cost.upper, lambda: at_least)
@@ -527,8 +521,7 @@ class Bundle:
     """A folder or archive, opened for reading, as a context manager.
 
     Nothing outside of the known names is read. An archive must be stored without compression and be, byte by byte, the
-    one
-    that its files give.
+    one that its files give.
 
     Args:
         path: the folder or archive.
@@ -733,10 +726,8 @@ class Claims:
     """Numbers of a training with Gaussian noise on clipped contributions, as a program of other people has them.
 
     They are compared with each other, and epsilon is computed again from them. Common mistakes are contradictions:
-    noise
-    scaled to a sensitivity that the clip does not give, noise added after dividing without dividing it, a delta that is
-    too
-    large for the number of people.
+    noise scaled to a sensitivity that the clip does not give, noise added after dividing without dividing it, a delta
+    that is too large for the number of people.
 
     Attributes:
         rounds: how many rounds are released.

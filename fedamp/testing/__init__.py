@@ -1,6 +1,6 @@
 """Contracts that ship with fedamp: pytest suites for schemes, optimizers, losses and mechanisms of your own package.
 
-A contract is a class. A test class of yours extends it and names what is tested; pytest then runs all tests of it::
+A contract is a class. A test class of yours extends it and names the tested object; pytest then runs all tests of it::
 
     from fedamp.testing import CheckInContract
     from mylab.blocks import Blocks
@@ -8,13 +8,13 @@ A contract is a class. A test class of yours extends it and names what is tested
     class TestBlocks(CheckInContract):
         scheme = Blocks(k=2)
 
-The oracle of a contract is a simulation of what the scheme draws. It shares no code with the charge, and it takes any
-law: no form of the charged expression is expected. A check-in or submodel scheme from another package is charged with
+The oracle of a contract is a simulation of the scheme's draws. It shares no code with the charge, and it takes any law:
+no form of the charged expression is expected. A check-in or submodel scheme from another package is charged with
 amplification only after it has met its contract on this machine, with this version of fedamp and of the scheme.
 
 =====================  ==============================================================================================
 ``CheckInContract``    who takes part when: the draw, the charge, the audit's likelihood ratio are one law
-``SubmodelContract``   what a unit trains: the rest is silent, and the charge covers what hiding saves
+``SubmodelContract``   which part a unit trains: the rest is silent, and the charge covers an attack on it
 ``OptimizerContract``  a server's step: it sees noisy sums alone, coordinate by coordinate
 ``LossContract``       a loss: records count by themselves, and metrics follow from sums
 ``MechanismContract``  a mechanism: its brackets hold a real one, compose, and survive a ledger

@@ -4,8 +4,7 @@ A scheme draws cohorts (``cohorts``), gives the charged expression (``charge``),
 (``log_likelihood_ratio``). The suite draws many units, counts their sets of rounds, and lets an attacker who knows
 these frequencies test for participation. It knows nothing of the expression but its answers.
 
-Statistical tests use fixed seeds. A right scheme fails with probability below 1e-4 for each of them, and then always;
-change the class attribute ``units`` if you meet such a case.
+Statistical tests use fixed seeds. A right scheme fails each of them with probability below 1e-4, and then always.
 """
 
 import itertools
@@ -34,12 +33,9 @@ class CheckInContract(Contract):
     """The tests of a check-in scheme.
 
     The scheme must meet all of them: (a) the charge covers the best attack on Gaussian noise and on flipped bits, also
-    if
-    the run stops early; (b) no unit takes part more often than is charged without amplification; (c) the draw follows
-    from
-    the seed alone, units of a class are drawn alike, and independence is as declared; (d) the audit's likelihood ratio
-    is
-    that of the draw.
+    if the run stops early; (b) no unit takes part more often than is charged without amplification; (c) the draw
+    follows from the seed alone, units of a class are drawn alike, and independence is as declared; (d) the audit's
+    likelihood ratio is that of the draw.
 
     Attributes:
         scheme: the scheme, with its keys.
@@ -107,8 +103,7 @@ class CheckInContract(Contract):
         """At the charged epsilon no attack has a larger delta.
 
         The attacker sees a number with noise in each round, and knows the law of the hidden rounds.
-        ``noise_multiplier`` is
-        little noise, where the choice of rounds is nearly visible, and much.
+        ``noise_multiplier`` is little noise, where the choice of rounds is nearly visible, and much.
         """
         charged = self.fitted(self.units).charge(Gaussian(noise_multiplier), self.rounds)
         epsilons = np.array([charged.epsilon(delta, precision=PRECISION).upper for delta in DELTAS])
@@ -122,8 +117,7 @@ class CheckInContract(Contract):
         """The bracket of delta contains the truth, for a bit in each round that is true with probability 0.75.
 
         All outputs are listed, so that both ends of the bracket are compared with the law that was drawn. The lower end
-        is
-        compared only where rounds are independent. A bit has no opposite contribution, so substitution is left out.
+        is compared only where rounds are independent. A bit has no opposite contribution, so substitution is left out.
         """
         fitted = self.fitted(self.units)
         if fitted.relation == "substitution":

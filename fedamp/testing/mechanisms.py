@@ -23,16 +23,13 @@ class MechanismContract(Contract):
     """The tests of a mechanism of your own.
 
     A new kind needs one test class with a typical value of each field; extreme values deserve further classes.
-    CONTRIBUTING
-    ("A mechanism") walks through one. The bracket of delta must contain the oracle's, the Rényi divergences must be
-    above
-    its, JSON must return an equal object, and hiding or composing must cost as theory says.
+    CONTRIBUTING ("A mechanism") walks through one. The bracket of delta must contain the oracle's, the Rényi
+    divergences must be above its, JSON must return an equal object, and hiding or composing must cost as theory says.
 
     Attributes:
         mechanism: an example of it, with values of its fields.
         is_worst: whether the outputs of :meth:`outputs` are the worst case that it describes. If they are only some
-            case,
-            lower ends are not compared.
+            case, lower ends are not compared.
 
     Example:
         >>> from fedamp.accounting import RandomisedResponse

@@ -1,9 +1,8 @@
 """The contracts of server optimizers and of losses.
 
 Neither has a privacy cost of its own, because a loss is clipped and noised later, and an optimizer sees noisy sums. But
-privacy
-rests on their form: a loss that mixes records would break the clipping of one client's update, and an optimizer that
-looked at more than noisy sums would not be post-processing.
+privacy rests on their form: a loss that mixes records would break the clipping of one client's update, and an optimizer
+that looked at more than noisy sums would not be post-processing.
 """
 
 from typing import ClassVar
@@ -118,7 +117,7 @@ class LossContract(Contract):
 
         Returns:
             Outputs [clients, records, outputs]; labels [clients, records] for classes, else of the shape of the
-                outputs.
+            outputs.
         """
         draw = torch.Generator().manual_seed(1)
         shape = (self.clients, self.records)

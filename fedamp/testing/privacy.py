@@ -90,8 +90,7 @@ class HiddenSets:
         """Estimate delta at each epsilon where each place shows a number with Gaussian noise.
 
         delta is the mean of (1 - exp(epsilon - L))+ over outputs with the unit, L the log-likelihood ratio; and the
-        same
-        without the unit, for the other direction.
+        same without the unit, for the other direction.
 
         Args:
             noise_multiplier: standard deviation of the noise, in units of the contribution.

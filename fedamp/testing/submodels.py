@@ -1,7 +1,7 @@
 """The contract of submodel schemes: what a submodel does not own is silent, and the charge covers what hiding saves.
 
-A unit's mask is found from updates that are one number everywhere: the rest of them shows it. An attacker then
-looks at the coordinates that most units own.
+A unit's mask is found from updates that are one number everywhere: the rest of them shows it. An attacker then looks at
+the coordinates that most units own.
 """
 
 from typing import ClassVar
@@ -26,8 +26,7 @@ class SubmodelContract(Contract):
 
     The scheme must meet all of them: (a) what a unit does not own is zero, whatever was trained; (b) a unit owns a
     coordinate of the split part with the probability of ``share``; (c) the charge of the split part covers an attack on
-    its
-    coordinates, and shared parts are charged without amplification; (d) draws follow from the seed.
+    its coordinates, and shared parts are charged without amplification; (d) draws follow from the seed.
 
     Attributes:
         scheme: the scheme, with its keys.
@@ -166,8 +165,7 @@ def _first_owned(masks: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the place of each unit among the coordinates that an attacker looks at.
 
     Coordinates are taken greedily: each next one is the one that most of the remaining units own. ``PLACES``: a unit
-    owns
-    none of them.
+    owns none of them.
 
     Args:
         masks: [units, coordinates].
