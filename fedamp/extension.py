@@ -5,7 +5,7 @@ extension is a package with an attribute ``extension``: a folder of ``fedamp/ext
 distribution, which names itself as an entry point of the group ``fedamp.extensions``.
 
 This module knows the names of seams and no more: each user of a seam says what its objects must be. A reader goes on
-with docs/extensions.md, with a folder of ``fedamp/extensions``, or with ``examples/blocks``.
+with CONTRIBUTING.md, with a folder of ``fedamp/extensions``, or with ``examples/blocks``.
 """
 
 from collections.abc import Iterator, Mapping

@@ -25,7 +25,7 @@ from fedamp.cli.commands import app
 ROOT = Path(__file__).parents[1]
 click_command = cache(typer.main.get_command)  # to build it takes as long as many a command
 SHELL = ("sh", "bash")
-_FIRST = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+_FIRST = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
 PAGES = sorted([*_FIRST, *(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))])
 
 

@@ -72,7 +72,8 @@ def test_every_result_has_its_module_and_a_page_that_names_its_command():
 
 
 def test_fedamp_takes_part_in_the_comparison_of_speed():
-    """Its whole run, as the tables of docs/architecture.md time it: the first rounds and the last are not counted."""
+    """Its whole run, as the tables of docs/research/architecture.md time it: the first rounds and the last are not
+    counted."""
     work = replace(simulation.MLP, clients=20, rounds=3)
     measured = simulators.answer(simulator="fedamp", workload=asdict(work), kind="serial", workers=1)
     assert len(measured["seconds"]) == 3

@@ -19,12 +19,17 @@ def pages_of(nav):
             yield from [value] if isinstance(value, str) else pages_of(value)
 
 
-@pytest.fixture(scope="module")
-def site():
-    spec = importlib.util.spec_from_file_location("build_site", ROOT / "docs" / "site" / "build.py")
+def loaded(name):
+    """A script of docs/site as a module."""
+    spec = importlib.util.spec_from_file_location(f"site_{name}", ROOT / "docs" / "site" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def site():
+    return loaded("build")
 
 
 def test_every_page_is_in_the_contents_once_and_every_entry_is_a_page(site):
@@ -59,3 +64,81 @@ def test_the_site_is_built_its_tutorials_run_and_its_links_lead_somewhere(site):
     assert list((site.SITE / "katex" / "fonts").glob("*.woff2"))
     for page in ("accounting", "correlated-noise", "k-of-t"):
         assert 'class="arithmatex"' in (site.SITE / "research" / f"{page}.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def prose():
+    return loaded("prose")
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    return loaded("matrix")
+
+
+def test_user_pages_stay_few_short_and_plain(prose):
+    """To add words, take others away."""
+    pages = prose.user_pages()
+    lists = [page for page in pages if page.stem in ("limitations", "pitfalls", "matrix")]
+    assert len(pages) - len(lists) <= 24
+    assert sum(map(prose.words, pages)) - sum(map(prose.words, lists)) <= 30_000
+    assert sum(map(prose.words, lists)) <= 3_000
+    for page in pages:
+        assert prose.listed(page.read_text("utf-8")) == [], page
+    long = [each for page in pages for each in prose.long_sentences(page.read_text("utf-8"))]
+    assert long == []
+
+
+def test_the_checker_of_prose_finds_long_sentences_and_listed_words(prose):
+    text = "Short. Word " + "word " * 25 + "end.\n\n```sh\n" + "code " * 40 + "\n```\n\n- The file is gone.\n"
+    assert [len(each.split()) for each in prose.long_sentences(text)] == [27]
+    assert prose.listed(text) == ["'gone': The file is gone."]
+
+
+def test_the_matrix_is_what_fedamp_says(matrix):
+    lines = matrix.PAGE.read_text("utf-8").splitlines()
+    reasons = [line.partition(". ")[2] for line in lines if re.match(r"\d+\. ", line)]
+    for check_in, noise, model in dict.fromkeys(matrix.rows()):
+        names = (check_in, noise) if model == "whole" else (model, check_in)
+        [line] = [line for line in lines if line.startswith(f"| {' | '.join(names)} |")]
+        cells = [cell.strip() for cell in line.split("|")[3:-1]]
+        for column, cell in zip(matrix.COLUMNS, cells, strict=False):
+            why = matrix.refusal(matrix.scenario(check_in, noise, model, column))
+            assert cell == ("runs" if why is None else f"no ({reasons.index(why) + 1})"), (line, column)
+        if model == "whole" and check_in in ("poisson", "batches") and noise == "independent":  # the quick ones
+            assert tuple(cells[-2:]) == matrix.bracket(matrix.scenario(check_in, noise, model, "client"))
+
+
+def test_badges_say_what_is_tested():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pythons = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
+    flower = re.search(r"flwr>=1\.(\d+),<1\.(\d+)", " ".join(project["optional-dependencies"]["train"]))
+    versions = [f"1.{minor}" for minor in range(int(flower[1]), int(flower[2]))]
+    for name, said in {"python": pythons, "flower": versions}.items():
+        assert f": {' | '.join(said)}</title>" in (ROOT / "docs" / "images" / f"{name}.svg").read_text()
+
+
+def test_every_file_format_is_listed_with_its_version():
+    listed = set(re.findall(r"\| (fedamp [\w ]+ \d+) \|", (ROOT / "docs" / "operations.md").read_text()))
+    sources = " ".join(file.read_text() for file in (ROOT / "fedamp").rglob("*.py"))
+    assert listed == set(re.findall(r'"(fedamp (?:[a-z]+ )+\d+)"', sources))
+
+
+def test_links_between_pages_lead_to_headings():
+    """As the site's own check of links, without building it."""
+    for page in map(ROOT.joinpath, PAGES):
+        for target, anchor in re.findall(r"\]\(([^)\s#:]*)#([^)\s]+)\)", without_code(page)):
+            found = (page.parent / target).resolve() if target else page
+            if found.suffix == ".md":
+                assert anchor in headings(found), f"{page.name}: {target}#{anchor}"
+
+
+def without_code(page):
+    return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def headings(page):
+    """Anchors of a page, as the site and GitHub make them."""
+    titles = re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", title)) for title in plain}

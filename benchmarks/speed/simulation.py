@@ -9,7 +9,7 @@ Figures are medians over the rounds of a steady state; passes take turns, so tha
 unfair to nobody for long. Everybody has one pass, and more as long as there is time. On a busy machine, processor time
 is what to compare. Whoever takes longer than ``LIMIT`` for a pass, compilation included, is not measured.
 
-Figures go to ``benchmarks/speed/simulation.json``, and from there to the table of ``docs/architecture.md``.
+Figures go to ``benchmarks/speed/simulation.json``, and from there to the table of ``docs/research/architecture.md``.
 
 ``python -m benchmarks.speed.scale`` measures what grows with size, and ``python -m benchmarks.speed.gpu`` a GPU.
 
@@ -34,7 +34,7 @@ from benchmarks.speed import simulators
 from benchmarks.speed.limited import Contender, Stopwatch
 from benchmarks.speed.workloads import Workload
 
-RESULTS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "architecture.md"
+RESULTS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "research" / "architecture.md"
 MLP = Workload("MLP 64-128-10", {"name": "mlp", "hidden": [128]}, {"name": "digits"}, 5, 100, 20)
 # Just above a power of two, where sizes of stacks that are powers of two would nearly double the work.
 SEVENTEEN = replace(

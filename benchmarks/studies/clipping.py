@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.studies.clipping`` takes about ten minutes on one core. A task's row goes to
 ``benchmarks/studies/clipping.jsonl`` when it is measured, so that a cut loses no row, and all of them go to the table
-of ``docs/strategies.md``. One seed decides little: a test set of 360 digits has a standard error of two points.
+of ``docs/research/schemes.md``. One seed decides little: a test set of 360 digits has a standard error of two points.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ from fedamp.federation import reader
 from fedamp.federation.plan import make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 
-RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "strategies.md"
+RESULTS, PAGE = Path(__file__).with_suffix(".jsonl"), ROOT / "docs" / "research" / "schemes.md"
 NORMS, SEEDS = (0.25, 0.5, 1.0, 2.0, 4.0), (0, 1, 2)
 QUICK = (15, 3, {"steps": 5, "learning_rate": 0.5})
 SLOW = (15, 3, {"steps": 5, "learning_rate": 0.1})

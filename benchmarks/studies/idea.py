@@ -12,7 +12,7 @@ from fedamp.report.style import LOOKS
 
 PAGE, PICTURE = ROOT / "docs" / "idea.md", ROOT / "docs" / "images" / "idea.png"
 ROUNDS, CHECK_INS, SUBMODELS, DELTA = 100, 10, 3, 1e-5
-NOISE, GREY = Gaussian(1.0), "#9a9a9a"
+NOISE, GREY, TEXT = Gaussian(1.0), "#9a9a9a", 12
 ROWS: dict[str, Mechanism] = {
     f"nothing: {CHECK_INS} known rounds": Repeat(NOISE, CHECK_INS),
     "who takes part, by Poisson sampling with rate 0.1": Repeat(Poisson(NOISE, CHECK_INS / ROUNDS), ROUNDS),
@@ -29,8 +29,8 @@ def table() -> str:
 
 def draw(clients: int = 8, rounds: int = 24, check_ins: int = 4) -> None:
     """Check-ins as squares, coloured by submodel; and the epsilons of the table as bars."""
-    canvas = Figure(figsize=(9.6, 3.2), layout="constrained")
-    grid, bars = canvas.subplots(1, 2, width_ratios=(1.25, 1))
+    canvas = Figure(figsize=(5.2, 5.4), layout="constrained")  # read at the width of a phone
+    grid, bars = canvas.subplots(2, 1, height_ratios=(1.1, 1))
     submodels = np.random.default_rng(3)
     cohorts = BalancedCheckIn(scheme="balanced", k=check_ins).cohorts(rounds, clients, seed=5)
     for round_, cohort in enumerate(cohorts, 1):
@@ -38,18 +38,21 @@ def draw(clients: int = 8, rounds: int = 24, check_ins: int = 4) -> None:
             colour = LOOKS[submodels.integers(SUBMODELS)].color if client in cohort else "#eeeeee"
             grid.add_patch(Rectangle((round_ - 0.4, client + 0.6), 0.8, 0.8, color=colour))
     grid.set(xlim=(0.3, rounds + 0.7), ylim=(0.3, clients + 0.7), xlabel="round", ylabel="client")
-    grid.set_title(f"each client: {check_ins} hidden check-ins, hidden submodels", fontsize=11)
-    names = ["known rounds", "Poisson sampling", "k of T hidden rounds", "and hidden submodels"]
+    grid.set_title(f"{check_ins} hidden check-ins, hidden submodels", fontsize=TEXT, fontweight="bold")
+    names = ["known rounds", "Poisson sampling", "k of T hidden\nrounds", "and hidden\nsubmodels"]
     spent = [run.epsilon(DELTA).upper for run in ROWS.values()]
     bars.barh(names, spent, color=[GREY, GREY, LOOKS[0].color, LOOKS[0].color])
     for place, upper in enumerate(spent):
-        bars.annotate(at_most(upper, 2), (upper, place), (4, 0), textcoords="offset points", va="center")
+        bars.annotate(at_most(upper, 2), (upper, place), (4, 0), textcoords="offset points", va="center", fontsize=TEXT)
     bars.set(xlim=(0, 1.15 * max(spent)), xlabel=f"epsilon at noise multiplier 1, delta {DELTA:g}")
-    bars.set_title("the same noise, a smaller epsilon", fontsize=11)
+    bars.set_title("the same noise, a smaller epsilon", fontsize=TEXT, fontweight="bold")
     bars.invert_yaxis()
     for axes in (grid, bars):
+        axes.tick_params(labelsize=TEXT)
+        axes.xaxis.label.set_size(TEXT)
+        axes.yaxis.label.set_size(TEXT)
         axes.spines[["top", "right"]].set_visible(False)
-    canvas.savefig(PICTURE, dpi=130)
+    canvas.savefig(PICTURE, dpi=160)
 
 
 def main() -> None:

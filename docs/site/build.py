@@ -1,4 +1,4 @@
-"""Builds the site: ``make docs``. Pages are those of the repository; tutorials are executed, links are checked.
+"""Builds the site: ``make docs``. Pages are those of the repository; first.md is executed, links are checked.
 
 What it needs is the extra ``docs``. Everything it writes is below ``build``.
 """
@@ -20,8 +20,10 @@ KATEX = "katex@0.16.47"
 """Sets mathematics; a package of npm, which is unpacked beside the pages."""
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
-OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
 """The pages that are not in docs."""
+EXECUTED = ("first.md",)
+"""Pages of docs whose cells are run, and which are notebooks as well."""
 REFERENCE = {
     "fedamp": ["fedamp.api", "fedamp.server.observers"],
     "accounting": ["fedamp.accounting"],
@@ -43,11 +45,7 @@ def main() -> None:
     shutil.rmtree(BUILD, ignore_errors=True)
     PAGES.mkdir(parents=True)
     for source in [*(ROOT / name for name in OUTSIDE), *sorted((ROOT / "docs").rglob("*.md"))]:
-        text = (
-            executed(source)
-            if source.parent.name == "tutorials" or source.name == "first.md"
-            else source.read_text(encoding="utf-8")
-        )
+        text = executed(source) if source.name in EXECUTED else source.read_text(encoding="utf-8")
         write(place_of(source), LINK.sub(lambda link, source=source: moved(link, source), text))
     for name, modules in REFERENCE.items():
         write(Path("reference") / f"{name}.md", "\n\n".join(f"::: {module}" for module in modules))
@@ -120,7 +118,7 @@ def moved(link: re.Match[str], source: Path) -> str:
 
 
 def executed(source: Path) -> str:
-    """A tutorial with what its cells show; the notebook stands beside it."""
+    """A page with the outputs of its cells; the notebook is beside it."""
     import jupytext
     from nbclient import NotebookClient
     from nbconvert import MarkdownExporter
@@ -128,18 +126,16 @@ def executed(source: Path) -> str:
     notebook = jupytext.read(source, fmt="md")
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     folder = BUILD / "runs" / source.stem
-    for needed in ("flower-app", "deployment"):
-        shutil.copytree(ROOT / "docs" / needed, folder / "docs" / needed)
+    folder.mkdir(parents=True)
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
-    place = PAGES / "tutorials"
-    place.mkdir(parents=True, exist_ok=True)
+    place = (PAGES / place_of(source)).parent
     jupytext.write(notebook, place / f"{source.stem}.ipynb")
     text, resources = MarkdownExporter().from_notebook_node(notebook)
     for name, content in resources["outputs"].items():
         (place / f"{source.stem}-{name}").write_bytes(content)
-        text = text.replace(f"]({name})", f"]({ROOT / 'docs' / 'tutorials' / f'{source.stem}-{name}'})")
+        text = text.replace(f"]({name})", f"]({source.with_name(f'{source.stem}-{name}')})")
     print(f"executed {source.name}")
-    return f"{text}\n\n[This page as a notebook]({ROOT / 'docs' / 'tutorials' / f'{source.stem}.ipynb'})\n"
+    return f"{text}\n\n[This page as a notebook]({source.with_suffix('.ipynb')})\n"
 
 
 class Links(html.parser.HTMLParser):

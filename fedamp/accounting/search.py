@@ -519,13 +519,14 @@ def _checkpoints(count: int, most: int) -> list[int]:
 # two parts, fixed before the first use: a Gaussian parameter mu, and a part of delta. A use costs a *share* s of both:
 # the least s with delta(e) <= Gaussian delta of parameter sqrt(s) mu at e + s * (the part of delta) for every e, in
 # both directions. All uses together keep the budget as long as the shares of each person sum up to at most 1
-# (docs/budget.md, Theorem 1; Smith, Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben, Honkela 2022, arXiv 2209.15596).
+# (docs/research/filter.md, Theorem 1; Smith, Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben, Honkela 2022, arXiv
+# 2209.15596).
 
 LARGEST_EPSILON = 70.0  # of a budget: up to here ``SAMPLER`` pays for the finite precision of the noise
 """The largest epsilon of a budget: up to here ``SAMPLER`` pays for the finite precision of the noise."""
 
-# The part of a budget's delta that pays for the tails of uses: for one to eight uses of the kinds in docs/budget.md the
-# least epsilon needs between 3 and 25 per cent.
+# The part of a budget's delta that pays for the tails of uses: for one to eight uses of the kinds in
+# docs/research/filter.md the least epsilon needs between 3 and 25 per cent.
 PART = 0.1
 _MOST_USES = 1_000_000  # whose finite precision ``SAMPLER`` pays for
 _CURVE_POINTS, _END = 200, 1e-7  # of a curve; over ``PART`` of delta, the delta at which it ends

@@ -3,7 +3,7 @@
 A unit contributes one vector of norm at most 1. Each metric is a distribution over cells: the shares right and wrong;
 the share of the largest loss and its rest; the shares of each bin of confidence, right and wrong. A unit's mean over
 its records is one, too, and its Euclidean norm is at most 1. The blocks of several metrics share the norm. All stand in
-the slot of the unit's group, so groups cost nothing. docs/budget.md has the intervals.
+the slot of the unit's group, so groups cost nothing. docs/studies.md has the intervals.
 """
 
 import math

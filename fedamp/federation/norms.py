@@ -121,7 +121,7 @@ class Normalised(ClippingRule):
 
     Where noise allows a longer update than clients make themselves, the model cannot follow it: the norm is at most
     proportional to the root of their own drift, over a server's rate above 1. In a short run momentum never comes up
-    to its speed: it counts as 1 - 5 / R at most (docs/strategies.md has the measurements). All of it is public.
+    to its speed: it counts as 1 - 5 / R at most (docs/research/schemes.md has the measurements). All of it is public.
 
     Attributes:
         rounds, momentum, rate: of the run and its server.

@@ -161,7 +161,7 @@ def _name_alone(tracker: Any) -> Any:
     if asked:
         warnings.warn(
             f"trackers: {', '.join(asked)} was removed and does nothing; expected: names, and the trackers' own "
-            "environment variables, such as MLFLOW_TRACKING_URI (docs/trackers.md)",
+            "environment variables, such as MLFLOW_TRACKING_URI (docs/studies.md)",
             stacklevel=2,
         )
     return tracker["name"]

@@ -1,8 +1,8 @@
 """Submodel schemes: decide which part of the model a unit trains, how it is noised, and how much hiding it saves.
 
 A section of a scenario is the scheme itself. A round releases the noisy mean of every part of the model: of ``all`` of
-it, or of a ``shared`` and a ``split`` part (Dong, Chen, Özgür 2025, section 3.2.2). docs/strategies.md says why the
-parts compose as they do here.
+it, or of a ``shared`` and a ``split`` part (Dong, Chen, Özgür 2025, section 3.2.2). docs/research/schemes.md says why
+the parts compose as they do here.
 
 A further scheme is one class here and its name in ``SUBMODELS``. How a network is cut, masked and put together again is
 in :mod:`fedamp.models.pieces`; a plan asks a scheme for parts and charge, a client for its piece.
@@ -220,7 +220,7 @@ class _SplitModel(SubmodelScheme):
     shared_noise_multiplier: Literal["same", "balanced"] | NoiseMultiplier = Field(
         "same",
         description="noise multiplier of the shared part: same as the split part; balanced: the split of the budget "
-        "with the least noise in the two parts' mean updates together (docs/strategies.md); or a number",
+        "with the least noise in the two parts' mean updates together (docs/research/schemes.md); or a number",
     )
 
     needs = (

@@ -177,7 +177,7 @@ def test_an_adaptive_gaussian_adversary_stays_within_the_budget():
 
 
 def test_exchanging_squares_for_tails_after_a_release_would_nearly_double_delta():
-    """Why a budget is kept in two parts that are fixed before: docs/budget.md, the filter."""
+    """Why a budget is kept in two parts that are fixed before: docs/research/filter.md."""
     epsilon, delta = 2.0, 1e-5
     mu = optimize.brentq(lambda m: gaussian_delta(m, epsilon) - delta, 0.1, 10)
     first, second = mu * math.sqrt(0.6), mu * math.sqrt(0.4)

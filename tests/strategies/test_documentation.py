@@ -1,11 +1,11 @@
-"""The example of docs/strategies.md is run as it stands there."""
+"""The example of docs/flower-app/README.md is run as it stands there."""
 
 from tests.documentation import python
 
 
 def test_the_strategy_runs_in_a_custom_app(capsys):
     names: dict = {}
-    exec(python("docs/strategies.md"), names)
+    exec(python("docs/flower-app/README.md"), names)
     told, strategy = names["result"].train_metrics_clientapp, names["strategy"]
     spent = strategy.plan.charge.epsilon_by_round.tolist()
     assert {round_: dict(found) for round_, found in told.items()} == {

@@ -82,7 +82,7 @@ class ModelDraw(Record):
 
 
 class MergeCertificate(Charged):
-    """The content of ``certificate.json`` of a merged model; docs/merging.md explains the keys.
+    """The content of ``certificate.json`` of a merged model; docs/research/merging.md explains the keys.
 
     Nothing in it depends on a model that is not released, so it can be handed out.
 
@@ -111,7 +111,7 @@ class MergeCertificate(Charged):
     draw: ModelDraw | None
     has_known_seed: bool
     model_sha256: str
-    guarantees_explained_in: str = "docs/merging.md"
+    guarantees_explained_in: str = "docs/research/merging.md"
 
     @model_validator(mode="after")
     def _one_weight_each(self) -> Self:

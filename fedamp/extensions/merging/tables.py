@@ -31,5 +31,5 @@ def merge_table(answer: Mapping[str, Any]) -> RenderableType:
     rows = named(chosen, "epsilon", "budget_epsilon", "delta", "epsilon_bound", "weights")
     of_test_set = words.NOT_MEASURED if reached is None else f"{value_of(name, reached, 2)} on the public test set"
     rows |= {metric(name): of_test_set}
-    note = "Assumes that nothing else of the inputs is released: certificate.json, docs/merging.md"
+    note = "Assumes that nothing else of the inputs is released: certificate.json, docs/research/merging.md"
     return Group(listing(inputs, columns, f"merged by {answer['method']}"), facts(None, rows), note)

@@ -1,4 +1,6 @@
-"""Charge people over all uses of their data. docs/budget.md has the promise, the theorem and the commands.
+"""Charge people over all uses of their data.
+
+docs/budget.md has the promise and the commands, docs/research/filter.md the theorem.
 
 The idea is the key ``privacy.population`` of a scenario, the key ``population`` of a ledger and of a node's policy, and
 the command ``fedamp population``. Costs of uses that are chosen one after another add up as shares of a budget

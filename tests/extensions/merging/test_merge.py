@@ -323,9 +323,10 @@ def test_privacy_tells_what_groups_cost_where_it_is_cheap_or_asked_for():
     assert [row["epsilon_upper"] for row in privacy_cost(small("privacy.noise_multiplier=0"))["groups"]] == [None] * 5
 
 
-# --- docs/merging.md --------------------------------------------------------------------------------------------------
+# --- docs/research/merging.md
+# --------------------------------------------------------------------------------------------------
 
-PAGE = "docs/merging.md"
+PAGE = "docs/research/merging.md"
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ def test_the_nodes_shares_of_noise_have_the_variance_that_is_told(tmp_path):
 
 @pytest.mark.parametrize(("deviation", "nodes"), [(1.0, 2), (1.3, 3), (0.8, 4)])
 def test_a_sum_of_rounded_shares_is_one_rounded_gaussian_with_uniform_numbers(deviation, nodes):
-    """Lemma 1 of docs/secure-aggregation.md, with deviations so small that its bound can be seen."""
+    """Lemma 1 of docs/research/secure-aggregation.md, with deviations so small that its bound can be seen."""
     from scipy.special import ndtr
 
     values = np.linspace(-0.4, 0.37, nodes)
