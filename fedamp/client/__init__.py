@@ -5,7 +5,8 @@ which plays a round without Flower. ``PrivateClientApp(train=my_loop)`` makes a 
 ``PrivateClientApp()`` does it for a whole Flower app.
 
 Importing this package imports neither torch nor Flower; the modules that need them do. Nothing here knows the plan, the
-noise or an epsilon: a node is told the clip and the public task (:class:`fedamp.client.task.ClientTask`), and no more.
+noise or an epsilon: a node is told the public task (:class:`fedamp.client.task.ClientTask`), the model, the clips and
+its units' seeds.
 """
 
 from typing import TYPE_CHECKING, Any

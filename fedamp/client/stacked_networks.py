@@ -9,10 +9,10 @@ operations on single channels need no change. ReLU and max pooling are one opera
 than for a convolution before them.
 
 **Fully connected networks** run as batched products. With plain gradient descent the backward pass is written out,
-three products a layer, and weights are stepped as their gradient is computed: none is stored (as in Lv et al. 2023,
-LOMO). The first layer has an input X that never changes, and after steps with output gradients G_1, ..., G_t its
-weights are W - rate (G_1 + ... + G_t)' X. So its outputs are X W' - rate X X' (G_1 + ... + G_t): the products X W' of
-all clients are one large product, X X' is computed once, and weights are formed once, at the end. With fewer records
+three products a layer. Weights are stepped as their gradient is computed, so no gradient is stored (as in Lv et al.
+2023, LOMO). The first layer has an input X that never changes. After steps with output gradients G_1, ..., G_t its
+weights are W - rate (G_1 + ... + G_t)' X, so its outputs are X W' - rate X X' (G_1 + ... + G_t). The products X W' of
+all clients are one large product. X X' is computed once, and weights are formed once, at the end. With fewer records
 than inputs that is less arithmetic, and the largest matrix is not touched in every step. Widths are filled up with
 zeros to multiples of 16: then each client's block begins at a multiple of 64 bytes, and matrix products round alike in
 every slot (:mod:`fedamp.client.stacks`).

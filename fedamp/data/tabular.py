@@ -1,8 +1,8 @@
 """Find which tabular files hold a split, and read their columns as they are spelled; nothing is guessed.
 
-A library that guesses types reads ``007`` as 7 in one file and as a text in the next: one person becomes two, or two
-become one, and no epsilon covers that. Here csv and JSON have spelled cells alone; a caller that asks for numbers gets
-float64.
+A library that guesses types reads ``007`` as 7 in one file and as a text in the next. Then one person becomes two, or
+two become one, and no epsilon covers that. Here csv and JSON have spelled cells alone; a caller that asks for numbers
+gets float64.
 
 :mod:`fedamp.data.huggingface` and :mod:`fedamp.data.texts` open :class:`Files`. Read columns are kept in the cache,
 under the digest of the files, so that a second process maps them into memory.

@@ -1,7 +1,8 @@
 """Guard the grid of a deployment: one sealed record a message, replies one by one, and an end to every wait.
 
-With Flower's own grid, a registered node can end the run by bytes that are no message, fill the memory by an array that
-repeats one chunk, hold a round by parts that never come, and speak in another's name. Here it cannot.
+With Flower's own grid, a registered node has four attacks. Bytes that are no message end the run. An array that repeats
+one chunk fills the memory. Parts that never come hold a round. A reply may be in another node's name. Here, none of
+them works.
 
 The server app puts :func:`guarded` around Flower's grid. The calls to the SuperLink are in
 :class:`fedamp.engines.flower.SuperLink`; whether a reply is a possible answer is decided in :mod:`fedamp.engines.wire`.

@@ -138,7 +138,7 @@ def mixes(answer: Callable[[Tensor], Tensor], inputs: Tensor) -> bool:
     """Say whether the answer to a record depends on the others of its batch, beyond rounding.
 
     The first and the last of three records are compared beside two unlike ones in the middle, with the same random
-    numbers; and the first alone, unless the answers are random.
+    numbers. The answer to the first one is also compared with that to it alone, unless answers are random.
 
     Args:
         answer: from records [batch, ...] to answers [batch, ...].

@@ -1,9 +1,9 @@
 """Run a full model under dropout masks: one 0/1 number for every node of some hidden layers.
 
-A dropped node sends nothing to the rest of the network, and the gradient of what it owns is exactly zero: its weights,
-its bias and its columns of the next layer. Weight decay and the like would move them all the same, so
-:meth:`Masks.silence` takes them out of every update. **Nothing is rescaled**, in training or evaluation: a masked model
-computes what the extracted submodel of the kept nodes computes.
+A dropped node sends nothing to the rest of the network. The gradient of what it owns is exactly zero: its weights, its
+bias and its columns of the next layer. Weight decay and the like would move them all the same, so :meth:`Masks.silence`
+takes them out of every update. **Nothing is rescaled**, in training or evaluation: a masked model computes what the
+extracted submodel of the kept nodes computes.
 
 :mod:`fedamp.models.pieces` draws the masks, and calls :meth:`Masks.silence` before any update is clipped.
 """

@@ -8,7 +8,7 @@ bias. Every submodel computes with it; it is in the shared group, or every coord
 which alone may change it, or it is frozen.
 
 **Nothing is rescaled.** With one split hidden layer the full model's logits are the sum of the submodels' (less the
-repeated output biases). With several, weights between nodes of different submodels belong to none: a fixed partition
+repeated output biases). With several, weights between nodes of different submodels belong to none. A fixed partition
 keeps their initial values, although the full model uses them; a fresh partition every round trains all in time.
 
 The section ``submodels`` (:mod:`fedamp.federation.submodels`) makes the pieces. Clients train them

@@ -103,8 +103,8 @@ def attacks(ratios: NDArray[np.float64], plan: Plan) -> dict[str, Vector]:
     """Compute statistics by which an adversary tells whether the canary was present.
 
     The first one is the likelihood ratio, the strongest against correct code (Neyman, Pearson 1933). The others look
-    for mistakes: hidden choices that are drawn once for the whole run, or that are always the same, and units that take
-    part more often, or in other rounds, than the schedule says.
+    for mistakes. Hidden choices may be drawn once for the whole run, or be always the same. Units may take part more
+    often, or in other rounds, than the schedule says.
 
     Args:
         ratios: log-likelihood ratios, float64 [repetitions, rounds, choices].

@@ -38,8 +38,8 @@ _FEW = 4  # coordinates a round, below which a covariance of rounds says too lit
 def audit_runs(folders: Sequence[Path]) -> AuditResult:
     """Guess the coins of the canaries of a run that has ended, from its released models; or of a series of runs.
 
-    A unit of a series is a canary of each run, and was in all of them or in none: canaries whose coins were alike are
-    put together, as many of each kind. The attacker adds what it learned from each run.
+    A unit of a series is a canary of each run, and was in all of them or in none. So canaries whose coins were alike
+    are put together, as many of each kind. The attacker adds what it learned from each run.
 
     Args:
         folders: of the runs.

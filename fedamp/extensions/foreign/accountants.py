@@ -3,8 +3,8 @@
 A library is imported where it is asked for. An event means nothing without its neighbouring relation: both go together,
 in both directions. Under substitution (``REPLACE_ONE``) they do not suffice: dp-accounting 0.6 reads the noise
 multiplier of one event in two ways. Its ``RdpAccountant`` takes it relative to the change (twice a contribution), its
-``PLDAccountant`` relative to a contribution, so that ``GaussianDpEvent(1.0)`` costs 4.73 at delta 1e-5 by the one and
-10.0 by the other. There the accountant has to be named.
+``PLDAccountant`` relative to a contribution. So ``GaussianDpEvent(1.0)`` costs 4.73 at delta 1e-5 by the one and 10.0
+by the other. There the accountant has to be named.
 
 An event that has no exact mechanism here is refused, never charged by guess.
 """

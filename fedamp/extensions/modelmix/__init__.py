@@ -3,9 +3,9 @@
 The idea, ModelMix, is the key ``mixing`` of a scenario (:mod:`~fedamp.extensions.modelmix.section`), charged by
 :class:`fedamp.accounting.ModelMix`. docs/research/papers/modelmix.md reproduces the paper.
 
-It needs independent noise that the server adds, noise that shows in the next model alone (no momentum), a fixed clip,
-and rounds that release nothing but the sum of updates. It breaks one fact: that noise alone hides a round. So canaries
-are refused beside it.
+It needs independent noise that the server adds, and that shows in the next model alone (no momentum). It also needs a
+fixed clip, and rounds that release nothing but the sum of updates. It breaks one fact: that noise alone hides a round.
+So canaries are refused beside it.
 """
 
 from fedamp.extension import Extension

@@ -73,7 +73,7 @@ class Mixing(OptionalSection):
     def charged(self, check_in: CheckIn, rounds: int) -> Steps:
         """Return the charged width of every round, as steps.
 
-        If a unit's rounds depend on each other, all rounds must cost the same, so all are charged at the smallest
+        If a unit's rounds depend on each other, all rounds must cost the same. Then all are charged at the smallest
         width; so are rounds that have a width each.
 
         Args:

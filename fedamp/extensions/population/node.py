@@ -1,6 +1,6 @@
 """Charge a task to the people of one node, before the node answers anything of it.
 
-A node that takes part in secure aggregation computes the charge from its own agreement: the noise that it and the other
+A node that takes part in secure aggregation computes the charge from its own agreement. The noise that it and the other
 honest nodes add hides its people from the server, too. Otherwise the server adds the noise, and the node believes what
 the task says. :mod:`fedamp.extensions.population.policy` imports this only where a policy names a population, because
 it brings the accountant.

@@ -3,8 +3,8 @@
 Each event has a link: SHA-256 of the link before and of its content. What was spent is computed from the events, so no
 sum could be edited alone. The last link is kept outside, too: in the ledgers of runs, and in a note in the owner's own
 folder (``$FEDAMP_HOME``, or ``~/.config/fedamp``). The note finds a file that was put back, copied or replaced, so
-nothing is charged to a file without one. A lock beside it is held from the first look at the note to the next note: of
-two copies, or two links, that are used at once, the second sees what the first has written.
+nothing is charged to a file without one. A lock beside it is held from the first look at the note to the next note. So
+if two copies, or two links, are used at once, the second sees what the first has written.
 
 Ids of people and units are in the file as salted hashes. :mod:`fedamp.extensions.population.account` uses the file for
 runs, :mod:`fedamp.extensions.population.node` for the people of a node.

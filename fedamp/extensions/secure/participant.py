@@ -1,7 +1,7 @@
 """Take part in secure aggregation as a node: add a share of the noise to the node's sum, mask it, and help to unmask.
 
-A node believes its own files, and nothing that the server says: the agreement, which has the terms and the public keys
-of the nodes of a run; and the memory of what it took part in. It refuses an order under other terms, a second sum of a
+A node believes its own files, and nothing that the server says. The agreement has the terms and the public keys of the
+nodes of a run; the memory has what the node took part in. It refuses an order under other terms, a second sum of a
 round, and more check-ins of a unit than agreed.
 
 :func:`answer` is the place to begin; :mod:`fedamp.client.app` calls it through the seam ``exchanges``. The keys and

@@ -4,8 +4,8 @@ The protocol is SecAgg+ (Bell, Bonawitz, Gascón, Lepoint, Raykova 2020) on word
 against a server that lies. Nodes know each other's keys from their own files, and see the whole list of members, whose
 digest enters all keys. More than half of the nodes sign the set of survivors before any gives a share.
 
-Claim: whatever the server and the colluding nodes do, they learn of a round at most one sum of words, over all honest
-survivors, of which there are at least nodes - dropped - colluding. Why: two signed sets would have an honest signer in
+Claim: whatever the server and the colluding nodes do, they learn at most one sum of words in a round. It is over all
+honest survivors, at least nodes - dropped - colluding of them. Why: two signed sets would have an honest signer in
 common, who signs once a round, so there is one list and one set. The secret of each honest node that this set does not
 name stays hidden, because ``threshold`` is more than the colluding holders. So the masks between honest survivors stay;
 each cancels in sums with both of its ends alone, and the honest survivors are connected

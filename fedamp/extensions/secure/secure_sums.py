@@ -40,9 +40,9 @@ def honest_norm(
 ) -> float:
     """Compute a norm that the sum of honest nodes exceeds with at most a given probability, whatever their records are.
 
-    The sum is X + Z + V: the clipped updates X with a norm of at most ``reach``, Gaussian noise Z, and the rounding V
-    of each node to its grid, of at most half the grid in each coordinate. The norm of Z is a 1-Lipschitz function of
-    standard Gaussian numbers times its deviation s, with a mean of at most s sqrt(size), so it exceeds s (sqrt(size) +
+    The sum is X + Z + V. X are the clipped updates, with a norm of at most ``reach``; Z is Gaussian noise. V is the
+    rounding of each node to its grid, at most half the grid in each coordinate. The norm of Z is a 1-Lipschitz function
+    of standard Gaussian numbers times its deviation s. Its mean is at most s sqrt(size). So it exceeds s (sqrt(size) +
     t) with probability at most exp(-t**2 / 2) (Tsirelson, Ibragimov, Sudakov 1976).
 
     Args:

@@ -1,8 +1,8 @@
 """Define the section of secure aggregation, and the terms on which the nodes of a run agree.
 
-Under secure aggregation every node answers in every round with the sum of its units' updates, its share of the noise,
-and a mask; the server sees the noisy sum of all nodes that answered. docs/research/secure-aggregation.md has the
-protocol, and the proof that the nodes' shares cost what one Gaussian of their common variance costs.
+Under secure aggregation every node answers in every round. Its answer is the sum of its units' updates, its share of
+the noise, and a mask. The server sees the noisy sum of all nodes that answered. docs/research/secure-aggregation.md has
+the protocol, and the proof that the nodes' shares cost what one Gaussian of their common variance costs.
 """
 
 import hashlib

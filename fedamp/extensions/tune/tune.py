@@ -2,9 +2,8 @@
 
 Every trial is a run on all people, with more noise than the run that follows: a sum over all people has less noise, for
 the same cost, than one over a tenth of them (docs/research/filter.md has the factor). More noise asks for smaller
-steps:
-``privacy.clip: auto`` shortens updates by its own rule; with another clip the server's rate is divided by the factor of
-the noise, so that the noise in a trial's model is that of the run. A trial is judged by what it releases: its
+steps: ``privacy.clip: auto`` shortens updates by its own rule. With another clip the server's rate is divided by the
+factor of the noise, so that the noise in a trial's model is that of the run. A trial is judged by what it releases: its
 evaluation on held-out records of people, which is charged to it.
 
 :func:`tune` is the place to begin; :mod:`fedamp.extensions.tune.sweep` plays the trials.
