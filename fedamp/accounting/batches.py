@@ -129,10 +129,10 @@ class WithoutReplacement(Mechanism):
         return Poisson(drawn, share)
 
     def attained(self) -> Mechanism | None:
-        """All others send the same number, and the people in question that one, or minus it.
+        """Return a release in which all others send one number, and the people in question minus it.
 
-        That is a changed batch itself, or of several people under Gaussian noise one around as many shifts. Else zeroed
-        contributions of one person.
+        It is a changed batch itself, or, for several people under Gaussian noise, noise around as many shifts. Else
+        zeroed contributions of one person are known to occur.
         """
         precision, others = self.mechanism.factors()
         if self.size > 1 and precision and not others:

@@ -121,7 +121,7 @@ class Group(OfOne):
         return self.mechanism if self.size == 1 else self.mechanism.exact_group(self.size)
 
     def unamplified(self) -> Mechanism:
-        """The group under the mechanism without amplification, each with a bit of its own where bits are chosen."""
+        """Return the group under the mechanism without amplification, each with an own bit where bits are chosen."""
         return group(self.mechanism.with_own_bits(self.size).unamplified(), self.size)
 
     def other_bounds(self) -> list[Mechanism]:
@@ -147,7 +147,7 @@ class Group(OfOne):
         return list(dict.fromkeys(bounds))
 
     def attained(self) -> Mechanism | None:
-        """All of the group contribute the same, where they are chosen independently; else one of them alone."""
+        """Let all of the group contribute the same, where they are chosen independently; else one of them alone."""
         of_one = self.mechanism.attained()
         if Fact.LESS_BY_MOMENTS in self.mechanism.facts or of_one is None:
             return of_one
@@ -163,7 +163,7 @@ class Group(OfOne):
         return self
 
     def certain_loss(self) -> Fraction:
-        """K times the loss of one person."""
+        """Return K times the loss of one person."""
         return self.size * self.mechanism.certain_loss()
 
     def law(self, detail: Detail) -> Law:

@@ -84,7 +84,7 @@ class Poisson(Hidden):
         return self.mechanism if self.rate == 1 else self
 
     def attained(self) -> Mechanism | None:
-        """Exact in what it is made of (Zhu, Dong, Wang 2022, Theorem 11)."""
+        """Sample what the part attains: the charge is exact for that (Zhu, Dong, Wang 2022, Theorem 11)."""
         return attained_in_parts(self)
 
     def attained_in_draws(self) -> Mechanism | None:
@@ -103,7 +103,7 @@ class Poisson(Hidden):
         return outcomes_of(self.mechanism).thin(self.rate) if self.rate < 1 else super().outcomes()
 
     def closed_form(self) -> Revealed:
-        """The coin is revealed: nothing with chance 1 - q, the release with chance q."""
+        """Reveal the coin: nothing is released with chance 1 - q, and the release with chance q."""
         inner = closed_form_of(self.mechanism)
         if self.rate == 1:
             return inner
@@ -111,7 +111,7 @@ class Poisson(Hidden):
         return one_of([without, (inner, self.rate, math.log(self.rate))])
 
     def participation(self) -> Participation:
-        """Hidden rounds inside a coin are hidden rounds with another chance of none."""
+        """Return the hidden rounds inside, with another chance of none."""
         inner = self.mechanism.participation()
         if self.rate == 0 or (len(inner.chances) == 2 and inner.rounds == 1):  # the law of one round is exact
             return super().participation()
@@ -120,11 +120,11 @@ class Poisson(Hidden):
         return Participation(inner.mechanism, tuple(chances.tolist()), inner.rounds, inner.rounding + 4 * UNIT)
 
     def chance_to_take_part(self) -> Fraction:
-        """q times the chance inside."""
+        """Return q times the chance inside."""
         return Fraction(self.rate) * self.mechanism.chance_to_take_part()
 
     def certain_loss(self) -> Fraction:
-        """log(1 + q (e^l - 1)) for a loss l inside; the remove direction is the larger one."""
+        """Return log(1 + q (e^l - 1)) for a loss l inside; the remove direction is the larger one."""
         if (most := self.mechanism.certain_loss()) < 700:
             loss = float(most)
             return Fraction(math.log1p(self.rate * math.expm1(loss)) * (1 + 8 * UNIT * (1 + loss)))
@@ -306,11 +306,11 @@ class Submodels(Hidden):
         return self.mechanism if self.count == 1 else self
 
     def attained(self) -> Mechanism | None:
-        """Exact in what it is made of (Dong, Chen, Özgür 2025, Theorem 3.4)."""
+        """Hide a submodel that attains its cost: the charge is exact for that (Dong, Chen, Özgür 2025, Theorem 3.4)."""
         return attained_in_parts(self)
 
     def law(self, detail: Detail) -> Law:
-        """The mean of independent copies (Dong, Chen, Özgür 2025, Theorem 3.4)."""
+        """Take the mean of independent copies (Dong, Chen, Özgür 2025, Theorem 3.4)."""
         return numerical_law(self.mechanism, detail).mean(self.count)
 
     def moments(self) -> Moments:
@@ -322,7 +322,7 @@ class Submodels(Hidden):
         return hidden_outcomes(outcomes_of(self.mechanism), (0.0, 1.0), self.count, 0.0)
 
     def closed_form(self) -> Revealed:
-        """Each submodel has chance 1 / d; all are alike."""
+        """Reveal the submodel: each has chance 1 / d, and all are alike."""
         return closed_form_of(self.mechanism).chosen(1.0, -math.log(self.count))
 
     def signal_to_noise(self) -> float | None:
@@ -377,10 +377,10 @@ class Dropout(Hidden):
         return Submodels(self.mechanism, max(1, math.floor(1 / self.keep)))
 
     def attained(self) -> Mechanism | None:
-        """A network of one unit, where dropping it silences the person, or the limit of many units.
+        """Return the larger of two networks: one unit, where dropping it silences the person, or very many units.
 
-        With much noise the limit has the larger second moment: a contribution spreads evenly over many units, and its
-        sum over the units has length sqrt(keep).
+        With much noise many units have the larger second moment: a contribution spreads evenly over them, and its sum
+        over the units has length sqrt(keep).
         """
         signal = self.mechanism.signal_to_noise()
         if signal is not None and signal < 700 and self.keep * signal > math.log1p(self.keep**2 * math.expm1(signal)):
@@ -416,7 +416,7 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         return Repeat(self.mechanism.unamplified(), min(self.most_rounds, self.span))
 
     def certain_loss(self) -> Fraction:
-        """The losses of as many rounds as a person may have."""
+        """Return the losses of as many rounds as a person may have."""
         return self.mechanism.unamplified().certain_loss() * min(self.most_rounds, self.span)
 
     def attained(self) -> Mechanism | None:
@@ -449,7 +449,7 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         return hidden_outcomes(outcomes_of(choice.mechanism), choice.chances, choice.rounds, choice.rounding)
 
     def closed_form(self) -> Revealed:
-        """All sets of h rounds are equally likely; the set is revealed.
+        """Reveal the set of rounds: all sets of one size are equally likely.
 
         A person takes part in h rounds with a chance c_h, so each set of h of T rounds has the chance c_h / C(T, h).
         """
@@ -584,11 +584,11 @@ class Allocation(HiddenRoundsOfRun):
         return None if signal is None else self.k**2 / self.rounds * signal
 
     def participation(self) -> Participation:
-        """H = k for certain."""
+        """Return H = k for certain."""
         return _first_rounds(self.mechanism, np.eye(1, self.k + 1, self.k)[0], self.rounds, self.rounds)
 
     def chance_to_take_part(self) -> Fraction:
-        """At most k times the chance in a round."""
+        """Return at most k times the chance in a round."""
         return min(Fraction(1), self.k * self.mechanism.chance_to_take_part())
 
 
@@ -705,11 +705,11 @@ class AllocationPrefix(PartOfRun):
         return [self.charged_as(), self.whole()] if self.k > 1 else [self.charged_as()]
 
     def participation(self) -> Participation:
-        """H is hypergeometric."""
+        """Return the hypergeometric law of H."""
         return _first_rounds(self.mechanism, np.eye(1, self.k + 1, self.k)[0], self.rounds, self.released)
 
     def chance_to_take_part(self) -> Fraction:
-        """At most k r / T times the chance in a round."""
+        """Return at most k r / T times the chance in a round."""
         chance = Fraction(self.k * self.released, self.rounds) * self.mechanism.chance_to_take_part()
         return min(Fraction(1), chance)
 
@@ -777,7 +777,7 @@ class CappedPoisson(BegunRounds, PartOfRun):
         return [self.charged_as(), most] if self.at_most > 1 else [self.charged_as()]
 
     def participation(self) -> Participation:
-        """H is binomial, with all larger numbers at the cap; of a beginning, a hypergeometric part of it."""
+        """Return the binomial law of H with all larger numbers at the cap; of a beginning, a part of it."""
         if self.rate in (0.0, 1.0):
             always = int(self.rate) * self.at_most
             return _first_rounds(self.mechanism, np.eye(1, always + 1, always)[0], self.rounds, self.span)
@@ -789,7 +789,7 @@ class CappedPoisson(BegunRounds, PartOfRun):
         return _first_rounds(self.mechanism, capped, self.rounds, self.span, off)
 
     def chance_to_take_part(self) -> Fraction:
-        """At most r q times the chance in a round."""
+        """Return at most r q times the chance in a round."""
         return min(Fraction(1), self.span * Fraction(self.rate) * self.mechanism.chance_to_take_part())
 
 

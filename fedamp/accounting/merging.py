@@ -105,7 +105,7 @@ class LinearCombination(Mechanism):
         return self.mechanisms[self.weights.index(1)] if alone else self
 
     def unamplified(self) -> Mechanism:
-        """All models' runs without amplification, one after another."""
+        """Return all models' runs without amplification, one after another."""
         return Compose(tuple(part.unamplified() for part in self.mechanisms))
 
     def charged_as(self) -> Mechanism:

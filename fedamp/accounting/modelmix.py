@@ -75,7 +75,7 @@ class ModelMix(Release):
         return numerical_law(Gaussian(self.noise_multiplier), detail)
 
     def moments(self) -> Moments:
-        """The moments of the worst contribution (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1)."""
+        """Return the moments of the worst contribution (Xiao, Wan, Devadas 2022, Theorem 4.1, Corollary 4.1)."""
         return ModelMixMoments(self)
 
 

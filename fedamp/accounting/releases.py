@@ -90,11 +90,11 @@ class Gaussian(Release):
         return Revealed(signal, signal, np.ones(1), np.zeros(1), 4 * UNIT)
 
     def factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
-        """A Gaussian factor: 1 / s^2 of repetitions adds up."""
+        """Return a Gaussian factor: 1 / s^2 of repetitions adds up."""
         return times * self.change**2 / self.noise_multiplier**2, {}
 
     def signal_to_noise(self) -> float:
-        """The squared change of a contribution over s^2."""
+        """Return the squared change of a contribution over s^2."""
         return self.change**2 / self.noise_multiplier**2
 
     def substituted(self) -> Mechanism:
@@ -273,7 +273,7 @@ class FiniteOutcomes(Release):
         return Outcomes(log_out, log_in - log_out, math.fsum(inside[out == 0]), rounding_of_logs(LARGEST_LOG))
 
     def certain_loss(self) -> Fraction:
-        """The largest |log(present_i / absent_i)|, rounded up; none if an outcome is impossible on one side."""
+        """Return the largest |log(present_i / absent_i)|, rounded up; none if an outcome is impossible on one side."""
         pairs = list(zip(self.present, self.absent, strict=True))
         if not all((p > 0) == (q > 0) for p, q in pairs):
             return super().certain_loss()
@@ -285,14 +285,14 @@ class FiniteMoments(MomentsOf[FiniteOutcomes]):
     """Moments of a release with finitely many outcomes, some of which may give the data away."""
 
     def _negative(self, highest: int) -> Array:
-        """Infinite where an outcome is impossible with the person in."""
+        """Return infinity where an outcome is impossible with the person in."""
         law = self._law().upper
         if law.zero:
             return unbounded_moments(highest)[1:]
         return np.array([log_sum(law.log_weights(0.0) - b * law.log_ratio) for b in range(highest)])
 
     def _raw(self, highest: int) -> Array:
-        """Infinite where an outcome gives the person away."""
+        """Return infinity where an outcome gives the person away."""
         return unbounded_moments(highest) if self._law().upper.infinite else super()._raw(highest)
 
 
@@ -341,7 +341,7 @@ class Approximate(Release):
         return self if self.known_epsilon <= _MOST_KNOWN else replace(self, known_epsilon=_MOST_KNOWN)
 
     def outcomes(self) -> Outcomes:
-        """Four outcomes of :meth:`charged_as`, of which one has no Q-mass; for any epsilon."""
+        """List the outcomes of :meth:`charged_as`, for any epsilon."""
         known, chance = self.known_epsilon, self.known_delta
         rest = math.log1p(-chance) - math.log1p(math.exp(-known))
         log_out, log_ratio = np.array([rest - known, rest]), np.array([known, -known])
@@ -350,7 +350,7 @@ class Approximate(Release):
         return Outcomes(log_out, log_ratio, chance, rounding_of_logs(known + LARGEST_LOG))
 
     def largest_loss(self) -> tuple[Fraction, Fraction]:
-        """epsilon, but for a chance of delta."""
+        """Return epsilon, which holds but for a chance of delta."""
         return Fraction(str(self.known_epsilon)), Fraction(str(self.known_delta))
 
     def certain_loss(self) -> Fraction:
@@ -377,7 +377,7 @@ class NotPrivate(Mechanism):
         return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
 
     def closed_form(self) -> Revealed:
-        """An infinite signal."""
+        """Return an infinite signal, with nothing hidden."""
         signal = np.full(1, np.inf)
         return Revealed(signal, signal, np.ones(1), np.zeros(1))
 
@@ -516,7 +516,7 @@ class Product(Mechanism, is_kind=False):
         return Outcomes.product((outcomes_of(part), times) for part, times in others.items())
 
     def attained(self) -> Mechanism | None:
-        """Exact in what it is made of (Zhu, Dong, Wang 2022, Theorem 10)."""
+        """Compose what the parts attain: the charge is exact for that (Zhu, Dong, Wang 2022, Theorem 10)."""
         return attained_in_parts(self)
 
     def attained_in_draws(self) -> Mechanism | None:
@@ -533,7 +533,7 @@ class Product(Mechanism, is_kind=False):
         return self.with_parts(lambda part: part.group_by_rounds(size))
 
     def certain_loss(self) -> Fraction:
-        """The sum of the parts' losses, if each holds for certain."""
+        """Return the sum of the parts' losses, if each holds for certain."""
         most, chance = self.largest_loss()
         return super().certain_loss() if chance else most
 
@@ -603,7 +603,7 @@ class Compose(Product):
         return self.with_parts(lambda part: part.unamplified())
 
     def attained(self) -> Mechanism | None:
-        """Exact in what it is made of (Zhu, Dong, Wang 2022, Theorem 10)."""
+        """Compose what the parts attain: the charge is exact for that (Zhu, Dong, Wang 2022, Theorem 10)."""
         try:
             return self.with_parts(attained_part)
         except ValueError:  # the parts' relations differ: of releases after one another, one
@@ -629,7 +629,7 @@ class Compose(Product):
         return None if None in signals else sum(signal for signal in signals if signal is not None)
 
     def chance_to_take_part(self) -> Fraction:
-        """At most the sum over the parts."""
+        """Return at most the sum over the parts."""
         return min(Fraction(1), sum((part.chance_to_take_part() for part in self.mechanisms), Fraction(0)))
 
     def largest_loss(self) -> tuple[Fraction, Fraction]:
@@ -690,7 +690,7 @@ class Repeat(Product, OfOne):
         return None if signal is None else float(self.times) * signal
 
     def chance_to_take_part(self) -> Fraction:
-        """At most the number of times the chance in one."""
+        """Return at most the chance in one, times their number."""
         return min(Fraction(1), self.times * self.mechanism.chance_to_take_part())
 
     def largest_loss(self) -> tuple[Fraction, Fraction]:
@@ -768,7 +768,10 @@ class RandomSelection(Mechanism):
         return self.with_parts(lambda part: part.unamplified())
 
     def attained(self) -> Mechanism | None:
-        """Exact in what it is made of (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
+        """Draw among what the parts attain, for which the charge is exact.
+
+        See the class (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2).
+        """
         return attained_in_parts(self)
 
     def law(self, detail: Detail) -> Law:
@@ -777,7 +780,7 @@ class RandomSelection(Mechanism):
         return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
 
     def moments(self) -> Moments:
-        """The mean of the parts' moments: the law is drawn."""
+        """Return the mean of the parts' moments: the law is drawn."""
         used, weights = self.used
         return MixtureMoments(partial(numerical_law, self), [moments_of(part) for part in used], weights)
 
@@ -790,12 +793,12 @@ class RandomSelection(Mechanism):
         return one_of([(closed_form_of(part), weight, 0.0) for part, weight in zip(*self.used, strict=True)])
 
     def chance_to_take_part(self) -> Fraction:
-        """The weighted mean over the parts."""
+        """Return the weighted mean over the parts."""
         pairs = zip(*self.used, strict=True)
         return sum((Fraction(weight) * part.chance_to_take_part() for part, weight in pairs), Fraction(0))
 
     def certain_loss(self) -> Fraction:
-        """The largest loss of a part that may be drawn."""
+        """Return the largest loss of a part that may be drawn."""
         return max(part.certain_loss() for part in self.used[0])
 
     def substituted(self) -> Mechanism:
