@@ -1,7 +1,7 @@
 """Merge trained models for a new budget (Yin, Zaheer, Li 2026, "Differentially Private Model Merging").
 
 The command ``fedamp merge`` takes finished runs on the same units, and writes a folder with one model and its
-certificate (docs/merging.md). :mod:`~fedamp.extensions.merging.candidates` reads the models,
+certificate (docs/research/merging.md). :mod:`~fedamp.extensions.merging.candidates` reads the models,
 :mod:`~fedamp.extensions.merging.weights` has the theorems, and :mod:`~fedamp.extensions.merging.merge` writes the
 folder. The core reads such a folder, as for ``fedamp compare``, by :mod:`~fedamp.extensions.merging.merged`.
 

@@ -3,7 +3,8 @@
 The protocol is SecAgg+ (Bell, Bonawitz, Gascón, Lepoint, Raykova 2020), with changes against a server that lies:
 :mod:`~fedamp.extensions.secure.protocol` has the claim. The idea is a scheme of the key ``aggregation`` (``scheme:
 secure``), the key ``federation.agreement``, and the commands ``fedamp agreement`` and ``fedamp join``.
-docs/secure-aggregation.md explains it, and proves that the nodes' shares of noise cost what one Gaussian costs.
+docs/secure-aggregation.md explains it, and docs/research/secure-aggregation.md proves that the nodes' shares of noise
+cost what one Gaussian costs.
 
 On the server, :mod:`~fedamp.extensions.secure.secure_sums` is the aggregator, and
 :mod:`~fedamp.extensions.secure.collector` its part of the protocol. On a node,

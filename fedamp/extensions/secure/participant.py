@@ -484,7 +484,7 @@ def words_of(
 
     Each share is N(0, deviation^2 / honest), rounded to the grid after it is added (:func:`add_gaussian`). The sum of
     the shares is the rounding of one Gaussian and independent uniforms, up to a total variation of 2**-280
-    (docs/research/secure-aggregation.md, Lemma 1), so it costs at most what the Gaussian costs.
+    (docs/research/secure-aggregation.md, Lemma 1). So it costs at most what the Gaussian costs.
 
     Args:
         sums: of clipped updates, float64 by name.

@@ -1,4 +1,4 @@
-"""Track runs: show the public numbers of a run in other programs (docs/trackers.md).
+"""Track runs: show the public numbers of a run in other programs (docs/studies.md).
 
 The key ``trackers`` of a scenario names them: ``tensorboard``, ``mlflow``, ``wandb`` and ``prometheus``
 (:mod:`~fedamp.extensions.trackers.observers`). Each needs its own package. A tracker changes no result and costs no

@@ -1,7 +1,7 @@
 """Tune privately: the trials, and the run with the best settings, are paid from one budget.
 
-Every trial is a run on all people, with more noise than the run that follows: a sum over all people has less noise, for
-the same cost, than one over a tenth of them (docs/research/filter.md has the factor). More noise asks for smaller
+Every trial is a run on all people, with more noise than the run that follows. For the same cost, a sum over all people
+has less noise than one over a tenth of them (docs/research/filter.md has the factor). More noise asks for smaller
 steps: ``privacy.clip: auto`` shortens updates by its own rule. With another clip the server's rate is divided by the
 factor of the noise, so that the noise in a trial's model is that of the run. A trial is judged by what it releases: its
 evaluation on held-out records of people, which is charged to it.
