@@ -32,8 +32,10 @@ class WithoutReplacement(Mechanism):
 
     Its neighbours differ by substitution: ``size`` people are replaced by others (or their contributions zeroed). The
     batch's release is written for zero-out; a substitution is charged as a change of two contributions. With p the
-    chance that any of the people is in the batch, delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)) for the
-    delta' of a changed batch (Balle, Barthe, Gaboardi 2018, Theorem 10).
+    chance that any of the people is in the batch, and delta' that of a changed batch (Balle, Barthe, Gaboardi 2018,
+    Theorem 10),
+
+        delta(epsilon) <= p delta'(log(1 + (e^epsilon - 1) / p)).
 
     Args:
         mechanism: the batch's release, for zero-out or add/remove.
@@ -177,10 +179,13 @@ class BatchMoments(MomentsOf[WithoutReplacement]):
 
     Let w_i be the hypergeometric chance that i people of the group are in the batch, p = 1 - w_0, and M_l(i) the
     moments of a change of 2 i. The first bound is the mean of M_a(i) over i (Schuchardt et al. 2024, Proposition E.5,
-    corrected). The second is 1 + sum over l >= 2 of C(a, l) p^(l-1) times the sum over i >= 1 of w_i m_l(i), with m_2 =
-    min(4 (M_2 - 1), 2 M_2) and m_l = 2 M_l. For size 1 it is Wang, Balle, Kasiviswanathan 2019, Theorem 9 (Schuchardt
-    et al. 2024, Theorem 3.6 and Proposition E.2). For a group, condition as they do on "none of it is in the batch"; |x
-    - y|^l z^(1-l) is jointly convex, so that the number i may be revealed there.
+    corrected). The second is
+
+        1 + sum over l >= 2 of C(a, l) p^(l-1) sum over i >= 1 of w_i m_l(i),
+
+    with m_2 = min(4 (M_2 - 1), 2 M_2) and m_l = 2 M_l. For size 1 it is Wang, Balle, Kasiviswanathan 2019, Theorem 9
+    (Schuchardt et al. 2024, Theorem 3.6 and Proposition E.2). For a group, condition as they do on "none of it is in
+    the batch". There the number i may be revealed, because |x - y|^l z^(1-l) is jointly convex.
     """
 
     def _raw(self, highest: int) -> Array:

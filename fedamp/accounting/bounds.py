@@ -515,9 +515,13 @@ def epsilon_from_rdp(
 ) -> float:
     """Convert Rényi divergences at some orders to the epsilon at ``delta``, the smallest over the orders.
 
-    With R the divergence of order a, the "tight" conversion is R + log(1 - 1/a) - (log delta + log a) / (a - 1)
-    (Canonne, Kamath and Steinke 2020, Proposition 12; also Balle et al. 2020, Theorem 21). The "loose" one is R -
-    log(delta) / (a - 1) (Mironov 2017, Proposition 3), which the tables of Dong, Chen and Özgür 2025 use.
+    With R the divergence of order a, the "tight" conversion is (Canonne, Kamath and Steinke 2020, Proposition 12; also
+    Balle et al. 2020, Theorem 21)
+
+        epsilon = R + log(1 - 1/a) - (log delta + log a) / (a - 1).
+
+    The "loose" one is R - log(delta) / (a - 1) (Mironov 2017, Proposition 3), which the tables of Dong, Chen and Özgür
+    2025 use.
 
     Args:
         orders: each > 1 and finite, shape (n,).

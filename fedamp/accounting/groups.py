@@ -89,9 +89,10 @@ class Group(OfOne):
 
     Release: M, with K people in or out together.
 
-    The function :func:`group` uses it where it knows nothing exact. The upper end is the smaller of the group property,
-    delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1), and of bounds with hidden choices
-    revealed.
+    The function :func:`group` uses it where it knows nothing exact. The upper end is the smaller of bounds with hidden
+    choices revealed, and of the group property (Mironov 2017, Corollary 4)
+
+        delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1).
 
     Args:
         mechanism: as one person sees it.
@@ -177,10 +178,9 @@ class Group(OfOne):
         return min(generic, *others, key=attrgetter("upper")) if others else generic
 
     def by_group_property(self, question: Question) -> Bounds:
-        """Charge K people as K changes of one.
+        """Charge K people as K changes of one (Mironov 2017, Corollary 4); see the class.
 
-        delta_K(epsilon) <= delta(epsilon / K) (e^epsilon - 1) / (e^(epsilon / K) - 1) (Mironov 2017, Corollary 4). A
-        grid finer than the default hardly helps.
+        A grid finer than the default hardly helps.
         """
         points = DEFAULT_POINTS if question.points is None else question.points
 

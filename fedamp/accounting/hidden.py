@@ -242,9 +242,12 @@ class SubstitutedPoissonGaussian(Mechanism):
     def law(self, detail: Detail) -> Law:
         """The contributions x, y of the worst pair are opposite and of norm 1; the proof is new (ours).
 
-        In u = <x, z>, v = <y, z> the hockey-stick is E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+ at u' = u
-        - |x|^2/2, v' = v - |y|^2/2, alpha = e^epsilon. Its mixed second derivative is <= 0, so that it falls with <x,
-        y> (Slepian) and, as <x, y> < 0, grows with either norm (Stein).
+        Let u = <x, z>, v = <y, z>, u' = u - |x|^2/2, v' = v - |y|^2/2 and alpha = e^epsilon. The hockey-stick is
+
+            E (1 - alpha + rate (e^u' - 1) - alpha rate (e^v' - 1))+.
+
+        Its mixed second derivative is <= 0, so that it falls with <x, y> (Slepian). As <x, y> < 0, it grows with either
+        norm (Stein).
         """
         rate, shift = self.rate, 1 / self.noise_multiplier
         z, low, high = normal_grid(shift, detail.points, detail.reach, -shift)
@@ -399,9 +402,13 @@ class Dropout(Hidden):
 class HiddenRoundsOfRun(Hidden, is_kind=False):
     """Base of runs in which a person takes part in some hidden rounds.
 
-    X is the mean of e_h(x_1, .., x_T) / C(T, h) over the number h of a person's rounds, x_i the ratios of the rounds
-    and e_h the elementary symmetric polynomial. A kind gives the law of h (:meth:`participation`), bounds with a law
-    (:meth:`charged_as`, :meth:`bounds`), and its beginnings.
+    With h the number of a person's rounds, drawn by chances c_h, x_i the ratios of the rounds, and e_h the elementary
+    symmetric polynomial,
+
+        X = sum over h of c_h e_h(x_1, .., x_T) / C(T, h).
+
+    A kind gives the law of h (:meth:`participation`), bounds with a law (:meth:`charged_as`, :meth:`bounds`), and its
+    beginnings.
     """
 
     is_mean = hides_bits = True

@@ -1113,9 +1113,11 @@ _MOST_KINDS, _RARE, _MOST_SIZES = 512, 1e-40, 2000
 class Revealed:
     """Kinds of choices that a mechanism hides, each with the Gaussian that is released given one of them.
 
-    With w_A the chance of choice A and delta_A the delta of its Gaussian, sum_A w_A delta_A(epsilon - log w_A) <=
-    delta(epsilon) <= sum_A w_A delta_A(epsilon) (docs/research/accounting.md, "Little noise"). Both ends meet where
-    noise is little: the release then shows the choice.
+    With w_A the chance of choice A and delta_A the delta of its Gaussian (docs/research/accounting.md, "Little noise"),
+
+        sum_A w_A delta_A(epsilon - log w_A) <= delta(epsilon) <= sum_A w_A delta_A(epsilon).
+
+    Both ends meet where noise is little: the release then shows the choice.
 
     Attributes:
         least, most: shape (n,): squared signal-to-noise ratio that is attained, and that is charged.

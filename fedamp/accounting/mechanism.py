@@ -184,8 +184,10 @@ class Mechanism:
     def epsilon(self, delta: float, *, points: int | None = None, precision: float | None = None) -> Bounds:
         """Return the smallest epsilon at which the mechanism is (epsilon, delta)-private, in both directions.
 
-        It is the least epsilon >= 0 with H_epsilon(P, Q) <= delta and H_epsilon(Q, P) <= delta, where H_epsilon(P, Q) =
-        E_Q[(X - e^epsilon)+] is the hockey-stick divergence, for the worst pair of neighbours.
+        It is the least epsilon >= 0 with H(P, Q) <= delta and H(Q, P) <= delta for the worst pair of neighbours, H the
+        hockey-stick divergence
+
+            H(P, Q) = sup over events A of P(A) - e^epsilon Q(A) = E_Q[(X - e^epsilon)+].
 
         Args:
             delta: in (0, 1).
@@ -220,8 +222,8 @@ class Mechanism:
     def delta(self, epsilon: float, *, points: int | None = None, precision: float | None = None) -> Bounds:
         """Return the smallest delta at which the mechanism is (epsilon, delta)-private, in both directions.
 
-        It is the larger of H_epsilon(P, Q) and H_epsilon(Q, P); see :meth:`epsilon`. Hidden rounds are sampled only if
-        a ``precision`` (relative, of delta) is given.
+        It is the larger of both hockey-stick divergences; see :meth:`epsilon`. Hidden rounds are sampled only if a
+        ``precision`` (relative, of delta) is given.
 
         Args:
             epsilon: >= 0; may be infinite.

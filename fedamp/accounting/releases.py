@@ -58,10 +58,11 @@ class Gaussian(Release):
 
     Release: f + v + z, z ~ N(0, s^2 I).
 
-    With c the largest change of a contribution (1, or 2 under substitution), delta(epsilon) = Phi(c / (2 s) - epsilon s
-    / c)
-    - e^epsilon Phi(-c / (2 s) - epsilon s / c) (Balle, Wang 2018, Theorem 8). The Rényi divergence of order a is
-    a c^2 / (2 s^2) (Mironov 2017, Corollary 3).
+    Let c be the largest change of a contribution: 1, or 2 under substitution. Then (Balle, Wang 2018, Theorem 8)
+
+        delta(epsilon) = Phi(c / 2s - epsilon s / c) - e^epsilon Phi(-c / 2s - epsilon s / c),
+
+    and the Rényi divergence of order a is a c^2 / (2 s^2) (Mironov 2017, Corollary 3).
 
     Args:
         noise_multiplier: s, standard deviation of the noise over the largest norm of a contribution, 1e-50 to 1e50.

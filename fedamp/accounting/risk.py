@@ -41,8 +41,11 @@ class TradeOff:
     """The symmetric trade-off function f that belongs to a bracketed privacy profile.
 
     f(alpha) is the smallest false negative rate of any test of participation with a false positive rate of alpha (Dong,
-    Roth, Su 2022, Definition 2.1). With c(s) = min over tests of (false negative rate + s * false positive rate), which
-    is 1 - delta(log s) for s >= 1 and s c(1/s) below, f(alpha) = sup over s of c(s) - s alpha (Proposition 2.12 there).
+    Roth, Su 2022, Definition 2.1). Let c(s) be the least (false negative rate + s * false positive rate) of any test,
+    which is 1 - delta(log s) for s >= 1 and s c(1/s) below. Then (Proposition 2.12 there)
+
+        f(alpha) = sup over s of c(s) - s alpha.
+
     Every single s therefore gives a lower bound of f. The upper bound needs c between the points of the grid: c is
     concave, so that it lies below the lines that continue it from either side.
 
@@ -100,9 +103,9 @@ class TradeOff:
     def true_positive_rate(self, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
         """Return 1 - f: the largest share of participants that any test recognises, at these false positive rates.
 
-        It also bounds *reconstruction*. If an attacker comes close enough to a person's data with probability at most
-        kappa without the release, it does so with probability at most 1 - f(kappa) with it (Hayes, Mahloujifar, Balle
-        2023, Theorem 2), if the data is drawn from the attacker's prior and all else is fixed.
+        It also bounds *reconstruction* (Hayes, Mahloujifar, Balle 2023, Theorem 2). Suppose that an attacker without
+        the release comes close enough to a person's data with probability at most kappa. With the release the
+        probability is at most 1 - f(kappa), if the data is drawn from the attacker's prior and all else is fixed.
 
         Args:
             false_positive_rate: each in [0, 1]; any shape.
@@ -187,13 +190,14 @@ class TradeOff:
         (Gomez, Kulynych, Kaissis et al. 2025, arXiv 2503.10945). Only tests both of whose error rates are at least
         ``smallest_rate`` count: without that limit the far tail would decide.
 
+        The regret is the least kappa with f(alpha + kappa) - kappa <= G_mu(alpha) everywhere. It is the largest amount,
+        over all priors, by which an attacker's probability of error exceeds the one that mu alone promises.
+
         Args:
             smallest_rate: in (0, 0.5).
 
         Returns:
-            ``mu``, which is [0, inf] where no test has such error rates; and ``regret`` of ``mu.upper``, in [0, 1]. The
-            regret is the least kappa with f(alpha + kappa) - kappa <= G_mu(alpha) everywhere, that is the largest
-            amount, over all priors, by which an attacker's probability of error exceeds the one that mu alone promises.
+            ``mu``, which is [0, inf] where no test has such error rates; and ``regret`` of ``mu.upper``, in [0, 1].
 
         Raises:
             ValueError: the rate is out of its range.

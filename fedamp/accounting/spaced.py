@@ -381,11 +381,13 @@ class Far(NamedTuple):
 class SpacedRounds:
     """One factor of X: hidden rounds of correlated noise.
 
-    X is the mean, over all sets S of k rounds at least ``gap`` apart, of the product of w_s over S, with w_s =
-    exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)), c_s column s of C, cut after the released rows. Columns of a set are
-    orthogonal if C has bands.
+    X is the mean, over all sets S of k rounds at least ``gap`` apart, of the product of w_s over S,
 
-    Those of t sets that are drawn for X^t are not: their joint law is that of a Markov chain over the rounds since each
+        w_s = exp(<c_s, z> / sigma - |c_s|^2 / (2 sigma^2)),
+
+    c_s column s of C, cut after the released rows. Columns of a set are orthogonal if C has bands.
+
+    Those of t sets that are drawn for X^t are not. Their joint law is that of a Markov chain over the rounds since each
     of the t sets had its last one, and the rounds it has left. Without bands, columns that are a gap apart or more
     overlap as well; sets differ little in how much, and the difference is charged as ``Far``.
 
