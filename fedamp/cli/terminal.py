@@ -4,8 +4,8 @@
 0 for success, 1 for an unexpected failure or a failed check, 2 for wrong input, and 128 and the signal's number after a
 signal. The classes of :mod:`fedamp.errors` carry them.
 
-Only answers go to standard output, so that ``--json`` can be piped. Text of scenarios and runs is printed without
-control characters.
+Answers go to standard output, and progress and cautions to standard error, so that ``--json`` can be piped. Text of
+scenarios and runs is printed without control characters.
 """
 
 import errno

@@ -230,7 +230,7 @@ class StoredDataset(Dataset):
         return self.form.read(inputs), testing.labels.copy()
 
     def held_out(self, share: float, seed: int) -> "tuple[StoredDataset, StoredDataset]":
-        """Hold out some of each client's records, by a public draw that depends on its number of records alone."""
+        """Hold out some of each client's records, by a public draw; how many follows from its own number of records."""
         sizes, apart = np.diff(self.offsets), np.zeros(len(self.training.numbers), dtype=bool)
         base = np.uint64(rng.public_seed(seed, "held out"))
         for size in np.unique(sizes[sizes > 1]).tolist():

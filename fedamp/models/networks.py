@@ -1,7 +1,7 @@
 """Build modules from a scenario's model section: built-in ones by name, custom ones by import path.
 
-:func:`build` is the only door: each module that is trained or evaluated goes through its checks. The server takes its
-first model from :func:`initial_parameters`. :mod:`fedamp.models.pieces` builds what clients train.
+:func:`build` is the door: it checks each module, and submodels are cut from checked ones. The server takes its first
+model from :func:`initial_parameters`. :mod:`fedamp.models.pieces` builds what clients train.
 """
 
 import copy
