@@ -168,10 +168,12 @@ def _in_foreground() -> bool:
 
 
 def _say(line: str) -> None:
+    """Print a line for the node's owner on standard error."""
     print(f"fedamp node: {line}", file=sys.stderr, flush=True)
 
 
 def _flower() -> str:
+    """Return the version of Flower that is installed."""
     return importlib.metadata.version("flwr")
 
 

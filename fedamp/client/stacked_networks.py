@@ -220,9 +220,13 @@ class _First(_Layer):
     _sum: Tensor | None = None  # of all steps' gradients, by record
 
     def logits(self, inputs: Tensor, records: Tensor | None) -> Tensor:
+        """Compute outputs as [clients, out, batch], where the first layer is the only one."""
         return self.forward(inputs, records).mT.contiguous()
 
     def forward(self, inputs: Tensor, records: Tensor | None) -> Tensor:
+        """Compute outputs [clients, batch, out] from those at the start and the gradients so far; the weights stay as
+        they are.
+        """
         self._records = records
         if self._sum is None:
             self._inputs, self._before = inputs, _linear(inputs, self._weight, self._bias)
@@ -232,6 +236,7 @@ class _First(_Layer):
         return torch.baddbmm(_rows(self._before, records), _rows(self._products, records), self._sum)
 
     def step(self, gradients: Tensor) -> None:
+        """Add the gradients [clients, batch, out] of a step to those of their records."""
         if self._records is not None:
             into = torch.zeros_like(self._before) if self._sum is None else self._sum
             self._sum = into.scatter_add_(1, self._records.unsqueeze(2).expand_as(gradients), gradients)
@@ -239,6 +244,7 @@ class _First(_Layer):
             self._sum = gradients if self._sum is None else self._sum.add_(gradients)
 
     def updates(self) -> tuple[Tensor, Tensor]:
+        """Form the update of weight and bias from all steps' gradients, once."""
         assert self._sum is not None
         self._sum.mul_(-self._rate)
         return torch.bmm(self._sum.mT, self._inputs), self._sum.sum(1)
@@ -366,6 +372,7 @@ class ReluMaxPool(nn.Module):
     """Computes ``max_pool2d(relu(inputs), 2)``, values and gradients to the bit; a NaN stays one, without gradient."""
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Pool images [..., height, width]; compiled on a CPU for float32, else by torch."""
         if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
             return F.max_pool2d(F.relu(inputs), 2)
         pooled: Tensor = _ReluMaxPool.apply(inputs)  # type: ignore[no-untyped-call]
@@ -377,6 +384,7 @@ class _ReluMaxPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
+        """Pool images, and keep them for the backward pass."""
         pooled = inputs.new_empty(*inputs.shape[:-2], inputs.shape[-2] // 2, inputs.shape[-1] // 2)
         inputs = inputs.contiguous()
         _relu_max_pool()(_images(inputs), _images(pooled))
@@ -386,6 +394,7 @@ class _ReluMaxPool(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradients: Tensor) -> Tensor:
+        """Hand each gradient to the pixel that it came from; an odd last row or column gets zeros."""
         inputs, pooled = ctx.saved_tensors
         covered = all(size % 2 == 0 for size in inputs.shape[-2:])
         found = torch.empty_like(inputs) if covered else torch.zeros_like(inputs)

@@ -388,9 +388,11 @@ class _ColumnInputs:
 
     @cached_property
     def _all(self) -> NDArray[Any]:
+        """Inputs of all records, decoded once."""
         return self._decoded(self._rows)
 
     def _decoded(self, rows: "datasets.Dataset") -> NDArray[Any]:
+        """Decode the inputs of some rows."""
         return numbers(rows, self._names, self._source, self.shape[1:])
 
 

@@ -63,6 +63,7 @@ class FederationFile(Section):
 
     @model_validator(mode="after")
     def _hosted_are_clients(self) -> "FederationFile":
+        """Refuse ids that are duplicates, or of no client."""
         if len(set(self.hosted)) != len(self.hosted) or max(self.hosted, default=0) >= self.clients:
             raise ValueError(f"hosted must be different ids from 0 to {self.clients - 1}")
         return self

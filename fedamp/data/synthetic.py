@@ -44,6 +44,7 @@ class SyntheticData(DataSection):
 
     @model_validator(mode="after")
     def _fits_in_memory(self) -> "SyntheticData":
+        """Refuse sizes whose centres, test records or records of a client would not fit into memory."""
         features = math.prod(self.shape) if self.shape else self.features
         for key in ("classes", "test_records", "records_per_client"):
             if (numbers := features * getattr(self, key)) > MOST_NUMBERS:

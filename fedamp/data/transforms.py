@@ -101,6 +101,7 @@ class Standardise(Transform):
 
     @model_validator(mode="after")
     def _given_or_private(self) -> "Standardise":
+        """Refuse a mixture of public and private constants, and an empty range."""
         private = (self.range is not None, self.noise_multiplier is not None, self.deviation is None)
         if self.mean == "private" and private != (True, True, True):
             raise ValueError("mean: private needs range and noise_multiplier, and no deviation")

@@ -110,6 +110,7 @@ def open_grid(engine: Engine, log: Path, client_app: str = CLIENT_APP) -> Iterat
 
 
 def _ray_is_installed() -> bool:
+    """Say whether Ray can be imported, without importing it."""
     try:
         return find_spec("ray") is not None
     except ValueError:  # its import is blocked

@@ -443,6 +443,7 @@ class _Margin(logging.Formatter):
     """Formats a record so that only its first line begins at the margin: no text of a node can look like a record."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Write a record of at most ``LONGEST_RECORD`` letters, its further lines indented."""
         return "\n    ".join(map(visible, super().format(record)[:LONGEST_RECORD].splitlines()))
 
 
@@ -450,5 +451,6 @@ class _LogFile(logging.FileHandler):
     """A log file that may fail, as on a full disk: it warns, and the run goes on."""
 
     def handleError(self, record: logging.LogRecord) -> None:
+        """Warn once that the file cannot be written to."""
         with suppress(Warning):
             warnings.warn(f"{self.baseFilename} cannot be written to; the run goes on without it", stacklevel=2)

@@ -71,6 +71,7 @@ class BandedNoise(NoiseScheme):
 
     @model_validator(mode="after")
     def _as_many_as_bands(self) -> "BandedNoise":
+        """Refuse coefficients that are not one less than the bands."""
         if self.coefficients != "auto" and self.bands != len(self.coefficients) + 1:
             raise ValueError(f"bands must be {len(self.coefficients) + 1} with these coefficients, got {self.bands}")
         return self
@@ -149,6 +150,7 @@ class BufferedNoise(BandedNoise):
 
     @model_validator(mode="after")
     def _as_many_as_bands(self) -> "BufferedNoise":
+        """Accept any number of coefficients: there are no bands."""
         return self
 
     def coefficients_for(

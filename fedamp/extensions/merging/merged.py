@@ -115,6 +115,7 @@ class MergeCertificate(Charged):
 
     @model_validator(mode="after")
     def _one_weight_each(self) -> Self:
+        """Refuse inputs that have not a weight each."""
         if len(self.inputs) != len(self.weights):
             raise ValueError(f"inputs: {len(self.inputs)} for {len(self.weights)} weights; expected: one each")
         return self

@@ -53,6 +53,7 @@ class Mixing(OptionalSection):
 
     @model_validator(mode="after")
     def _from_round_one_on(self) -> "Mixing":
+        """Refuse a schedule that does not begin with round 1, or is not in order."""
         check_steps("width", self.steps)
         return self
 
