@@ -217,11 +217,20 @@ class Charge:
         """Upper end of epsilon after each round, shape [rounds]; the ledger charges entry r - 1 after round r."""
         if not self.plan.is_private or not self.plan.scenario.privacy.amplification:
             return self.unamplified_epsilon_by_round
-        ahead = ahead_of_rounds(self.mechanism, len(self._beside))
-        if self.mechanism.span != self._rounds + ahead:  # its steps are no rounds: all of it is paid from the first on
+        if (steps := self._steps) is None:
             return np.minimum(self.planned_epsilon.upper, self.unamplified_epsilon_by_round)
-        rounds, precision = range(1 + ahead, self._rounds + ahead + 1), self.plan.scenario.privacy.precision
-        return np.asarray(self.plan.answers.over_rounds(self.mechanism, self._delta, rounds, precision))
+        precision = self.plan.scenario.privacy.precision
+        return np.asarray(self.plan.answers.over_rounds(self.mechanism, self._delta, steps, precision))
+
+    @cached_property
+    def _steps(self) -> range | None:
+        """The steps of the mechanism that are the rounds; None: its steps are no rounds, all is paid from the first on.
+
+        Epsilon after the last of them is :attr:`planned_epsilon`, which needs no curve.
+        """
+        ahead = ahead_of_rounds(self.mechanism, len(self._beside))
+        same = self.plan.scenario.privacy.amplification and self.mechanism.span == self._rounds + ahead
+        return range(1 + ahead, self._rounds + ahead + 1) if same else None
 
     @cached_property
     def unamplified_epsilon_by_round(self) -> NDArray[np.float64]:
@@ -243,7 +252,9 @@ class Charge:
     def affordable_rounds(self) -> int:
         """Number of rounds that the budget pays for: all without a budget, 0 if the first one costs too much."""
         budget = self.plan.scenario.privacy.epsilon
-        return self._rounds if budget is None else int(np.searchsorted(self.epsilon_by_round, budget, "right"))
+        if budget is None or (self._steps is not None and self.planned_epsilon.upper <= budget):
+            return self._rounds
+        return int(np.searchsorted(self.epsilon_by_round, budget, "right"))
 
     @cached_property
     def guaranteed_epsilon(self) -> Bounds:
@@ -349,6 +360,8 @@ class Charge:
     def _spent(self, rounds: int) -> Bounds:
         """Compute the epsilon of the first rounds, with the upper end that the ledger charges."""
         if not self.plan.is_private:
+            return self.planned_epsilon
+        if rounds == self._rounds and self._steps is not None:
             return self.planned_epsilon
         if rounds == 0:
             return self._epsilon(before_rounds(self.mechanism, len(self._beside)))

@@ -69,6 +69,7 @@ def rounds(
         deadline = plan.scenario.federation.round_deadline
         interrupts = _interrupts(observer) if finish_round else nullcontext(())
         with interrupts as pressed, ThreadPoolExecutor(1) as meanwhile:
+            costs = meanwhile.submit(getattr, plan.charge, "epsilon_by_round")  # while the first clients train
             for round_ in range(strategy.state.round + 1, plan.last_round + 1):
                 with journal.concluded_on_failure():
                     if round_ == 1:
@@ -88,6 +89,7 @@ def rounds(
                     aggregate = strategy.aggregate(round_, replies)
                     del messages, replies  # their arrays would be in memory while clients train
                     # 4. Release: quorum and budget allow it; noise is added, and the server takes its step.
+                    costs.result()
                     state, release = strategy.pipeline.release(strategy.state, round_, aggregate)
                     # 5. Write down: checkpoint, then ledger. Only then the strategy goes on from the released model.
                     record = journal.write_down(state, release, aggregate, strategy.roster, began)
