@@ -255,8 +255,8 @@ class Noise(ABC):
 
     A mechanism with correlated noise (DP-FTRL, matrix mechanisms) keeps a state in the checkpoint, because the noise of
     earlier rounds cannot be drawn again. The plan charges independent Gaussian noise in every round unless a section
-    says otherwise. An implementation must guarantee that the released sums are a function of the exact noisy sums, and
-    that a round's noise follows from its seed and the state alone.
+    says otherwise. An implementation must guarantee two things. The released sums are a function of the exact noisy
+    sums, and a round's noise follows from its seed and the state alone.
     """
 
     @abstractmethod

@@ -231,8 +231,8 @@ def delta_left(delta: float, runs: int = 1) -> float:
 def rounding_of_masses(log_ratios: Array) -> float:
     """Bound the relative error of masses from closed forms and of ratios.
 
-    It covers some operations, exponentials of numbers of up to 50 (as far as normal tails are looked at), and logs that
-    are each known to some units.
+    It covers some operations, exponentials, and logs that are each known to some units. Exponents are at most 50 in
+    size, as far as normal tails are looked at.
     """
     return (128 + 8 * float(np.max(np.abs(log_ratios)))) * UNIT
 
@@ -378,8 +378,8 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
     """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
 
     From the left, each point is merged with as much of its right neighbours as lifts the mean to the next lattice
-    point. The rest at the right end is lowered to the lattice with mass from further left, or, if there is too little,
-    dropped, which also only lowers divergences.
+    point. The rest at the right end is lowered to the lattice with mass from further left. If there is too little, it
+    is dropped, which also only lowers divergences.
 
     Returns:
         P-masses and Q-masses of the lattice points, both of shape (size,).

@@ -121,7 +121,7 @@ class WithoutReplacement(Mechanism):
 
         It is ours, from Balle, Barthe, Gaboardi 2018, Theorem 10: docs/research/accounting.md. A bit of a batch is a
         sampled bit: the chance that it is true is a mixture that the batch decides, with and without the people in
-        question, and extreme points are the worst, in moments too (Schuchardt et al. 2024, Theorem 3.7).
+        question. Extreme points are the worst, in moments too (Schuchardt et al. 2024, Theorem 3.7).
 
         Raises:
             NotEvaluable: several changes of the mechanism are not one of their sum.

@@ -342,8 +342,9 @@ class PairOfPeople(HiddenRounds):
 def _pairs_of_pairs(chances: tuple[float, ...], rounds: int) -> Occupancies:
     """Return the classes of ``PairOfPeople.tilts`` for two pairs of sets.
 
-    Given how many rounds either pair holds 0, 1 and 2 times, the numbers n_ab of those held a times by one and b times
-    by the other are those of a contingency table with these margins: their chance is a multivariate hypergeometric one.
+    Let n_ab be the number of rounds held a times by one pair and b times by the other. Given how many rounds either
+    pair holds 0, 1 and 2 times, they form a contingency table with these margins. Their chance is a multivariate
+    hypergeometric one.
     """
     pair = occupancies(chances, rounds, 2)
     largest = pair.counts[:, 1:].max(axis=0)

@@ -480,8 +480,8 @@ _EXACT_ORDER = 5  # up to which order the moments of several hidden rounds are e
 class HiddenRoundsMoments(MomentsOf[HiddenRoundsOfRun]):
     """Moments of hidden rounds: order by order the smallest of several bounds.
 
-    They are the bound by the split or by coins, those of runs with more rounds, since moments only grow with the
-    rounds, and at low orders the exact moment (docs/research/k-of-t.md), if there are not too many overlaps.
+    They are the bound by the split or by coins, and those of runs with more rounds, since moments only grow with the
+    rounds. At low orders there is the exact moment (docs/research/k-of-t.md), if overlaps are not too many.
     """
 
     def __init__(self, event: HiddenRoundsOfRun) -> None:

@@ -13,9 +13,9 @@ so tails keep their relative accuracy however small they are.
 
 *Long products*: every factor is put on a lattice of log ratios, above or below it in convex order, and the lattice laws
 are convolved by Fourier transform. A transform errs by some 1e-16 of the *largest* mass, too much for a delta of 1e-10.
-So ``X^order dQ`` is convolved for a few orders (0 is Q, 1 is P, more looks at the right tail, less than 0 at the left
-one), and each lattice point uses the order that knows it best. The error that is left is added to every mass for an
-upper bound, and subtracted for a lower one.
+So ``X^order dQ`` is convolved for a few orders: 0 is Q, 1 is P, more looks at the right tail, less than 0 at the left
+one. Each lattice point uses the order that knows it best. The error that is left is added to every mass for an upper
+bound, and subtracted for a lower one.
 """
 
 import math
@@ -695,7 +695,7 @@ def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int
     """Return masses of ``X^order dQ`` for the product, normalised, and a bound on the error of each.
 
     The bound is for the worst case. Every path through a transform multiplies by one power of the root of unity and
-    adds once a level, so that each coefficient errs by at most ``TRANSFORM * log2(size)`` units of the sum of absolute
+    adds once a level. So each coefficient errs by at most ``TRANSFORM * log2(size)`` units of the sum of absolute
     inputs (Higham 2002, section 24.1, by component). Errors are followed through the powers, coefficient by
     coefficient, and back.
     """

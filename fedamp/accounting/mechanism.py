@@ -109,8 +109,8 @@ class Mechanism:
     field names its check, as ``ScaleField`` or ``Annotated[float, check]``; fields hold what ``check(name, value)``
     returns. Equal fields make equal mechanisms with one hash, so each answer is computed once.
 
-    A kind is right if no real mechanism that it describes costs more than the upper end of an answer, and the worst one
-    costs at least the lower end. So ``charged_as``, ``law``, ``moments``, ``outcomes``, ``unamplified`` and
+    A kind is right if no real mechanism that it describes costs more than the upper end of an answer. The worst one
+    must cost at least the lower end. So ``charged_as``, ``law``, ``moments``, ``outcomes``, ``unamplified`` and
     ``exact_group`` must be bounds from above, or raise ``NotEvaluable``; ``attained`` must be a release that really
     occurs. Methods that a kind does not override are safe: they refuse, or cost more.
 
@@ -532,8 +532,8 @@ class Mechanism:
     def chance_to_take_part(self) -> Fraction:
         """Return at least the chance that a person's data enters the release at all.
 
-        With the person in, the release is a mixture over hidden choices, of which no less than the rest of the weight
-        is the one without the person. So delta is at most this chance at every epsilon.
+        With the person in, the release is a mixture over hidden choices. At least the rest of the weight is on releases
+        without the person. So delta is at most this chance at every epsilon.
 
         Example:
             >>> from fedamp.accounting import Gaussian, Poisson, Repeat
@@ -1184,9 +1184,10 @@ _PATIENCE = 5.0  # seconds, of the clock and of the processor, after which an an
 def answered(event: Mechanism, question: Question) -> Bounds:
     """Answer a question by the evaluators that can: the smallest upper end, and the largest attained lower end.
 
-    Few outcomes are enumerated exactly. Else the numerical law answers, then the closed form with hidden choices
-    revealed or the cost without amplification, the sum of the largest losses, and, where they may be smaller, Rényi
-    divergences. If a lower end exceeds the upper end, one of them is wrong: the upper end becomes the trivial one.
+    Few outcomes are enumerated exactly. Else the numerical law answers, and the closed form with hidden choices
+    revealed or the cost without amplification. The sum of the largest losses follows, and, where they may be smaller,
+    Rényi divergences. If a lower end exceeds the upper end, one of them is wrong: the upper end becomes the trivial
+    one.
 
     Args:
         event: in normal form.

@@ -3,15 +3,16 @@
 The module knows no mechanism. docs/research/k-of-t.md has the proofs.
 
 X is a product of independent factors. One factor is the mean of e_h(x_1, .., x_r) / C(r, h) over the number h of rounds
-that a person takes part in, x_i the independent likelihood ratios of the rounds and e_h the elementary symmetric
-polynomial. A proposal is a law R of the rounds with a known density dR/dQ, for which delta(epsilon) = E_R[v] with 0 <=
-v <= a known bound: mostly in proportion to a power of X, whose moment follows from how several choices overlap.
+that a person takes part in. The x_i are the independent likelihood ratios of the rounds, and e_h is the elementary
+symmetric polynomial. A proposal is a law R of the rounds with a known density dR/dQ, for which delta(epsilon) = E_R[v]
+with 0 <= v <= a known bound: mostly in proportion to a power of X, whose moment follows from how several choices
+overlap.
 
 In reading order: rounds and factors; overlaps; proposals; certified means of bounded draws (how delta is estimated, how
 sure that is, and how many draws that needs); and the profile of a run, in both directions.
 
-Both kinds of rounds can be drawn tilted by a power of x, have a ``fingerprint`` that tells laws apart, so that each has
-its own random numbers, and know:
+Both kinds of rounds can be drawn tilted by a power of x. They have a ``fingerprint`` that tells laws apart, so that
+each has its own random numbers. They know:
 
 - ``zero``, ``infinite``: Q-mass where x = 0, and P-mass where x is infinite.
 - ``law_rounding``: bound on the relative error of all masses; ratios are off by at most twice that.

@@ -321,7 +321,7 @@ def epsilon_over_rounds(
         delta: in (0, 1).
         rounds: ascending, each from 0 to ``mechanism.span``; default: all from 1 on.
         precision: of the whole run, that of ``Mechanism.epsilon``; a coarser one than the default also leaves out the
-            draws that answer for all rounds at once, and most rounds then cost what a later one does.
+            draws that answer for all rounds at once. Most rounds then cost what a later one does.
 
     Returns:
         Shape (len(rounds),).

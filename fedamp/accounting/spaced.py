@@ -53,9 +53,8 @@ class Cyclic(Hidden):
     Round t is of the class t modulo ``classes``.
 
     The classes are for banded noise (docs/research/correlated-noise.md): with at most as many bands as classes, the
-    rows of different participations do not meet, and one participation over all its rows is one release of
-    ``mechanism``. The cost is that of a class with the fewest rounds, rounds // classes: more of them hide the same
-    choice better.
+    rows of different participations do not meet. One participation over all its rows is one release of ``mechanism``.
+    The cost is that of a class with the fewest rounds, rounds // classes: more of them hide the same choice better.
 
     Args:
         mechanism: one participation, for zero-out or add/remove.
@@ -387,9 +386,9 @@ class SpacedRounds:
 
     c_s column s of C, cut after the released rows. Columns of a set are orthogonal if C has bands.
 
-    Those of t sets that are drawn for X^t are not. Their joint law is that of a Markov chain over the rounds since each
-    of the t sets had its last one, and the rounds it has left. Without bands, columns that are a gap apart or more
-    overlap as well; sets differ little in how much, and the difference is charged as ``Far``.
+    Those of t sets that are drawn for X^t are not. Their joint law is that of a Markov chain. Its state says how long
+    ago each of the t sets had its last round, and how many it has left. Without bands, columns that are a gap apart or
+    more overlap as well; sets differ little in how much, and the difference is charged as ``Far``.
 
     Attributes:
         event: the run.

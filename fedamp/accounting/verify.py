@@ -725,9 +725,9 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 class Claims:
     """Numbers of a training with Gaussian noise on clipped contributions, as a program of other people has them.
 
-    They are compared with each other, and epsilon is computed again from them. Common mistakes are contradictions:
-    noise scaled to a sensitivity that the clip does not give, noise added after dividing without dividing it, a delta
-    that is too large for the number of people.
+    They are compared with each other, and epsilon is computed again from them. Common mistakes are contradictions.
+    Noise is scaled to a sensitivity that the clip does not give, or added after the sum is divided without being
+    divided. Or delta is too large for the number of people.
 
     Attributes:
         rounds: how many rounds are released.

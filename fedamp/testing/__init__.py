@@ -10,7 +10,8 @@ A contract is a class. A test class of yours extends it and names the tested obj
 
 The oracle of a contract is a simulation of the scheme's draws. It shares no code with the charge, and it takes any law:
 no form of the charged expression is expected. A check-in or submodel scheme from another package is charged with
-amplification only after it has met its contract on this machine, with this version of fedamp and of the scheme.
+amplification only after it has met its contract on this machine. Another version of fedamp, or of the scheme, has to
+meet it again.
 
 =====================  ==============================================================================================
 ``CheckInContract``    who takes part when: the draw, the charge, the audit's likelihood ratio are one law

@@ -1,7 +1,7 @@
 """The contracts of server optimizers and of losses.
 
 Neither has a privacy cost of its own, because a loss is clipped and noised later, and an optimizer sees noisy sums. But
-privacy rests on their form: a loss that mixes records would break the clipping of one client's update, and an optimizer
+privacy rests on their form: a loss that mixes records would break the clipping of one client's update. An optimizer
 that looked at more than noisy sums would not be post-processing.
 """
 

@@ -1,7 +1,7 @@
 """The attacker of the contracts, by simulation: hockey-stick divergences of mixtures of Gaussians, and of flipped bits.
 
 A unit takes part in a hidden set of rounds (or trains a hidden set of coordinates). The attacker sees one noisy number
-for each, whose mean is 1 where the unit is and 0 elsewhere, or -1 if its contribution is replaced by the opposite one.
+for each. Its mean is 1 where the unit is and 0 elsewhere, or -1 if its contribution is replaced by the opposite one.
 The attacker knows how often each set occurs, and computes the exact likelihood ratio of the mixture.
 
 The module imports nothing from the accountant: it is the other side of the comparison.
