@@ -113,6 +113,17 @@ def scenarios_are_valid(page):
         reader.validate(raw if "name" in raw else BASE | raw, page)
 
 
+def test_every_page_that_the_code_names_is_there(subtests):
+    """In errors, notes and docstrings; what an attacker or a fixture invents has other names."""
+    files = [
+        file for folder in ("fedamp", "benchmarks", "scenarios", "examples") for file in (ROOT / folder).rglob("*")
+    ]
+    for file in [file for file in files if file.suffix in (".py", ".yaml", ".j2", ".sh")]:
+        for page in re.findall(r"(?<![\w/.])docs/[\w/-]+\.md", file.read_text("utf-8")):
+            with subtests.test(str(file.relative_to(ROOT)), page=page):
+                assert (ROOT / page).is_file()
+
+
 def test_the_readme_leads_to_every_page():
     linked = set(re.findall(r"\((docs/[\w./-]+\.md)\)", text("README.md")))
     assert {page for page in PAGES if page.count("/") == 1} <= linked

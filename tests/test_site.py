@@ -7,6 +7,7 @@ import sys
 import tomllib
 
 import pytest
+import yaml
 
 from tests.documentation import PAGES, ROOT
 
@@ -109,12 +110,17 @@ def test_the_matrix_is_what_fedamp_says(matrix):
             assert tuple(cells[-2:]) == matrix.bracket(matrix.scenario(check_in, noise, model, "client"))
 
 
+def flower_versions():
+    """Those that pyproject.toml allows."""
+    train = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["train"]
+    bounds = re.search(r"flwr>=1\.(\d+),<1\.(\d+)", " ".join(train))
+    return [f"1.{minor}" for minor in range(int(bounds[1]), int(bounds[2]))]
+
+
 def test_badges_say_what_is_tested():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pythons = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
-    flower = re.search(r"flwr>=1\.(\d+),<1\.(\d+)", " ".join(project["optional-dependencies"]["train"]))
-    versions = [f"1.{minor}" for minor in range(int(flower[1]), int(flower[2]))]
-    for name, said in {"python": pythons, "flower": versions}.items():
+    for name, said in {"python": pythons, "flower": flower_versions()}.items():
         assert f": {' | '.join(said)}</title>" in (ROOT / "docs" / "images" / f"{name}.svg").read_text()
 
 
@@ -142,3 +148,19 @@ def headings(page):
     titles = re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
     plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
     return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", title)) for title in plain}
+
+
+def test_the_pipeline_tests_every_promised_version_and_each_night_what_is_slow():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = {each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)}
+    matrix = jobs["quick"]["strategy"]["matrix"]
+    assert set(matrix["python"]) == promised
+    assert {each["flower"] for each in matrix["include"]} == set(matrix["flower"]) == set(flower_versions())
+    nightly = " ".join(jobs["nightly"]["strategy"]["matrix"]["command"])
+    for command in ("make test-slow", "make docs", "make wheel", "tests.planted_faults"):
+        assert command in nightly
+
+
+def test_the_changelog_stays_short():
+    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 120
