@@ -1,4 +1,4 @@
-"""What a node adds up instead of updates: scores on its units' held-out records, and means before the first round."""
+"""Sums of a node that are no updates: scores on its units' held-out records, and means before the first round."""
 
 import math
 from collections.abc import Mapping

@@ -244,7 +244,7 @@ class ClientEvaluation(OptionalSection):
         return slots
 
     def evaluated(self, round_: int, sums: Floats, deviation: float, units: float) -> Evaluated:
-        """What a noisy sum says; arguments as of :class:`Evaluated`."""
+        """Estimate scores from a noisy sum; arguments are those of :class:`Evaluated`."""
         table = np.reshape(sums, (len(self.slots), -1)) / self.weight
         deviation_of_one = deviation / self.weight
         found = self._estimates("", table.sum(0), deviation_of_one * math.sqrt(len(self.slots)))

@@ -1,4 +1,4 @@
-"""What was trained before: weights in files, models of ``transformers`` with adapters of ``peft``, and what is frozen.
+"""Pretrained models: weights in files, models of ``transformers`` with adapters of ``peft``, and frozen parameters.
 
 Frozen weights are what a model starts from and does not train. They become buffers, which are never sent or noised.
 """
