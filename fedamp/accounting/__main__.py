@@ -13,8 +13,8 @@ from fedamp.extension import keys, offered
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line for each check, and exit.
 
-    The exit status is 0 if all checks pass, some perhaps with caution; 1 if a check fails; else 2 if something was not
-    understood, such as a file, a call in it, or the question.
+    The exit status is 0 if all checks pass, some perhaps with caution, and 1 if a check fails. It is 2 if something was
+    not understood, such as a file, a call in it, or the question.
 
     Args:
         arguments: those of the command line; default: of this process.

@@ -153,9 +153,9 @@ class WithoutReplacement(Mechanism):
     def by_law(self, question: Question) -> Bounds:
         """Charge a single release, by the number of changed people in the batch.
 
-        Given that i >= 1 of the group are in the batch, it differs from one of their substitutes by a change of 2 i;
-        joint convexity in i. The batch holds any of the group with a chance p, and delta(epsilon) <= p delta'(log(1 +
-        (e^epsilon - 1) / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
+        Given that i >= 1 of the group are in the batch, it differs from one of their substitutes by a change of 2 i.
+        Joint convexity removes i. The batch holds any of the group with a chance p, and delta(epsilon) <= p
+        delta'(log(1 + (e^epsilon - 1) / p)) (Balle, Barthe, Gaboardi 2018, Theorem 10).
         """
         if isinstance(self.mechanism, RandomisedResponse):
             return self.changed_batch().by_law(question)

@@ -128,9 +128,9 @@ class Group(OfOne):
     def other_bounds(self) -> list[Mechanism]:
         """List bounds with hidden choices revealed: all of them, or those inside rounds.
 
-        The release is a mixture, over choices that do not depend on the data, of releases that cost the group no more
-        than that (joint convexity). The rest, compositions of (sampled) Gaussians, is exact for groups. Where their
-        choices differ, people add to different sums, which costs less than if all added to one.
+        The release is a mixture over choices that do not depend on the data. By joint convexity it costs the group no
+        more than with these choices revealed. The rest, compositions of (sampled) Gaussians, is exact for groups. Where
+        their choices differ, people add to different sums, which costs less than if all added to one.
 
         Bits are another case: people who choose different bits turn several, and all who choose one turn one. There the
         generic property is all.

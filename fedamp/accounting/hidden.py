@@ -373,7 +373,7 @@ class Dropout(Hidden):
         """Charge one hidden submodel of floor(1 / keep) disjoint ones.
 
         X is at most the mean of that many copies (Dong, Chen, Özgür 2025, Theorem 3.5 and Corollary 3.7, extended).
-        Give every unit one of floor(1/keep) labels with probability ``keep`` each, or none, and keep the units of one
+        Give every unit one of floor(1/keep) labels with probability ``keep`` each, or none. Keep the units of one
         random label; the labels' supports are disjoint. Above 1/2 two masks of one person overlap in most units, no two
         disjoint labels exist, and no amplification is claimed.
         """
@@ -555,9 +555,9 @@ class Allocation(HiddenRoundsOfRun):
     def charged_as(self) -> Mechanism:
         """Charge one hidden round in each of k groups of rounds; exact for k = 1.
 
-        X is at most a product of k means (Feldman, Shenfeld 2025, Theorem 3.1 and Lemmas 3.2 and F.1). A random
-        partition of the rounds into k groups, as even as integers allow, with one round drawn from each, is a random
-        choice of k rounds; joint convexity removes the partition.
+        X is at most a product of k means (Feldman, Shenfeld 2025, Theorem 3.1 and Lemmas 3.2 and F.1). A random choice
+        of k rounds is the same as a random partition into k groups, as even as integers allow, with one round drawn
+        from each. Joint convexity removes the partition.
         """
         size, larger = divmod(self.rounds, max(self.k, 1))
         groups = ((size, self.k - larger), (size + 1, larger))
@@ -697,7 +697,7 @@ class AllocationPrefix(PartOfRun):
 
         The number H of a person's rounds among those released is hypergeometric, hence a sum of independent coins of
         probabilities p_i (Vatutin, Mikhailov 1982). Split the released rounds at random into one group for each coin,
-        of any fixed sizes: one hidden round of group i, if coin i says so, is a random choice of H rounds. By joint
+        of any fixed sizes. One hidden round of group i, if coin i says so, is a random choice of H rounds. By joint
         convexity in the partition X is at most the product of (1 - p_i) + p_i (mean of the group's copies), in convex
         order.
         """

@@ -1,7 +1,7 @@
 """The law of the likelihood ratio X = dP/dQ of a release, from both sides; it knows no mechanism.
 
-All divergences that privacy needs are expectations of convex functions of X under Q: moving mass apart with its mean
-kept (:func:`spread`, pessimistic) can only raise them, moving it together (:func:`contract`, optimistic) only lower
+All divergences that privacy needs are expectations of convex functions of X under Q. Moving mass apart with its mean
+kept (:func:`spread`, pessimistic) can only raise them. Moving it together (:func:`contract`, optimistic) can only lower
 them. Keeping the mean of X is keeping both the P-mass and the Q-mass: nothing is ever multiplied by a large ratio.
 
 :class:`Points` is a finite law. :class:`Law` holds two of them, one larger and one smaller than X in convex order; each

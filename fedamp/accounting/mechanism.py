@@ -444,8 +444,8 @@ class Mechanism:
     def unamplified(self) -> "Mechanism":
         """Return the same run without amplification: no sampling, no allocation, no submodels, no mixing.
 
-        It must cost at least as much, given all hidden choices: hockey-stick divergences are jointly convex, so a
-        mixture over choices that do not depend on the data costs at most the worst of them.
+        It must cost at least as much, given all hidden choices. Hockey-stick divergences are jointly convex: a mixture
+        over choices that do not depend on the data costs at most the worst of them.
 
         Example:
             >>> from fedamp.accounting import Gaussian, Poisson

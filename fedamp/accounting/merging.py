@@ -27,7 +27,7 @@ class LinearCombination(Mechanism):
     Release: w_1 M_1 + .. + w_n M_n.
 
     The default charge is for the release of all models with non-zero weight (Yin, Zaheer, Li 2026, Theorem 6.1). The
-    paper's cheaper charge for each step (Theorems 6.2 and 6.4, Corollary 6.5) does not hold as stated: it is
+    paper's cheaper charge for each step (Theorems 6.2 and 6.4, Corollary 6.5) does not hold as stated. It is
     conditional on the trajectories of all models, which are not released. It holds if gradients do not depend on the
     models (a single step, or mean estimation). It must be asked for by that assumption, which stays recorded in the
     mechanism.
