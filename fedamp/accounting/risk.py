@@ -1,4 +1,4 @@
-"""Risks: trade-off functions, which are whole curves of brackets, and what they say of attacks; docs/research/risk.md.
+"""Risks: trade-off functions, which are whole curves of brackets, and error rates of attacks; docs/research/risk.md.
 
 The module knows a mechanism by its answers alone (:class:`Profile`). It turns delta(epsilon) into error rates of
 attacks: advantage, true positive rate at a false positive rate, identification, posterior, and a Gaussian summary.

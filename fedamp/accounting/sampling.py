@@ -1103,7 +1103,7 @@ def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure:
     Args:
         proposal: the law of the draws.
         above: epsilons for upper bounds, shape (candidates,), or (n, candidates) where a draw has n columns.
-        below: epsilons for lower bounds, likewise.
+        below: epsilons for lower bounds, of such a shape.
         draws: number of draws.
         failure: probability that any of the bounds is false.
 
