@@ -224,9 +224,7 @@ class _First(_Layer):
         return self.forward(inputs, records).mT.contiguous()
 
     def forward(self, inputs: Tensor, records: Tensor | None) -> Tensor:
-        """Compute outputs [clients, batch, out] from those at the start and the gradients so far; the weights stay as
-        they are.
-        """
+        """Compute outputs [clients, records, out] from those at the start and the gradients of all steps so far."""
         self._records = records
         if self._sum is None:
             self._inputs, self._before = inputs, _linear(inputs, self._weight, self._bias)

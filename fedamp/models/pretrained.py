@@ -1,6 +1,11 @@
-"""Pretrained models: weights in files, models of ``transformers`` with adapters of ``peft``, and frozen parameters.
+"""Read trained weights from files, build classes of ``transformers`` with adapters of ``peft``, and freeze parameters.
 
-Frozen weights are what a model starts from and does not train. They become buffers, which are never sent or noised.
+A frozen weight is a value that a model starts from and does not train. It becomes a buffer, and buffers are never sent,
+clipped or noised. This module does not pin them: :func:`fedamp.models.networks.pinned` computes their digest.
+
+:func:`fedamp.models.networks.build` calls all that is here while it makes a custom model. Users call :func:`ranks`,
+from a custom module with adapters of its own, and :func:`write_factors`, before a run. Libraries are imported only when
+a class of them is asked for. docs/models.md explains the keys ("Frozen weights", "Transformers and adapters").
 """
 
 import importlib
@@ -34,14 +39,31 @@ _NAME_CODE = {"attn_implementation", "experts_implementation", "megatron_config"
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern, such as ``lora_*`` or ``head``, is a dotted name, or some of its parts in a row."""
+    """Say whether a pattern, such as ``lora_*`` or ``head``, matches a dotted name or consecutive parts.
+
+    Args:
+        name: of a parameter.
+        pattern: with the wildcards of ``fnmatch``; upper and lower case differ, and ``*`` also matches a dot.
+
+    >>> matches("body.lora_A.weight", "lora_*"), matches("body.head.bias", "head"), matches("header.bias", "head")
+    (True, True, False)
+    """
     parts = name.split(".")
     ranges = ((first, last) for first in range(len(parts)) for last in range(first + 1, len(parts) + 1))
     return any(fnmatchcase(".".join(parts[first:last]), pattern) for first, last in ranges)
 
 
 def matching(names: Sequence[str], patterns: Sequence[str], key: str) -> frozenset[str]:
-    """The names that some pattern matches; ModelError, which names the scenario's ``key``, where one matches none."""
+    """Return the names that at least one pattern matches, as :func:`matches` says.
+
+    Args:
+        names: of all parameters, one or more.
+        patterns: as in ``model.trainable`` and ``model.local``.
+        key: of the scenario, such as ``model.local``; the error names it.
+
+    Raises:
+        ModelError: a pattern matches no name.
+    """
     for pattern in patterns:
         if not any(matches(name, pattern) for name in names):
             raise ModelError(f"{key}: {pattern!r} matches no parameter; expected: such as {names[-1]}")
@@ -49,12 +71,24 @@ def matching(names: Sequence[str], patterns: Sequence[str], key: str) -> frozens
 
 
 def place_of(initial: str) -> Path:
-    """Where the weights of ``model.initial`` are: on a node, which is told a name alone, in ``$FEDAMP_MODELS``."""
+    """Return where ``model.initial`` lies: below ``$FEDAMP_MODELS``, or as it is without that variable.
+
+    A node of a deployment is told the last part of the path only, so its operator chooses the folder. An absolute path
+    stays as it is.
+    """
     return Path(os.environ.get("FEDAMP_MODELS", "")) / initial
 
 
 def choose_trainable(module: nn.Module, patterns: Sequence[str]) -> None:
-    """Freeze every parameter that no pattern matches; ModelError where a pattern matches none."""
+    """Require a gradient of exactly those parameters that a pattern matches.
+
+    Args:
+        module: changed in place.
+        patterns: the scenario's ``model.trainable``.
+
+    Raises:
+        ModelError: a pattern matches no parameter, or matches one of integers, which has no gradient.
+    """
     chosen = matching([name for name, _ in module.named_parameters()], patterns, "model.trainable")
     for name, parameter in module.named_parameters():
         if name in chosen and not parameter.dtype.is_floating_point:
@@ -63,9 +97,13 @@ def choose_trainable(module: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def freeze(module: nn.Module) -> None:
-    """Make all parameters without ``requires_grad`` buffers, so that only what is trained is a parameter.
+    """Make a buffer of each parameter without ``requires_grad``, so that all parameters are trained ones.
 
-    Its smaller networks would not have the frozen values: a module that makes some is trained under masks instead.
+    A module that makes smaller networks loses ``smaller``, because those would not have the frozen values. Its
+    submodels are trained under masks instead, at the cost of whole models.
+
+    Args:
+        module: changed in place. Modules that share a frozen weight still share its memory.
     """
     found = False
     for each in module.modules():
@@ -79,12 +117,20 @@ def freeze(module: nn.Module) -> None:
 
 
 def load_start(module: nn.Module, path: Path, names: Mapping[str, str | None]) -> None:
-    """Fill a module with frozen parameters from a file or folder; every frozen parameter must be there. ModelError: the
-    file cannot be read; names are missing or unexpected; a shape is another.
+    """Fill the frozen parameters of a module from a file or folder.
+
+    Each frozen parameter must be there, but one name is enough for a tensor that has several. Other tensors of the
+    module may be there too, and are filled as well. Values take the module's number format.
 
     Args:
-        path: a safetensors file, a ``state_dict`` that ``torch.load`` reads, or a folder of Hugging Face.
-        names: prefixes of names in the file, and what stands for them in the model; None leaves the tensors out.
+        module: changed in place.
+        path: a safetensors file, a ``state_dict`` that ``torch.load`` reads (``.pt``, ``.pth``, ``.bin``), or a folder
+            of Hugging Face.
+        names: as for :func:`read_tensors`.
+
+    Raises:
+        ModelError: the file cannot be read, lacks a frozen parameter, has a name that the module does not know, or has
+            another shape.
     """
     given = read_tensors(path, names)
     state = module.state_dict(keep_vars=True)
@@ -102,12 +148,24 @@ def load_start(module: nn.Module, path: Path, names: Mapping[str, str | None]) -
 
 
 def _shown(names: Iterable[str]) -> str:
+    """Name the first five for an error line, and count the others."""
     first, *rest = sorted(names)
     return ", ".join([first, *rest[:4]]) + (f" and {len(rest) - 4} more" if len(rest) > 4 else "")
 
 
 def read_tensors(path: Path, names: Mapping[str, str | None] = MappingProxyType({})) -> dict[str, Tensor]:
-    """All tensors of a file, or of a folder of Hugging Face, by their names in the model; see :func:`load_start`."""
+    """Return all tensors of a file or folder, on the CPU, by their names in the model.
+
+    Pickles are read without running code (``weights_only``).
+
+    Args:
+        path: as for :func:`load_start`.
+        names: the scenario's ``model.initial_names``: a prefix in the file, and what stands for it in the model. The
+            longest prefix that fits counts; None leaves its tensors out.
+
+    Raises:
+        ModelError: the file cannot be read, or the folder has no weights.
+    """
     found = {}
     for name, value in _read(path).items():
         prefix = max((prefix for prefix in names if name.startswith(prefix)), key=len, default=None)
@@ -118,6 +176,7 @@ def read_tensors(path: Path, names: Mapping[str, str | None] = MappingProxyType(
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    """Read tensors by their names in the file; a folder's index, where there is one, names several files."""
     if path.is_dir():
         file = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
         if file is None:
@@ -137,11 +196,15 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 class Logits(nn.Module):
-    """A network that answers with logits alone.
+    """Wrap a network of ``transformers`` so that it answers with logits alone, as the core expects of a model.
 
-    Args:
-        pad: the token that no other one attends to.
-        head: takes the mean of the last layer over the other tokens, of length 1; None: the network has its own.
+    :func:`from_transformers` makes it. ``run.model().network`` is the library's model again, with its own methods.
+
+    Attributes:
+        network: the library's module, or that of ``peft`` around it.
+        pad: the token to which no other one attends, and which a mean leaves out; None: every token counts.
+        head: a linear layer on the mean of the last layer, scaled to length 1 (``pool: mean``); None: the network has
+            its own head.
     """
 
     def __init__(self, network: nn.Module, pad: int | None = None, head: nn.Module | None = None) -> None:
@@ -149,6 +212,9 @@ class Logits(nn.Module):
         self.network, self.pad, self.head = network, pad, head
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Compute logits [batch, classes], or [batch, length, vocabulary] of a language model, from inputs [batch,
+        ...].
+        """
         real = None if self.pad is None else (inputs != self.pad).long()
         if self.head is not None:  # the library makes such a mask by branches on values, which no stack can train
             real = torch.ones_like(inputs) if real is None else real
@@ -158,6 +224,10 @@ class Logits(nn.Module):
         return found if isinstance(found, Tensor) else found.logits
 
     def units_to_split(self) -> Sequence[Units]:
+        """Declare the nodes that can be left out: the ranks of adapters; without adapters neurons and heads.
+
+        Families that the tables below do not know have no nodes, so their models train whole.
+        """
         # Heads that share keys and values are one node; layers with different numbers of them have none.
         config: Any = self.network.config
         heads: Any = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
@@ -166,7 +236,18 @@ class Logits(nn.Module):
 
 
 def mean_direction(last: Tensor, real: Tensor) -> Tensor:
-    """The mean of vectors [batch, length, numbers] over real tokens, of length 1; ``real``: 0 or 1, [batch, length]."""
+    """Average the vectors of the real tokens and scale the mean to length 1.
+
+    Args:
+        last: outputs of an encoder's last layer, floats [batch, length, numbers].
+        real: 1 for tokens that count, 0 for the others, [batch, length].
+
+    Returns:
+        [batch, numbers]. Zeros where no token counts.
+
+    >>> mean_direction(torch.tensor([[[3.0, 4.0], [9.0, 9.0]]]), torch.tensor([[1, 0]]))
+    tensor([[0.6000, 0.8000]])
+    """
     return nn.functional.normalize((last * real[..., None]).sum(1), dim=-1)
 
 
@@ -194,7 +275,16 @@ _Layers = tuple[tuple[str, ...], str, str]
 
 
 def _nodes(model: Logits, families: Sequence[_Layers], count: int | None) -> list[Units]:
-    """Neurons (``count`` None), or attention heads, of all layers that are trained."""
+    """Declare the neurons of all trained layers of these families, or their attention heads.
+
+    A layer counts only if all that its nodes own is trained. Neurons also need an activation that is 0 at 0, because a
+    mask silences what comes before it.
+
+    Args:
+        model: with the library's network.
+        families: the layers whose rows are nodes side by side, the one that a mask silences, and the layer behind them.
+        count: heads of each layer; None: neurons, as many as the first layer has outputs.
+    """
     found, modules = [], dict(model.named_modules())
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
     for path in modules:
@@ -214,7 +304,7 @@ def _nodes(model: Logits, families: Sequence[_Layers], count: int | None) -> lis
 
 
 def _starts_at_zero(model: Logits) -> bool:
-    """Whether a neuron without input is silent."""
+    """Say whether the activation of feed-forward layers is 0 at 0; one without a name in the configuration is not."""
     config: Any = model.network.config
     known = importlib.import_module("transformers.activations").ACT2FN
     names = [getattr(config, name, None) for name in ("hidden_act", "activation_function", "activation")]
@@ -223,7 +313,17 @@ def _starts_at_zero(model: Logits) -> bool:
 
 
 def ranks(module: nn.Module) -> list[Units]:
-    """The ranks of LoRA adapters as nodes: rank j owns row j of A, or of the middle matrix, and column j of B."""
+    """Declare the ranks of LoRA adapters as nodes, so that disjoint submodels share no rank.
+
+    Rank j owns row j of A, or of the matrix between frozen factors, and column j of B; of these only what is trained. A
+    custom module with adapters returns this from ``units_to_split``.
+
+    Args:
+        module: with layers of ``peft``; their dictionaries ``lora_A`` and ``lora_B`` are read.
+
+    Returns:
+        One entry for each adapter, with r nodes. Empty without adapters.
+    """
     found, trained = [], {name for name, value in module.named_parameters() if value.requires_grad}
     for path, submodule in module.named_modules():
         for adapter, first in getattr(submodule, "lora_A", {}).items():
@@ -235,10 +335,18 @@ def ranks(module: nn.Module) -> list[Units]:
 
 
 class Middle(nn.Module):
-    """In the place of an adapter's A: a small trained matrix, which starts at zero, behind a frozen factor.
+    """Replace A of an adapter by M A: A is frozen, and the small matrix M is trained.
 
-    Args:
-        first: that factor, [rank, inputs].
+    :func:`from_transformers` makes it with ``factors: middle`` (Fed-SB, arXiv 2502.15436). M starts at zero, so
+    training begins at the base model. The dictionary of its values also has the product, as ``weight``, which ``peft``
+    saves and merges.
+
+    Attributes:
+        first: A, a buffer, float32 [rank, inputs].
+        middle: M, the parameter, [rank, rank].
+
+    >>> {name: list(value.shape) for name, value in Middle(torch.ones(2, 5)).state_dict().items()}
+    {'middle': [2, 2], 'first': [2, 5], 'weight': [2, 5]}
     """
 
     first: Tensor
@@ -251,21 +359,33 @@ class Middle(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """A, which ``peft`` merges."""
+        """The product M A, [rank, inputs], which ``peft`` merges into the base."""
         return self.middle @ self.first
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Compute M A x for inputs [..., inputs]: [..., rank]."""
         return (inputs @ self.first.T) @ self.middle.T
 
 
 def _with_product(module: Middle, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Add the product to a dictionary of values, under the name that ``peft`` expects of A."""
     state[f"{prefix}weight"] = module.weight.detach()  # which ``peft`` saves
 
 
 def _freeze_factors(network: nn.Module, trained: TrainedFactors, place: Path) -> None:
-    """Freeze A of all adapters (FFA-LoRA, arXiv 2403.12313), or A and B around a trained matrix (Fed-SB, 2502.15436).
+    """Freeze A of all adapters B A, or A and B around a trained matrix.
 
-    Noise on both factors is multiplied with noise; here it enters the weights linearly, and on fewer numbers.
+    The first is FFA-LoRA (arXiv 2403.12313), the second Fed-SB (arXiv 2502.15436). With both factors trained, the
+    weights' noise has a product of two noises. With one trained matrix they are linear in its noise, and fewer numbers
+    are noised.
+
+    Args:
+        network: with adapters; changed in place.
+        trained: which part of an adapter is trained.
+        place: the file of :func:`write_factors`. Without it, ``frozen`` keeps random A.
+
+    Raises:
+        ValueError: an unknown value, a layer that is not linear, no file for ``middle``, or too few ranks in it.
     """
     if trained not in get_args(TrainedFactors):
         raise ValueError(f"factors: {trained!r}; expected: {', '.join(get_args(TrainedFactors))}")
@@ -292,15 +412,23 @@ def _freeze_factors(network: nn.Module, trained: TrainedFactors, place: Path) ->
 
 
 def write_factors(config: Model, num_classes: int, other: Path) -> Path:
-    """Write the factors of adapters to the folder ``config.initial``, from public weights alone. Returns the file.
+    """Write the frozen factors of adapters into the folder ``config.initial``, from public weights alone.
 
-    A and B hold the first singular vectors, as many as ``lora.r``, of the difference to the weights in ``other``, the
-    same network before or after training on public records. After one step it is the first gradient (Fed-SB, arXiv
-    2502.15436). A client's records must not have been among them: nothing here is charged.
+    A and B get the leading singular vectors of a difference of weights, between the folders ``initial`` and ``other``.
+    They hold the same network before and after a training on public records, in either order. After a single step of
+    gradient descent, these are the leading directions of its gradient (Fed-SB, arXiv 2502.15436). Nothing here is
+    charged, so no client's record may have been in that training.
 
     Args:
-        config: a model of ``transformers`` with ``lora`` among its options.
+        config: a model of ``transformers``, with ``lora`` among its options; ``lora.r`` vectors of each layer are kept.
+        num_classes: outputs for every record, as the scenario's data have them.
         other: a folder of Hugging Face.
+
+    Returns:
+        The file, ``factors.safetensors``. An older one is replaced.
+
+    Raises:
+        ModelError: one of both models cannot be built.
     """
     options = {name: value for name, value in config.options.items() if name != "factors"}
     changes = ({"options": options}, {"options": options, "initial": str(other)})
@@ -323,13 +451,27 @@ def write_factors(config: Model, num_classes: int, other: Path) -> Path:
 
 
 def from_transformers(config: Model, num_classes: int) -> nn.Module:
-    """The network of a class of ``transformers``: from a folder (``model.initial``), or with random weights.
-    ModelError: no such class, or it cannot be built; a library is not installed.
+    """Build the network of a class of ``transformers``: from the folder ``model.initial``, or with random weights.
 
-    Options are those of the class's configuration, ``lora``: those of ``peft.LoraConfig``, ``factors``: what is trained
-    of its adapters, ``pad``: a token to which no other one attends, and ``pool: mean``: a linear layer ``head``, which
-    starts at zero, on the mean of an encoder's tokens. Dropout is 0, batch norms become group norms, and attention is
-    computed so that clients can train together.
+    Options of the scenario are those of the class's configuration, and four of this package:
+
+    * ``lora``: arguments of ``peft.LoraConfig``.
+    * ``factors``: what is trained of an adapter: ``both``, ``frozen`` or ``middle``.
+    * ``pad``: a token to which no other one attends.
+    * ``pool: mean``: a linear layer ``head``, which starts at zero, on the mean of an encoder's tokens.
+
+    Dropout is 0, batch norms become group norms, and attention is computed such that clients can train together under
+    ``vmap``. Options that may name code are refused, and nothing is downloaded.
+
+    Args:
+        config: the scenario's ``model`` section; its name is ``transformers:`` and a class.
+        num_classes: outputs for every record, told to classes that have ``num_labels``.
+
+    Returns:
+        A :class:`Logits` on the CPU, in training mode. Its frozen weights are still parameters (:func:`freeze`).
+
+    Raises:
+        ModelError: there is no such class, it cannot be built, or a library is not installed.
     """
     options, head = dict(config.options), None
     lora, pad, pool = (options.pop(name, None) for name in ("lora", "pad", "pool"))
@@ -364,6 +506,7 @@ def from_transformers(config: Model, num_classes: int) -> nn.Module:
 
 
 def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> Any:
+    """Build the library's class such that clients can train together: plain attention, no dropout, no cache."""
     kind = getattr(importlib.import_module("transformers"), config.name.removeprefix(OF_LIBRARY))
     known, sizes = kind.config_class(), {"vocab_size": config.vocabulary, "num_labels": num_classes}
     fitting = {name: size for name, size in sizes.items() if size is not None and hasattr(known, name)}
@@ -380,7 +523,7 @@ def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> Any
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without advice of ``transformers`` about tokens of a vocabulary that is not in use, and about faster kernels."""
+    """Silence, for a block, advice about unused tokens and faster kernels, and progress bars."""
     logging = importlib.import_module("transformers.utils.logging")
     before = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()
@@ -395,6 +538,7 @@ def _silent() -> Iterator[None]:
 
 
 def _replace_batch_norm(module: nn.Module) -> None:
+    """Replace batch norms, which mix records, by new group norms; trained scales of the old ones are lost."""
     for each in module.modules():
         for name, child in each.named_children():
             if isinstance(child, nn.modules.batchnorm._BatchNorm):
