@@ -116,10 +116,10 @@ FAULTS = (
     ),
     Fault(
         "filter: an evaluation leaves out half of a unit's records",
-        "client/evaluator.py",
+        "extensions/evaluation/evaluator.py",
         "if size := int(cohort.sizes[0]):",
         "if size := int(cohort.sizes[0]) // 2:",
-        ("client/test_evaluator.py",),
+        ("extensions/evaluation/test_evaluator.py",),
     ),
     # Submodels.
     Fault(
@@ -290,10 +290,10 @@ FAULTS = (
     ),
     Fault(
         "interval: an evaluation's interval is that of one sum",
-        "federation/evaluation.py",
+        "extensions/evaluation/section.py",
         "square, linear, constant = both**2 - 2 * room + drawn, -2 * part * both + 2 * room - drawn, part**2 - room",
         "square, linear, constant = both**2 - room + drawn, -2 * part * both + room - drawn, part**2 - room / 2",
-        ("federation/test_evaluation.py",),
+        ("extensions/evaluation/test_evaluation.py",),
     ),
     # Cost.
     Fault(

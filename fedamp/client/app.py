@@ -28,13 +28,14 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.client import configuration, policy
 from fedamp.client.clipping import clip_and_sum
-from fedamp.client.evaluator import STATISTICS, Evaluator, summed
+from fedamp.client.private_means import STATISTICS, summed
 from fedamp.client.task import UNTRAINABLE, log
 from fedamp.client.worker import LocalParameters, TrainingNode, TrainReport
 from fedamp.engines import flower
 from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
 from fedamp.extension import keys, offered
+from fedamp.extensions.evaluation.evaluator import Evaluator
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import generators_from
 from fedamp.models.model import WHOLE

@@ -19,8 +19,8 @@ from fedamp.base.section import NotInDigest, with_keys
 from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
 from fedamp.extension import all_offered
+from fedamp.extensions.evaluation.section import ClientEvaluation
 from fedamp.federation.choices import AnySubmodels
-from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import is_import_path
 from fedamp.models.model import Model

@@ -30,7 +30,7 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays, Sums
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.federation.evaluation import EVALUATION
+from fedamp.extensions.evaluation.section import EVALUATION
 from fedamp.models.model import WHOLE
 
 UNIT = np.dtype([("id", "<i8"), ("seed", f"V{rng.SEED_BYTES}"), ("submodel", "<i4"), ("counted", "?"), ("zeros", "V3")])

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedamp.base import numbers
 from fedamp.base.numbers import at_most
-from fedamp.federation.evaluation import ALL, OTHERS
+from fedamp.extensions.evaluation.section import ALL, OTHERS
 
 if TYPE_CHECKING:
-    from fedamp.federation.evaluation import Estimate, Evaluated
+    from fedamp.extensions.evaluation.section import Estimate, Evaluated
     from fedamp.runs.records import LedgerRecord
 
 GUARANTEES = "docs/threat-model.md"

@@ -30,11 +30,11 @@ from fedamp.base.section import OwnersFile
 from fedamp.base.version import version
 from fedamp.data.transforms import Standardise
 from fedamp.errors import FederationError, InputError, RunFolderError
+from fedamp.extensions.evaluation.section import Evaluated
 from fedamp.federation import reader
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.choices import marked
 from fedamp.federation.contracts import assumptions_of
-from fedamp.federation.evaluation import Evaluated
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs import chain

@@ -30,7 +30,7 @@ from fedamp.base.record import Record
 from fedamp.base.section import Before, with_keys
 from fedamp.data.transforms import Standardise
 from fedamp.extension import named
-from fedamp.federation.evaluation import ClientEvaluation, Evaluated
+from fedamp.extensions.evaluation.section import ClientEvaluation, Evaluated
 from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.federation.submodels import Part
 

@@ -21,8 +21,8 @@ from fedamp.engines.deployment import guarded
 from fedamp.engines.engines import with_faults
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import OF_FLOWER, DeploymentError, FederationError, LoggedWarning, fails_alone, in_words_of
+from fedamp.extensions.evaluation.section import Evaluated
 from fedamp.federation import reader
-from fedamp.federation.evaluation import Evaluated
 from fedamp.federation.plan import privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import opened

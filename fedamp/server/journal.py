@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from fedamp.base.files import write_secret
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import DivergedError, FederationError, NobodyTrainedError, RunFolderError, UnwritableError
-from fedamp.federation.evaluation import Evaluated
+from fedamp.extensions.evaluation.section import Evaluated
 from fedamp.runs.around import RunHooks
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fedamp.accounting.verify import ENDED
 from fedamp.errors import Interrupted, RunFolderError, StopTraining
-from fedamp.federation.evaluation import Evaluated
+from fedamp.extensions.evaluation.section import Evaluated
 from fedamp.runs.around import RunHooks, RunStart, around
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import fingerprint
@@ -179,7 +179,7 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:
 def evaluate(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | None = None) -> Evaluated:
     """Score the strategy's model with noise on the held-out records of some units.
 
-    It costs :meth:`fedamp.federation.evaluation.ClientEvaluation.cost`, which the caller has reserved.
+    It costs :meth:`fedamp.extensions.evaluation.section.ClientEvaluation.cost`, which the caller has reserved.
 
     Args:
         strategy: in the state whose model is scored.

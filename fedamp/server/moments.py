@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedamp import rng
-from fedamp.client.evaluator import STATISTICS
+from fedamp.client.private_means import STATISTICS
 from fedamp.data.transforms import Standardise
 from fedamp.errors import RunFolderError
 from fedamp.federation.check_in import AllCheckIn

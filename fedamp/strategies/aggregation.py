@@ -22,7 +22,7 @@ from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
 from fedamp.engines.wire import RoundAnswer, RoundOrder, UpdateCounts
 from fedamp.errors import FederationError
-from fedamp.federation.evaluation import EVALUATION
+from fedamp.extensions.evaluation.section import EVALUATION
 from fedamp.models.pieces import Piece
 
 log = logging.getLogger("fedamp.server")

@@ -20,7 +20,7 @@ from fedamp.base.arrays import BLOCK, Arrays, State, Sums
 from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DivergedError, FederationError, ModelError, tell
-from fedamp.federation.evaluation import EVALUATION, Evaluated
+from fedamp.extensions.evaluation.section import EVALUATION, Evaluated
 from fedamp.federation.norms import NormCounts
 from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.plan import Plan

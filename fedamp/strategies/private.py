@@ -25,8 +25,8 @@ from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.engines.deployment import guarded
 from fedamp.engines.wire import NO_SECRET, NO_UNIT, UNIT, RoundOrder, Rows, padded, rows
+from fedamp.extensions.evaluation.section import EVALUATION
 from fedamp.federation.choices import refuse_hooks
-from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
 from fedamp.models.model import WHOLE
 from fedamp.strategies.aggregation import Aggregate

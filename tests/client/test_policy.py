@@ -5,7 +5,7 @@ from flwr.app import Context, RecordDict
 
 from fedamp.client.policy import Policy, check
 from fedamp.errors import DeploymentError
-from fedamp.federation.evaluation import ClientEvaluation
+from fedamp.extensions.evaluation.section import ClientEvaluation
 from tests.client.federation import task_of
 from tests.deployed import Deployment
 from tests.strategies.test_dummies import THREE, played

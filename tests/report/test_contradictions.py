@@ -8,11 +8,11 @@ import pytest
 from scipy.stats import norm
 
 import fedamp
+from fedamp.extensions.evaluation.section import ClientEvaluation
 from fedamp.extensions.pages import page
 from fedamp.extensions.pages.board import AboutRelease, write_papers
 from fedamp.extensions.pages.watch import progress
 from fedamp.extensions.population.store import Population
-from fedamp.federation.evaluation import ClientEvaluation
 from fedamp.report import words
 from fedamp.report.tables import printed, run_table
 from fedamp.runs.run import read_run

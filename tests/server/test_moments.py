@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import StandardScaler
 
 import fedamp
-from fedamp.client.evaluator import STATISTICS, summed
+from fedamp.client.private_means import STATISTICS, summed
 from fedamp.data.transforms import Standardise
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import RunFolderError, ScenarioError

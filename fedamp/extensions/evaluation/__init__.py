@@ -2,4 +2,4 @@
 
 from fedamp.extension import Extension
 
-extension = Extension("evaluation", sections={"evaluation": "fedamp.federation.evaluation:EVALUATED_KEY"})
+extension = Extension("evaluation", sections={"evaluation": "fedamp.extensions.evaluation.section:EVALUATED_KEY"})

@@ -38,11 +38,11 @@ from fedamp.client.configuration import task_of
 from fedamp.client.exchange import TrainUnits
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DeploymentError, FedampError, one_line
+from fedamp.extensions.evaluation.section import EVALUATION
 from fedamp.extensions.secure.member import ProtocolMember
 from fedamp.extensions.secure.protocol import PublicKey, SigningKey, WordArray
 from fedamp.extensions.secure.terms import STEPS, AgreedTerms, terms_of
 from fedamp.federation.check_in import Attendance
-from fedamp.federation.evaluation import EVALUATION
 from fedamp.models.model import WHOLE
 from fedamp.noise import Address, add_gaussian, grid_of
 

@@ -19,12 +19,12 @@ from fedamp.base.arrays import Sums
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
+from fedamp.extensions.evaluation.section import EVALUATION
 from fedamp.extensions.secure.collector import Collector
 from fedamp.extensions.secure.member import DIGEST, SHARES
 from fedamp.extensions.secure.participant import Agreement, counts, length_of, sums_of
 from fedamp.extensions.secure.protocol import KEYS, SHARE, SIGNATURE, MemberKeys, check_signature
 from fedamp.extensions.secure.terms import STEPS, AgreedTerms
-from fedamp.federation.evaluation import EVALUATION
 from fedamp.federation.plan import Plan
 from fedamp.noise import grid_of
 from fedamp.strategies.aggregation import Aggregate, ClippedSums, RoundOrders, Shapes, in_one_line

@@ -13,7 +13,7 @@ from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import NpzData, SyntheticData
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, DeploymentError
-from fedamp.federation.evaluation import EVALUATION, ClientEvaluation
+from fedamp.extensions.evaluation.section import EVALUATION, ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters

@@ -9,8 +9,8 @@ import yaml
 
 from fedamp.accounting import Allocation, Compose, Gaussian, Poisson, Repeat
 from fedamp.errors import ScenarioError
+from fedamp.extensions.evaluation.section import ClientEvaluation, share_of
 from fedamp.federation import reader
-from fedamp.federation.evaluation import ClientEvaluation, share_of
 from fedamp.federation.plan import make_plan
 from tests.federations import small
 

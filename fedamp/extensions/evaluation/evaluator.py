@@ -1,4 +1,4 @@
-"""Sums of a node that are no updates: scores on its units' held-out records, and means before the first round."""
+"""What a node adds up beside updates: scores on its units' held-out records."""
 
 import math
 from collections.abc import Mapping
@@ -19,17 +19,14 @@ from fedamp.client.task import ClientTask
 from fedamp.client.training import arithmetic
 from fedamp.client.worker import TrainReport
 from fedamp.data import Dataset
-from fedamp.data.transforms import Standardise
 from fedamp.engines.wire import RoundOrder
-from fedamp.errors import DataError, DeploymentError, one_line
-from fedamp.federation.evaluation import EVALUATION
+from fedamp.errors import DeploymentError, one_line
+from fedamp.extensions.evaluation.section import EVALUATION
 from fedamp.federation.losses import loss_of
 from fedamp.models.custom import generators_from
 from fedamp.models.networks import Network, build
 
-STATISTICS = "statistics"  # the only array of an order that asks for means and deviations, [2, columns]
 _RECORDS, _UNITS = 1024, 4096  # of a forward pass; of a sum
-_AT_ONCE = 256  # units whose records are in memory together
 
 
 class Evaluator:
@@ -123,34 +120,3 @@ class Evaluator:
             part = min(max(part, 0.0), 1.0) if math.isfinite(part) else float(metric == "loss")
             blocks.append(np.array([part, 1 - part]))
         return np.asarray(np.concatenate(blocks) * asked.weight)
-
-
-def summed(order: RoundOrder, step: Standardise, dataset: Dataset) -> TrainReport:
-    """The sum of the units' vectors (:meth:`Standardise.vectors`), clipped and exact as a sum of updates.
-
-    ``dataset`` has the inputs before the step. A unit whose records are wrong adds zero.
-    """
-    report, total = TrainReport(dummies=order.dummies), np.zeros(order.arrays[STATISTICS].shape)
-
-    def add(clients: NDArray[np.int64]) -> None:
-        cohort = dataset.gather(clients)
-        vectors = torch.from_numpy(step.vectors(cohort.inputs, cohort.sizes))
-        lost = dataset.lost(clients, cohort.sizes)
-        clipped = clip_and_sum({STATISTICS: vectors}, [[STATISTICS]], order.clips, counted=report.counted(clients))
-        report.add(clients, clipped)
-        report.lose(clients[lost], dataset)
-        np.add(total, clipped.sums[STATISTICS].numpy(), out=total)
-
-    units = order.units["id"].astype(np.int64)
-    for clients in np.array_split(units, -(-len(units) // _AT_ONCE) or 1):
-        try:
-            add(clients)
-        except Exception:  # of one unit's records: the others do not notice
-            for client in np.split(clients, len(clients)):
-                try:
-                    add(client)
-                except Exception as error:
-                    report.fail(int(client[0]), one_line(error), there=not isinstance(error, DataError))
-    report.reported.sort()
-    report.sums = {STATISTICS: total}
-    return report
