@@ -54,6 +54,9 @@ class Extension:
             :class:`fedamp.client.worker.LocalParameters`.
         exchanges: answers of a node in exchanges of an aggregator, by the key of its configuration that asks for them;
             each a :class:`fedamp.client.exchange.NodeExchange`.
+        side_sums: sums that rounds release beside the model's updates, by the key of their section
+            (:class:`fedamp.federation.side_sums.SideSum`), which is also that of the task and of the ledger; each a
+            :class:`fedamp.accounting.verify.SideSumKeys`.
         ledger_keys: keys of a ledger; each a :class:`fedamp.accounting.verify.LedgerKey`.
         policy_keys: keys of a node's ``policy.yaml``; each a :class:`fedamp.client.policy.PolicyKey`.
 
@@ -78,6 +81,7 @@ class Extension:
     task_keys: Mapping[str, str] = field(default_factory=dict)
     local_parameters: Mapping[str, str] = field(default_factory=dict)
     exchanges: Mapping[str, str] = field(default_factory=dict)
+    side_sums: Mapping[str, str] = field(default_factory=dict)
     ledger_keys: Mapping[str, str] = field(default_factory=dict)
     policy_keys: Mapping[str, str] = field(default_factory=dict)
 

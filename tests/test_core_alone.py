@@ -146,6 +146,7 @@ def test_a_server_and_two_nodes_play_a_run(tmp_path):
     [
         ("privacy.population=people.db", "privacy.population=people.db: unknown key"),
         ("aggregation={scheme: secure}", "aggregation"),
+        ("evaluation={on: clients, noise_multiplier: 5}", "noise_multiplier: 5}: unknown key"),
         ("model.local=[output]", "model.local: no extension keeps parameters with their client"),
     ],
 )

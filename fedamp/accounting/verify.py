@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, ClassVar, Literal, get_args
 
@@ -47,8 +47,6 @@ UNCHECKED = "units, group_size, clips, denominators, assumptions, and whether th
 """Facts that the ledger alone does not show."""
 
 ENDED = ("finished", "budget")  # stops that were decided before the run began
-LAST = ("stopped_because", "files", "final_evaluation")
-_EXCLUDED = {*LAST, "releases", "head", "link"}
 FROM_SYSTEM = "from the operating system"  # the seed of noise that nobody knows
 
 READ, LABEL = "read", "label"
@@ -61,9 +59,8 @@ COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
         "server": "server_mechanism epsilon_server",
         "nodes": "nodes_mechanism epsilon_nodes",
         "guarantee": "guaranteed_epsilon stopped_because",
-        "evaluation": "final_evaluation",
         "scenario": "scenario scenario_sha256 unit units group_size delta budget_epsilon amplification_charged "
-        "precision parts rounds_planned evaluation statistics assumptions noise_seed rehearsal unchecked run",
+        "precision parts rounds_planned statistics assumptions noise_seed rehearsal unchecked run",
         LABEL: "written_by frozen_sha256 statistics.mean statistics.deviation",
     },
     "releases": {
@@ -71,19 +68,18 @@ COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
         "releases": "epsilon_upper",
         "chain": "record link",
         "model": "digest",
-        "evaluation": "evaluated",
     },
     "summary.json": {
         READ: "format",
         "model": "parameters",
         "claim": "name final epsilon released_rounds_epsilon unamplified_epsilon epsilon_server epsilon_nodes delta "
         "has_known_seed rehearsal unchecked noise_multiplier rounds_completed clients_scheduled clients_trained "
-        "clients_failed wall_seconds stopped_because evaluated",
+        "clients_failed wall_seconds stopped_because",
         LABEL: "startup_seconds error cost",
     },
     "rounds.jsonl": {
         READ: "version",
-        "claim": "round epsilon_upper scheduled reported seconds evaluated",
+        "claim": "round epsilon_upper scheduled reported seconds",
         LABEL: "accuracy loss metrics validation_score noise_surplus impossible_sum unprotected "
         "nodes_given_up nodes_back",
     },
@@ -92,7 +88,8 @@ COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
 """The check that computes each key of a file again.
 
 ``READ``: no other value can be read. ``LABEL``: no guarantee rests on it, and the chain alone shows a change: what a
-run measured, and the numbers that it released.
+run measured, and the numbers that it released. Extensions add keys
+(:class:`LedgerKey`, :class:`SideSumKeys`).
 """
 
 
@@ -102,7 +99,9 @@ def keys_of(file: str) -> set[str]:
     Others are refused, because a reader of the file would believe them.
     """
     known = {key for keys in COMPUTED_BY[file].values() for key in keys.split()}
-    return known | set(ledger_keys()) if file == "ledger.json" else known
+    if file == "ledger.json":
+        return known | {*ledger_keys(), *side_sums(), *last_keys()}
+    return known if file == MANIFEST else known | {each.in_round for each in side_sums().values()}
 
 
 @dataclass(frozen=True)
@@ -151,12 +150,18 @@ def link(previous: str, content: Json) -> str:
         previous: the link before.
         content: the release, or the ledger.
     """
-    return chained(previous, {key: value for key, value in content.items() if key not in _EXCLUDED})
+    excluded = {*last_keys(), "releases", "head", "link"}
+    return chained(previous, {key: value for key, value in content.items() if key not in excluded})
 
 
 def head(last: str, ledger: Json) -> str:
     """Return the head: of the last link, why the run stopped, and the digests of its files."""
-    return chained(last, {key: ledger[key] for key in LAST if key in ledger})
+    return chained(last, {key: ledger[key] for key in last_keys() if key in ledger})
+
+
+def last_keys() -> tuple[str, ...]:
+    """List the keys of a ledger that are written after its releases, which the head covers."""
+    return ("stopped_because", "files", *(each.at_end for each in side_sums().values()))
 
 
 def chained(previous: str, content: Json) -> str:
@@ -236,6 +241,32 @@ def ledger_keys() -> dict[str, LedgerKey]:
     return dict(all_offered("ledger_keys"))
 
 
+@dataclass(frozen=True)
+class SideSumKeys:
+    """The keys of a ledger for a side sum (:class:`fedamp.federation.side_sums.SideSum`).
+
+    The section itself, with its noise, stands in the ledger under its own key.
+
+    Attributes:
+        section, release: the classes of the section and of a release, as ``package.module:Class``.
+        in_round: the key of a release in the entry of a round, in a line of ``rounds.jsonl``, and in ``summary.json``.
+        at_end: the key of the release after the last round.
+        words: a release in words, as "an evaluation".
+    """
+
+    section: str
+    release: str
+    in_round: str
+    at_end: str
+    words: str
+
+
+@cache
+def side_sums() -> dict[str, SideSumKeys]:
+    """The side sums that extensions offer, by the key of the section."""
+    return dict(all_offered("side_sums"))
+
+
 # The numbers.
 
 
@@ -243,7 +274,7 @@ def has_left(ledger: Json) -> list[str]:
     """List the parts of a run that have left the server, in words; empty: the run costs nothing.
 
     This is the only place that says whether anything has left. Each part is written down before it leaves. A round is
-    its model, with the evaluation of its cohort, the clipping norms that follow from noisy counts, and what canaries
+    its model, with the side sum of its cohort, the clipping norms that follow from noisy counts, and what canaries
     are guessed from. A run that diverged has told one thing more: that a noisy sum is no model.
 
     Example:
@@ -253,7 +284,7 @@ def has_left(ledger: Json) -> list[str]:
     what = {
         "means and deviations of inputs": ledger.get("statistics"),
         "the models of its rounds": ledger["releases"],
-        "an evaluation": ledger.get("final_evaluation"),
+        **{each.words: ledger.get(each.at_end) for each in side_sums().values()},
         "that a noisy sum is no model": ledger["stopped_because"] == "diverged",
     }
     return [words for words, left in what.items() if left]
@@ -274,7 +305,7 @@ def before_rounds(mechanism: Mechanism, beside: int) -> Mechanism:
 def ahead_of_rounds(mechanism: Mechanism, beside: int) -> int:
     """Return how many releases a mechanism has before its first round: those of all units, which every cost includes.
 
-    They are the statistics before training and the evaluation at the end, ``beside`` in all; with a single round all
+    They are the statistics before training and the side sum at the end, ``beside`` in all; with a single round all
     are one.
     """
     return beside if mechanism.span > 1 else 0
@@ -317,7 +348,7 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
             yield bracket(whom, f"epsilon_{whom}", claimed, seen_cost, by_another)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
-    at_end = (ledger.get("evaluation") or {}).get("every") == "end"
+    at_end = sum(_every(ledger, key) == "end" for key in side_sums())
     beside = at_end + (ledger.get("statistics") is not None)
     ahead = ahead_of_rounds(mechanism, beside)
     follows = by_round is None and mechanism.span == planned + ahead
@@ -365,8 +396,8 @@ def mechanism_check(ledger: Json) -> Check:
     for name, each in charged.items():
         noise = set(_values(each.to_json(), "noise_multiplier"))
         multipliers = {f"part {part['name']!r}": part["noise_multiplier"] for part in ledger["parts"]}
-        if ledger.get("evaluation"):
-            multipliers["the evaluation"] = ledger["evaluation"]["noise_multiplier"]
+        for key in side_sums():
+            multipliers |= {f"the {key}": ledger[key]["noise_multiplier"]} if ledger.get(key) else {}
         for what, multiplier in multipliers.items() if mechanism.is_private else ():
             # Of a group's release, where it is exact. All releases that one coin decides have one noise together, less.
             size = ledger["group_size"]
@@ -379,14 +410,20 @@ def mechanism_check(ledger: Json) -> Check:
         wrong = f"noise_coefficients are {told}, but not in it"
     if mechanism.relation is not None and not ledger["adjacency"].startswith(f"{mechanism.relation}: "):
         wrong = f"adjacency is {ledger['adjacency']}, but its relation is {mechanism.relation}"
-    every = (ledger.get("evaluation") or {}).get("every")
-    due = [every not in (None, "end") and entry["round"] % every == 0 for entry in ledger["releases"]]
-    left = [entry.get("evaluated") is None or asked for entry, asked in zip(ledger["releases"], due, strict=True)]
-    if not (all(left) and (ledger.get("final_evaluation") is None or every == "end")):
-        wrong = "an evaluation was released that is not in it"
+    for key, side in side_sums().items():
+        every = _every(ledger, key)
+        due = [every not in (None, "end") and entry["round"] % every == 0 for entry in ledger["releases"]]
+        left = [entry.get(side.in_round) is None or asked for entry, asked in zip(ledger["releases"], due, strict=True)]
+        if not (all(left) and (ledger.get(side.at_end) is None or every == "end")):
+            wrong = f"{side.words} was released that is not in it"
     if any(len(told) >= classes for classes in _values(mechanism.to_json(), "classes")):
         wrong = f"noise_coefficients are of {len(told) + 1} bands, more than the classes in it"
     return Check.of("mechanism", str(mechanism), fail=wrong)
+
+
+def _every(ledger: Json, key: str) -> Any:
+    """When units contribute to a side sum: ``end``, or rounds between cohorts that do; None: it is not there."""
+    return (ledger.get(key) or {}).get("every")
 
 
 def rounds_check(ledger: Json) -> Check:

@@ -30,12 +30,11 @@ from fedamp.client import configuration, policy
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.private_means import STATISTICS, summed
 from fedamp.client.task import UNTRAINABLE, log
-from fedamp.client.worker import LocalParameters, TrainingNode, TrainReport
+from fedamp.client.worker import LocalParameters, NodeSum, TrainingNode, TrainReport
 from fedamp.engines import flower
 from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
-from fedamp.extension import keys, offered
-from fedamp.extensions.evaluation.evaluator import Evaluator
+from fedamp.extension import keys, named, offered
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import generators_from
 from fedamp.models.model import WHOLE
@@ -192,7 +191,7 @@ class PrivateClientApp(ClientApp):
         return self._train(order, message, context, hosted)
 
     def _train(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> TrainReport:
-        """Train the units of an order, and evaluate the model on them, as far as the order asks for it.
+        """Train the units of an order, and compute their side sum, as far as the order asks for it.
 
         Args:
             order: that is answered.
@@ -201,7 +200,7 @@ class PrivateClientApp(ClientApp):
             hosted: ids of the clients that this node may train; None: all.
 
         Raises:
-            DeploymentError: a client lives elsewhere, or the app reads its records itself and shall evaluate.
+            DeploymentError: a client lives elsewhere, or the app reads its records itself and a side sum is asked for.
         """
         if hosted is not None and (others := set(order.ids) - hosted):
             raise DeploymentError(f"clients {sorted(others)} are not among this node's hosts")
@@ -211,9 +210,9 @@ class PrivateClientApp(ClientApp):
             report = train(order)
         if order.cells:
             if self._reads_records(order.task):
-                raise DeploymentError("this app reads its records itself, and no others are held out to evaluate on")
+                raise DeploymentError("this app reads its records itself, and no others are held out for a side sum")
             folder, device = configuration.text(context, "data"), configuration.device(context)
-            evaluator_of(order.task, folder, device).add(order, report)
+            side_sum_of(order.task, folder, device).add(order, report)
         report.text = UNTRAINABLE if report.text and flower.in_supernode() else report.text
         return report
 
@@ -295,8 +294,8 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
 
 
 @lru_cache(maxsize=2)
-def evaluator_of(task_json: str, folder: str, device: str) -> Evaluator:
-    """Make what evaluates models for a task, and keep it.
+def side_sum_of(task_json: str, folder: str, device: str) -> NodeSum:
+    """Make what adds up the side sum of a task, and keep it.
 
     Args:
         task_json: the :class:`fedamp.client.task.ClientTask` as JSON.
@@ -304,12 +303,13 @@ def evaluator_of(task_json: str, folder: str, device: str) -> Evaluator:
         device: torch's name of the device.
 
     Raises:
-        DeploymentError: the task evaluates none.
+        DeploymentError: the task has no side sum.
     """
-    held_out = configuration.divided(task_json, folder)[1]
-    if held_out is None:
-        raise DeploymentError("the order asks for an evaluation, and the task for none")
-    return Evaluator(configuration.task_of(task_json), held_out, device)
+    task, held_out = configuration.task_of(task_json), configuration.divided(task_json, folder)[1]
+    if task.side_sum is None or held_out is None:
+        raise DeploymentError("the order asks for a side sum, and the task for none")
+    found: NodeSum = named(task.side_sum.node)(task, held_out, device)
+    return found
 
 
 def answer_after(kind: str, order: RoundOrder) -> float:

@@ -142,7 +142,7 @@ def dataset(task_json: str, folder: str) -> Dataset:
 
 @lru_cache(maxsize=2)
 def divided(task_json: str, folder: str, before_statistics: bool = False) -> tuple[Dataset, Dataset | None]:
-    """Load a task's records, divided into those that train and those that are held out for evaluation.
+    """Load a task's records, divided into those that train and those that are held out for a side sum.
 
     Args:
         task_json: the :class:`fedamp.client.task.ClientTask` as JSON.
@@ -150,7 +150,7 @@ def divided(task_json: str, folder: str, before_statistics: bool = False) -> tup
         before_statistics: with inputs as they are before the step whose numbers are to be released.
 
     Returns:
-        The records that train; and the held-out ones, None where the task evaluates none.
+        The records that train; and the held-out ones, None where the task has no side sum.
 
     Raises:
         DeploymentError: the configuration has a folder that the data cannot use, or lacks one that they need.
@@ -179,8 +179,8 @@ def divided(task_json: str, folder: str, before_statistics: bool = False) -> tup
         log.warning("%d records in %s are of no client that is hosted here, and train nothing", nobodys, folder)
     if folder and task.run:
         _check_owners(records, task.run, str(Path(folder).absolute()))
-    if task.evaluation is not None:
-        return records.held_out(task.evaluation.share, task.data_seed)
+    if task.side_sum is not None:
+        return records.held_out(task.side_sum.share, task.data_seed)
     return (records.by_record() if task.unit == "sample" else records), None
 
 

@@ -6,9 +6,9 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, ClassVar
 
 import yaml
 from flwr.app import Context
@@ -20,7 +20,7 @@ from fedamp.base.section import with_keys
 from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.client import configuration
 from fedamp.errors import DeploymentError
-from fedamp.extension import keys, offered
+from fedamp.extension import all_offered, keys, offered
 
 KEY = "policy"  # of a node's configuration
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -44,17 +44,22 @@ class NodeMessage:
 
 
 class PolicyKey(ABC):
-    """A key that an extension adds to ``policy.yaml``; its value is a text.
+    """A key that an extension adds to ``policy.yaml``.
 
     Its module imports nothing heavy: a node imports it for each message.
+
+    Attributes:
+        kind: the type of its value.
     """
 
+    kind: ClassVar[Any] = str
+
     @abstractmethod
-    def before_answer(self, value: str, policy: "Policy", message: NodeMessage) -> None:
+    def before_answer(self, value: Any, policy: "Policy", message: NodeMessage) -> None:
         """Refuse a message that the node may not answer, or write down that it is answered.
 
         Args:
-            value: of the key, a text.
+            value: of the key.
             policy: that has the key.
             message: before anything of it is answered.
 
@@ -63,52 +68,49 @@ class PolicyKey(ABC):
         """
 
     @abstractmethod
-    def examine(self, value: str) -> tuple[bool, str]:
+    def examine(self, value: Any) -> tuple[bool, str]:
         """Say whether the node can keep to the key, and the finding in words, for ``fedamp doctor``."""
 
 
-@partial(with_keys, added=dict.fromkeys(keys("policy_keys"), Annotated[str | None, Field(None)]))
 class Policy(Record):
     """The content of ``policy.yaml``; a node without one takes every task.
 
-    Extensions add keys of their own (:class:`PolicyKey`).
+    Extensions add keys of their own (:class:`PolicyKey`), when it is read.
 
     Attributes:
         tasks: digests of the tasks that it takes, under names of its owner
             (:attr:`fedamp.client.task.ClientTask.digest`, as ``fedamp check`` says it); None: every task.
         least_people: how many must live on the node, at least 1. With fewer it takes no part: the server would see the
             sum of few.
-        metrics: names of those by which its people's records may be evaluated; None: all.
     """
 
     tasks: dict[Label, Digest] | None = None
     least_people: Annotated[int, Field(ge=1)] = 1
-    metrics: list[str] | None = None
 
     @classmethod
-    def read(cls, file: Path) -> Self:
+    def read(cls, file: Path) -> "Policy":
         """Read a policy.
 
         Raises:
             DeploymentError: it cannot be read, or a key is wrong; then the node takes no part.
         """
         try:
-            return cls.model_validate(yaml.load(read_typed(file), Loader) or {}, strict=True)
+            return _with_added_keys().model_validate(yaml.load(read_typed(file), Loader) or {}, strict=True)
         except ValidationError as error:
             reason: object = one_line(error)
         except OSError as error:
             reason = error.strerror
         except UNREADABLE as error:
             reason = " ".join(str(error).split())
-        *others, last = "tasks, by name", "least_people", "metrics", *keys("policy_keys")
+        *others, last = "tasks, by name", "least_people", *keys("policy_keys")
         expected = f"{', '.join(others)} and {last}"
         raise DeploymentError(f"{file.name}: {reason}; expected: {expected}") from None
 
     @property
-    def added(self) -> dict[str, str]:
+    def added(self) -> dict[str, Any]:
         """Return the values of keys of extensions, by the keys; without those left out."""
         told = {name: getattr(self, name) for name in keys("policy_keys")}
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in told.items() if value is not None}
 
     def name_of(self, task: str) -> str | None:
         """Return the owner's name of a task with this digest; None: it is not allowed.
@@ -136,12 +138,14 @@ class Policy(Record):
         if here < self.least_people and self.least_people > 1:
             found = "nothing says who lives here" if people is None else f"{here} live here"
             raise DeploymentError(f"this node's policy expects at least {self.least_people} people, and {found}")
-        evaluation = known.evaluation if known else None
-        if evaluation and self.metrics is not None and (others := set(evaluation.metrics) - set(self.metrics)):
-            allowed = ", ".join(self.metrics) or "none"
-            raise DeploymentError(
-                f"this node's policy does not allow the metrics {', '.join(sorted(others))}; expected: {allowed}"
-            )
+
+
+@cache
+def _with_added_keys() -> type[Policy]:
+    """The class with the keys of extensions, whose modules import this one."""
+    return with_keys(
+        Policy, {name: Annotated[key.kind | None, Field(None)] for name, key in all_offered("policy_keys")}
+    )
 
 
 def policy_key(name: str) -> PolicyKey:

@@ -18,10 +18,10 @@ from fedamp.base.record import Record
 from fedamp.base.section import NotInDigest, with_keys
 from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
-from fedamp.extension import all_offered
-from fedamp.extensions.evaluation.section import ClientEvaluation
+from fedamp.extension import all_offered, keys
 from fedamp.federation.choices import AnySubmodels
 from fedamp.federation.local_training import LocalTraining
+from fedamp.federation.side_sums import SideSum
 from fedamp.models.custom import is_import_path
 from fedamp.models.model import Model
 
@@ -97,7 +97,6 @@ class ClientTask(Record):
         split_seed: of the partition into submodels. It is public: the adversary knows the partition.
         linf_coordinates: coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not.
         normalised: whether short updates are scaled up to the clipping norm (``privacy.clip: auto``).
-        evaluation: on people's held-out records; None: none.
         answer_after: seconds after which a node of a deployment answers; None: at once.
         run: tells runs apart, also when resumed; empty: a known seed.
         charge: of a unit in the whole run, as told to its node; None: not told.
@@ -117,7 +116,6 @@ class ClientTask(Record):
     split_seed: int
     linf_coordinates: int
     normalised: bool = False
-    evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda asked: asked is None)
     answer_after: float | None = Field(None, exclude_if=lambda seconds: seconds is None)
     run: str = Field("", exclude_if=lambda run: not run)
     charge: dict[str, Any] | None = Field(None, exclude_if=lambda cost: cost is None)
@@ -125,6 +123,11 @@ class ClientTask(Record):
     statistics: Standardise | None = Field(None, exclude_if=lambda step: step is None)
     data_seed: int
     stack: StackSize = StackSize()
+
+    @property
+    def side_sum(self) -> SideSum | None:
+        """The side sum that the units add to; None: there is none."""
+        return next(filter(None, (getattr(self, key) for key in keys("side_sums"))), None)
 
     @property
     def digest(self) -> str:

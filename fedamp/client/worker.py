@@ -10,6 +10,7 @@ Everything in a :class:`TrainReport` is computed from private records without no
 import math
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -30,7 +31,7 @@ from fedamp.client.stacks import ClientStack, aligned
 from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
 from fedamp.client.training import StackTrainer, arithmetic
 from fedamp.data import Dataset, PaddedRecords
-from fedamp.engines.wire import RoundAnswer, RoundOrder, Rows
+from fedamp.engines.wire import SIDE_SUM, RoundAnswer, RoundOrder, Rows
 from fedamp.errors import DataError, fails_alone, one_line
 from fedamp.federation.check_in import CANARY
 from fedamp.federation.losses import Loss, loss_of
@@ -38,6 +39,7 @@ from fedamp.models.model import WHOLE
 from fedamp.models.pieces import Piece
 
 _LARGEST_LOSS = 1e100  # of a unit
+_UNITS = 4096  # whose vectors are added at once
 _AT_ONCE, _BEYOND = 1 << 22, 1000.0  # numbers of canaries that are clipped together; length of each in clips
 
 _Shape = tuple[Any, ...]  # of a stack: the shapes of a model, and the places for the records of a client
@@ -129,6 +131,47 @@ class TrainReport(RoundAnswer):
 
 class _NotTogetherError(Exception):
     """Clients cannot share a stack, because the update of one would depend on the others."""
+
+
+class NodeSum(ABC):
+    """What a node adds up for a side sum (:class:`fedamp.federation.side_sums.SideSum`).
+
+    Args:
+        task: asks for it.
+        held_out: the records of each unit that never train.
+        device: torch's name of the device.
+    """
+
+    @abstractmethod
+    def __init__(self, task: ClientTask, held_out: Dataset, device: str = "cpu") -> None: ...
+
+    @abstractmethod
+    def vectors(self, order: RoundOrder, units: Rows, report: TrainReport) -> NDArray[np.float32]:
+        """Compute the vectors of some units, float32 [units, cells]; zeros for a unit whose vector cannot be computed.
+
+        Args:
+            order: holds the model.
+            units: rows of the order.
+            report: of the order's training; without training, of nothing. It gets the units that failed.
+
+        Raises:
+            DeploymentError: the order is not what the task says.
+        """
+
+    def add(self, order: RoundOrder, report: TrainReport) -> None:
+        """Clip the vector of each unit of an order to a norm of 1, and add their sum to the sums of a report.
+
+        Raises:
+            DeploymentError: as :meth:`vectors`.
+        """
+        total, each = np.zeros(order.cells), order.units
+        for start in range(0, len(each), _UNITS):
+            units = each[start : start + _UNITS]
+            counted = np.array([client not in report.dummies for client in units["id"].tolist()])
+            stack = {SIDE_SUM: torch.from_numpy(self.vectors(order, units, report))}
+            total += clip_and_sum(stack, [(SIDE_SUM,)], [1.0], counted=counted).sums[SIDE_SUM].numpy()
+        report.sums = {**report.sums, SIDE_SUM: total}
+        report.reported.sort()
 
 
 class LocalParameters:

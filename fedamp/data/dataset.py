@@ -180,12 +180,13 @@ class Dataset(ABC):
         """
         raise DataError("these data cannot be divided into records that train and records that are held out")
 
-    def groups(self, column: str, names: Sequence[str]) -> NDArray[np.int64]:
-        """Return the group that each client names in its first record, for an evaluation by groups.
+    def groups(self, column: str, names: Sequence[str], key: str) -> NDArray[np.int64]:
+        """Return the group that each client names in its first record.
 
         Args:
             column: with the names.
             names: of the groups.
+            key: of the scenario that asks for it, for the error.
 
         Returns:
             int64 [num_clients], the place of the group in ``names``, or ``len(names)`` for another name.
@@ -193,7 +194,7 @@ class Dataset(ABC):
         Raises:
             DataError: there is no such column.
         """
-        raise DataError(f"evaluation.by: these data have no column {column!r}; expected: ids of clients by group")
+        raise DataError(f"{key}: these data have no column {column!r}; expected: ids of clients by group")
 
     def whose(self) -> Iterator[bytes]:
         """Yield private facts that change where a record gets another client; none where no file says whose they are.

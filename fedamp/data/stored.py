@@ -246,10 +246,10 @@ class StoredDataset(Dataset):
 
         return of(~apart), of(apart)
 
-    def groups(self, column: str, names: Sequence[str]) -> NDArray[np.int64]:
+    def groups(self, column: str, names: Sequence[str], key: str) -> NDArray[np.int64]:
         """Return the group that each client's first record names; a client without records is in none of them."""
         table, place = self.training.table, {name: number for number, name in enumerate(names)}
-        values = table.column(column, complete=False, key="evaluation.by")[self.training.numbers].tolist()
+        values = table.column(column, complete=False, key=key)[self.training.numbers].tolist()
         groups = np.full(self.num_clients, len(names))
         some = np.flatnonzero(np.diff(self.offsets))
         groups[some] = [place.get(_name(values[first]), len(names)) for first in self.offsets[some]]

@@ -30,7 +30,6 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays, Sums
 from fedamp.engines import flower
 from fedamp.errors import DeploymentError
-from fedamp.extensions.evaluation.section import EVALUATION
 from fedamp.models.model import WHOLE
 
 UNIT = np.dtype([("id", "<i8"), ("seed", f"V{rng.SEED_BYTES}"), ("submodel", "<i4"), ("counted", "?"), ("zeros", "V3")])
@@ -38,6 +37,7 @@ UNIT = np.dtype([("id", "<i8"), ("seed", f"V{rng.SEED_BYTES}"), ("submodel", "<i
 counts. Dummies do not: they train as the others do, so that nobody sees from outside who checks in.
 """
 NO_UNIT = -1
+SIDE_SUM = ".side"  # beside the arrays of a model in a sum: no parameter has such a name
 NO_SECRET = 32 * "0"  # as long as a node's
 LONGEST_TEXT = 300  # bytes of a node's error
 LARGEST = {"round": 10**7, "below": 10**8, "answer_bytes": 1 << 32, "cells": 1 << 24}
@@ -164,8 +164,8 @@ class RoundOrder:
         below: units with smaller ids may be named in the answer to a query.
         exchange: what a protocol of an aggregator tells beside, by name.
         answer_bytes: length of that protocol's answer; 0: a sum is asked.
-        cells: of an evaluation that the answer adds to the sums; 0: none is asked.
-        trains: whether the units train; False: they are evaluated alone.
+        cells: numbers of a side sum (:class:`fedamp.federation.side_sums.SideSum`); 0: none is asked.
+        trains: whether the units train; False: only a side sum is asked.
 
     Raises:
         ValueError: norms of more than two parts, units with another submodel than the one that was sent, or a number
@@ -311,7 +311,7 @@ class RoundOrder:
             asked = np.where(self.rows["counted"], self.rows["id"], NO_UNIT)
             trained = self.arrays if self.trains else {}
             shapes = {name: array.shape for name, array in trained.items() if name not in self.frozen}
-            shapes |= {EVALUATION: (self.cells,)} if self.cells else {}
+            shapes |= {SIDE_SUM: (self.cells,)} if self.cells else {}
         elif self.answer_bytes:
             asked = asked[:0]
         places = np.full(len(asked) + -len(asked) % 64, NO_UNIT)

@@ -10,6 +10,7 @@ from typing import Any
 from fedamp.accounting import Group, Mechanism
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.sampling import PRECISION
+from fedamp.extension import keys
 from fedamp.federation import facts, model_noise
 from fedamp.federation.check_in import PoissonCheckIn
 from fedamp.federation.kept_answers import ANEW, KEPT, Answers
@@ -70,7 +71,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "rounds": scenario.rounds,
         "affordable_rounds": charge.affordable_rounds,
         "mechanism": str(charge.mechanism),
-        "evaluation": _evaluation(plan),
+        **_side_sum(plan),
         "per_round": [
             {"round": round_, "epsilon_upper": _finite(amplified), "unamplified_upper": _finite(plain)}
             for round_, (amplified, plain) in enumerate(by_round, 1)
@@ -132,17 +133,14 @@ def calibration(scenario: Scenario, epsilon: float) -> dict[str, Any]:
     }
 
 
-def _evaluation(plan: Plan) -> dict[str, Any] | None:
-    """Compute the cost of an evaluation alone, and the largest deviation of its noise on a score; None without one."""
-    section = plan.sections.get("evaluation")
-    if section is None:
-        return None
-    alone = section.cost(plan).epsilon(delta_left(plan.scenario.privacy.delta))
-    return {
-        "noise_multiplier": section.noise_multiplier,
-        "epsilon": alone.to_json(),
-        "score_deviation_upper": section.deviation(plan),
-    }
+def _side_sum(plan: Plan) -> dict[str, Any]:
+    """Compute what a side sum costs alone, with numbers about its release, by the key of its section; or None."""
+    found: dict[str, Any] = dict.fromkeys(keys("side_sums"))
+    if (side := plan.side_sum) is not None:
+        alone = side.cost(plan).epsilon(delta_left(plan.scenario.privacy.delta))
+        told = {"noise_multiplier": side.noise_multiplier, "epsilon": alone.to_json(), **side.answers(plan)}
+        found |= {side.key: told}
+    return found
 
 
 def _by_poisson(plan: Plan) -> dict[str, float | None] | None:

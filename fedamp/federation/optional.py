@@ -51,6 +51,10 @@ class OptionalSection(Declared):
             ValueError: one line with the path of the key.
         """
 
+    def task_keys(self) -> Mapping[str, Any]:
+        """What clients are told of the section: values of the extension's keys of a task."""
+        return {}
+
     # --- the charge ---------------------------------------------------------------------------------------------------
 
     def beside(self, plan: AnyPlan) -> tuple["Mechanism", ...]:

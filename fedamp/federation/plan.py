@@ -40,6 +40,7 @@ from fedamp.federation.norms import ClippingRule, clipping_of
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.federation.private_means import PrivateMeans
 from fedamp.federation.scenario import Scenario
+from fedamp.federation.side_sums import SideSum, side_sum_of
 from fedamp.federation.submodels import Part, SubmodelScheme
 from fedamp.noise import Noise
 
@@ -223,6 +224,11 @@ class Plan:
         means = PrivateMeans.of(self.scenario)
         asked = {**({} if means is None else {"data.transform": means}), **self.scenario.sections}
         return {key: section.fitted(self) for key, section in asked.items()}
+
+    @cached_property
+    def side_sum(self) -> SideSum | None:
+        """The section for which rounds add up more than the model's updates; None: there is none."""
+        return side_sum_of(self.sections.values())
 
     @property
     def linf_coordinates(self) -> int:

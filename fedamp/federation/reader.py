@@ -166,8 +166,9 @@ def validate(
     if not isinstance(raw, dict):
         kind = {type(None): "an empty file", list: "a list", str: "text"}.get(type(raw), type(raw).__name__)
         raise ScenarioError(f"{source}: a scenario is a mapping of keys to values, got {kind}")
-    if isinstance(found := raw.get("evaluation"), dict) and True in found:  # others' YAML has on for true
-        raw = raw | {"evaluation": {"on" if key is True else key: value for key, value in found.items()}}
+    for section, found in raw.items():
+        if isinstance(found, dict) and True in found:  # YAML 1.1 reads the key on as true
+            raw = raw | {section: {"on" if key is True else key: value for key, value in found.items()}}
     try:
         scenario = Scenario.model_validate(raw)
         check_name(scenario.client.loss)

@@ -28,6 +28,7 @@ from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.optional import OptionalSection
 from fedamp.federation.refusals import refuse
 from fedamp.federation.running import Engine, Faults, Federation, Trackers
+from fedamp.federation.side_sums import SideSum, side_sum_of
 from fedamp.federation.submodels import NoSubmodels
 from fedamp.models.model import Model
 
@@ -130,6 +131,11 @@ class Scenario(Section):
         return {key: each for key, each in found.items() if isinstance(each, OptionalSection)}
 
     @property
+    def side_sum(self) -> SideSum | None:
+        """The section for which rounds add up more than the model's updates; None: there is none."""
+        return side_sum_of(self.sections.values())
+
+    @property
     def evaluates(self) -> bool:
         """Say whether the scenario declares test records public, and has models evaluated on them."""
         return self.federation.evaluate_every != 0 and getattr(self.data, "test_is_public", True)
@@ -172,6 +178,7 @@ class Scenario(Section):
     def _possible_together(self) -> "Scenario":
         """Refuse keys that cannot stand together, and schemes of other packages without a contract."""
         self.check_in.check(self.rounds)
+        side_sum_of(self.sections.values())  # refuses several
         refuse(self)
         refuse_unproved(self)
         return self

@@ -15,8 +15,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_most
+from fedamp.extension import keys
 from fedamp.report import words
 from fedamp.report.words import metric, value_of
+from fedamp.runs.records import side_release
 from fedamp.server.traffic import in_words
 
 if TYPE_CHECKING:
@@ -191,9 +193,9 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
         others = {other: value_of(other, found) for other, found in summary.final.metrics.items() if other != name}
         beside = [f"loss {summary.final.loss:.3f}", *(f"{metric(other)} {found}" for other, found in others.items())]
         rows[metric(name)] = f"{value_of(name, value, 2)} on the public test set ({', '.join(beside)})"
-    elif summary.evaluated is None:
+    elif side_release(summary) is None:
         rows["quality"] = words.NOT_MEASURED
-    rows |= words.on_people(summary.evaluated)
+    rows |= words.released(side_release(summary))
     if math.isinf(summary.epsilon.upper):
         rows["privacy"] = "none: no noise was added"
     else:
@@ -249,9 +251,11 @@ def privacy_table(answer: Answer) -> RenderableType:
         "interpretation": answer["risk"]["in_words"],
         "budget": "none" if budget is None else f"epsilon <= {budget:g}, {pays}",
     }
-    if evaluated := answer["evaluation"]:
-        off, alone = at_most(100 * evaluated["score_deviation_upper"], 2), at_most(evaluated["epsilon"]["upper"], 3)
-        rows["evaluation"] = f"noise of at most {off} points on a score; alone it costs epsilon {alone}"
+    for key in keys("side_sums"):
+        if side := answer[key]:
+            told = {name.replace("_", " "): value for name, value in side.items() if name.endswith("_upper")}
+            known = [f"{name.removesuffix(' upper')} at most {at_most(value, 4)}" for name, value in told.items()]
+            rows[key] = "; ".join([*known, f"alone it costs epsilon {at_most(side['epsilon']['upper'], 3)}"])
     if answer["epsilon_nodes"]:
         upper = answer["epsilon_nodes"]["upper"]
         rows["for the nodes"] = words.for_nodes(upper, answer["unamplified_epsilon"]["upper"], answer["protection"])

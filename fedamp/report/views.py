@@ -209,7 +209,7 @@ class OpenedRun(run.Run):
         said = self.summary
         ending = f"{self.scenario.name}: {said.rounds_completed} rounds, {ENDINGS[said.stopped_because]}"
         work = f"{said.clients_trained:,} {self.ledger.unit}s trained in {said.wall_seconds:.1f} s"
-        return "\n".join([ending, quality(self.score, self.ledger.evaluated), spent, work, str(self.folder)])
+        return "\n".join([ending, quality(self.score, self.ledger.side_release), spent, work, str(self.folder)])
 
     def _repr_html_(self) -> str:
         """Return the table and the pictures, for a notebook; a picture that cannot be drawn is left out."""

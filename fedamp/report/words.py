@@ -6,12 +6,10 @@ Every epsilon that comes in is an upper end, and is rounded up.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedamp.base import numbers
 from fedamp.base.numbers import at_most
-from fedamp.extensions.evaluation.section import ALL, OTHERS
 
 if TYPE_CHECKING:
-    from fedamp.extensions.evaluation.section import Estimate, Evaluated
+    from fedamp.federation.side_sums import SideRelease
     from fedamp.runs.records import LedgerRecord
 
 GUARANTEES = "docs/threat-model.md"
@@ -78,43 +76,20 @@ def score(found: tuple[str, float] | None) -> str:
     return f"{value} {words}" if is_share(found[0]) else f"{words} {value}"
 
 
-def estimate(found: "Estimate") -> str:
-    """Write a released number with its uncertainty.
-
-    That is the larger half of each interval of 95 %: for noise alone, and with the choice of people who were asked.
-    """
-    ends = (found.lower, found.upper), (found.people_lower, found.people_upper)
-    if found.name != "units" and ends[0] == ends[1]:  # they differ unless both are cut to the whole range
-        return "not known: the noise hides every value"
-    halves = [max(found.value - lower, upper - found.value) for lower, upper in ends]
-    if found.name == "units":
-        return f"{found.value:,.0f} ± {halves[0]:,.0f}"
-    unit = 1 if found.name == "loss" else 100
-    noise, people = (f"{numbers.at_most(half * unit, 2 if unit == 1 else 1)}" for half in halves)
-    value = f"{found.value:.3f} ± {noise}" if unit == 1 else f"{found.value * unit:.1f} ± {noise} %"
-    return f"{value} by noise alone, ± {people} with who was asked"
+def released(found: "SideRelease | None") -> dict[str, str]:
+    """Write a released side sum as rows of a table, by their headings; nothing for None."""
+    return {} if found is None else found.in_words
 
 
-def on_people(found: "Evaluated | None") -> dict[str, str]:
-    """Write what a released evaluation on people's held-out records says, by metric and group; nothing for None."""
-    if found is None:
-        return {}
-    each = found.estimates
-    empty = {one.group for one in each if one.name == "units" and one.group == OTHERS and one.lower == 0}
-    said = {f"{one.name} of {one.group or ALL}": estimate(one) for one in each if one.group not in empty}
-    return {"on held-out records": f"with noise, the model of round {found.round}"} | said
-
-
-def quality(public: tuple[str, float] | None, own: "Evaluated | None", missing: str = "not evaluated") -> str:
-    """Say in short how good a model is: on public test records, otherwise on people's held-out records.
+def quality(public: tuple[str, float] | None, side: "SideRelease | None", missing: str = "not evaluated") -> str:
+    """Say in short how good a model is: on public test records, otherwise as a released side sum says.
 
     Args:
         public: metric and value on public test records; None: not measured.
-        own: the released evaluation on people's records; None: there is none.
+        side: the released side sum; None: there is none.
         missing: said where there is neither.
     """
-    leading = own.leading if own else None
-    return score(public) or (f"{leading.name} {estimate(leading)}" if leading else missing)
+    return score(public) or (side.in_short if side else "") or missing
 
 
 def clipping_norm(initial: float, is_fixed: bool) -> str:

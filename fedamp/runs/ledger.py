@@ -30,24 +30,25 @@ from fedamp.base.section import OwnersFile
 from fedamp.base.version import version
 from fedamp.data.transforms import Standardise
 from fedamp.errors import FederationError, InputError, RunFolderError
-from fedamp.extensions.evaluation.section import Evaluated
 from fedamp.federation import reader
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.choices import marked
 from fedamp.federation.contracts import assumptions_of
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
+from fedamp.federation.side_sums import SideRelease
 from fedamp.runs import chain
 from fedamp.runs.folder import RunFolder, salted
 from fedamp.runs.records import (
     KNOWN_SEED,
     NOT_EVALUATED,
-    ON_CLIENTS,
     Bracket,
     LedgerEntry,
     LedgerRecord,
     RoundRecord,
     Summary,
+    side_key,
+    side_release,
 )
 
 WRITTEN_BY = f"fedamp {version()}"
@@ -132,7 +133,7 @@ class Ledger:
                 raise RunFolderError(
                     f"{file}: the run {asked}; expected: data.test_is_public and its files as it began"
                 )
-            self._head |= {key: value for key, value in found.content().items() if key in verify.LAST}
+            self._head |= {key: value for key, value in found.content().items() if key in verify.last_keys()}
             self._add(found.releases)
 
     def _read(self, frozen_sha256: str | None) -> LedgerRecord:
@@ -240,9 +241,9 @@ class Ledger:
         """
         spent = float(self.plan.charge.epsilon_by_round[round_ - 1])
         line = None if record is None else salted(self._salt, record.to_json().encode())
-        evaluated = None if record is None else record.evaluated
-        known = {"round": round_, "epsilon_upper": spent, "digest": digest(parameters), "record": line}
-        entry = LedgerEntry(**known, evaluated=evaluated, link="")
+        known: dict[str, Any] = {"round": round_, "epsilon_upper": spent, "digest": digest(parameters), "record": line}
+        known |= {each.in_round: getattr(record, each.in_round, None) for each in verify.side_sums().values()}
+        entry = LedgerEntry(**known, link="")
         later: list[LedgerEntry] = []
         if round_ <= len(self.releases):
             before = self.releases[round_ - 1]
@@ -266,15 +267,26 @@ class Ledger:
         return entry
 
     @property
-    def final_evaluation(self) -> Evaluated | None:
-        """Evaluation that was released after the last round; None: there is none."""
-        found = self._head.get("final_evaluation")
-        return None if found is None else Evaluated.model_validate(found)
+    def lacks_side_release(self) -> bool:
+        """Whether a side sum after the last round is asked for, and not yet written down."""
+        side = self.plan.side_sum
+        return side is not None and side.at_end and not self._head.get(verify.side_sums()[side.key].at_end)
 
-    def enter_evaluation(self, found: Evaluated) -> None:
-        """Write down the evaluation after the last round, before it is released."""
-        self._head["final_evaluation"], self._text = found.content(), ""
+    def enter_side_release(self, found: SideRelease) -> None:
+        """Write down the side sum after the last round, before it is released."""
+        side = self.plan.side_sum
+        assert side is not None, "it was asked for"
+        self._head[verify.side_sums()[side.key].at_end], self._text = found.content(), ""
         self._write(durable=True)
+
+    @property
+    def side_release(self) -> dict[str, Any]:
+        """The last side sum that was released, by its key in a summary; empty: none was asked."""
+        side = self.plan.side_sum
+        if side is None:
+            return {}
+        each = filter(None, map(side_release, reversed(self.releases)))
+        return side_key(side, self._head.get(verify.side_sums()[side.key].at_end) or next(each, None))
 
     def reopen(self) -> None:
         """Write down that the run goes on, before its files change: from then on they are not those of its end."""
@@ -352,7 +364,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "noise_seed": KNOWN_SEED if plan.known_seed else verify.FROM_SYSTEM,
         "rehearsal": plan.rehearsal,
         "unchecked": plan.unchecked,
-        "evaluation": plan.sections.get("evaluation"),
+        **{key: plan.sections.get(key) for key in verify.side_sums()},
     }
 
 
@@ -363,13 +375,13 @@ def assumptions(plan: Plan, evaluation: str) -> tuple[str, ...]:
         plan: of the run.
         evaluation: the sentence that says what models are evaluated on.
     """
-    step, on_clients = plan.scenario.data.statistics, "evaluation" in plan.scenario.sections
+    step, side = plan.scenario.data.statistics, plan.scenario.side_sum
     return (
         plan.scenario.aggregation.assumption(plan.agreed),
         *ASSUMPTIONS,
         *assumptions_of(plan.scenario),
-        *([] if on_clients and evaluation == NOT_EVALUATED else [evaluation]),
-        *([ON_CLIENTS] if on_clients else []),
+        *([] if side and evaluation == NOT_EVALUATED else [evaluation]),
+        *([side.assumption] if side else []),
         *([BEFORE.format(step.noise_multiplier)] if step else []),
     )
 
@@ -388,10 +400,9 @@ def plan_of(ledger: LedgerRecord, scenario: Scenario) -> Plan:
     if scenario.privacy.noise_multiplier == "auto":
         noise = {"noise_multiplier": ledger.noise_multiplier}
         scenario = scenario.model_copy(update={"privacy": scenario.privacy.model_copy(update=noise)})
-    asked = scenario.sections.get("evaluation")
-    if asked is not None and ledger.evaluation is not None and asked.epsilon is not None:
-        fixed = {"noise_multiplier": ledger.evaluation.noise_multiplier or 0, "epsilon": None}
-        scenario = scenario.model_copy(update={"evaluation": asked.model_copy(update=fixed)})
+    asked, told = scenario.side_sum, ledger.side_sum
+    if asked is not None and told is not None and asked.epsilon is not None:
+        scenario = scenario.model_copy(update={asked.key: asked.with_noise(told.noise_multiplier or 0)})
     return replace(make_plan(scenario, ledger.units), known_seed=scenario.known_seed)
 
 

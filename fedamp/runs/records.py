@@ -24,24 +24,28 @@ from pydantic import (
 from fedamp.accounting import Bounds, Mechanism, from_json
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.sampling import PRECISION
-from fedamp.accounting.verify import FROM_SYSTEM, ahead_of_rounds, before_rounds, has_left, ledger_keys
+from fedamp.accounting.verify import (
+    FROM_SYSTEM,
+    SideSumKeys,
+    ahead_of_rounds,
+    before_rounds,
+    has_left,
+    ledger_keys,
+    side_sums,
+)
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
 from fedamp.base.section import Before, with_keys
 from fedamp.data.transforms import Standardise
 from fedamp.extension import named
-from fedamp.extensions.evaluation.section import ClientEvaluation, Evaluated
 from fedamp.federation.scenario import LONGEST_RUN
+from fedamp.federation.side_sums import SideRelease, SideSum
 from fedamp.federation.submodels import Part
 
 KNOWN_SEED = "known: the scenario's, so everybody who knows it can subtract the noise"
 EVALUATED = "Accuracy and loss are computed on a test set that is declared public."
 EVALUATED_BY_APP = "What the app evaluates itself, it evaluates on public records."
 NOT_EVALUATED = "No evaluation: no model was tested on anybody's records."
-ON_CLIENTS = (
-    "Models are evaluated on held-out records of the clients themselves. A client contributes a vector of norm at most "
-    "1, and noise is added to the sum: the mechanism includes it."
-)
 
 
 def _mechanism(value: Any) -> Mechanism:
@@ -126,10 +130,33 @@ class Quality(Record):
         return next(iter(self.metrics.items()), None) if self.accuracy is None else ("accuracy", self.accuracy)
 
 
+def _or_left_out(path: str, *place: Before) -> Any:
+    """The annotation of a key whose class an extension names; a file without a value has no such key."""
+    optional = (named(path) | None, Field(None, exclude_if=lambda found: found is None), *place)
+    return Annotated[optional]
+
+
+def _side_releases(*place: Before) -> dict[str, Any]:
+    """The keys of released side sums, in a record of a round or of a run."""
+    return {each.in_round: _or_left_out(each.release, *place) for each in side_sums().values()}
+
+
+def side_key(side: SideSum | None, found: SideRelease | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The key of a release of a side sum in a record of a round or of a run, with its value; empty: none was asked."""
+    return {} if side is None else {side_sums()[side.key].in_round: found}
+
+
+def side_release(record: Record) -> SideRelease | None:
+    """The released side sum in a line, in an entry of a ledger, or in a summary; None: it has none."""
+    return next(filter(None, (getattr(record, each.in_round) for each in side_sums().values())), None)
+
+
+@partial(with_keys, added=_side_releases(Before("nodes_given_up")))
 class RoundRecord(Quality):
     """A line of ``rounds.jsonl``, with the quality of the new global model.
 
     It is for the owner of the run: ``scheduled``, ``reported`` and ``unprotected`` have no noise.
+    Extensions add the side sum of the cohort, over the model of the round before.
 
     Attributes:
         round: from 1.
@@ -139,7 +166,6 @@ class RoundRecord(Quality):
         noise_surplus: variance of the noise over the one that is charged, minus 1 (secure aggregation).
         impossible_sum: whether the sum could not be that of honest nodes; zeros were then released in its place.
         nodes_given_up, nodes_back: ids of nodes that are no longer waited for, and that answer again.
-        evaluated: how good the model of the round before is on held-out records of the cohort, with noise.
         unprotected: numbers computed from private data without noise. For the server's owner only.
     """
 
@@ -151,7 +177,6 @@ class RoundRecord(Quality):
     seconds: float
     noise_surplus: float | None = Field(None, exclude_if=lambda surplus: surplus is None)
     impossible_sum: bool = Field(False, exclude_if=lambda found: not found)
-    evaluated: Evaluated | None = Field(None, exclude_if=lambda found: found is None)
     nodes_given_up: tuple[NonNegativeInt, ...] = ()
     nodes_back: tuple[NonNegativeInt, ...] = ()
     unprotected: dict[str, int | float]
@@ -195,8 +220,11 @@ class ModelCost(Record):
         return round(self.parameters_per_client * (4 + 8))
 
 
+@partial(with_keys, added=_side_releases())
 class Summary(FileRecord):
     """The file ``summary.json`` of a run that has stopped. It is for the owner: its counts have no noise.
+
+    Extensions add the last side sum that was released.
 
     Attributes:
         final: quality of the last evaluated model.
@@ -210,7 +238,6 @@ class Summary(FileRecord):
         wall_seconds, startup_seconds: time of all rounds, and time before the first one.
         error: why it failed or diverged, in one line.
         parameters: number of the model's parameters.
-        evaluated: how good a model is on held-out records of the clients, with noise; the last one that was evaluated.
     """
 
     kind: ClassVar[str] = "summary"
@@ -237,7 +264,6 @@ class Summary(FileRecord):
     error: str | None
     parameters: NonNegativeInt
     cost: ModelCost
-    evaluated: Evaluated | None = Field(None, exclude_if=lambda found: found is None)
 
 
 class Charged(FileRecord):
@@ -273,15 +299,17 @@ class Charged(FileRecord):
         return {key: getattr(self, key) for key in ("delta", "unit", "adjacency", "group_size")}
 
 
+@partial(with_keys, added=_side_releases(Before("link")))
 class LedgerEntry(Record):
     """One released round.
+
+    Extensions add the side sum that was released with it.
 
     Attributes:
         round: from 1.
         epsilon_upper: upper end of the epsilon spent after it; infinite without noise.
         digest: SHA-256 of its model (:func:`fedamp.runs.ledger.digest`).
         record: salted digest of its line of ``rounds.jsonl``; None: there is no line.
-        evaluated: the evaluation that was released with it, if any.
         link: of the chain: digest of this entry and the link before (:mod:`fedamp.accounting.verify`).
     """
 
@@ -289,25 +317,23 @@ class LedgerEntry(Record):
     epsilon_upper: Epsilon
     digest: str
     record: str | None
-    evaluated: Evaluated | None = Field(None, exclude_if=lambda found: found is None)
     link: str
 
 
 def _added() -> dict[str, Any]:
-    """List the keys of extensions, in front of the evaluation."""
-    return {
-        name: Annotated[
-            named(key.record) | None, Field(None, exclude_if=lambda found: found is None), Before("evaluation")
-        ]
-        for name, key in ledger_keys().items()
-    }
+    """List the keys of extensions, each with its place."""
+    records = {name: key.record for name, key in ledger_keys().items()}
+    records |= {name: each.section for name, each in side_sums().items()}
+    added = {name: _or_left_out(path, Before("statistics")) for name, path in records.items()}
+    return added | {each.at_end: _or_left_out(each.release, Before("releases")) for each in side_sums().values()}
 
 
 @partial(with_keys, added=_added())
 class LedgerRecord(Charged):
     """The file ``ledger.json``: the plan, its cost, and the releases; docs/results.md explains the keys.
 
-    Extensions add keys of their own (:class:`fedamp.accounting.verify.LedgerKey`).
+    Extensions add keys of their own (:class:`fedamp.accounting.verify.LedgerKey`), and side sums: the scenario's
+    section with its noise, and what was released after the last round (:class:`fedamp.accounting.verify.SideSumKeys`).
 
     Attributes:
         scenario, scenario_sha256: name and fingerprint of the scenario.
@@ -319,7 +345,6 @@ class LedgerRecord(Charged):
         guaranteed_epsilon: upper end of the rounds up to the last one that the budget pays for; None without noise.
         server_mechanism, epsilon_server: towards the operator of the server; without them the server sees everything.
         nodes_mechanism, epsilon_nodes: towards a registered node of a deployment, for units of other nodes.
-        evaluation, final_evaluation: the scenario's section with its noise; what was released after the last round.
         statistics: the released numbers of ``data.transform`` with ``mean: private``, as a scenario takes them.
         noise_seed: words for where the seed came from.
         run: :attr:`fedamp.federation.plan.Plan.run`; None: an earlier version wrote the ledger.
@@ -345,7 +370,6 @@ class LedgerRecord(Charged):
     nodes_mechanism: Expression | None = Field(None, exclude_if=lambda found: found is None)
     epsilon_nodes: Bracket | None = Field(None, exclude_if=lambda found: found is None)
     guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
-    evaluation: ClientEvaluation | None = Field(None, exclude_if=lambda found: found is None)
     statistics: Standardise | None = Field(None, exclude_if=lambda found: found is None)
     noise_seed: str
     run: str | None = Field(None, exclude_if=lambda digest: digest is None)
@@ -354,7 +378,6 @@ class LedgerRecord(Charged):
     guarantees_explained_in: Literal["docs/threat-model.md"] = "docs/threat-model.md"
     stopped_because: Ending | None
     files: dict[str, str] | None
-    final_evaluation: Evaluated | None = Field(None, exclude_if=lambda found: found is None)
     releases: tuple[LedgerEntry, ...]
     head: str
 
@@ -380,13 +403,22 @@ class LedgerRecord(Charged):
     @property
     def is_evaluated(self) -> bool:
         """Say whether models are evaluated on public records."""
-        return NOT_EVALUATED not in self.assumptions and (self.evaluation is None or EVALUATED in self.assumptions)
+        return NOT_EVALUATED not in self.assumptions and (self.side_sum is None or EVALUATED in self.assumptions)
 
     @property
-    def evaluated(self) -> Evaluated | None:
-        """Last evaluation on held-out records of the clients; None: there is none."""
-        each = [entry.evaluated for entry in self.releases if entry.evaluated]
-        return self.final_evaluation or (each[-1] if each else None)
+    def side_sum(self) -> SideSum | None:
+        """The section of the side sum, with its noise; None: there is none."""
+        return next(filter(None, (getattr(self, key) for key in side_sums())), None)
+
+    @property
+    def side_release(self) -> SideRelease | None:
+        """The last side sum that was released; None: there is none yet."""
+        return next(filter(None, map(self.last_of, side_sums().values())), None)
+
+    def last_of(self, side: SideSumKeys) -> SideRelease | None:
+        """The last release of a side sum, by its keys; None: there is none yet."""
+        in_rounds = (getattr(entry, side.in_round) for entry in reversed(self.releases))
+        return getattr(self, side.at_end) or next(filter(None, in_rounds), None)
 
     @property
     def noise_multiplier(self) -> float:
@@ -409,7 +441,7 @@ class LedgerRecord(Charged):
     @property
     def _beside(self) -> int:
         """Number of releases beside the rounds, as the charge counts them."""
-        at_end = self.evaluation is not None and self.evaluation.at_end
+        at_end = self.side_sum is not None and self.side_sum.at_end
         return at_end + (self.statistics is not None)
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 from fedamp.accounting import Bounds, Compose, Mechanism, from_json
 from fedamp.accounting.arithmetic import crossing, delta_left
 from fedamp.accounting.search import LARGEST_EPSILON, Budget
-from fedamp.accounting.verify import Bundle, altered_ledger, ledger_keys
+from fedamp.accounting.verify import Bundle, altered_ledger, ledger_keys, side_sums
 from fedamp.errors import RunFolderError
 
 
@@ -80,14 +80,17 @@ def check_independent(ledgers: Sequence[tuple[Path, Mapping[str, Any]]]) -> None
 
 def _told(ledger: Mapping[str, Any]) -> dict[str, str]:
     """List what no two independent runs have in common, as JSON, each with its name."""
-    evaluated = [ledger.get("final_evaluation"), *(entry.get("evaluated") for entry in ledger["releases"])]
+    side_releases = {
+        side.words: [ledger.get(side.at_end), *(entry.get(side.in_round) for entry in ledger["releases"])]
+        for side in side_sums().values()
+    }
     found = {
         "a ledger": [ledger["head"]],
         "a seed": [ledger.get("run")],
         **{key.shared: [key.identity(ledger[name])] for name, key in ledger_keys().items() if ledger.get(name)},
         "a released model": [entry["digest"] for entry in ledger["releases"]],
         "private means": [ledger.get("statistics")],
-        "an evaluation": [each["sums"] for each in evaluated if each],
+        **{words: [each["sums"] for each in released if each] for words, released in side_releases.items()},
     }
     return {json.dumps(one): what for what, each in found.items() for one in each if one is not None}
 

@@ -27,12 +27,14 @@ from fedamp.accounting.verify import (
     UNCHECKED,
     Bundle,
     Check,
+    SideSumKeys,
     Verdict,
     bracket,
     ledger_checks,
     ledger_keys,
     mechanism_check,
     rounds_check,
+    side_sums,
     verify_bundle,
     worst,
 )
@@ -42,6 +44,7 @@ from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import Plan, weakness
 from fedamp.federation.scenario import Scenario
+from fedamp.federation.side_sums import SideSum
 from fedamp.federation.submodels import Part
 from fedamp.models.custom import is_import_path
 from fedamp.runs.chain import altered
@@ -59,11 +62,10 @@ from fedamp.runs.records import (
     reports,
 )
 
-ENDS = ("value", "lower", "upper", "people_lower", "people_upper")  # of an estimate
 SHOWN = 5  # of the complaints of a check
 CLAIMED = (
     *("epsilon", "released_rounds_epsilon", "epsilon_server", "epsilon_nodes", "delta", "noise_multiplier"),
-    *("has_known_seed", "rehearsal", "unchecked", "stopped_because", "evaluated"),
+    *("has_known_seed", "rehearsal", "unchecked", "stopped_because"),
 )
 
 
@@ -130,8 +132,7 @@ def verify_release(path: Path, public_key: str | None = None, head: str | None =
         if head not in (None, ledger.head):
             checks.append(Check("head", "fail", f"{ledger.head}, but {head} was written down"))
         scenario = scenario_check(ledger, Path(folder) / FILES[2], is_public=True)
-        evaluated = [] if ledger.evaluation is None else [evaluation_check(ledger)]
-        return [*checks, *evaluated, scenario, model_check(ledger, files)]
+        return [*checks, *side_sum_checks(ledger), scenario, model_check(ledger, files)]
 
 
 def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterator[Check]:
@@ -156,8 +157,7 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         yield Check("releases", "fail", str(error))
     weak = weakness(ledger.delta, ledger.units)
     yield Check.of("delta", f"{power(ledger.delta)} for {ledger.units} units", caution=weak)
-    if ledger.evaluation is not None:
-        yield evaluation_check(ledger, plan)
+    yield from side_sum_checks(ledger, plan)
     for name, key in ledger_keys().items():
         if (told := getattr(ledger, name)) is not None:
             yield key.check_run(told.content(), files.path, plan and plan.scenario)
@@ -187,34 +187,38 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         yield Check("model", "caution", f"{files.model.name} is not here, and was not compared with the last release")
 
 
-def evaluation_check(ledger: LedgerRecord, plan: Plan | None = None) -> Check:
-    """Check that the estimates of an evaluation follow from its noisy sums, and that these have the charged noise.
+def side_sum_checks(ledger: LedgerRecord, plan: Plan | None = None) -> Iterator[Check]:
+    """Check that released side sums have the charged noise, and that what is said of them follows from them.
 
     Args:
-        ledger: with an evaluation.
+        ledger: of the run.
         plan: of the run, where its scenario is here: it gives the expected number of units.
     """
-    asked, wrong, missing = ledger.evaluation, None, None
-    assert asked is not None, "the ledger has an evaluation"
-    each = [(entry.round - 1, entry.evaluated) for entry in ledger.releases if not asked.at_end and entry.evaluated]
-    if asked.at_end and ledger.final_evaluation is not None:
-        each = [(len(ledger.releases), ledger.final_evaluation)]
-    for round_, found in each:
-        again = asked.evaluated(round_, np.array(found.sums), found.deviation, found.units)
-        numbers, others = ([[getattr(one, key) for key in ENDS] for one in its.estimates] for its in (found, again))
-        same = [(one.name, one.group) for one in found.estimates] == [(one.name, one.group) for one in again.estimates]
+    for key, side in side_sums().items():
+        if (asked := getattr(ledger, key)) is not None:
+            yield _side_sum_check(ledger, asked, side, plan)
+
+
+def _side_sum_check(ledger: LedgerRecord, asked: SideSum, side: SideSumKeys, plan: Plan | None) -> Check:
+    wrong, missing = None, None
+    each = [(entry.round - 1, getattr(entry, side.in_round)) for entry in ledger.releases]
+    if asked.at_end:
+        each = [(len(ledger.releases), getattr(ledger, side.at_end))]
+    released = [(round_, found) for round_, found in each if found is not None]
+    for round_, found in released:
+        again = asked.released(round_, np.array(found.sums), found.deviation, found.units)
         least, units = asked.noise_multiplier or 0.0, ledger.units if asked.at_end else plan and plan.expected_cohort
         exact = ledger.server_mechanism is not None or found.deviation == least  # the server adds exactly that
         asked_for = (found.round, found.units, len(found.sums)) == (round_, units or found.units, asked.cells)
         if not (asked_for and exact) or found.deviation < least:
             wrong = f"of the model of round {found.round}: another round, other units, or less noise, than is charged"
-        elif not same or not np.allclose(numbers, others, rtol=TOLERANCE, atol=TOLERANCE):
+        elif not found.agrees(again, TOLERANCE):
             wrong = f"of the model of round {found.round}: its numbers do not follow from its noisy sums"
-    ended, released = ledger.stopped_because in ENDED, len(ledger.releases)
-    if len(each) < (int(ended) if asked.every == "end" else released // asked.every):
-        missing = f"charged, and {len(each)} released"
-    said = f"{len(each)} released, with noise of multiplier {asked.noise_multiplier:g}"
-    return Check.of("evaluation", said, caution=missing, fail=wrong)
+    due = int(ledger.stopped_because in ENDED) if asked.every == "end" else len(ledger.releases) // asked.every
+    if len(released) < due:
+        missing = f"charged, and {len(released)} released"
+    said = f"{len(released)} released, with noise of multiplier {asked.noise_multiplier:g}"
+    return Check.of(asked.key, said, caution=missing, fail=wrong)
 
 
 def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequence[RoundRecord]) -> Iterator[str]:
@@ -225,7 +229,9 @@ def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequen
         summary: None: there is none.
         rounds: the lines of ``rounds.jsonl``.
     """
+    sides = {each.in_round: each for each in side_sums().values()}
     wanted: dict[str, tuple[str, Any]] = {key: ("ledger.json", getattr(ledger, key)) for key in CLAIMED}
+    wanted |= {key: ("ledger.json", ledger.last_of(side)) for key, side in sides.items()}
     of_rounds: dict[str, Any] = {"rounds_completed": len(rounds), "final": last_quality(rounds)}
     of_rounds["wall_seconds"] = sum(record.seconds for record in rounds)
     counts = ("clients_scheduled", "clients_trained", "clients_failed")
@@ -237,7 +243,7 @@ def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequen
         if said != found:
             yield f"summary.json: {key}: {said}, but {file} says {found}"
     for record, entry in zip(rounds, ledger.releases, strict=False):
-        for key in ("round", "epsilon_upper", "evaluated"):
+        for key in ("round", "epsilon_upper", *sides):
             said, found = getattr(record, key), getattr(entry, key)
             # Another version, or machine, that resumed a run may have charged a little more.
             if said != found and not (key == "epsilon_upper" and math.isclose(said, found, rel_tol=TOLERANCE)):

@@ -21,12 +21,12 @@ from fedamp.engines.deployment import guarded
 from fedamp.engines.engines import with_faults
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import OF_FLOWER, DeploymentError, FederationError, LoggedWarning, fails_alone, in_words_of
-from fedamp.extensions.evaluation.section import Evaluated
 from fedamp.federation import reader
 from fedamp.federation.plan import privacy_units
 from fedamp.federation.scenario import Scenario
+from fedamp.federation.side_sums import SideRelease
 from fedamp.runs.folder import opened
-from fedamp.runs.records import RoundRecord, Score
+from fedamp.runs.records import RoundRecord, Score, side_release
 from fedamp.server.loop import play
 from fedamp.server.observers import Forewarning, Observer, trackers_of, watched
 from fedamp.server.setup import RunInputs, prepare
@@ -72,7 +72,7 @@ def main(grid: Grid, context: Context) -> None:
             watching.prepared(inputs)
             summary = play(inputs, with_faults(grid, scenario.faults), folder, watching)
     with fails_alone("the display"):
-        quality = _words(summary.final.score, summary.evaluated)
+        quality = _words(summary.final.score, side_release(summary))
         print(f"{summary.stopped_because} after round {summary.rounds_completed}: {quality}", flush=True)
 
 
@@ -117,11 +117,9 @@ def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
         log.warning("%d of federation.nodes %d are connected; the others count as zero", connected, federation.nodes)
 
 
-def _words(score: Score | None, evaluated: Evaluated | None) -> str:
-    """Say how good a model is: on public records, or else on held-out records of the clients."""
-    own = evaluated.leading if evaluated else None
-    on_people = f"{own.name} {own.value} ({own.lower} to {own.upper}) on held-out records" if own else "not evaluated"
-    return f"{score[0]} {score[1]}" if score else on_people
+def _words(score: Score | None, side: SideRelease | None) -> str:
+    """Say how good a model is: on public records, or else as a released side sum says."""
+    return f"{score[0]} {score[1]}" if score else (side.in_short if side else "not evaluated")
 
 
 class PrintingObserver(Observer):
@@ -137,4 +135,4 @@ class PrintingObserver(Observer):
 
     def round_done(self, record: RoundRecord) -> None:
         spent = f"epsilon {record.epsilon_upper}{self._note}"
-        print(f"round {record.round}: {_words(record.score, record.evaluated)}, {spent}", flush=True)
+        print(f"round {record.round}: {_words(record.score, side_release(record))}, {spent}", flush=True)

@@ -16,7 +16,6 @@ from flwr.serverapp import Grid
 from fedamp.base.files import write_secret
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import DivergedError, FederationError, NobodyTrainedError, RunFolderError, UnwritableError
-from fedamp.extensions.evaluation.section import Evaluated
 from fedamp.runs.around import RunHooks
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder
@@ -31,6 +30,7 @@ from fedamp.runs.records import (
     last_quality,
     measured,
     reports,
+    side_key,
 )
 from fedamp.server.observers import Observer
 from fedamp.server.setup import RunInputs
@@ -120,10 +120,9 @@ class RunJournal:
         return record
 
     @property
-    def lacks_final_evaluation(self) -> bool:
-        """Say whether the last round is released, and an evaluation after it is asked for and not yet written down."""
-        asked, is_last = self.plan.sections.get("evaluation"), 0 < self.state.round == self.plan.last_round
-        return asked is not None and asked.at_end and is_last and self.ledger.final_evaluation is None
+    def lacks_side_release(self) -> bool:
+        """Say whether the last round is released, and a side sum after it is asked for and not yet written down."""
+        return 0 < self.state.round == self.plan.last_round and self.ledger.lacks_side_release
 
     @contextmanager
     def concluded_on_failure(self) -> Iterator[None]:
@@ -231,15 +230,10 @@ class RunJournal:
             error=error,
             parameters=sum(array.size for array in self.state.parameters.values()),
             cost=self.inputs.cost,
-            evaluated=self._evaluated(),
+            **self.ledger.side_release,
         )
         self.observer.ended(summary)
         return summary
-
-    def _evaluated(self) -> Evaluated | None:
-        """Find the last evaluation on held-out records of the clients."""
-        each = [entry.evaluated for entry in self.ledger.releases if entry.evaluated]
-        return self.ledger.final_evaluation or (each[-1] if each else None)
 
     def _append(self, record: RoundRecord) -> None:
         """Append a round's line to ``rounds.jsonl``."""
@@ -276,7 +270,7 @@ class RunJournal:
             seconds=perf_counter() - began,
             noise_surplus=aggregate.noise_surplus,
             impossible_sum=bool(aggregate.impossible),
-            evaluated=release.evaluated,
+            **side_key(self.plan.side_sum, release.side_release),
             nodes_given_up=tuple(roster.given_up),
             nodes_back=tuple(roster.back),
             unprotected=aggregate.unprotected,

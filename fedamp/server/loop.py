@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fedamp.accounting.verify import ENDED
 from fedamp.errors import Interrupted, RunFolderError, StopTraining
-from fedamp.extensions.evaluation.section import Evaluated
+from fedamp.federation.side_sums import SideRelease
 from fedamp.runs.around import RunHooks, RunStart, around
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import fingerprint
@@ -106,9 +106,9 @@ def rounds(
                 if pressed:
                     break
             with journal.concluded_on_failure():
-                if journal.lacks_final_evaluation:
+                if journal.lacks_side_release:
                     hooks.before_question()
-                    journal.ledger.enter_evaluation(evaluate(strategy, grid))
+                    journal.ledger.enter_side_release(play_side_sum(strategy, grid))
         journal.finish()
         journal.check_trained(grid)
 
@@ -176,26 +176,27 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:
     return strategy.aggregate(round_, replies)
 
 
-def evaluate(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | None = None) -> Evaluated:
-    """Score the strategy's model with noise on the held-out records of some units.
+def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | None = None) -> SideRelease:
+    """Ask some units for their side sum over the strategy's model, and release it; nothing is written down.
 
-    It costs :meth:`fedamp.extensions.evaluation.section.ClientEvaluation.cost`, which the caller has reserved.
+    It costs :meth:`fedamp.federation.side_sums.SideSum.cost`, which the caller has reserved.
 
     Args:
-        strategy: in the state whose model is scored.
+        strategy: in the state whose model the units get.
         grid: the nodes.
-        units: ids; default: all.
+        units: ids, int64; default: all.
 
     Raises:
-        FederationError: too few of them answered; nothing is known of their records.
+        FederationError: too few of them answered; nothing was released.
     """
-    messages, plan = list(strategy.configure_evaluation(grid, units)), strategy.plan
+    messages, plan, side = list(strategy.configure_side_sum(grid, units)), strategy.plan, strategy.plan.side_sum
     replies = grid.send_and_receive(messages, timeout=plan.scenario.federation.round_deadline) if messages else []
     aggregate = strategy.aggregate(plan.scenario.rounds + 1, replies)
     count = plan.units if units is None else len(units)
-    strategy.pipeline.check_reported("evaluation", count, aggregate)
+    assert side is not None, "the strategy has asked for it"
+    strategy.pipeline.check_reported(side.key, count, aggregate)
     aggregate.check_possible()
-    found = strategy.pipeline.evaluated(strategy.state, aggregate, count)
+    found = strategy.pipeline.side_release(strategy.state, aggregate, count)
     assert found is not None, "it was asked for"
     return found
 

@@ -55,7 +55,6 @@ LIMITS: Mapping[str, tuple[float, float, str]] = {
 Both are least values where the second one is smaller, else largest values.
 """
 
-COARSE = 0.02  # standard deviation of the noise on a score
 LARGE_INPUTS = 30.0  # root mean square
 _TRIED = 8  # public records that are trained on before the first round
 _TIMED_STEPS, _PATIENCE = 4, 3.0  # of the timed training; seconds after which no further advice is computed
@@ -220,13 +219,9 @@ def _gradients(inputs: RunInputs) -> Check:
 def _evaluation(inputs: RunInputs) -> Check:
     """Tell what models are evaluated on, and caution where nothing says that they are not to be."""
     asked, public = inputs.plan.scenario.federation.evaluate_every, len(inputs.test[1])
-    plan = inputs.plan
-    if (section := plan.sections.get("evaluation")) is not None and not (public and asked):
-        people = plan.units if section.at_end else plan.expected_cohort
-        off, who = section.deviation(plan), f"{people:,.4g} {plan.scenario.privacy.unit}s"
-        found = f"on held-out records of {who}, with noise of at most {100 * off:.2g} points on a score"
-        more = f"{found}; expected: more of them, or less noise (evaluation.noise_multiplier)" if off > COARSE else None
-        return Check.of("evaluation", found, caution=more)
+    if (side := inputs.plan.side_sum) is not None and not (public and asked):
+        found, caution = side.foreseen(inputs.plan)
+        return Check.of(side.key, found, caution)
     if public and asked:
         return Check("evaluation", "pass", f"on {public:,} public test records")
     caution = None if asked == 0 else f"none; expected: {TO_TEST}, or federation.evaluate_every: 0"

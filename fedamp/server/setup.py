@@ -222,13 +222,13 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         split_seed=split_seed,
         linf_coordinates=plan.linf_coordinates,
         normalised=plan.clipping.normalises,
-        evaluation=scenario.sections.get("evaluation"),
         answer_after=scenario.federation.answer_after,
         run="" if scenario.known_seed else plan.run,
         charge=plan.charge.for_person(1).to_json() if scenario.federation.hosts and plan.is_private else None,
         data=scenario.data.model_copy(update=classes),  # a node's own folder need not say it
         data_seed=data_seed,
         **scenario.aggregation.task_keys(plan.agreed),
+        **{key: told for section in scenario.sections.values() for key, told in section.task_keys().items()},
     )
     pieces = plan.submodels.pieces(task.model, dataset.input_shape, dataset.num_classes, task.split_seed)
     pipeline = _pipeline(plan, parameters, pieces)

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from fedamp.base.arrays import BLOCK, Arrays, Sums
 from fedamp.base.text import printable
 from fedamp.client.clipping import quantum
-from fedamp.engines.wire import RoundAnswer, RoundOrder, UpdateCounts
+from fedamp.engines.wire import SIDE_SUM, RoundAnswer, RoundOrder, UpdateCounts
 from fedamp.errors import FederationError
-from fedamp.extensions.evaluation.section import EVALUATION
 from fedamp.models.pieces import Piece
 
 log = logging.getLogger("fedamp.server")
@@ -54,17 +53,15 @@ class ModelParts:
         part_of = {name: 0 if shared is None or name in shared else 1 for name in arrays}
         return cls({name: array.shape for name, array in arrays.items()}, part_of)
 
-    def evaluated(self, cells: int, trains: bool) -> "ModelParts":
-        """Add the cells of an evaluation as a last part of their own.
+    def with_side_sum(self, cells: int, trains: bool) -> "ModelParts":
+        """Add a side sum as a last part of its own.
 
         Args:
             cells: how many numbers a unit contributes.
-            trains: whether they stand beside the model, or alone.
+            trains: whether it stands beside the model, or alone.
         """
         shapes, part_of = (self.shapes, self.part_of) if trains else ({}, {})
-        return ModelParts(
-            {**shapes, EVALUATION: (cells,)}, {**part_of, EVALUATION: max(part_of.values(), default=-1) + 1}
-        )
+        return ModelParts({**shapes, SIDE_SUM: (cells,)}, {**part_of, SIDE_SUM: max(part_of.values(), default=-1) + 1})
 
     def zeros(self) -> Sums:
         """Make a sum of nothing: float64 zeros by name."""
@@ -117,8 +114,7 @@ class Aggregate(UpdateCounts):
         noisy_nodes: nodes in the sum, each with its share of the noise (secure aggregation); None: no noise is in it.
         noise_surplus: variance of the noise over the one that is charged, minus 1; None: the server adds exactly that.
         noisy_count: ``below_clip`` less half of ``reported``, with its noise (secure aggregation).
-        evaluation: sum of the units' contributions to an evaluation, with noise only if ``sums`` have it; None: none
-            was asked.
+        side_sum: of the units' vectors, with noise only if ``sums`` have it; None: none was asked.
         impossible: why the sum cannot be that of honest nodes (secure aggregation). It is then replaced by zeros.
         nodes: ids of those whose reply is in the sums.
         errors: why replies were refused and units failed; each line names the node.
@@ -132,7 +128,7 @@ class Aggregate(UpdateCounts):
     noisy_nodes: int | None = None
     noise_surplus: float | None = None
     noisy_count: float | None = None
-    evaluation: NDArray[np.float64] | None = None
+    side_sum: NDArray[np.float64] | None = None
     impossible: str = ""
     nodes: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)

@@ -18,12 +18,12 @@ from flwr.app import Message
 from fedamp import rng
 from fedamp.base.arrays import BLOCK, Arrays, State, Sums
 from fedamp.client.clipping import LARGEST_COHORT
-from fedamp.engines.wire import RoundOrder
+from fedamp.engines.wire import SIDE_SUM, RoundOrder
 from fedamp.errors import DivergedError, FederationError, ModelError, tell
-from fedamp.extensions.evaluation.section import EVALUATION, Evaluated
 from fedamp.federation.norms import NormCounts
 from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.plan import Plan
+from fedamp.federation.side_sums import SideRelease
 from fedamp.models.pieces import Pieces
 from fedamp.noise import Address, Noise, Uniform, add_gaussian
 from fedamp.strategies.aggregation import Aggregate, Aggregator, ClippedSums, ModelParts, RoundOrders
@@ -66,14 +66,14 @@ class RoundRelease:
         noisy_sums: the sum of the clipped updates with all that hides it; float64 by name, whole multiples of a power
             of two.
         clip_scale: clipping norms of this round over the plan's.
-        evaluated: how good the model was that the round's cohort was sent; None: it was not evaluated.
+        side_release: the side sum of the cohort, over the model that it was sent; None: none was asked.
     """
 
     round: int
     parameters: Arrays
     noisy_sums: Sums
     clip_scale: float
-    evaluated: Evaluated | None = None
+    side_release: SideRelease | None = None
 
 
 def undivided(submodel: int, round_: int) -> NoReturn:
@@ -114,12 +114,12 @@ class ReleasePipeline:
     def asked(self, round_: int) -> ModelParts:
         """Return the parts of a round's sum, the same for all nodes.
 
-        An evaluation adds its cells to some rounds; after the last round it stands alone.
+        A side sum is a part of some rounds; after the last round it stands alone.
         """
-        evaluation, rounds = self.plan.sections.get("evaluation"), self.plan.scenario.rounds
-        if evaluation is None or not (round_ > rounds or evaluation.is_in(round_)):
+        side, rounds = self.plan.side_sum, self.plan.scenario.rounds
+        if side is None or not (round_ > rounds or side.is_in(round_)):
             return self.model
-        return self.model.evaluated(evaluation.cells, round_ <= rounds)
+        return self.model.with_side_sum(side.cells, round_ <= rounds)
 
     def aggregate(
         self,
@@ -133,41 +133,37 @@ class ReleasePipeline:
 
         Args:
             state: after the round before; it gives the norms.
-            round_: from 1; the round after the last one is an evaluation alone.
+            round_: from 1; the round after the last one has a side sum alone.
             replies: in any order.
             orders: by the id of the node.
             names: of the nodes, for the log.
         """
         model, trains = self.asked(round_), round_ <= self.plan.scenario.rounds
-        clips = [*(self.clips(state) if trains else ()), *([1.0] if EVALUATION in model.shapes else ())]
+        clips = [*(self.clips(state) if trains else ()), *([1.0] if SIDE_SUM in model.shapes else ())]
         coordinates = self.plan.linf_coordinates if trains else 0
         asked = RoundOrders(orders, model, clips, names, lambda each: self.pieces(each, round_), coordinates)
         total = self.aggregator.aggregate(replies, asked)
-        total.evaluation = total.sums.pop(EVALUATION, None)
+        total.side_sum = total.sums.pop(SIDE_SUM, None)
         return total
 
-    def evaluated(self, state: ServerState, aggregate: Aggregate, units: float | None = None) -> Evaluated | None:
-        """Release an evaluation of the model of a state: its sum gets the noise.
+    def side_release(self, state: ServerState, aggregate: Aggregate, units: float | None = None) -> SideRelease | None:
+        """Add the noise to a side sum over the model of a state, and release it; None: none was asked.
 
         As with :meth:`release`, every attempt has noise of its own.
 
         Args:
-            state: whose model was evaluated.
-            aggregate: of the round; its evaluation becomes the noisy one.
-            units: how many were asked, in expectation; default: a round's cohort.
-
-        Returns:
-            The release; None: no evaluation was asked for.
+            state: whose model the units had.
+            aggregate: with the side sum, which becomes that of the release.
+            units: expected number of units that were asked; default: a round's cohort.
         """
-        plan, asked, sums = self.plan, self.plan.sections.get("evaluation"), aggregate.evaluation
-        if asked is None or sums is None:
+        plan, side, sums = self.plan, self.plan.side_sum, aggregate.side_sum
+        if side is None or sums is None:
             return None
-        deviation = asked.noise_multiplier * math.sqrt(1 + (aggregate.noise_surplus or 0))
+        deviation = side.noise * math.sqrt(1 + (aggregate.noise_surplus or 0))
         if aggregate.noisy_nodes is None:
             seed = plan.seed if plan.known_seed else rng.seed_from_system()
-            add_gaussian(sums, deviation, Address(seed, "evaluation", (state.round,)))
-        found: Evaluated = asked.evaluated(state.round, sums, deviation, units or plan.expected_cohort)
-        return found
+            add_gaussian(sums, deviation, Address(seed, side.key, (state.round,)))
+        return side.released(state.round, sums, deviation, units or plan.expected_cohort)
 
     def release(
         self, state: ServerState, round_: int, aggregate: Aggregate, needs_quorum: bool = True
@@ -221,8 +217,8 @@ class ReleasePipeline:
             scale = plan.clipping.next_scale(scale, counts, seed, round_, plan.is_private)
         previous = state.parameters if any(each.keeps_last_model for each in plan.sections.values()) else None
         following = ServerState(parameters, round_, moments, previous, scale, noise)
-        evaluated = self.evaluated(state, aggregate)
-        return following, RoundRelease(round_, following.model, sums, state.clip_scale, evaluated)
+        side = self.side_release(state, aggregate)
+        return following, RoundRelease(round_, following.model, sums, state.clip_scale, side)
 
     def check_reported(self, what: str, scheduled: int, aggregate: Aggregate) -> None:
         """Refuse a round below the quorum. A round in which no unit was scheduled, or all failed, is released.
@@ -230,7 +226,7 @@ class ReleasePipeline:
         Otherwise clients' data would decide whether the run continues. A protocol with noisy sums has its own quorum.
 
         Args:
-            what: the round or the evaluation, for the error.
+            what: the round or the side sum, for the error.
             scheduled: number of units that were asked.
             aggregate: of the round.
 

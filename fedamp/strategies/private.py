@@ -24,8 +24,7 @@ from fedamp import rng
 from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.engines.deployment import guarded
-from fedamp.engines.wire import NO_SECRET, NO_UNIT, UNIT, RoundOrder, Rows, padded, rows
-from fedamp.extensions.evaluation.section import EVALUATION
+from fedamp.engines.wire import NO_SECRET, NO_UNIT, SIDE_SUM, UNIT, RoundOrder, Rows, padded, rows
 from fedamp.federation.choices import refuse_hooks
 from fedamp.federation.plan import Plan
 from fedamp.models.model import WHOLE
@@ -35,7 +34,7 @@ from fedamp.strategies.roster import NodeRoster
 
 log = logging.getLogger("fedamp.server")
 
-EVALUATION_BATCHES = 64  # of all units, for the workers of a simulation: no result depends on it
+SIDE_BATCHES = 64  # of all units, for the workers of a simulation: no result depends on it
 
 
 def batches_of(plan: Plan, round_: int, units_per_batch: int, dummies: bool = False) -> list[Rows]:
@@ -152,7 +151,7 @@ class PrivateStrategy(Strategy):
         self.prepare(server_round)
         self.collected = None  # its sums would be in memory while clients train
         batches, all_answer = [] if masked and plan.nodes_draw else self._batches[1], masked or self.dummies
-        cells = math.prod(self.pipeline.asked(server_round).shapes.get(EVALUATION, (0,)))
+        cells = math.prod(self.pipeline.asked(server_round).shapes.get(SIDE_SUM, (0,)))
         self._orders = {}
         for node, units in self._assigned(grid, batches, all_answer).items():
             submodels = set(units["submodel"][units["id"] != NO_UNIT].tolist())
@@ -162,22 +161,22 @@ class PrivateStrategy(Strategy):
             )
         return self._ask(grid, server_round)
 
-    def configure_evaluation(self, grid: Grid, units: NDArray[np.int64] | None = None) -> Iterable[Message]:
-        """Make a message to every node that hosts some units, to evaluate the released model on their held-out records.
+    def configure_side_sum(self, grid: Grid, units: NDArray[np.int64] | None = None) -> Iterable[Message]:
+        """Make a message to every node that hosts some units, to ask for their side sum over the released model.
 
-        The replies go to :meth:`aggregate`, whose sum goes to :meth:`ReleasePipeline.evaluated`: one use of the
-        units' data, which costs :meth:`ClientEvaluation.cost`. It trains nobody.
+        The replies go to :meth:`aggregate`, whose sum goes to :meth:`ReleasePipeline.side_release`: one use of the
+        units' data, which costs :meth:`fedamp.federation.side_sums.SideSum.cost`. It trains nobody.
 
         Args:
             grid: the nodes.
             units: ids, int64; default: all.
         """
-        asked, plan = self.plan.sections.get("evaluation"), self.plan
-        assert asked is not None, "the scenario asks for evaluations"
+        side, plan = self.plan.side_sum, self.plan
+        assert side is not None, "the scenario has a side sum"
         units, round_ = np.arange(plan.units) if units is None else units, plan.scenario.rounds + 1
-        each = rows(units, rng.client_seeds(plan.seed, "evaluation", self.state.round, units))
-        batches = np.array_split(each, min(len(each), EVALUATION_BATCHES))
-        order = RoundOrder(self._task_json, round_, (1.0,), arrays=self.state.model, cells=asked.cells, trains=False)
+        each = rows(units, rng.client_seeds(plan.seed, side.key, self.state.round, units))
+        batches = np.array_split(each, min(len(each), SIDE_BATCHES))
+        order = RoundOrder(self._task_json, round_, (1.0,), arrays=self.state.model, cells=side.cells, trains=False)
         assigned = self._assigned(grid, batches, self.pipeline.aggregator.plays(grid))
         self._orders = {node: replace(order, rows=own) for node, own in assigned.items()}
         return self._ask(grid, round_)

@@ -13,7 +13,6 @@ from fedamp.extensions.pages import page
 from fedamp.extensions.pages.board import AboutRelease, write_papers
 from fedamp.extensions.pages.watch import progress
 from fedamp.extensions.population.store import Population
-from fedamp.report import words
 from fedamp.report.tables import printed, run_table
 from fedamp.runs.run import read_run
 from tests.extensions.pages.test_board import ABOUT
@@ -154,6 +153,6 @@ def test_a_number_whose_interval_is_the_whole_range_is_not_known(metric):
     asked = ClientEvaluation.model_validate({"on": "clients", "noise_multiplier": 8.0, "metrics": [metric]})
     most = asked.loss_at_most if metric == "loss" else 1.0
     for part, rest in ((0.0, 0.0), (2.0, 1.0), (3.0, 1.0), (12.0, 2.0), (40.0, 2.0), (300.0, 0.0), (0.0, 300.0)):
-        found = asked.evaluated(1, [part, rest], 8.0, 60).of(metric)
+        found = asked.released(1, [part, rest], 8.0, 60).of(metric)
         whole = (found.lower, found.upper) == (0.0, most)
-        assert (words.estimate(found) == "not known: the noise hides every value") == whole, (part, rest)
+        assert (found.in_words == "not known: the noise hides every value") == whole, (part, rest)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedamp.accounting.verify import COMPUTED_BY, LABEL, VERDICTS, keys_of, ledger_keys
+from fedamp.accounting.verify import COMPUTED_BY, LABEL, VERDICTS, keys_of, ledger_keys, side_sums
 from fedamp.errors import RunFolderError
 from fedamp.extensions.population.store import Population
 from fedamp.runs.records import LedgerEntry, LedgerRecord, RoundRecord, Summary
@@ -200,6 +200,11 @@ def check_of(forgery: Forgery) -> str:
     for name in names:
         if name in ledger_keys():
             return name
+        if name in side_sums():
+            return "scenario"
+        for key, side in side_sums().items():
+            if name in (side.in_round, side.at_end):
+                return key if forgery.file == "ledger.json" else "claim"
         for check, keys in COMPUTED_BY[table].items():
             if name in keys.split():
                 return check

@@ -13,59 +13,47 @@ from torch.func import functional_call
 
 from fedamp import rng
 from fedamp.base.devices import is_gpu
-from fedamp.client.clipping import clip_and_sum
 from fedamp.client.stacks import aligned
 from fedamp.client.task import ClientTask
 from fedamp.client.training import arithmetic
-from fedamp.client.worker import TrainReport
+from fedamp.client.worker import NodeSum, TrainReport
 from fedamp.data import Dataset
-from fedamp.engines.wire import RoundOrder
+from fedamp.engines.wire import RoundOrder, Rows
 from fedamp.errors import DeploymentError, one_line
-from fedamp.extensions.evaluation.section import EVALUATION
+from fedamp.extensions.evaluation.section import ClientEvaluation
 from fedamp.federation.losses import loss_of
 from fedamp.models.custom import generators_from
 from fedamp.models.networks import Network, build
 
-_RECORDS, _UNITS = 1024, 4096  # of a forward pass; of a sum
+_RECORDS = 1024  # of a forward pass
 
 
-class Evaluator:
-    """Scores models on the records that are held out of each unit's.
-
-    Args:
-        held_out: as :meth:`fedamp.data.Dataset.held_out` gives them.
-    """
+class Evaluator(NodeSum):
+    """Scores models on the records that are held out of each unit's."""
 
     def __init__(self, task: ClientTask, held_out: Dataset, device: str = "cpu") -> None:
-        assert task.evaluation is not None, "the task evaluates"
-        self._asked, self._task, self._held_out, self._device = task.evaluation, task, held_out, device
+        told: Any = task  # with the keys of this extension
+        self._asked: ClientEvaluation = told.evaluation
+        self._task, self._held_out, self._device = task, held_out, device
         self._loss = loss_of(task.client, task.model)
         self._module = build(task.model, task.input_shape, task.num_classes).to(device).eval()
         # Code of other people gets copies, as in :func:`fedamp.server.evaluate.evaluate`.
         self._is_known = isinstance(self._module, Network) and self._loss.is_known
         units, by = np.arange(held_out.num_clients), self._asked.by
         self._here = None if held_out.hosted is None else set(held_out.hosted.tolist())
-        self._slots = held_out.groups(by, self._asked.groups) if isinstance(by, str) else self._asked.slot_of(units)
+        self._slots = self._asked.slot_of(units)
+        if isinstance(by, str):
+            self._slots = held_out.groups(by, self._asked.groups, "evaluation.by")
 
-    def add(self, order: RoundOrder, report: TrainReport) -> None:
-        """Evaluate the order's model on its units, and add the sum of their contributions to a report.
-
-        A unit that cannot be evaluated contributes zero. DeploymentError: the order is not what the task says.
-        """
+    def vectors(self, order: RoundOrder, units: Rows, report: TrainReport) -> NDArray[np.float32]:
+        """Evaluate the order's model on the held-out records of units; a unit that fails contributes zeros."""
         names = {name for name, _ in self._module.named_parameters()}
         if order.cells != self._asked.cells or set(order.arrays) != names:
             raise DeploymentError("the order evaluates otherwise than the task says")
-        total, units = np.zeros(order.cells), order.units
         with arithmetic(self._task.client.precision, self._device), torch.no_grad():
             values = {name: aligned(array).to(self._device) for name, array in order.arrays.items()}
-            for start in range(0, len(units), _UNITS):
-                block = units[start : start + _UNITS]
-                each = [self._of_unit(values, int(unit["id"]), unit["seed"], order, report) for unit in block]
-                counted = np.array([client not in report.dummies for client in block["id"].tolist()])
-                stack = {EVALUATION: torch.from_numpy(np.array(each, np.float32).reshape(len(block), order.cells))}
-                total += clip_and_sum(stack, [(EVALUATION,)], [1.0], counted=counted).sums[EVALUATION].numpy()
-        report.sums = {**report.sums, EVALUATION: total}
-        report.reported.sort()
+            each = [self._of_unit(values, int(unit["id"]), unit["seed"], order, report) for unit in units]
+        return np.array(each, np.float32).reshape(len(units), order.cells)
 
     def _of_unit(
         self, values: Mapping[str, Tensor], client: int, seed: np.void, order: RoundOrder, report: TrainReport

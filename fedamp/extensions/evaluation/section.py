@@ -8,8 +8,7 @@ the slot of the unit's group, so groups cost nothing. docs/studies.md has the in
 
 import math
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,26 +17,21 @@ from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base import ids
 from fedamp.base.arrays import Floats
+from fedamp.base.numbers import at_most
 from fedamp.base.record import Record
 from fedamp.base.section import Before, Count, NoiseMultiplier, Positive, Share
-from fedamp.base.start import Later
-from fedamp.errors import ScenarioError
 from fedamp.federation import facts
-from fedamp.federation.facts import AnyScenario, Claim
-from fedamp.federation.optional import AnyPlan, OptionalSection, RoundKind
+from fedamp.federation.facts import Claim
+from fedamp.federation.optional import AnyPlan
 from fedamp.federation.running import Hosted
-
-if TYPE_CHECKING:
-    from fedamp import accounting
-    from fedamp.accounting import Mechanism, arithmetic
-else:
-    accounting, arithmetic = Later("fedamp.accounting"), Later("fedamp.accounting.arithmetic")  # as in check_in
+from fedamp.federation.side_sums import SideRelease, SideSum
 
 Metric = Literal["score", "loss", "calibration"]
 
-EVALUATION = ".evaluation"  # beside the arrays of a model in a sum: no parameter has such a name
 NORMAL = 1.959963984540054  # quantile of the intervals' 95 %
 _Few = Field(max_length=1000)  # each client's vector has a slot for each group
+COARSE = 0.02  # standard deviation of the noise on a score, beyond which a check says caution
+ENDS = ("value", "lower", "upper", "people_lower", "people_upper")  # of an estimate
 OTHERS, ALL = "others", "all people"  # units of no named group, and of all
 
 
@@ -59,22 +53,28 @@ class Estimate(Record):
     people_lower: float
     people_upper: float
 
+    @property
+    def in_words(self) -> str:
+        """The number with the larger half of its intervals: for noise alone, and with the drawing of the units."""
+        ends = (self.lower, self.upper), (self.people_lower, self.people_upper)
+        if self.name != "units" and ends[0] == ends[1]:  # they differ unless both are cut to the whole range
+            return "not known: the noise hides every value"
+        halves = [max(self.value - lower, upper - self.value) for lower, upper in ends]
+        if self.name == "units":
+            return f"{self.value:,.0f} ± {halves[0]:,.0f}"
+        unit = 1 if self.name == "loss" else 100
+        noise, people = (f"{at_most(half * unit, 2 if unit == 1 else 1)}" for half in halves)
+        value = f"{self.value:.3f} ± {noise}" if unit == 1 else f"{self.value * unit:.1f} ± {noise} %"
+        return f"{value} by noise alone, ± {people} with who was asked"
 
-class Evaluated(Record):
+
+class Evaluated(SideRelease):
     """A released evaluation.
 
     Attributes:
-        round: the evaluated model is that after this round.
-        units: public: how many were asked, in expectation.
-        deviation: of the noise in each number of the sum: that which is charged, or more (secure aggregation).
-        sums: the noisy sum of the units' contributions.
-        estimates: what follows from it.
+        estimates: what follows from the noisy sum.
     """
 
-    round: Annotated[int, Field(ge=0)]
-    units: Annotated[float, Field(gt=0)]
-    deviation: Annotated[float, Field(ge=0)]
-    sums: tuple[float, ...]
     estimates: tuple[Estimate, ...]
 
     @property
@@ -86,9 +86,35 @@ class Evaluated(Record):
         """The estimate of a metric in a group; None: it was not asked for."""
         return next((each for each in self.estimates if (each.name, each.group) == (name, group)), None)
 
+    @property
+    def in_short(self) -> str:
+        """The first metric, of all units, with its intervals."""
+        return f"{self.leading.name} {self.leading.in_words}" if self.leading else ""
 
-class ClientEvaluation(OptionalSection):
+    @property
+    def in_words(self) -> dict[str, str]:
+        """Each metric of each group that has units, with its intervals."""
+        each = self.estimates
+        empty = {one.group for one in each if one.name == "units" and one.group == OTHERS and one.lower == 0}
+        said = {f"{one.name} of {one.group or ALL}": one.in_words for one in each if one.group not in empty}
+        return {"on held-out records": f"with noise, the model of round {self.round}"} | said
+
+    def agrees(self, other: Self, tolerance: float) -> bool:
+        """Whether the estimates are those of another release, up to a tolerance."""
+        own, others = ([[getattr(one, key) for key in ENDS] for one in its.estimates] for its in (self, other))
+        names, theirs = ([(one.name, one.group) for one in its.estimates] for its in (self, other))
+        return names == theirs and bool(np.allclose(own, others, rtol=tolerance, atol=tolerance))
+
+
+class ClientEvaluation(SideSum):
     """Evaluation on people's own held-out records, with noise and charge; no public test set is needed."""
+
+    key = "evaluation"
+    node = "fedamp.extensions.evaluation.evaluator:Evaluator"
+    assumption = (
+        "Models are evaluated on held-out records of the clients themselves. A client contributes a vector of norm at "
+        "most 1, and noise is added to the sum: the mechanism includes it."
+    )
 
     on: Literal["clients"] = Field(description="whose records models are scored on: a part of each client's own")
     share: Share = Field(0.2, description="of each client's records, rounded up but never all: they never train")
@@ -127,62 +153,26 @@ class ClientEvaluation(OptionalSection):
     )
     keeps = facts.FACTS - {facts.ROUNDS_ALONE, facts.MODEL_ALONE}
 
-    def check_within(self, scenario: AnyScenario) -> None:
-        if self.every != "end" and self.every > scenario.rounds:
-            raise ValueError(f"evaluation.every must be at most rounds ({scenario.rounds}) or end, got {self.every}")
-
-    def fitted(self, plan: AnyPlan) -> "ClientEvaluation":
-        if self.epsilon is None:
-            return self
-        try:
-            noise = accounting.calibrate(
-                partial(self.cost, plan), self.epsilon, arithmetic.delta_left(plan.scenario.privacy.delta)
-            )
-        except ValueError as error:
-            raise ScenarioError(f"evaluation.epsilon finds no noise: {error}") from None
-        return self.model_copy(update={"noise_multiplier": noise, "epsilon": None})
-
     def check_units(self, units: int) -> None:
         if isinstance(self.by, dict):
             ids.check_known("evaluation.by", self.by, units)
 
-    def cost(self, plan: AnyPlan, noise_multiplier: float | None = None) -> "Mechanism":
-        """The cost of the evaluation alone; default: with its own noise."""
-        check_in, release = plan.check_in, accounting.Gaussian(noise_multiplier or self._noise)
-        rounds, size = plan.scenario.rounds, plan.scenario.privacy.group_size
-        return accounting.group(check_in.shown(release) if self.at_end else check_in.charge(release, rounds), size)
-
-    def beside(self, plan: AnyPlan) -> "tuple[Mechanism, ...]":
-        return (plan.check_in.shown(accounting.Gaussian(self._noise)),) if self.at_end else ()
-
-    def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
-        rounds = plan.scenario.rounds
-        if self.every != "end" and plan.check_in.rounds_are_independent:
-            some = rounds // self.every  # in which order they come changes no cost; those that cost more lead
-            if some < rounds > 2:
-                return ((True, some), (False, rounds - some))
-        return ((True, rounds),)
-
-    def dearest(self, plan: AnyPlan) -> RoundKind:
-        return True
-
-    def beside_model(self, plan: AnyPlan, kind: RoundKind) -> "tuple[Mechanism, ...]":
-        return (accounting.Gaussian(self._noise),) if kind and not self.at_end else ()
-
-    def costs_without(self, scenario: AnyScenario) -> dict[str, dict[str, Any]]:
-        asked = scenario.evaluation
-        key = "evaluation.epsilon" if asked.noise_multiplier is None else "evaluation.noise_multiplier"
-        return {key: {"evaluation": None}}
-
     def deviation(self, plan: AnyPlan) -> float:
         """The largest standard deviation of the noise on a score of all groups together."""
         units = plan.units if self.at_end else plan.expected_cohort
-        return float(self._noise * math.sqrt(len(self.slots)) / self.weight / units)
+        return float(self.noise * math.sqrt(len(self.slots)) / self.weight / units)
 
-    @property
-    def _noise(self) -> float:
-        assert self.noise_multiplier is not None, "a plan's section has its noise"
-        return self.noise_multiplier
+    def answers(self, plan: AnyPlan) -> dict[str, float]:
+        """The deviation of the noise on a score."""
+        return {"score_deviation_upper": self.deviation(plan)}
+
+    def foreseen(self, plan: AnyPlan) -> tuple[str, str | None]:
+        """Whose records are evaluated, and whether the noise on a score is coarse."""
+        people = plan.units if self.at_end else plan.expected_cohort
+        off, who = self.deviation(plan), f"{people:,.4g} {plan.scenario.privacy.unit}s"
+        found = f"on held-out records of {who}, with noise of at most {100 * off:.2g} points on a score"
+        more = f"{found}; expected: more of them, or less noise (evaluation.noise_multiplier)"
+        return found, more if off > COARSE else None
 
     @model_validator(mode="after")
     def _goes_together(self) -> "ClientEvaluation":
@@ -227,15 +217,6 @@ class ClientEvaluation(OptionalSection):
         """By which each block is multiplied, so that all of them have a norm of at most 1."""
         return 1 / math.sqrt(len(self.metrics))
 
-    @property
-    def at_end(self) -> bool:
-        """Whether all units are evaluated once, after the last round."""
-        return self.every == "end"
-
-    def is_in(self, round_: int) -> bool:
-        """Whether the cohort of a round is evaluated before it trains."""
-        return self.every != "end" and round_ % self.every == 0
-
     def slot_of(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slots of units in groups that are lists of ids; of several, the first."""
         slots = np.full(len(units), len(self.slots) - 1)
@@ -243,8 +224,8 @@ class ClientEvaluation(OptionalSection):
             slots[ids.members(units, ids.ranges(text))] = slot
         return slots
 
-    def evaluated(self, round_: int, sums: Floats, deviation: float, units: float) -> Evaluated:
-        """Estimate scores from a noisy sum; arguments are those of :class:`Evaluated`."""
+    def released(self, round_: int, sums: Floats, deviation: float, units: float) -> Evaluated:
+        """Estimate the metrics from a noisy sum; arguments as the attributes of :class:`Evaluated`."""
         table = np.reshape(sums, (len(self.slots), -1)) / self.weight
         deviation_of_one = deviation / self.weight
         found = self._estimates("", table.sum(0), deviation_of_one * math.sqrt(len(self.slots)))
@@ -278,10 +259,14 @@ EVALUATED_KEY = Annotated[
 ]
 """The key ``evaluation`` of a scenario."""
 
+TOLD_KEY = Annotated[
+    ClientEvaluation | None, Field(None, exclude_if=lambda asked: asked is None), Before("answer_after")
+]
+"""The key ``evaluation`` of what clients are told."""
+
 
 def _ends(name: str, group: str, unit: float, ends: Sequence[float]) -> dict[str, Any]:
-    keys = ("value", "lower", "upper", "people_lower", "people_upper")
-    return {"name": name, "group": group} | {key: unit * end for key, end in zip(keys, ends, strict=True)}
+    return {"name": name, "group": group} | {key: unit * end for key, end in zip(ENDS, ends, strict=True)}
 
 
 def share_of(part: float, rest: float, deviation: float, units: float = 0.0) -> tuple[float, float, float]:

@@ -21,6 +21,7 @@ from fedamp.base.record import one_line
 from fedamp.base.section import Section
 from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.errors import InputError
+from fedamp.extensions.evaluation.section import ClientEvaluation
 from fedamp.extensions.pages.page import interpretation
 from fedamp.extensions.pages.templates import environment
 from fedamp.report import words
@@ -84,9 +85,9 @@ def read_about(file: Path) -> AboutRelease:
 
 def _tested(run: Run) -> tuple[str, str]:
     """Describe how good the model is, for all people and by group."""
-    asked, said = run.ledger.evaluation, words.on_people(run.ledger.evaluated)
+    asked, said = run.ledger.side_sum, words.released(run.ledger.side_release)
     said = {name: f"{name}: {found}" for name, found in said.items()}
-    groups = asked.slots if asked and asked.names else ()
+    groups = asked.slots if isinstance(asked, ClientEvaluation) and asked.names else ()
     grouped = [said.pop(name) for name in list(said) if name.partition(" of ")[2] in groups]
     last = [f"{words.score(run.score)} on public test records (round {each.round})" for each in run.evaluated[-1:]]
     by_group = f"Quality by group: {'; '.join(grouped)}" if grouped else "Quality was not measured by group"

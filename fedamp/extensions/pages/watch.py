@@ -56,9 +56,9 @@ def progress(folder: Path) -> dict[str, str]:
     planned, spent, ended = ledger.rounds_planned, ledger.released_rounds_epsilon, ledger.stopped_because
     budget = ledger.whole_run_epsilon.upper if ledger.budget_epsilon is None else ledger.budget_epsilon
     scores = [record.score for record in rounds if record.score is not None]
-    is_to_come = not ended and (ledger.is_evaluated or ledger.evaluation)
+    is_to_come = not ended and (ledger.is_evaluated or ledger.side_sum)
     missing = "not yet measured" if is_to_come else words.NOT_MEASURED
-    quality = words.quality(scores[-1] if scores else None, ledger.evaluated, missing)
+    quality = words.quality(scores[-1] if scores else None, ledger.side_release, missing)
     said |= {"round": f"{len(rounds):,} of {planned:,}", "quality": quality}
     said |= {"spent": "no noise: no privacy", "left": "none"}
     if ledger.mechanism.is_private:

@@ -36,9 +36,8 @@ from fedamp.base.record import Label, NodeName, Record
 from fedamp.client.clipping import quantum
 from fedamp.client.configuration import task_of
 from fedamp.client.exchange import TrainUnits
-from fedamp.engines.wire import RoundOrder, rows
+from fedamp.engines.wire import SIDE_SUM, RoundOrder, rows
 from fedamp.errors import DeploymentError, FedampError, one_line
-from fedamp.extensions.evaluation.section import EVALUATION
 from fedamp.extensions.secure.member import ProtocolMember
 from fedamp.extensions.secure.protocol import PublicKey, SigningKey, WordArray
 from fedamp.extensions.secure.terms import STEPS, AgreedTerms, terms_of
@@ -329,9 +328,9 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
     terms, exchange = own.agreement.terms, str(asked["exchange"])
     if terms_of(task) != terms or own.agreement.task != task.digest:
         raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
-    asked_once = task.evaluation is not None and task.evaluation.at_end
-    if terms.evaluated_at_end != asked_once or (terms.evaluation_noise > 0) != (task.evaluation is not None):
-        raise DeploymentError("the task evaluates in other rounds, or with other noise, than the terms say")
+    asked_once = task.side_sum is not None and task.side_sum.at_end
+    if terms.evaluated_at_end != asked_once or (terms.evaluation_noise > 0) != (task.side_sum is not None):
+        raise DeploymentError("the task has a side sum in other rounds, or with other noise, than the terms say")
     if not 1 <= round_ <= terms.last_round:
         raise DeploymentError(f"round {round_} is none of the {terms.rounds} that were agreed on")
     place = terms.context(round_, order.clips, bytes(asked["attempt"]))
@@ -402,7 +401,7 @@ def _words(
         DeploymentError: the order does not fit the terms, other units live here than before, or a unit would check in
             too often.
     """
-    terms, ids, evaluation = own.agreement.terms, order.ids, task_of(order.task).evaluation
+    terms, ids, side = own.agreement.terms, order.ids, task_of(order.task).side_sum
     units = rng.keyed_digest(int(own.memory.schedule, 16), "units", [str(sorted(hosted)).encode(), *whose])
     if own.memory.units not in ("", units):
         raise DeploymentError("other units live on this node, or own its records, than when it joined the run")
@@ -412,9 +411,9 @@ def _words(
         raise DeploymentError("the order is of a part of the model")
     if len(set(ids)) != len(ids):
         raise DeploymentError("the order names a unit twice")
-    evaluates = evaluation is not None and (evaluation.is_in(order.round) or not order.trains)
-    if order.trains != (order.round <= terms.rounds) or bool(order.cells) != evaluates:
-        raise DeploymentError("the order trains or evaluates in another round than was agreed on")
+    has_side_sum = side is not None and (side.is_in(order.round) or not order.trains)
+    if order.trains != (order.round <= terms.rounds) or bool(order.cells) != has_side_sum:
+        raise DeploymentError("the order trains, or asks for a side sum, in another round than was agreed on")
     if terms.check_in is not None and order.trains:
         order = _drawn(order, own, hosted)
     elif order.trains:
@@ -427,11 +426,11 @@ def _words(
     if order.trains and len(order.clips) != len(terms.noise_multipliers):
         raise DeploymentError("the order has clipping norms for other parts than were agreed on")
     shared = own_piece(order.task).shared if len(terms.noise_multipliers) == 2 else answer.sums
-    part_of = {name: int(name not in shared) for name in answer.sums if name != EVALUATION}
+    part_of = {name: int(name not in shared) for name in answer.sums if name != SIDE_SUM}
     multiplier_of = {name: terms.noise_multipliers[part] for name, part in part_of.items()}
     clip_of = {name: order.clips[part] for name, part in part_of.items()}
     if order.cells:
-        multiplier_of[EVALUATION], clip_of[EVALUATION] = terms.evaluation_noise, 1.0
+        multiplier_of[SIDE_SUM], clip_of[SIDE_SUM] = terms.evaluation_noise, 1.0
     count = answer.below_clip - len(answer.reported) / 2
     content = sha256(repr(count).encode())
     for array in answer.sums.values():
@@ -538,4 +537,4 @@ def length_of(shapes: Mapping[str, tuple[int, ...]], terms: AgreedTerms) -> int:
 
 def counts(names: Iterable[str], terms: AgreedTerms) -> bool:
     """Say whether a word counts the short updates: where the terms have noise for it, and units train."""
-    return bool(terms.count_noise) and any(name != EVALUATION for name in names)
+    return bool(terms.count_noise) and any(name != SIDE_SUM for name in names)

@@ -17,9 +17,8 @@ from flwr.serverapp import Grid
 from fedamp import rng
 from fedamp.base.arrays import Sums
 from fedamp.engines import flower
-from fedamp.engines.wire import RoundAnswer, RoundOrder
+from fedamp.engines.wire import SIDE_SUM, RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
-from fedamp.extensions.evaluation.section import EVALUATION
 from fedamp.extensions.secure.collector import Collector
 from fedamp.extensions.secure.member import DIGEST, SHARES
 from fedamp.extensions.secure.participant import Agreement, counts, length_of, sums_of
@@ -194,10 +193,10 @@ class SecureSums(ClippedSums):
         return total
 
     def _multipliers(self, asked: RoundOrders) -> list[float]:
-        """Return the noise multiplier of each part of a sum; an evaluation is the last one, or alone."""
-        shapes, evaluation = asked.model.shapes, self.terms.evaluation_noise
-        model = list(self.terms.noise_multipliers) if set(shapes) - {EVALUATION} else []
-        return [*model, evaluation] if EVALUATION in shapes else model
+        """Return the noise multiplier of each part of a sum; a side sum is the last one, or alone."""
+        shapes, side_noise = asked.model.shapes, self.terms.evaluation_noise
+        model = list(self.terms.noise_multipliers) if set(shapes) - {SIDE_SUM} else []
+        return [*model, side_noise] if SIDE_SUM in shapes else model
 
     def _impossible(self, sums: Sums, count: float, nodes: int, units: int, asked: RoundOrders) -> str:
         """Say why the noisy sum cannot be that of honest nodes, up to a probability of 1e-9; empty: it can.

@@ -80,7 +80,7 @@ class SecureAggregation(AggregationScheme):
         """
         asked, check_in, rounds, units = plan.scenario, plan.check_in, plan.scenario.rounds, plan.units
         nodes = (len(asked.federation.hosted) or units) if self.nodes == "auto" else self.nodes
-        evaluation = plan.sections.get("evaluation")
+        side = plan.side_sum
         terms = AgreedTerms(
             nodes=nodes,
             units=units,
@@ -91,8 +91,8 @@ class SecureAggregation(AggregationScheme):
             most_check_ins=check_in.most_check_ins(rounds, rounds),
             noise_multipliers=tuple(part.noise_multiplier for part in plan.parts),
             count_noise=plan.clipping.count_noise,
-            evaluation_noise=0.0 if evaluation is None else evaluation.noise_multiplier,
-            evaluated_at_end=evaluation is not None and evaluation.at_end,
+            evaluation_noise=0.0 if side is None else side.noise,
+            evaluated_at_end=side is not None and side.at_end,
             bits=64,
         )
         if terms.honest < 1:
@@ -136,8 +136,8 @@ class AgreedTerms(Record):
         most_check_ins: of a unit, in all rounds.
         noise_multipliers: of each part of the model, for the sum of all honest nodes; 0: no noise.
         count_noise: deviation of the noise on the count of short updates, in counts; 0: no count is sent.
-        evaluation_noise: over a unit's largest contribution to an evaluation; 0: no unit is evaluated.
-        evaluated_at_end: whether all units are evaluated after the last round.
+        evaluation_noise: over a unit's largest contribution to a side sum, such as an evaluation; 0: there is none.
+        evaluated_at_end: whether all units contribute to it once, after the last round.
         bits: of a word, 32 or 64: sums are modulo 2**bits.
     """
 
@@ -175,7 +175,7 @@ class AgreedTerms(Record):
 
     @property
     def last_round(self) -> int:
-        """Number of the last sum: that of the evaluation at the end, if there is one, or of the last round."""
+        """Number of the last sum: that of the side sum at the end, if there is one, or of the last round."""
         return self.rounds + self.evaluated_at_end
 
     @property

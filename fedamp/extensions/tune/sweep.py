@@ -398,7 +398,7 @@ def sweep(
     lists = checked(grid)
     runs = tuple(PlannedRun(folder=folder_name(each, lists), settings=each) for each in points(lists))
     scenarios = {run.folder: load(run.settings) for run in runs}
-    if not all(each.evaluates or "evaluation" in each.sections for each in scenarios.values()):
+    if not all(each.evaluates or each.side_sum for each in scenarios.values()):
         raise InputError(f"sweep: nothing scores its runs; expected: {TO_TEST}, and an evaluation")
     name = scenarios[runs[0].folder].name
     folder = out or SWEEPS / name

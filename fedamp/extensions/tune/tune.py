@@ -21,12 +21,13 @@ from fedamp.accounting.arithmetic import delta_left
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.version import version
 from fedamp.errors import FedampError, RunFolderError, ScenarioError
+from fedamp.extensions.evaluation.section import ClientEvaluation, Evaluated
 from fedamp.extensions.tune.sweep import RUNS, RunSettings, Sweep, Watcher, checked, folder_name, points, sweep
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.around import check_several
 from fedamp.runs.folder import read_summary
-from fedamp.runs.records import Bracket
+from fedamp.runs.records import Bracket, side_release
 
 TUNED = Path("tuned")
 FILE, CHOSEN = "tune.json", "chosen.yaml"
@@ -208,8 +209,8 @@ def _checked(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[
         raise ScenarioError("tune: with one known seed all runs have the same noise; expected: known_seed: false")
     if base.privacy.noise_multiplier != "auto":
         raise ScenarioError("tune: expected: privacy.noise_multiplier auto, and privacy.epsilon for all of it")
-    judged = base.sections.get("evaluation")
-    if judged is None or not judged.at_end or SCORE not in judged.metrics:
+    judged = base.side_sum
+    if not isinstance(judged, ClientEvaluation) or not judged.at_end or SCORE not in judged.metrics:
         raise ScenarioError("tune: nothing judges a trial; expected: evaluation with every: end and the metric score")
     if wrong := [key for key in grid if key.partition(".")[0] in _NOT_TUNED]:
         raise ScenarioError(f"tune: {wrong[0]} cannot be tuned; expected: keys of model, client, server or submodels")
@@ -245,7 +246,8 @@ def _trials(swept: Sweep) -> tuple[TrialRecord, ...]:
     found, left = [], []
     for each in swept.runs:
         summary = read_summary(each.folder) if (each.folder / "summary.json").is_file() else None
-        score = summary.evaluated.of(SCORE) if each.run and summary and summary.evaluated else None
+        judged = side_release(summary) if each.run and summary else None
+        score = judged.of(SCORE) if isinstance(judged, Evaluated) else None
         if score is None and (summary is None or summary.stopped_because != "diverged"):
             left.append(each.error or f"{each.folder.name} is not finished")
         ends = (None, None, None) if score is None else (score.value, score.lower, score.upper)

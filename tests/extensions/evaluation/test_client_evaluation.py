@@ -15,7 +15,7 @@ from fedamp.extensions.pages.release import release
 from fedamp.runs.records import LedgerRecord
 from fedamp.runs.run import read_run
 from fedamp.runs.verification import verify_ledger, verify_release
-from fedamp.server.loop import ask, evaluate
+from fedamp.server.loop import ask, play_side_sum
 from fedamp.server.setup import prepare
 from fedamp.strategies.private import PrivateStrategy
 from tests.chains import change_ledger
@@ -136,7 +136,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says_in_a_hundred_seeds():
         for seed in range(100):
             pipeline = replace(prepared.pipeline, plan=replace(prepared.plan, seed=seed))
             strategy = PrivateStrategy(pipeline, prepared.task, prepared.state)
-            found = evaluate(strategy, grid).of("score")
+            found = play_side_sum(strategy, grid).of("score")
             hits += found.lower <= right <= found.upper
             widths.append(found.upper - found.lower)
     assert hits >= 95 - 4 * math.sqrt(100 * 0.95 * 0.05)
@@ -155,9 +155,9 @@ def test_with_little_noise_it_is_the_mean_share_right(way, every, tmp_path):
         prepared = prepare(federation(*([SECURE] if way == "secure" else []), **little))
         grid, strategy = SerialGrid(CLIENT_APP, "cpu"), prepared.strategy(prepared.state)
     if every == "end":
-        found, units = evaluate(strategy, grid), np.arange(prepared.plan.units)
+        found, units = play_side_sum(strategy, grid), np.arange(prepared.plan.units)
     else:
-        found = strategy.release(1, ask(strategy, grid, 1)).evaluated
+        found = strategy.release(1, ask(strategy, grid, 1)).side_release
         units = prepared.plan.attendance.cohort(1)
     right = truth(prepared, prepared.state.parameters, units)
     # 4 deviations of the noise, in sums of at least five clients, and quanta of the clipping
@@ -175,7 +175,7 @@ def test_units_of_the_callers_choice_can_be_evaluated(tmp_path):
     prepared = prepare(federation(noise_multiplier=1e-3))
     some = np.arange(0, 60, 3)
     with SerialGrid(CLIENT_APP, "cpu") as grid:
-        found = evaluate(prepared.strategy(prepared.state), grid, some)
+        found = play_side_sum(prepared.strategy(prepared.state), grid, some)
     assert found.units == 20
     assert found.of("score").value == pytest.approx(truth(prepared, prepared.state.parameters, some), abs=1e-3)
     cost = prepared.plan.sections["evaluation"].cost(prepared.plan, 1e-3)
@@ -185,4 +185,4 @@ def test_units_of_the_callers_choice_can_be_evaluated(tmp_path):
 def test_a_cohort_that_does_not_answer_is_not_released():
     prepared = prepare(federation("faults={failing: 1.0}"))
     with SerialGrid(CLIENT_APP, "cpu") as grid, pytest.raises(FederationError, match="evaluation: none of 60 clients"):
-        evaluate(prepared.strategy(prepared.state), with_faults(grid, prepared.plan.scenario.faults))
+        play_side_sum(prepared.strategy(prepared.state), with_faults(grid, prepared.plan.scenario.faults))

@@ -34,7 +34,7 @@ def test_at_6000_clients_and_epsilon_1_a_third_of_a_point_costs_a_fiftieth():
     with_ = plan(*LARGE).charge.planned_epsilon.upper
     assert 0.99 < without < 1.0 < with_ < without + 0.021
     for right in (0.5, 0.819, 1.0):  # the deviation is largest at the ends
-        found = asked().evaluated(60, np.array([right, 1 - right]) * 6000, 20.0, 6000).of("score")
+        found = asked().released(60, np.array([right, 1 - right]) * 6000, 20.0, 6000).of("score")
         assert (found.upper - found.lower) / 2 <= 1.96 * 0.0034
 
 
@@ -60,7 +60,7 @@ def test_people_drawn_from_a_population_are_covered_at_least_as_often_as_it_says
     for _ in range(draws):
         right = float(generator.binomial(1, chance, people).sum())
         sums = np.array([right, people - right]) + generator.normal(0, 3, 2)
-        found = asked().evaluated(1, sums, 3.0, people).of("score")
+        found = asked().released(1, sums, 3.0, people).of("score")
         hits += found.people_lower <= chance <= found.people_upper
         narrow += found.lower <= chance <= found.upper
     assert hits / draws >= 0.95 - 4 * math.sqrt(0.95 * 0.05 / draws)
@@ -136,7 +136,7 @@ def test_groups_and_metrics_share_the_norm_and_not_the_cost():
     sums = np.zeros((3, 14))
     sums[0, :4] = np.array([80, 20, 30, 70]) * section.weight
     sums[1, :2] = np.array([10, 40]) * section.weight
-    found = section.evaluated(1, sums.ravel(), 1e-9, 200)
+    found = section.released(1, sums.ravel(), 1e-9, 200)
     assert found.of("score", "a").value == pytest.approx(0.8)
     assert found.of("score", "b").value == pytest.approx(0.2)
     assert found.of("score").value == pytest.approx(0.6)

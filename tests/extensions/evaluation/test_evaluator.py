@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from fedamp.client import configuration
-from fedamp.client.app import evaluator_of, node_of
+from fedamp.client.app import node_of, side_sum_of
 from fedamp.client.worker import TrainReport
 from fedamp.data.partition import NaturalPartition
 from fedamp.data.sections import NpzData, SyntheticData
-from fedamp.engines.wire import RoundOrder, rows
+from fedamp.engines.wire import SIDE_SUM, RoundOrder, rows
 from fedamp.errors import DataError, DeploymentError
-from fedamp.extensions.evaluation.section import EVALUATION, ClientEvaluation
+from fedamp.extensions.evaluation.section import ClientEvaluation
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
@@ -71,8 +71,8 @@ def order_of(asked, units=range(UNITS), counted=True) -> RoundOrder:
 def evaluated(asked, order=None) -> tuple[np.ndarray, TrainReport]:
     order = order or order_of(asked)
     report = TrainReport(dummies=order.dummies)
-    evaluator_of(asked.to_json(), "", "cpu").add(order, report)
-    return report.sums[EVALUATION], report
+    side_sum_of(asked.to_json(), "", "cpu").add(order, report)
+    return report.sums[SIDE_SUM], report
 
 
 KINDS = ["nan", "inf", "huge", "label 7", "label -1", "label 1099511627776", "group", "gone", "many"]
@@ -173,6 +173,6 @@ def test_a_node_evaluates_only_as_its_task_says(tmp_path):
     with pytest.raises(DeploymentError, match="otherwise than the task says"):
         evaluated(asked, replace(order_of(asked), cells=3))
     with pytest.raises(DeploymentError, match="the task for none"):
-        evaluator_of(asked.model_copy(update={"evaluation": None}).to_json(), "", "cpu")
+        side_sum_of(asked.model_copy(update={"evaluation": None}).to_json(), "", "cpu")
     with pytest.raises(DataError, match=r"no column 'colour'; evaluation.by must be one of"):
         evaluated(task(tmp_path, clean(), by="colour"))

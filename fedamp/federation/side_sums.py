@@ -1,0 +1,177 @@
+"""Side sums: what rounds add up and release beside the sum of the model's updates, for a section of a scenario.
+
+The core asks for the sum, adds the noise and charges it; the section of an extension says what each unit contributes,
+and what follows from the released sum.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from fedamp.base.arrays import Floats
+from fedamp.base.record import Record
+from fedamp.base.start import Later
+from fedamp.errors import ScenarioError
+from fedamp.federation.facts import AnyScenario
+from fedamp.federation.optional import AnyPlan, OptionalSection, RoundKind
+
+if TYPE_CHECKING:
+    from fedamp import accounting
+    from fedamp.accounting import Mechanism, arithmetic
+else:
+    accounting, arithmetic = Later("fedamp.accounting"), Later("fedamp.accounting.arithmetic")  # as in check_in
+
+
+class SideRelease(Record):
+    """A released side sum. A section adds fields that follow from the sum.
+
+    Attributes:
+        round: the model that the units had is that after this round.
+        units: public: expected number of units in the sum.
+        deviation: of the noise in each number of the sum: that which is charged, or more (secure aggregation).
+        sums: the noisy sum of the units' contributions.
+    """
+
+    round: Annotated[int, Field(ge=0)]
+    units: Annotated[float, Field(gt=0)]
+    deviation: Annotated[float, Field(ge=0)]
+    sums: tuple[float, ...]
+
+    @property
+    @abstractmethod
+    def in_short(self) -> str:
+        """The release in a few words, for a line about a round."""
+
+    @property
+    @abstractmethod
+    def in_words(self) -> dict[str, str]:
+        """The release as rows of a table, by their headings."""
+
+    @abstractmethod
+    def agrees(self, other: Self, tolerance: float) -> bool:
+        """Whether the fields that follow from the sum are those of another release of it, up to a tolerance."""
+
+
+class SideSum(OptionalSection):
+    """A section that adds a vector of each unit to the sum of a round. A scenario has at most one.
+
+    A vector has a norm of at most 1: nodes clip it. The section declares these fields: ``share``, ``every``,
+    ``noise_multiplier`` and ``epsilon``.
+
+    Attributes:
+        key: of the section in a scenario, of the task, and of the ledger.
+        node: class of what a node adds up, a :class:`fedamp.client.worker.NodeSum`, as ``package.module:Class``.
+        assumption: the sentence of the ledger about it.
+        share: of each unit's records that it is computed from; they never train.
+        every: ``end``: all units contribute once, after the last round; or rounds between contributions of a cohort.
+        noise_multiplier: standard deviation of the noise over the largest contribution; None: it follows from epsilon.
+        epsilon: of the side sum alone.
+    """
+
+    key: ClassVar[str]
+    node: ClassVar[str]
+    assumption: ClassVar[str]
+    if TYPE_CHECKING:
+        share: float
+        every: Literal["end"] | int
+        noise_multiplier: float | None
+        epsilon: float | None
+
+    @property
+    @abstractmethod
+    def cells(self) -> int:
+        """Length of a unit's vector."""
+
+    @abstractmethod
+    def released(self, round_: int, sums: Floats, deviation: float, units: float) -> SideRelease:
+        """The release of a noisy sum; arguments as the attributes of :class:`SideRelease`."""
+
+    @abstractmethod
+    def foreseen(self, plan: AnyPlan) -> tuple[str, str | None]:
+        """What the release will tell, in words, and a caution where the noise hides it (None: it does not)."""
+
+    def answers(self, plan: AnyPlan) -> dict[str, float]:
+        """Numbers about the release that follow from the plan, for ``fedamp privacy``, by name."""
+        return {}
+
+    def task_keys(self) -> Mapping[str, Any]:
+        return {self.key: self}
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all units contribute once, after the last round."""
+        return self.every == "end"
+
+    def is_in(self, round_: int) -> bool:
+        """Whether the cohort of a round contributes, before it trains."""
+        return self.every != "end" and round_ % self.every == 0
+
+    # --- the charge ---------------------------------------------------------------------------------------------------
+
+    def check_within(self, scenario: AnyScenario) -> None:
+        if self.every != "end" and self.every > scenario.rounds:
+            raise ValueError(f"{self.key}.every must be at most rounds ({scenario.rounds}) or end, got {self.every}")
+
+    def fitted(self, plan: AnyPlan) -> Self:
+        if self.epsilon is None:
+            return self
+        try:
+            noise = accounting.calibrate(
+                partial(self.cost, plan), self.epsilon, arithmetic.delta_left(plan.scenario.privacy.delta)
+            )
+        except ValueError as error:
+            raise ScenarioError(f"{self.key}.epsilon finds no noise: {error}") from None
+        return self.with_noise(noise)
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """The section with this noise multiplier, in place of an epsilon."""
+        return self.model_copy(update={"noise_multiplier": noise_multiplier, "epsilon": None})
+
+    def cost(self, plan: AnyPlan, noise_multiplier: float | None = None) -> "Mechanism":
+        """The cost of the side sum alone; default: with its own noise."""
+        check_in, release = plan.check_in, accounting.Gaussian(noise_multiplier or self.noise)
+        rounds, size = plan.scenario.rounds, plan.scenario.privacy.group_size
+        return accounting.group(check_in.shown(release) if self.at_end else check_in.charge(release, rounds), size)
+
+    def beside(self, plan: AnyPlan) -> "tuple[Mechanism, ...]":
+        return (plan.check_in.shown(accounting.Gaussian(self.noise)),) if self.at_end else ()
+
+    def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
+        rounds = plan.scenario.rounds
+        if self.every != "end" and plan.check_in.rounds_are_independent:
+            some = rounds // self.every  # in which order they come changes no cost; those that cost more lead
+            if some < rounds > 2:
+                return ((True, some), (False, rounds - some))
+        return ((True, rounds),)
+
+    def dearest(self, plan: AnyPlan) -> RoundKind:
+        return True
+
+    def beside_model(self, plan: AnyPlan, kind: RoundKind) -> "tuple[Mechanism, ...]":
+        return (accounting.Gaussian(self.noise),) if kind and not self.at_end else ()
+
+    def costs_without(self, scenario: AnyScenario) -> Mapping[str, Mapping[str, Any]]:
+        asked = getattr(scenario, self.key)
+        name = "epsilon" if asked.noise_multiplier is None else "noise_multiplier"
+        return {f"{self.key}.{name}": {self.key: None}}
+
+    @property
+    def noise(self) -> float:
+        """The noise multiplier of a plan's section."""
+        assert self.noise_multiplier is not None, "a plan's section has its noise"
+        return self.noise_multiplier
+
+
+def side_sum_of(sections: Iterable[Any]) -> SideSum | None:
+    """Find the section with a side sum; None: no section has one.
+
+    Raises:
+        ValueError: several sections have one, in one line.
+    """
+    found = [each for each in sections if isinstance(each, SideSum)]
+    if len(found) > 1:
+        raise ValueError(f"{found[0].key} and {found[1].key}: both have a side sum; expected: one of them")
+    return found[0] if found else None
