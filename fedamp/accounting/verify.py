@@ -386,6 +386,10 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     budget, most = ledger["budget_epsilon"], max(spent, default=0.0)
     over = f"{_shown(most)} exceeds {budget:g}" if budget is not None and not most <= budget else None
     yield Check.of("budget", "none was set" if budget is None else f"{_shown(most)} of {budget:g}", fail=over)
+    if ledger.get("unchecked"):
+        yield Check("schemes", "caution", str(ledger["unchecked"]))
+    said = str(ledger.get("rehearsal") or ledger["noise_seed"])
+    yield Check("noise", "pass" if said == FROM_SYSTEM else "caution", said)
 
 
 def mechanism_check(ledger: Json) -> Check:
@@ -744,10 +748,6 @@ def _of_ledger(ledger: Json, manifest: Json) -> Iterator[Check]:
     for key, added in ledger_keys().items():
         if told := ledger.get(key):
             yield added.check(told)
-    if ledger.get("unchecked"):
-        yield Check("schemes", "caution", str(ledger["unchecked"]))
-    said = str(ledger.get("rehearsal") or ledger["noise_seed"])
-    yield Check("noise", "pass" if said == FROM_SYSTEM else "caution", said)
 
 
 def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -161,9 +161,6 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
     for name, key in ledger_keys().items():
         if (told := getattr(ledger, name)) is not None:
             yield key.check_run(told.content(), files.path, plan and plan.scenario)
-    if ledger.unchecked:
-        yield Check("schemes", "caution", ledger.unchecked)
-    yield Check("noise", "caution" if ledger.has_known_seed else "pass", ledger.rehearsal or ledger.noise_seed)
     if files.rounds.is_file() or files.summary.is_file():
         summary = Summary.read(files.summary) if files.summary.is_file() else None
         complaints = list(contradictions(ledger, summary, files.read_rounds()))
