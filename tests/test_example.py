@@ -112,6 +112,45 @@ assert "antigravity" not in sys.modules
 """
 
 
+OPTIMIZED = """
+import json, sys
+import fedamp
+from tests.test_example import SCENARIO
+
+raw = SCENARIO | {"check_in": {"scheme": "all"}, "server": {"optimizer": "fedamp_blocks.optimizer:SignDescent"}}
+for unchecked in (False, True):
+    try:
+        raw["privacy"] = SCENARIO["privacy"] | {"unchecked": unchecked}
+        scenario = fedamp.load(raw)
+    except fedamp.errors.InputError as error:
+        print(error)
+assert scenario.server.optimizer == "sign"
+assert fedamp.load(json.loads(scenario.model_dump_json())) == scenario
+run = fedamp.run(scenario, out=sys.argv[1])
+assert "server.optimizer" in run.ledger.unchecked
+for name in ("signs", "fedamp_blocks.submodels:LayerSubmodels"):
+    try:
+        fedamp.load(raw | {"server": {"optimizer": name}})
+    except fedamp.errors.InputError as error:
+        print(error)
+"""
+
+
+def test_an_optimizer_that_has_met_no_contract_is_refused_or_said(package):
+    done = called(package, "-c", OPTIMIZED, package / "signs", cache="nothing-passed")
+    assert done.returncode == 0, done.stderr
+    refused, *wrong = done.stdout.splitlines()
+    assert (
+        "server.optimizer: fedamp_blocks.optimizer:SignDescent of fedamp-blocks 0.1 has not met its contract" in refused
+    )
+    assert refused.endswith("expected: its OptimizerContract has passed, or privacy.unchecked: true")
+    for line in wrong:
+        assert line.endswith("expected: sgd, adam, sign")
+    checked = called(package, "-m", "fedamp", "verify", package / "signs", cache="nothing-passed")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "no contract has tested" in checked.stdout
+
+
 def test_a_path_names_a_scheme_that_an_installed_extension_offers(package):
     done = called(package, "-W", "error::UserWarning", "-c", NAMED)
     assert done.returncode == 0, done.stderr

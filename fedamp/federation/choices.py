@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import Field
 
-from fedamp.base.section import NeedsHooks, Section, with_keys
+from fedamp.base.section import NeedsHooks, Section
 from fedamp.errors import ScenarioError
 from fedamp.extension import keys, offered
 from fedamp.federation.aggregation import AGGREGATIONS, AggregationScheme
@@ -19,7 +19,6 @@ from fedamp.federation.facts import Declared
 from fedamp.federation.noise import NOISES, NoiseScheme
 from fedamp.federation.submodels import SUBMODELS, SubmodelScheme
 
-S = TypeVar("S", bound=Section)
 Mark = TypeVar("Mark")
 
 FAMILIES: dict[str, tuple[type[Declared], ...]] = {
@@ -138,26 +137,3 @@ def refuse_hooks(scenario: Section) -> None:
     for section, key, needs in marked(NeedsHooks):
         if getattr(getattr(scenario, section), key):
             raise ScenarioError(f"{section}.{key}: {needs.words}; expected: a run of fedamp")
-
-
-def extend(section: type[S], path: str = "") -> type[S]:
-    """Add the keys that extensions offer to a section.
-
-    An extension offers a class of sections, which may be left out, or an annotated type with its field and its place
-    (:class:`fedamp.base.section.Before`).
-
-    Args:
-        section: the class; it is changed in place. Also a decorator.
-        path: of the section in a scenario; empty: the scenario itself.
-
-    Returns:
-        The same class.
-    """
-    added = {}
-    for key in keys("sections"):
-        above, _, name = key.rpartition(".")
-        if above == path:
-            added[name] = kind = next(offered("sections", key))
-            if isinstance(kind, type):
-                added[name] = Annotated[kind | None, Field(None, exclude_if=lambda found: found is None)]
-    return with_keys(section, added)

@@ -88,12 +88,15 @@ class _OpenSubmodels:
 
 
 _OPEN: Mapping[str, type] = {"check_in": _OpenCheckIn, "submodels": _OpenSubmodels}
+_CONTRACTS: Mapping[str, str] = {"server.optimizer": "OptimizerContract"}
+"""The contracts of schemes that have no charge: without a pass they are refused."""
 
 
-def foreign_schemes(scenario: AnyScenario) -> dict[str, Section]:
-    """Return the schemes of other packages that a scenario names, by their key."""
-    named: dict[str, Section] = {key: attrgetter(key)(scenario) for key in FAMILIES}
-    return {key: scheme for key, scheme in named.items() if is_foreign(type(scheme))}
+def foreign_schemes(scenario: AnyScenario) -> dict[str, type]:
+    """Return the classes of other packages that a scenario names, by their key."""
+    named: dict[str, type] = {key: type(attrgetter(key)(scenario)) for key in FAMILIES}
+    named["server.optimizer"] = scenario.server.kind
+    return {key: kind for key, kind in named.items() if is_foreign(kind)}
 
 
 def charged_as(scheme: S, key: str, unchecked: bool) -> S:
@@ -115,31 +118,32 @@ def charged_as(scheme: S, key: str, unchecked: bool) -> S:
 
 
 def refuse_unproved(scenario: AnyScenario) -> None:
-    """Refuse schemes of other packages that have no contract, unless ``privacy.unchecked`` is set.
+    """Refuse schemes of other packages that cannot be charged openly, unless ``privacy.unchecked`` is set.
 
     Raises:
-        ValueError: a noise or an aggregation of another package: fedamp has no tests for its charge.
+        ValueError: an optimizer that has not met its contract; or a noise or an aggregation, which no contract covers.
     """
-    for key, scheme in foreign_schemes(scenario).items():
-        if key not in _OPEN and not scenario.privacy.unchecked:
-            raise ValueError(
-                f"{key}: {_name(type(scheme))} is of another package, and no contract of fedamp covers it; "
-                "expected: a scheme of fedamp, or privacy.unchecked: true"
-            )
+    for key, kind in foreign_schemes(scenario).items():
+        if key in _OPEN or scenario.privacy.unchecked or (key in _CONTRACTS and has_passed(kind)):
+            continue
+        why, expected = "is of another package, and no contract of fedamp covers it", "a scheme of fedamp"
+        if key in _CONTRACTS:
+            why, expected = "has not met its contract on this machine", f"its {_CONTRACTS[key]} has passed"
+        raise ValueError(f"{key}: {_name(kind)} {why}; expected: {expected}, or privacy.unchecked: true")
 
 
 def unchecked_words(scenario: AnyScenario) -> str:
     """Say which schemes are charged though nobody has checked them; empty: none is."""
     schemes = foreign_schemes(scenario) if scenario.privacy.unchecked else {}
-    names = [f"{key} {_name(type(scheme))}" for key, scheme in schemes.items() if not has_passed(type(scheme))]
+    names = [f"{key} {_name(kind)}" for key, kind in schemes.items() if not has_passed(kind)]
     return f"unchecked: no contract has tested the charge of {' and of '.join(names)}" if names else ""
 
 
 def assumptions_of(scenario: AnyScenario) -> list[str]:
     """Say on which packages the guarantee rests beside fedamp, and whether their schemes have met their contract."""
     said = []
-    for key, scheme in foreign_schemes(scenario).items():
-        kind, otherwise = type(scheme), "is charged without amplification"
+    for key, kind in foreign_schemes(scenario).items():
+        otherwise = "is charged without amplification"
         if scenario.privacy.unchecked:
             otherwise = "is charged as it says, unchecked"
         met = "has met its contract" if has_passed(kind) else otherwise

@@ -199,6 +199,6 @@ def clipping_of(
     if isinstance(section, AdaptiveClip):
         return section
     if isinstance(section, str):
-        rate = server.learning_rate if server.optimizer == "sgd" else 1.0  # adam divides the norm away
+        rate = server.learning_rate if server.is_linear else 1.0  # adam divides the norm away
         return Normalised(rounds, server.effective_momentum, cohort, share, drift, rate)
     return FixedNorm(section)

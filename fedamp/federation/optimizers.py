@@ -1,8 +1,8 @@
 """Server optimizers: apply the noisy mean update to the model. That is post-processing, so it costs no privacy.
 
-A further optimizer is one class here and its name in ``OPTIMIZERS``. The release of a round calls :meth:`apply`
-(:mod:`fedamp.strategies.pipeline`). The plan asks for the response to one round's update, by which correlated noise is
-chosen.
+A further optimizer is one class here and its name in ``OPTIMIZERS``, or a class that an extension offers as a choice of
+``server.optimizer``. The release of a round calls :meth:`apply` (:mod:`fedamp.strategies.pipeline`). The plan asks for
+the response to one round's update, by which correlated noise is chosen.
 
 >>> rule = ServerUpdate(learning_rate=0.5).rule()
 >>> model, sums = {"w": np.zeros(2, np.float32)}, {"w": np.array([4.0, 8.0])}
@@ -14,16 +14,20 @@ chosen.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache, partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
 from fedamp.base.section import Positive, Section
+from fedamp.extension import offered
 from fedamp.federation import facts
+from fedamp.federation.added_keys import extend
 from fedamp.federation.facts import ScenarioFact
 
 AVERAGE = "average"  # of the models so far, in the state
@@ -35,6 +39,8 @@ Step = tuple[Singles, dict[str, Singles]]
 
 class ServerOptimizer(ABC):
     """Base of optimizers: a step of the server, with the mean update in place of the negative gradient.
+
+    A subclass is a dataclass: its fields are the keys of ``server`` that it takes.
 
     Attributes:
         scheme: its name in ``server.optimizer``.
@@ -189,21 +195,44 @@ class Averaged(ServerOptimizer):
         return moved, {**following, AVERAGE: state[AVERAGE] + weight * (moved - state[AVERAGE])}
 
 
-OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {each.scheme: each for each in (Sgd, Adam)}
-
-if TYPE_CHECKING:
-    OptimizerName = str
-else:
-    OptimizerName = Literal[tuple(OPTIMIZERS)]
+OPTIMIZERS: dict[str, type[Any]] = {each.scheme: each for each in (Sgd, Adam)}
+"""The core's optimizers, by the names that a scenario accepts."""
 
 
+@cache
+def optimizers() -> dict[str, type[Any]]:
+    """List the optimizers by name: the core's own, then those of extensions, which cannot take a name of the core."""
+    offered_ = {kind.scheme: kind for kind in offered("choices", "server.optimizer")}
+    return OPTIMIZERS | {name: kind for name, kind in offered_.items() if name not in OPTIMIZERS}
+
+
+class _OptimizerNames:
+    """Accepts the names of optimizers, and the paths ``package.module:Class`` of those that extensions offer."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._name, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "enum": list(optimizers())}
+
+    @staticmethod
+    def _name(asked: Any) -> Any:
+        paths = {f"{kind.__module__}:{kind.__qualname__}": name for name, kind in optimizers().items()}
+        if not isinstance(asked, str) or asked in optimizers():
+            return asked
+        if asked not in paths:
+            raise ValueError(f"got {asked!r}; expected: {', '.join(optimizers())}")
+        return paths[asked]
+
+
+@partial(extend, path="server")
 class ServerUpdate(Section):
     """How the server applies the noisy mean of the updates.
 
     The step is post-processing of a noisy sum, so it costs no privacy.
     """
 
-    optimizer: OptimizerName = Field("sgd", description="sgd, with momentum; or adam")
+    optimizer: Annotated[str, _OptimizerNames()] = Field("sgd", description="sgd, with momentum; or adam")
     learning_rate: Positive = Field(1.0, description="factor of the noisy mean update")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of sgd, over the rounds")
     averaging: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -216,12 +245,26 @@ class ServerUpdate(Section):
     epsilon: Positive = Field(1e-3, description="of adam: added to the root of the mean square")
 
     @property
+    def kind(self) -> type[ServerOptimizer]:
+        """The class of the optimizer."""
+        return OPTIMIZERS.get(self.optimizer) or optimizers()[self.optimizer]
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether a step is linear in the update; the size of others does not follow from that of the update."""
+        return facts.LINEAR_STEP in self.kind.keeps
+
+    @property
     def effective_momentum(self) -> float:
         """Momentum of the optimizer; 0 where it has none."""
-        return self.momentum if self.optimizer == "sgd" else 0.0
+        return self.momentum if "momentum" in self._known else 0.0
+
+    @property
+    def _known(self) -> set[str]:
+        """The keys that the optimizer knows."""
+        return {each.name for each in fields(self.kind)}  # type: ignore[arg-type]  # a dataclass
 
     def rule(self) -> ServerOptimizer:
         """Make the optimizer from the keys that it knows."""
-        kind = OPTIMIZERS[self.optimizer]
-        optimizer = kind(**self.model_dump(include={each.name for each in fields(kind)}))
+        optimizer = self.kind(**self.model_dump(include=self._known))
         return Averaged(optimizer, self.averaging) if self.averaging else optimizer

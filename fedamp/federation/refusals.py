@@ -15,7 +15,6 @@ from fedamp.federation import facts
 from fedamp.federation.choices import FAMILIES, members, scheme_of
 from fedamp.federation.facts import FACTS, AnyScenario, Claim, Declared, ScenarioFact, Stance
 from fedamp.federation.norms import AdaptiveClip
-from fedamp.federation.optimizers import OPTIMIZERS
 from fedamp.federation.optional import check_charged
 
 Claimed = tuple[str, Claim]
@@ -132,7 +131,7 @@ BREAKS: tuple[Claim, ...] = (
             fact,
             "server.optimizer",
             "sgd",
-            lambda scenario, fact=fact: fact not in OPTIMIZERS[scenario.server.optimizer].keeps,  # type: ignore[misc]
+            lambda scenario, fact=fact: fact not in scenario.server.kind.keeps,  # type: ignore[misc]
         )
         for fact in (facts.SHOWN_ONCE, facts.LINEAR_STEP)
     ),

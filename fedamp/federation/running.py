@@ -16,7 +16,7 @@ from pydantic.json_schema import SkipJsonSchema
 from fedamp.base import devices, ids
 from fedamp.base.section import Count, Positive, Rate, Section, removed
 from fedamp.extension import keys
-from fedamp.federation.choices import extend
+from fedamp.federation.added_keys import extend
 
 
 def _without_flower(kind: Any) -> Any:

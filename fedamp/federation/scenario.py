@@ -17,9 +17,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, UnitCount, no_truth
 from fedamp.data.sections import Data
 from fedamp.extension import keys
+from fedamp.federation.added_keys import extend
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.check_in import AllCheckIn
-from fedamp.federation.choices import AnyAggregation, AnyCheckIn, AnyNoise, AnySubmodels, by_name, extend
+from fedamp.federation.choices import AnyAggregation, AnyCheckIn, AnyNoise, AnySubmodels, by_name
 from fedamp.federation.contracts import refuse_unproved
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.noise import IndependentNoise

@@ -186,7 +186,7 @@ def _of_model(plan: Plan, inputs: RunInputs, thorough: bool) -> Iterator[Check]:
     yield _judged("signal", signal, found if plan.is_private else "no noise is added")
     # How far clipped updates, and noise, can move the model, over its first length.
     length = math.sqrt(sum(float(np.square(inputs.state.parameters[name]).sum()) for name in model.shapes)) or 1.0
-    step = math.sqrt(size) if server.optimizer == "adam" else math.hypot(*(part.clip for part in plan.parts))
+    step = math.hypot(*(part.clip for part in plan.parts)) if server.is_linear else math.sqrt(size)
     reach = server.learning_rate / (1 - server.effective_momentum) * step * plan.last_round / length
     yield _judged("reach", reach, f"updates can move the model by {reach:,.3g} times its first length")
     far = reach if plan.clipping.normalises else 0.0  # other updates are mostly shorter than their norm

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedamp.data.form import BINARY, CLASSES, NUMBERS
+from fedamp.data.form import BINARY, CLASSES, NUMBERS, TOKENS
 from fedamp.federation.losses import Loss
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.testing.contract import Contract
@@ -31,6 +31,10 @@ class OptimizerContract(Contract):
     """
 
     optimizer: ClassVar[ServerOptimizer]
+
+    @classmethod
+    def subject(cls) -> type:
+        return type(cls.optimizer)
 
     def played(self, places: slice, rounds: int = 4) -> NDArray[np.float32]:
         """Take some steps on some coordinates of a model of eight, with the same mean updates each time.
@@ -95,10 +99,11 @@ class LossContract(Contract):
     """The tests of a loss: a record counts by itself, gradients are right, and metrics follow from sums.
 
     Attributes:
-        loss: the loss; its labels are classes, numbers, or truth values.
+        loss: the loss.
         clients: number of clients in the test's batch.
         records: number of records of each client.
         outputs: number of outputs of the model, or classes.
+        length: number of places of a sequence, where labels are tokens.
 
     Example:
         >>> from fedamp.federation.losses import MeanSquaredError
@@ -111,13 +116,14 @@ class LossContract(Contract):
     clients: ClassVar[int] = 3
     records: ClassVar[int] = 4
     outputs: ClassVar[int] = 5
+    length: ClassVar[int] = 6
 
     def task(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw outputs and labels; a suite for labels of another form overrides it.
+        """Draw outputs and labels.
 
         Returns:
-            Outputs [clients, records, outputs]; labels [clients, records] for classes, else of the shape of the
-            outputs.
+            Outputs [clients, records, outputs], or [clients, records, length, outputs] for tokens; labels [clients,
+            records] for classes, [clients, records, length] for tokens, else of the shape of the outputs.
         """
         draw = torch.Generator().manual_seed(1)
         shape = (self.clients, self.records)
@@ -125,8 +131,10 @@ class LossContract(Contract):
             CLASSES: lambda: torch.randint(self.outputs, shape, generator=draw),
             NUMBERS: lambda: torch.randn(*shape, self.outputs, generator=draw),
             BINARY: lambda: torch.randint(2, (*shape, self.outputs), generator=draw).float(),
+            TOKENS: lambda: torch.randint(self.outputs, (*shape, self.length), generator=draw),
         }[self.loss.labels]()
-        return torch.randn(*shape, self.outputs, generator=draw), labels
+        places = (self.length,) if self.loss.labels is TOKENS else ()
+        return torch.randn(*shape, *places, self.outputs, generator=draw), labels
 
     def test_a_record_depends_on_itself_alone(self) -> None:
         """The loss of the first record stays the same when all others become NaN."""

@@ -8,8 +8,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedamp import extension
 from fedamp.base.section import Before, Section
 from fedamp.extension import Extension
+from fedamp.federation.added_keys import extend
 from fedamp.federation.check_in import AllCheckIn
-from fedamp.federation.choices import extend, one_of
+from fedamp.federation.choices import one_of
 
 HERE = "tests.federation.test_choices"
 

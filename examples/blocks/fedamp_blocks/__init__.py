@@ -7,5 +7,6 @@ extension = Extension(
     choices={
         "check_in": ("fedamp_blocks.check_in:AlternatingCheckIn",),
         "submodels": ("fedamp_blocks.submodels:LayerSubmodels",),
+        "server.optimizer": ("fedamp_blocks.optimizer:SignDescent",),
     },
 )

@@ -230,7 +230,7 @@ def _with_noise(scenario: Scenario, noise: float) -> Scenario:
 def _trial(scenario: Scenario, noise: BudgetSplit) -> Scenario:
     """Return a trial; it is judged by its charged evaluation alone, so no model is tested on public records."""
     federation, server = scenario.federation.model_copy(update={"evaluate_every": 0}), scenario.server
-    if server.optimizer == "sgd" and scenario.privacy.clip != "auto":  # adam's steps have their size whatever noise is
+    if server.is_linear and scenario.privacy.clip != "auto":  # adam's steps have their size whatever noise is
         rate = server.learning_rate * noise.noise / noise.trial_noise
         server = server.model_copy(update={"learning_rate": rate})
     changes = {"name": f"{scenario.name[:72]}-trial", "federation": federation, "server": server}

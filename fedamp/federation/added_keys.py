@@ -1,0 +1,33 @@
+"""Keys that extensions add to the sections of a scenario."""
+
+from typing import Annotated, TypeVar
+
+from pydantic import Field
+
+from fedamp.base.section import Section, with_keys
+from fedamp.extension import keys, offered
+
+S = TypeVar("S", bound=Section)
+
+
+def extend(section: type[S], path: str = "") -> type[S]:
+    """Add the keys that extensions offer to a section.
+
+    An extension offers a class of sections, which may be left out, or an annotated type with its field and its place
+    (:class:`fedamp.base.section.Before`).
+
+    Args:
+        section: the class; it is changed in place. Also a decorator.
+        path: of the section in a scenario; empty: the scenario itself.
+
+    Returns:
+        The same class.
+    """
+    added = {}
+    for key in keys("sections"):
+        above, _, name = key.rpartition(".")
+        if above == path:
+            added[name] = kind = next(offered("sections", key))
+            if isinstance(kind, type):
+                added[name] = Annotated[kind | None, Field(None, exclude_if=lambda found: found is None)]
+    return with_keys(section, added)
