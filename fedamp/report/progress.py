@@ -24,7 +24,6 @@ from fedamp.base.numbers import at_most
 from fedamp.base.text import harmless
 from fedamp.errors import Interrupted
 from fedamp.report.words import GUARANTEES, for_nodes, for_server, known_seed, metric, protected, value_of
-from fedamp.runs.records import side_release
 from fedamp.server.launch import how_to_resume
 from fedamp.server.observers import Observer
 
@@ -211,7 +210,7 @@ class RunProgress(Silence):
         facts = []
         if record.score is not None:
             facts += [f"loss {record.loss:.3f}", f"{metric(record.score[0])} {value_of(*record.score)}"]
-        if found := side_release(record):
+        if found := record.side_release:
             facts.append(found.in_short)
         of_budget = "" if self._budget is None else f" of {self._budget:g}"
         spent = record.epsilon_upper

@@ -18,7 +18,6 @@ from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_least, at_mo
 from fedamp.extension import keys
 from fedamp.report import words
 from fedamp.report.words import metric, value_of
-from fedamp.runs.records import side_release
 from fedamp.server.traffic import in_words
 
 if TYPE_CHECKING:
@@ -193,9 +192,9 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
         others = {other: value_of(other, found) for other, found in summary.final.metrics.items() if other != name}
         beside = [f"loss {summary.final.loss:.3f}", *(f"{metric(other)} {found}" for other, found in others.items())]
         rows[metric(name)] = f"{value_of(name, value, 2)} on the public test set ({', '.join(beside)})"
-    elif side_release(summary) is None:
+    elif summary.side_release is None:
         rows["quality"] = words.NOT_MEASURED
-    rows |= words.released(side_release(summary))
+    rows |= words.released(summary.side_release)
     if math.isinf(summary.epsilon.upper):
         rows["privacy"] = "none: no noise was added"
     else:

@@ -48,7 +48,6 @@ from fedamp.runs.records import (
     RoundRecord,
     Summary,
     side_key,
-    side_release,
 )
 
 WRITTEN_BY = f"fedamp {version()}"
@@ -285,7 +284,7 @@ class Ledger:
         side = self.plan.side_sum
         if side is None:
             return {}
-        each = filter(None, map(side_release, reversed(self.releases)))
+        each = filter(None, (entry.side_release for entry in reversed(self.releases)))
         return side_key(side, self._head.get(verify.side_sums()[side.key].at_end) or next(each, None))
 
     def reopen(self) -> None:

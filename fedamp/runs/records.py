@@ -146,13 +146,17 @@ def side_key(side: SideSum | None, found: SideRelease | Mapping[str, Any] | None
     return {} if side is None else {side_sums()[side.key].in_round: found}
 
 
-def side_release(record: Record) -> SideRelease | None:
-    """The released side sum in a line, in an entry of a ledger, or in a summary; None: it has none."""
-    return next(filter(None, (getattr(record, each.in_round) for each in side_sums().values())), None)
+class SideReleased(Record):
+    """Base of records that may hold a released side sum, under a key of its extension."""
+
+    @property
+    def side_release(self) -> SideRelease | None:
+        """The released side sum; None: the record has none."""
+        return next(filter(None, (getattr(self, each.in_round) for each in side_sums().values())), None)
 
 
 @partial(with_keys, added=_side_releases(Before("nodes_given_up")))
-class RoundRecord(Quality):
+class RoundRecord(Quality, SideReleased):
     """A line of ``rounds.jsonl``, with the quality of the new global model.
 
     It is for the owner of the run: ``scheduled``, ``reported`` and ``unprotected`` have no noise.
@@ -221,7 +225,7 @@ class ModelCost(Record):
 
 
 @partial(with_keys, added=_side_releases())
-class Summary(FileRecord):
+class Summary(FileRecord, SideReleased):
     """The file ``summary.json`` of a run that has stopped. It is for the owner: its counts have no noise.
 
     Extensions add the last side sum that was released.
@@ -300,7 +304,7 @@ class Charged(FileRecord):
 
 
 @partial(with_keys, added=_side_releases(Before("link")))
-class LedgerEntry(Record):
+class LedgerEntry(SideReleased):
     """One released round.
 
     Extensions add the side sum that was released with it.

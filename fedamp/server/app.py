@@ -26,7 +26,7 @@ from fedamp.federation.plan import privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.side_sums import SideRelease
 from fedamp.runs.folder import opened
-from fedamp.runs.records import RoundRecord, Score, side_release
+from fedamp.runs.records import RoundRecord, Score
 from fedamp.server.loop import play
 from fedamp.server.observers import Forewarning, Observer, trackers_of, watched
 from fedamp.server.setup import RunInputs, prepare
@@ -72,7 +72,7 @@ def main(grid: Grid, context: Context) -> None:
             watching.prepared(inputs)
             summary = play(inputs, with_faults(grid, scenario.faults), folder, watching)
     with fails_alone("the display"):
-        quality = _words(summary.final.score, side_release(summary))
+        quality = _words(summary.final.score, summary.side_release)
         print(f"{summary.stopped_because} after round {summary.rounds_completed}: {quality}", flush=True)
 
 
@@ -135,4 +135,4 @@ class PrintingObserver(Observer):
 
     def round_done(self, record: RoundRecord) -> None:
         spent = f"epsilon {record.epsilon_upper}{self._note}"
-        print(f"round {record.round}: {_words(record.score, side_release(record))}, {spent}", flush=True)
+        print(f"round {record.round}: {_words(record.score, record.side_release)}, {spent}", flush=True)

@@ -27,7 +27,7 @@ from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.around import check_several
 from fedamp.runs.folder import read_summary
-from fedamp.runs.records import Bracket, side_release
+from fedamp.runs.records import Bracket
 
 TUNED = Path("tuned")
 FILE, CHOSEN = "tune.json", "chosen.yaml"
@@ -246,7 +246,7 @@ def _trials(swept: Sweep) -> tuple[TrialRecord, ...]:
     found, left = [], []
     for each in swept.runs:
         summary = read_summary(each.folder) if (each.folder / "summary.json").is_file() else None
-        judged = side_release(summary) if each.run and summary else None
+        judged = summary.side_release if each.run and summary else None
         score = judged.of(SCORE) if isinstance(judged, Evaluated) else None
         if score is None and (summary is None or summary.stopped_because != "diverged"):
             left.append(each.error or f"{each.folder.name} is not finished")
