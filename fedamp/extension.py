@@ -42,8 +42,8 @@ class Extension:
             tells such a folder.
         functions: functions of the package ``fedamp``, as ``fedamp.sweep``, by their names.
         sections: keys of a scenario by their path (``mixing``, ``privacy.population``): a class of sections that may be
-            left out, or an annotated type with its field (:func:`fedamp.federation.choices.extend`).
-        choices: further schemes of a key of the scenario, by its path (``check_in``, ``privacy.noise``): classes.
+            left out, or an annotated type with its field (:func:`fedamp.federation.added_keys.extend`).
+        choices: further schemes of a key of the scenario, by its path (``check_in``, ``server.optimizer``): classes.
         around_run: functions that run before and after each run, by any name: each a
             :data:`fedamp.runs.around.AroundRun`.
         before_runs: functions that may refuse several runs before the first one, by any name: each a

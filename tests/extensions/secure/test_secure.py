@@ -386,7 +386,7 @@ def test_a_node_evaluates_with_the_noise_and_as_often_as_its_terms_say(tmp_path,
     consortium = Consortium(tmp_path, "federation.round_deadline=5", f"evaluation={evaluation}", terms=terms)
     prepared = replace(consortium.prepared, task=consortium.prepared.task.model_copy(update={"terms": terms}))
     consortium.strategy = prepared.strategy(prepared.state)
-    with pytest.raises(FederationError, match="the task evaluates in other rounds, or with other noise"):
+    with pytest.raises(FederationError, match="the task has a side sum in other rounds, or with other noise"):
         consortium.play()
     assert not consortium.seen
 
