@@ -306,8 +306,8 @@ FAULTS = (
     Fault(
         "charge: the count of short updates costs a quarter",
         "federation/norms.py",
-        "return (Gaussian(2 * self.noise_multiplier),)",
-        "return (Gaussian(4 * self.noise_multiplier),)",
+        "return (accounting.Gaussian(2 * self.noise_multiplier),)",
+        "return (accounting.Gaussian(4 * self.noise_multiplier),)",
         ("federation/test_norms.py", "extensions/correlated/test_adaptive.py"),
     ),
     Fault(
