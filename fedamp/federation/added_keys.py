@@ -1,4 +1,7 @@
-"""Keys that extensions add to the sections of a scenario."""
+"""Add keys of extensions to the sections of a scenario.
+
+It stands apart from :mod:`fedamp.federation.choices`, which imports modules whose sections are extended, too.
+"""
 
 from typing import Annotated, TypeVar
 

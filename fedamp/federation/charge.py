@@ -1,7 +1,8 @@
 """Compute the cost of a plan: for a unit or a group, for all rounds and for the first ones, in expressions and numbers.
 
-From the noise multiplier to the charge: :meth:`Plan.parts_at` (clip, noise and denominator of each part), then
-:meth:`Charge.of_a_round` (the cost of taking part in a round), then :meth:`Charge.at` (the cost of all rounds).
+From the noise multiplier to the charge: :meth:`fedamp.federation.plan.Plan.parts_at` (clip, noise and denominator of
+each part), then :meth:`Charge.of_a_round` (the cost of taking part in a round), then :meth:`Charge.at` (the cost of all
+rounds).
 
 Schemes and optional sections say what each of them costs; this module composes that, and knows none by name. How an
 expression becomes an epsilon is in :mod:`fedamp.accounting`. Ledger, budget check, reports and ``fedamp privacy`` read
@@ -224,7 +225,7 @@ class Charge:
 
     @cached_property
     def _steps(self) -> range | None:
-        """The steps of the mechanism that are the rounds; None: its steps are no rounds, all is paid from the first on.
+        """Steps of the mechanism that are the rounds; None: its steps are no rounds, and the first round pays for all.
 
         Epsilon after the last of them is :attr:`planned_epsilon`, which needs no curve.
         """

@@ -1,8 +1,8 @@
 """Server optimizers: apply the noisy mean update to the model. That is post-processing, so it costs no privacy.
 
 A further optimizer is one class here and its name in ``OPTIMIZERS``, or a class that an extension offers as a choice of
-``server.optimizer``. The release of a round calls :meth:`apply` (:mod:`fedamp.strategies.pipeline`). The plan asks for
-the response to one round's update, by which correlated noise is chosen.
+``server.optimizer``. The release of a round calls :meth:`ServerOptimizer.apply` (:mod:`fedamp.strategies.pipeline`).
+The plan asks for the response to one round's update, by which correlated noise is chosen.
 
 >>> rule = ServerUpdate(learning_rate=0.5).rule()
 >>> model, sums = {"w": np.zeros(2, np.float32)}, {"w": np.array([4.0, 8.0])}
@@ -196,7 +196,7 @@ class Averaged(ServerOptimizer):
 
 
 OPTIMIZERS: dict[str, type[Any]] = {each.scheme: each for each in (Sgd, Adam)}
-"""The core's optimizers, by the names that a scenario accepts."""
+"""Optimizers of the core, by the names that a scenario accepts."""
 
 
 @cache
@@ -207,7 +207,7 @@ def optimizers() -> dict[str, type[Any]]:
 
 
 class _OptimizerNames:
-    """Accepts the names of optimizers, and the paths ``package.module:Class`` of those that extensions offer."""
+    """Annotation that accepts names of optimizers, and paths ``package.module:Class`` of those of extensions."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self._name, handler(source))
@@ -217,6 +217,7 @@ class _OptimizerNames:
 
     @staticmethod
     def _name(asked: Any) -> Any:
+        """Replace a path by the name of its optimizer, and refuse unknown names."""
         paths = {f"{kind.__module__}:{kind.__qualname__}": name for name, kind in optimizers().items()}
         if not isinstance(asked, str) or asked in optimizers():
             return asked
@@ -246,12 +247,12 @@ class ServerUpdate(Section):
 
     @property
     def kind(self) -> type[ServerOptimizer]:
-        """The class of the optimizer."""
+        """Class of the optimizer."""
         return OPTIMIZERS.get(self.optimizer) or optimizers()[self.optimizer]
 
     @property
     def is_linear(self) -> bool:
-        """Whether a step is linear in the update; the size of others does not follow from that of the update."""
+        """Say whether a step is linear in the update; otherwise its size does not follow from that of the update."""
         return facts.LINEAR_STEP in self.kind.keeps
 
     @property
@@ -261,7 +262,7 @@ class ServerUpdate(Section):
 
     @property
     def _known(self) -> set[str]:
-        """The keys that the optimizer knows."""
+        """Keys of the section that the optimizer takes."""
         return {each.name for each in fields(self.kind)}  # type: ignore[arg-type]  # a dataclass
 
     def rule(self) -> ServerOptimizer:

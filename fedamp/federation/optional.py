@@ -52,7 +52,7 @@ class OptionalSection(Declared):
         """
 
     def task_keys(self) -> Mapping[str, Any]:
-        """What clients are told of the section: values of the extension's keys of a task."""
+        """Return what clients are told of the section: values of the extension's keys of a task."""
         return {}
 
     # --- the charge ---------------------------------------------------------------------------------------------------

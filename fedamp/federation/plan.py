@@ -227,7 +227,7 @@ class Plan:
 
     @cached_property
     def side_sum(self) -> SideSum | None:
-        """The section for which rounds add up more than the model's updates; None: there is none."""
+        """Section for which rounds add up more than the model's updates; None: there is none."""
         return side_sum_of(self.sections.values())
 
     @property

@@ -3,7 +3,7 @@
 Each family of schemes says how its sections behave (:mod:`fedamp.federation.check_in`, ...). Reading is in
 :mod:`fedamp.federation.reader`, error messages are in :mod:`fedamp.federation.messages`, and combinations that cannot
 be are in :mod:`fedamp.federation.refusals`. What follows from a scenario is a plan (:mod:`fedamp.federation.plan`).
-Extensions add keys here through :func:`fedamp.federation.choices.extend`.
+Extensions add keys here through :func:`fedamp.federation.added_keys.extend`.
 """
 
 import json
@@ -133,7 +133,7 @@ class Scenario(Section):
 
     @property
     def side_sum(self) -> SideSum | None:
-        """The section for which rounds add up more than the model's updates; None: there is none."""
+        """Section for which rounds add up more than the model's updates; None: there is none."""
         return side_sum_of(self.sections.values())
 
     @property

@@ -1,7 +1,9 @@
-"""Side sums: what rounds add up and release beside the sum of the model's updates, for a section of a scenario.
+"""Side sums: define what rounds add up and release beside the sum of the model's updates, for a section of a scenario.
 
 The core asks for the sum, adds the noise and charges it; the section of an extension says what each unit contributes,
-and what follows from the released sum.
+and what follows from the released sum. The evaluation on clients is one (``fedamp/extensions/evaluation``). Orders and
+answers carry a side sum as one more array (:mod:`fedamp.engines.wire`). Ledgers name it by the keys of
+:class:`fedamp.accounting.verify.SideSumKeys`.
 """
 
 from abc import abstractmethod
@@ -28,10 +30,13 @@ else:
 class SideRelease(Record):
     """A released side sum. A section adds fields that follow from the sum.
 
+    All of it is public: the sum has its noise, and the fields are post-processing.
+
     Attributes:
-        round: the model that the units had is that after this round.
-        units: public: expected number of units in the sum.
-        deviation: of the noise in each number of the sum: that which is charged, or more (secure aggregation).
+        round: number of the round after which the units had the model; 0: the first model.
+        units: public: expected number of units in the sum, above 0.
+        deviation: standard deviation of the noise in each number of the sum: that which is charged, or more (secure
+            aggregation).
         sums: the noisy sum of the units' contributions.
     """
 
@@ -43,23 +48,29 @@ class SideRelease(Record):
     @property
     @abstractmethod
     def in_short(self) -> str:
-        """The release in a few words, for a line about a round."""
+        """Release in a few words, for a line about a round."""
 
     @property
     @abstractmethod
     def in_words(self) -> dict[str, str]:
-        """The release as rows of a table, by their headings."""
+        """Release as rows of a table, by their headings."""
 
     @abstractmethod
     def agrees(self, other: Self, tolerance: float) -> bool:
-        """Whether the fields that follow from the sum are those of another release of it, up to a tolerance."""
+        """Say whether the fields that follow from the sum are those of another release of it.
+
+        Args:
+            other: computed again from the same sum.
+            tolerance: of each number; another machine adds in another order.
+        """
 
 
 class SideSum(OptionalSection):
-    """A section that adds a vector of each unit to the sum of a round. A scenario has at most one.
+    """Base of sections that add a vector of each unit to the sum of a round. A scenario has at most one.
 
-    A vector has a norm of at most 1: nodes clip it. The section declares these fields: ``share``, ``every``,
-    ``noise_multiplier`` and ``epsilon``.
+    A vector has a norm of at most 1: nodes clip it. So its release costs a Gaussian mechanism with the section's noise
+    multiplier, once for all units or in some rounds for the cohort. The section declares these fields: ``share``,
+    ``every``, ``noise_multiplier`` and ``epsilon``.
 
     Attributes:
         key: of the section in a scenario, of the task, and of the ledger.
@@ -83,18 +94,29 @@ class SideSum(OptionalSection):
     @property
     @abstractmethod
     def cells(self) -> int:
-        """Length of a unit's vector."""
+        """Length of a unit's vector, at least 1."""
 
     @abstractmethod
     def released(self, round_: int, sums: Floats, deviation: float, units: float) -> SideRelease:
-        """The release of a noisy sum; arguments as the attributes of :class:`SideRelease`."""
+        """Make the release of a noisy sum.
+
+        Args:
+            round_, sums, deviation, units: as the attributes of :class:`SideRelease`; ``sums`` has the shape [cells].
+        """
 
     @abstractmethod
     def foreseen(self, plan: AnyPlan) -> tuple[str, str | None]:
-        """What the release will tell, in words, and a caution where the noise hides it (None: it does not)."""
+        """Tell what the release will be worth, before the run.
+
+        Args:
+            plan: of the run.
+
+        Returns:
+            Words, and a caution where the noise hides what they tell (None: it does not).
+        """
 
     def answers(self, plan: AnyPlan) -> dict[str, float]:
-        """Numbers about the release that follow from the plan, for ``fedamp privacy``, by name."""
+        """Return numbers about the release that follow from the plan, for ``fedamp privacy``, by name."""
         return {}
 
     def task_keys(self) -> Mapping[str, Any]:
@@ -102,11 +124,15 @@ class SideSum(OptionalSection):
 
     @property
     def at_end(self) -> bool:
-        """Whether all units contribute once, after the last round."""
+        """Say whether all units contribute once, after the last round."""
         return self.every == "end"
 
     def is_in(self, round_: int) -> bool:
-        """Whether the cohort of a round contributes, before it trains."""
+        """Say whether the cohort of a round contributes, before it trains.
+
+        Args:
+            round_: from 1.
+        """
         return self.every != "end" and round_ % self.every == 0
 
     # --- the charge ---------------------------------------------------------------------------------------------------
@@ -127,11 +153,16 @@ class SideSum(OptionalSection):
         return self.with_noise(noise)
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """The section with this noise multiplier, in place of an epsilon."""
+        """Copy the section with a noise multiplier in place of an epsilon."""
         return self.model_copy(update={"noise_multiplier": noise_multiplier, "epsilon": None})
 
     def cost(self, plan: AnyPlan, noise_multiplier: float | None = None) -> "Mechanism":
-        """The cost of the side sum alone; default: with its own noise."""
+        """Make the cost of the side sum alone, for all units or all rounds, as its section asks.
+
+        Args:
+            plan: of the run; its check-in hides the units of some rounds.
+            noise_multiplier: another one than the section's, as calibration tries it.
+        """
         check_in, release = plan.check_in, accounting.Gaussian(noise_multiplier or self.noise)
         rounds, size = plan.scenario.rounds, plan.scenario.privacy.group_size
         return accounting.group(check_in.shown(release) if self.at_end else check_in.charge(release, rounds), size)
@@ -160,7 +191,7 @@ class SideSum(OptionalSection):
 
     @property
     def noise(self) -> float:
-        """The noise multiplier of a plan's section."""
+        """Noise multiplier of a plan's section, which has one."""
         assert self.noise_multiplier is not None, "a plan's section has its noise"
         return self.noise_multiplier
 

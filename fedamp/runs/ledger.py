@@ -267,7 +267,7 @@ class Ledger:
 
     @property
     def lacks_side_release(self) -> bool:
-        """Whether a side sum after the last round is asked for, and not yet written down."""
+        """Say whether a side sum after the last round is asked for, and not yet written down."""
         side = self.plan.side_sum
         return side is not None and side.at_end and not self._head.get(verify.side_sums()[side.key].at_end)
 
@@ -280,7 +280,7 @@ class Ledger:
 
     @property
     def side_release(self) -> dict[str, Any]:
-        """The last side sum that was released, by its key in a summary; empty: none was asked."""
+        """Last side sum that was released, by its key in a summary; empty: none was asked for."""
         side = self.plan.side_sum
         if side is None:
             return {}

@@ -131,18 +131,26 @@ class Quality(Record):
 
 
 def _or_left_out(path: str, *place: Before) -> Any:
-    """The annotation of a key whose class an extension names; a file without a value has no such key."""
+    """Annotate a key whose class an extension names; a file without a value has no such key."""
     optional = (named(path) | None, Field(None, exclude_if=lambda found: found is None), *place)
     return Annotated[optional]
 
 
 def _side_releases(*place: Before) -> dict[str, Any]:
-    """The keys of released side sums, in a record of a round or of a run."""
+    """List the keys of released side sums, in a record of a round or of a run."""
     return {each.in_round: _or_left_out(each.release, *place) for each in side_sums().values()}
 
 
 def side_key(side: SideSum | None, found: SideRelease | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The key of a release of a side sum in a record of a round or of a run, with its value; empty: none was asked."""
+    """Make the key of a side sum's release in a record of a round or of a run.
+
+    Args:
+        side: the section; None: no side sum was asked for.
+        found: its release, if there is one yet.
+
+    Returns:
+        The key with its value; empty without a side sum.
+    """
     return {} if side is None else {side_sums()[side.key].in_round: found}
 
 
@@ -151,7 +159,7 @@ class SideReleased(Record):
 
     @property
     def side_release(self) -> SideRelease | None:
-        """The released side sum; None: the record has none."""
+        """Released side sum; None: the record has none."""
         return next(filter(None, (getattr(self, each.in_round) for each in side_sums().values())), None)
 
 
@@ -411,16 +419,16 @@ class LedgerRecord(Charged):
 
     @property
     def side_sum(self) -> SideSum | None:
-        """The section of the side sum, with its noise; None: there is none."""
+        """Section of the side sum, with its noise; None: there is none."""
         return next(filter(None, (getattr(self, key) for key in side_sums())), None)
 
     @property
     def side_release(self) -> SideRelease | None:
-        """The last side sum that was released; None: there is none yet."""
+        """Last side sum that was released; None: there is none yet."""
         return next(filter(None, map(self.last_of, side_sums().values())), None)
 
     def last_of(self, side: SideSumKeys) -> SideRelease | None:
-        """The last release of a side sum, by its keys; None: there is none yet."""
+        """Return the last release of a side sum, by its keys; None: there is none yet."""
         in_rounds = (getattr(entry, side.in_round) for entry in reversed(self.releases))
         return getattr(self, side.at_end) or next(filter(None, in_rounds), None)
 

@@ -197,6 +197,7 @@ def side_sum_checks(ledger: LedgerRecord, plan: Plan | None = None) -> Iterator[
 
 
 def _side_sum_check(ledger: LedgerRecord, asked: SideSum, side: SideSumKeys, plan: Plan | None) -> Check:
+    """Check the releases of one side sum: their round, noise and units, and what is said of them."""
     wrong, missing = None, None
     each = [(entry.round - 1, getattr(entry, side.in_round)) for entry in ledger.releases]
     if asked.at_end:

@@ -1,7 +1,7 @@
 """Evaluate a model on a public test set: its loss and metrics.
 
 Only records that the scenario declares public are used here; scores on people's own records cost privacy and have noise
-(:func:`fedamp.server.loop.evaluate`). The journal evaluates the released model of a round with a :class:`PublicTest`.
+(``fedamp/extensions/evaluation``). The journal evaluates the released model of a round with a :class:`PublicTest`.
 """
 
 from collections.abc import Mapping
