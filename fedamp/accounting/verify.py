@@ -263,7 +263,7 @@ class SideSumKeys:
 
 @cache
 def side_sums() -> dict[str, SideSumKeys]:
-    """The side sums that extensions offer, by the key of the section."""
+    """Return the side sums that extensions offer, by the key of the section."""
     return dict(all_offered("side_sums"))
 
 

@@ -134,7 +134,7 @@ class _NotTogetherError(Exception):
 
 
 class NodeSum(ABC):
-    """What a node adds up for a side sum (:class:`fedamp.federation.side_sums.SideSum`).
+    """The sum of a node for a side sum (:class:`fedamp.federation.side_sums.SideSum`).
 
     Args:
         task: asks for it.

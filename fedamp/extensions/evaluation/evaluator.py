@@ -1,4 +1,4 @@
-"""What a node adds up beside updates: scores on its units' held-out records."""
+"""Sums of a node beside updates: scores on its units' held-out records."""
 
 import math
 from collections.abc import Mapping
