@@ -30,7 +30,6 @@ class Extension:
     Attributes:
         name: name of the idea, a lower-case word; for extensions of fedamp the name of the folder.
         commands: functions, or Typer applications, that become commands of ``fedamp``, by the command's name.
-        follows: the command after which a command comes in the help; the others come at the end.
         accountant_commands: functions that become commands of ``fedamp-accounting``, by the command's name. They take
             the words after it, and return checks (:class:`fedamp.accounting.verify.Check`).
         pages: ``report``: a function that writes a page about runs, from their folders and the file.
@@ -67,7 +66,6 @@ class Extension:
 
     name: str
     commands: Mapping[str, str] = field(default_factory=dict)
-    follows: Mapping[str, str] = field(default_factory=dict)
     accountant_commands: Mapping[str, str] = field(default_factory=dict)
     pages: Mapping[str, str] = field(default_factory=dict)
     trackers: Mapping[str, str] = field(default_factory=dict)

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 import yaml
 
+from fedamp.cli import commands
 from fedamp.federation import messages, reader
 from fedamp.runs.folder import existing_folder
 from fedamp.server.launch import how_to_resume
@@ -302,8 +304,22 @@ def test_version_and_help(fedamp):
         helped = fedamp(*command.split(), "--help")
         assert helped == fedamp(*command.split(), "-h")
         assert helped.status == 0
-    names = ("run", "privacy", "calibrate", "compare", "report", "scenarios")
-    assert all(name in fedamp("--help").out for name in names)
+    shown = fedamp("--help").out
+    places = [
+        shown.index(f" {words} ") for words in ("Train", "run", "Account", "privacy", "Compare", "Deploy", "People")
+    ]
+    assert places == sorted(places)
+
+
+def test_every_command_is_in_one_group_of_the_help_and_every_argument_is_described():
+    waiting, group = [], typer.main.get_command(commands.app)
+    listed = [name for names in commands.HELP_GROUPS.values() for name in names.split()]
+    assert sorted(group.commands) == sorted(listed)
+    waiting = list(group.commands.items())
+    while waiting:
+        name, command = waiting.pop()
+        assert all(getattr(parameter, "help", None) for parameter in command.params), name
+        waiting += [(f"{name} {below}", each) for below, each in getattr(command, "commands", {}).items()]
 
 
 COMPLETE = """

@@ -4,6 +4,7 @@ A command imports everything heavy (torch, Flower, Ray, plots) itself, so that `
 docstring of a command is its help. Commands of extensions are imported when they are asked for (:class:`AllCommands`).
 """
 
+import inspect
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from typer import Argument, Context, Exit, Option, Typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup
 from typer.main import get_group
+from typer.utils import get_params_from_function
 
 from fedamp.base.start import Later
 from fedamp.base.text import printable
@@ -41,6 +43,16 @@ else:
 
 HELP = "Federated learning with differential privacy, amplified by the randomness that training has anyway."
 SETTINGS = {"help_option_names": ["-h", "--help"]}
+HELP_GROUPS = {  # the first hour's commands come first
+    "Train": "run new check explain watch tune merge",
+    "Account": "privacy calibrate verify total audit",
+    "Compare": "compare report sweep",
+    "Deploy": "doctor certify enroll admit agreement join node",
+    "People": "population release",
+    "Project": "scenarios",
+}
+"""The commands in groups, in the order of the help. A command that is not installed is left out."""
+OTHERS = "Commands of other packages"
 
 
 class AllCommands(Mapping[str, click.Command]):
@@ -54,21 +66,18 @@ class AllCommands(Mapping[str, click.Command]):
     """
 
     def __init__(self, core: Mapping[str, click.Command]) -> None:
-        self._core, self._names = core, list(core)
-        self._paths = [item for each in extensions() for item in each.commands.items()]
-        follows = {name: before for each in extensions() for name, before in each.follows.items()}
-        waiting = [name for name, _ in self._paths]
-        while waiting:
-            name = next((each for each in waiting if follows.get(each) in self._names), waiting[0])
-            waiting.remove(name)
-            if name in self._names:
+        self._core = core
+        self._paths: dict[str, str] = {}
+        for name, path in (item for each in extensions() for item in each.commands.items()):
+            if name in core or name in self._paths:
                 raise ValueError(f"fedamp has a command {name} already; expected: another name for an extension's")
-            end = len(self._names)
-            place = self._names.index(follows[name]) + 1 if follows.get(name) in self._names else end
-            self._names.insert(place, name)
+            self._paths[name] = path
+        listed = [name for names in HELP_GROUPS.values() for name in names.split()]
+        found = [*core, *self._paths]
+        self._names = [name for name in listed if name in found] + [name for name in found if name not in listed]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names, those of extensions after the command that they follow in the help."""
+        """Iterate over the names, in the order of the help."""
         return iter(self._names)
 
     def __len__(self) -> int:
@@ -78,10 +87,25 @@ class AllCommands(Mapping[str, click.Command]):
     def __getitem__(self, name: str) -> click.Command:
         """Return a command; one of an extension is imported now."""
         if name in self._core:
-            return self._core[name]
-        found, alone = named(dict(self._paths)[name]), Typer(rich_markup_mode="rich")
-        alone.add_typer(found, name=name) if isinstance(found, Typer) else alone.command(name)(found)
-        return get_group(alone).commands[name]
+            command = self._core[name]
+        else:
+            found, alone = named(self._paths[name]), Typer(rich_markup_mode="rich")
+            alone.add_typer(found, name=name) if isinstance(found, Typer) else alone.command(name)(found)
+            command = get_group(alone).commands[name]
+        group = next((group for group, names in HELP_GROUPS.items() if name in names.split()), OTHERS)
+        command.rich_help_panel = group  # type: ignore[attr-defined]
+        return described(command)
+
+
+def described(command: click.Command) -> click.Command:
+    """Restore the helps of arguments: click from 8.4 on drops them under Typer 0.20, the newest that Flower allows."""
+    known = get_params_from_function(inspect.unwrap(command.callback)) if command.callback else {}
+    for parameter in command.params:
+        if isinstance(parameter, TyperArgument) and parameter.name in known:
+            parameter.help = known[parameter.name].default.help
+    for below in getattr(command, "commands", {}).values():
+        described(below)
+    return command
 
 
 class CommandGroup(TyperGroup):
@@ -98,7 +122,7 @@ class CommandGroup(TyperGroup):
 
 app = Typer(cls=CommandGroup, help=HELP, no_args_is_help=True, rich_markup_mode="rich", context_settings=SETTINGS)
 app.pretty_exceptions_enable = app.suggest_commands = False  # click suggests commands itself
-shipped = Typer(help="The shipped scenarios, and the JSON schema for editors.", no_args_is_help=True)
+shipped = Typer(help="List and show the shipped scenarios; print the JSON schema for editors.", no_args_is_help=True)
 app.add_typer(shipped, name="scenarios")
 for command in (first.new, first.explain, first.check):
     app.command()(command)
@@ -124,7 +148,7 @@ def run(
     ] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="print only the run folder")] = False,
     as_json: Annotated[bool, Option("--json", help="a line of JSON for every round, and for the summary")] = False,
-    anyway: Annotated[bool, Option("--anyway", help="run what fedamp check finds hopeless")] = False,
+    anyway: Annotated[bool, Option("--anyway", help="run even if fedamp check fails")] = False,
 ) -> None:
     """Run a federation and leave a run folder.
 
@@ -181,7 +205,7 @@ def run(
 def privacy(
     scenario: ScenarioArgument,
     overrides: Overrides,
-    groups: Annotated[bool, Option("--groups", help="also the cost of groups of units, if it takes long")] = False,
+    groups: Annotated[bool, Option("--groups", help="also compute the cost for groups (may take seconds)")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the privacy cost of a scenario before it runs, with and without amplification.
@@ -247,8 +271,8 @@ def total(
 ) -> None:
     """Show the total privacy cost of several runs for a person who takes part in all of them.
 
-    It has two answers: for runs that were all fixed in advance, and for runs
-    of which each was chosen after the results of the others.
+    It has two answers: one for runs that were all fixed in advance, and one
+    for runs that were chosen after the results of earlier ones.
     """
     from fedamp.runs.folder import begun_runs
     from fedamp.runs.total import total
@@ -259,8 +283,10 @@ def total(
 @app.command()
 def verify(
     run_: Annotated[Path, Argument(metavar="RUN", help="a run folder, a ledger.json, or a released folder or zip")],
-    head: Annotated[str | None, Option(help="the chain's head that the run printed, from your own notes")] = None,
-    key: Annotated[str | None, Option(help="the server's public key, as it was told to you: of a release")] = None,
+    head: Annotated[str | None, Option(help="the ledger's head, printed at the end of the run")] = None,
+    key: Annotated[
+        str | None, Option(help="the server's public key, received through a trusted channel (releases only)")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute every number of a ledger, and find every change since the run or its release.

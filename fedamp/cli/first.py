@@ -134,7 +134,7 @@ def new(
     epsilon: Annotated[str | None, Option(help="the budget")] = None,
     classes: Annotated[str | None, Option(help="how many classes the labels of a folder have")] = None,
 ) -> None:
-    """Write a commented scenario after three questions. Options answer them; without a terminal, the defaults do."""
+    """Write a commented scenario after three questions. Options answer them."""
     import json
     import os
     import re

@@ -15,7 +15,6 @@ from fedamp.extension import Extension
 extension = Extension(
     name="audit",
     commands={"audit": "fedamp.extensions.audit.commands:audit"},
-    follows={"audit": "merge"},
     sections={"privacy.canaries": "fedamp.extensions.audit.section:CANARIES"},
     around_run={"audit": "fedamp.extensions.audit.kept_models:kept"},
 )

@@ -16,5 +16,4 @@ extension = Extension(
         "admit": "fedamp.extensions.deployment.membership:admit",
         "doctor": "fedamp.extensions.deployment.commands:doctor",
     },
-    follows={"certify": "check", "enroll": "certify", "admit": "enroll", "doctor": "verify"},
 )

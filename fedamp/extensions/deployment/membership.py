@@ -136,7 +136,7 @@ class RegisteredNodes(FileRecord):
 def certify(
     host: Annotated[str, Argument(help="name or IP address by which the nodes reach the server")],
 ) -> None:
-    """On the server: make its authority and certificates; again, renew the certificates with the authority's key.
+    """On the server: create its authority and certificates, or renew the certificates.
 
     Keep keys/ca.key offline between renewals.
     """
@@ -179,7 +179,7 @@ def enroll(
     admission: Annotated[Path | None, Option(help="the server's answer, which this node now follows")] = None,
     renew: Annotated[bool, Option("--renew", help="make another key; the old one serves until the admission")] = False,
 ) -> None:
-    """On a node: make its key, which stays here, and a request; then, with the admission, what it needs to start.
+    """On a node: create its key and a request; with an admission, the files that it starts with.
 
     Compare the printed fingerprints with the server's people in another way,
     such as by telephone.
@@ -207,7 +207,7 @@ def admit(
     renew: Annotated[bool, Option("--renew", help="revoke the key that a node has, and register the new one")] = False,
     revoke: Annotated[list[str], Option(help="name of a node whose key is revoked")] = [],  # noqa: B006
 ) -> None:
-    """On the server: register nodes by name, and write what each needs; or revoke their keys, also during a run.
+    """On the server: register nodes and write their admissions, or revoke keys (also during a run).
 
     Compare the printed fingerprints with the nodes' people before, in another
     way, such as by telephone.

@@ -14,6 +14,5 @@ from fedamp.extension import Extension
 extension = Extension(
     "merging",
     commands={"merge": "fedamp.extensions.merging.commands:merge"},
-    follows={"merge": "watch"},
     readers={"certificate.json": "fedamp.extensions.merging.merged:READER"},
 )

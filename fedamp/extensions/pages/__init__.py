@@ -18,6 +18,5 @@ extension = Extension(
         "watch": "fedamp.extensions.pages.commands:watch",
         "release": "fedamp.extensions.pages.commands:release",
     },
-    follows={"report": "compare", "watch": "report", "release": "total"},
     pages={"report": "fedamp.extensions.pages.page:write_report"},
 )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     tables = Later("fedamp.report.tables")  # the plan and the accountant come with it
 
-app = Typer(no_args_is_help=True, help="What people pay in all: a budget over runs.")
+app = Typer(no_args_is_help=True, help="Manage a privacy budget for each person over all runs.")
 PopulationFile = Annotated[Path, Argument(metavar="FILE", help="the population's file")]
 ClientsOption = Annotated[str | None, Option("--data", help="a scenario: its clients are people")]
 PeopleOption = Annotated[

@@ -24,7 +24,6 @@ extension = Extension(
         "agreement": "fedamp.extensions.secure.commands:agreement",
         "join": "fedamp.extensions.secure.commands:join",
     },
-    follows={"agreement": "admit", "join": "agreement"},
     sections={"federation.agreement": "fedamp.extensions.secure.terms:AGREEMENT"},
     choices={"aggregation": ("fedamp.extensions.secure.terms:SecureAggregation",)},
     task_keys={"terms": "fedamp.extensions.secure.terms:TERMS"},
