@@ -1,4 +1,9 @@
-"""Means and deviations of inputs: a node adds up its units' vectors before the first round."""
+"""Add up the units' vectors for means and deviations of inputs, before the first round.
+
+:mod:`fedamp.client.app` calls it for an order whose only array is ``STATISTICS``. The vectors are those of
+:class:`fedamp.data.transforms.Standardise`; the server adds noise and reads means from the sum
+(:mod:`fedamp.server.moments`, :mod:`fedamp.federation.private_means`).
+"""
 
 import numpy as np
 import torch
@@ -16,9 +21,17 @@ _AT_ONCE = 256  # units whose records are in memory together
 
 
 def summed(order: RoundOrder, step: Standardise, dataset: Dataset) -> TrainReport:
-    """The sum of the units' vectors (:meth:`Standardise.vectors`), clipped and exact as a sum of updates.
+    """Sum the units' vectors, clipped and exact as a sum of updates.
 
-    ``dataset`` has the inputs before the step. A unit whose records are wrong adds zero.
+    A unit whose records are wrong adds zero, and the others do not notice.
+
+    Args:
+        order: its clips bound each vector's norm.
+        step: the transform whose constants the statistics become.
+        dataset: the inputs before that step.
+
+    Returns:
+        A report with the sum, float64 [2, columns], and the units that answered or failed. Private: it has no noise.
     """
     report, total = TrainReport(dummies=order.dummies), np.zeros(order.arrays[STATISTICS].shape)
 

@@ -134,7 +134,10 @@ class _NotTogetherError(Exception):
 
 
 class NodeSum(ABC):
-    """The sum of a node for a side sum (:class:`fedamp.federation.side_sums.SideSum`).
+    """Compute the vectors that a node adds up for a side sum, and their sum.
+
+    A section names its subclass (:attr:`fedamp.federation.side_sums.SideSum.node`), and :mod:`fedamp.client.app` makes
+    it. Subclasses say what a unit's vector is; the clipping here is what the charge relies on.
 
     Args:
         task: asks for it.
@@ -160,6 +163,10 @@ class NodeSum(ABC):
 
     def add(self, order: RoundOrder, report: TrainReport) -> None:
         """Clip the vector of each unit of an order to a norm of 1, and add their sum to the sums of a report.
+
+        Args:
+            order: with a number of cells; dummies in it count nothing.
+            report: changed in place: its ``sums`` get the side sum, float64 [cells], without noise.
 
         Raises:
             DeploymentError: as :meth:`vectors`.

@@ -1,4 +1,10 @@
-"""Sums of a node beside updates: scores on its units' held-out records."""
+"""Compute the vectors that a node's units contribute to an evaluation, from their held-out records.
+
+:mod:`fedamp.client.app` makes the :class:`Evaluator` that a task asks for. The core clips each vector and adds them up
+(:class:`fedamp.client.worker.NodeSum`); the noise comes at the server, or from nodes under secure aggregation.
+:mod:`~fedamp.extensions.evaluation.section` says what the numbers of a vector mean. The server's evaluation on a public
+test set is :mod:`fedamp.server.evaluate`.
+"""
 
 import math
 from collections.abc import Mapping
@@ -29,7 +35,19 @@ _RECORDS = 1024  # of a forward pass
 
 
 class Evaluator(NodeSum):
-    """Scores models on the records that are held out of each unit's."""
+    """Score models on the held-out records of each unit.
+
+    A unit whose records, model or loss raises an error contributes zeros, and the others do not notice.
+
+    Args:
+        task: with the section ``evaluation``.
+        held_out: the records of each unit that never train (:meth:`fedamp.data.Dataset.held_out`).
+        device: torch's name of the device on which the model computes.
+
+    Raises:
+        DataError: the section groups by a column that these data do not have.
+        ModelError: the model cannot be built.
+    """
 
     def __init__(self, task: ClientTask, held_out: Dataset, device: str = "cpu") -> None:
         told: Any = task  # with the keys of this extension
@@ -46,7 +64,20 @@ class Evaluator(NodeSum):
             self._slots = held_out.groups(by, self._asked.groups, "evaluation.by")
 
     def vectors(self, order: RoundOrder, units: Rows, report: TrainReport) -> NDArray[np.float32]:
-        """Evaluate the order's model on the held-out records of units; a unit that fails contributes zeros."""
+        """Evaluate the order's model on the held-out records of units.
+
+        Args:
+            order: its arrays are the model, float32 by name.
+            units: rows of the order, with the seed from which a unit's evaluation draws, if the model draws numbers.
+            report: gets the units that answer, and those that failed, where the order only evaluates.
+
+        Returns:
+            float32 [units, cells], each row of Euclidean norm at most 1. Zeros for a unit that failed or has no
+            held-out record.
+
+        Raises:
+            DeploymentError: the order has other cells or other parameters than the task's.
+        """
         names = {name for name, _ in self._module.named_parameters()}
         if order.cells != self._asked.cells or set(order.arrays) != names:
             raise DeploymentError("the order evaluates otherwise than the task says")
@@ -58,7 +89,7 @@ class Evaluator(NodeSum):
     def _of_unit(
         self, values: Mapping[str, Tensor], client: int, seed: np.void, order: RoundOrder, report: TrainReport
     ) -> NDArray[np.float64]:
-        """The contribution of a unit, [cells]; zeros where it has no records that can be read."""
+        """Compute the contribution of one unit, [cells]: its scores in the slot of its group, zeros elsewhere."""
         vector = np.zeros((len(self._asked.slots), order.cells // len(self._asked.slots)))
         here = self._here is None or client in self._here
         if here and not (order.trains or client in report.dummies):
@@ -77,7 +108,16 @@ class Evaluator(NodeSum):
         return vector.ravel()
 
     def _scored(self, values: Mapping[str, Tensor], inputs: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.float64]:
-        """The blocks of the metrics, of a unit's records, one after the other."""
+        """Compute the blocks of all metrics from a unit's records, one after the other, in the section's order.
+
+        Each block is a distribution over its cells, times the section's weight. An output that is not finite counts as
+        wrong, and as the largest loss.
+
+        Args:
+            values: the model's parameters, on the device.
+            inputs: [records, *shape], one record or more.
+            labels: of these records.
+        """
         asked, loss, records = self._asked, self._loss, len(labels)
         tally, losses, bins = dict[str, Any](), 0.0, np.zeros((asked.bins, 2))
         for start in range(0, records, _RECORDS):

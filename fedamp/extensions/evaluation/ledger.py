@@ -1,4 +1,4 @@
-"""The keys of a ledger about an evaluation on people's held-out records."""
+"""Name the ledger's keys for an evaluation, so that ``fedamp verify`` computes it again from the released sums."""
 
 from fedamp.accounting.verify import SideSumKeys
 

@@ -1,4 +1,7 @@
-"""The key ``metrics`` of a node's policy: by which metrics its people's records may be evaluated."""
+"""Add the key ``metrics`` to a node's policy: the metrics by which its people's records may be scored.
+
+docs/deployment.md has the policy's other keys.
+"""
 
 from typing import Any
 
@@ -8,12 +11,16 @@ from fedamp.errors import DeploymentError
 
 
 class MetricsPolicy(PolicyKey):
-    """The list of the metrics; without the key all are allowed."""
+    """List the metrics that the node allows; an empty list allows none, and without the key all are allowed."""
 
     kind = list[str]
 
     def before_answer(self, value: list[str], policy: Policy, message: NodeMessage) -> None:
-        """Refuse (DeploymentError) a task that asks for another metric."""
+        """Refuse a task that evaluates by a metric outside the list.
+
+        Raises:
+            DeploymentError: it names these metrics and the allowed ones.
+        """
         told: Any = configuration.task_of(message.task) if message.task else None
         evaluation = told.evaluation if told else None
         if evaluation and (others := set(evaluation.metrics) - set(value)):
@@ -23,7 +30,7 @@ class MetricsPolicy(PolicyKey):
             )
 
     def examine(self, value: list[str]) -> tuple[bool, str]:
-        """Name the metrics that are allowed."""
+        """Name the allowed metrics; a node can always keep to them."""
         return True, ", ".join(value) or "none"
 
 

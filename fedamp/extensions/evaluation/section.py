@@ -1,9 +1,12 @@
-"""The scenario's ``evaluation`` section: models are scored on people's own held-out records, with noise and charge.
+"""Define the scenario's ``evaluation`` section, and estimate metrics from the noisy sum.
 
 A unit contributes one vector of norm at most 1. Each metric is a distribution over cells: the shares right and wrong;
 the share of the largest loss and its rest; the shares of each bin of confidence, right and wrong. A unit's mean over
-its records is one, too, and its Euclidean norm is at most 1. The blocks of several metrics share the norm. All stand in
-the slot of the unit's group, so groups cost nothing. docs/studies.md has the intervals.
+its records is a distribution, too, so its Euclidean norm is at most 1. The blocks of several metrics share the norm.
+All stand in the slot of the unit's group, so groups cost nothing.
+
+:class:`fedamp.federation.side_sums.SideSum` has the charge; nodes compute vectors in
+:mod:`~fedamp.extensions.evaluation.evaluator`. docs/studies.md has the intervals.
 """
 
 import math
@@ -36,13 +39,15 @@ OTHERS, ALL = "others", "all people"  # units of no named group, and of all
 
 
 class Estimate(Record):
-    """One number that was released, with two intervals of 95 %, each for this number alone.
+    """Hold one released number with two intervals of 95 %, each for this number alone.
 
     Attributes:
-        name: ``score``, ``loss``, ``calibration 0.5-0.6`` (share right at this confidence), or ``units`` evaluated.
+        name: ``score``, ``loss``, ``calibration 0.5-0.6`` (share of all records right at this confidence), or ``units``
+            evaluated.
         group: of the units; empty: all of them.
+        value: a share in [0, 1]; of ``loss`` in [0, ``loss_at_most``]; of ``units`` a count, at least 0.
         lower, upper: for noise alone: of the units that were evaluated.
-        people_lower, people_upper: also for the drawing of these units from a larger population.
+        people_lower, people_upper: also for the drawing of these units from a larger population; of ``units`` the same.
     """
 
     name: str
@@ -55,7 +60,7 @@ class Estimate(Record):
 
     @property
     def in_words(self) -> str:
-        """The number with the larger half of its intervals: for noise alone, and with the drawing of the units."""
+        """The number with the larger half of each interval, as a text for tables and lines."""
         ends = (self.lower, self.upper), (self.people_lower, self.people_upper)
         if self.name != "units" and ends[0] == ends[1]:  # they differ unless both are cut to the whole range
             return "not known: the noise hides every value"
@@ -69,38 +74,51 @@ class Estimate(Record):
 
 
 class Evaluated(SideRelease):
-    """A released evaluation.
+    """Hold a released evaluation: the noisy sum, and the metrics that follow from it without further charge.
 
     Attributes:
-        estimates: what follows from the noisy sum.
+        estimates: of all units, then of each group: ``units`` first, then the metrics in the section's order.
     """
 
     estimates: tuple[Estimate, ...]
 
     @property
     def leading(self) -> Estimate | None:
-        """The first metric, of all units."""
+        """The first metric, of all units; None: nothing was estimated."""
         return next((each for each in self.estimates if each.name != "units" and not each.group), None)
 
     def of(self, name: str, group: str = "") -> Estimate | None:
-        """The estimate of a metric in a group; None: it was not asked for."""
+        """Find the estimate of a metric in a group; None: the section did not ask for it.
+
+        Args:
+            name: as in :class:`Estimate`.
+            group: empty: all units.
+        """
         return next((each for each in self.estimates if (each.name, each.group) == (name, group)), None)
 
     @property
     def in_short(self) -> str:
-        """The first metric, of all units, with its intervals."""
+        """The first metric of all units with its intervals, for a line about a round."""
         return f"{self.leading.name} {self.leading.in_words}" if self.leading else ""
 
     @property
     def in_words(self) -> dict[str, str]:
-        """Each metric of each group that has units, with its intervals."""
+        """Rows of a table: each metric of each group, with its intervals.
+
+        ``others`` has no row where the noise does not exclude that no unit is in it.
+        """
         each = self.estimates
         empty = {one.group for one in each if one.name == "units" and one.group == OTHERS and one.lower == 0}
         said = {f"{one.name} of {one.group or ALL}": one.in_words for one in each if one.group not in empty}
         return {"on held-out records": f"with noise, the model of round {self.round}"} | said
 
     def agrees(self, other: Self, tolerance: float) -> bool:
-        """Whether the estimates are those of another release, up to a tolerance."""
+        """Say whether the estimates are those of another release, for ``fedamp verify``.
+
+        Args:
+            other: computed again from the released sums.
+            tolerance: of each number, relative and absolute.
+        """
         own, others = ([[getattr(one, key) for key in ENDS] for one in its.estimates] for its in (self, other))
         names, theirs = ([(one.name, one.group) for one in its.estimates] for its in (self, other))
         return names == theirs and bool(np.allclose(own, others, rtol=tolerance, atol=tolerance))
@@ -154,20 +172,28 @@ class ClientEvaluation(SideSum):
     keeps = facts.FACTS - {facts.ROUNDS_ALONE, facts.MODEL_ALONE}
 
     def check_units(self, units: int) -> None:
+        """Refuse groups with ids of clients that do not exist.
+
+        Raises:
+            ValueError: one line with the key and the group.
+        """
         if isinstance(self.by, dict):
             ids.check_known("evaluation.by", self.by, units)
 
     def deviation(self, plan: AnyPlan) -> float:
-        """The largest standard deviation of the noise on a score of all groups together."""
+        """Compute the largest standard deviation of the noise on a score of all units, as a share.
+
+        It is the deviation of the noisy count of right units over the expected number of units.
+        """
         units = plan.units if self.at_end else plan.expected_cohort
         return float(self.noise * math.sqrt(len(self.slots)) / self.weight / units)
 
     def answers(self, plan: AnyPlan) -> dict[str, float]:
-        """The deviation of the noise on a score."""
+        """Return the deviation of the noise on a score, for ``fedamp privacy``."""
         return {"score_deviation_upper": self.deviation(plan)}
 
     def foreseen(self, plan: AnyPlan) -> tuple[str, str | None]:
-        """Whose records are evaluated, and whether the noise on a score is coarse."""
+        """Say whose records are evaluated; caution where the noise on a score is above two points of a hundred."""
         people = plan.units if self.at_end else plan.expected_cohort
         off, who = self.deviation(plan), f"{people:,.4g} {plan.scenario.privacy.unit}s"
         found = f"on held-out records of {who}, with noise of at most {100 * off:.2g} points on a score"
@@ -176,6 +202,7 @@ class ClientEvaluation(SideSum):
 
     @model_validator(mode="after")
     def _goes_together(self) -> "ClientEvaluation":
+        """Refuse two sources of noise, groups without a column, and names or metrics that stand twice."""
         if (self.noise_multiplier is None) == (self.epsilon is None):
             raise ValueError("give noise_multiplier or epsilon, one of both")
         if isinstance(self.by, str) != bool(self.groups):
@@ -194,38 +221,56 @@ class ClientEvaluation(SideSum):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The groups' names."""
+        """The groups' names, in the section's order; without groups none."""
         return tuple(self.by) if isinstance(self.by, dict) else self.groups
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The groups in the order of the vector, those of no named group at last; one slot without groups."""
+        """The groups in the order of a vector's slots, with ``others`` as the last; one slot without groups."""
         return (*self.names, OTHERS) if self.names else ("",)
 
     @property
     def blocks(self) -> dict[str, int]:
-        """The number of cells of each metric."""
+        """The number of cells of each metric, in the section's order.
+
+        >>> ClientEvaluation(on="clients", noise_multiplier=20.0, metrics=("score", "calibration")).blocks
+        {'score': 2, 'calibration': 20}
+        """
         return {metric: 2 * (self.bins if metric == "calibration" else 1) for metric in self.metrics}
 
     @property
     def cells(self) -> int:
-        """Length of a unit's vector."""
+        """The length of a unit's vector: the cells of all metrics, in each slot."""
         return len(self.slots) * sum(self.blocks.values())
 
     @property
     def weight(self) -> float:
-        """By which each block is multiplied, so that all of them have a norm of at most 1."""
+        """The factor of each block, one over the root of their number, so that all together have norm at most 1."""
         return 1 / math.sqrt(len(self.metrics))
 
     def slot_of(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The slots of units in groups that are lists of ids; of several, the first."""
+        """Return the slots of units in groups that are lists of ids.
+
+        Args:
+            units: ids, int64 [units].
+
+        Returns:
+            int64 [units]. A unit in several groups gets the first; one in no group gets the last slot.
+        """
         slots = np.full(len(units), len(self.slots) - 1)
         for slot, text in reversed(list(enumerate(self.by.values()))) if isinstance(self.by, dict) else ():
             slots[ids.members(units, ids.ranges(text))] = slot
         return slots
 
     def released(self, round_: int, sums: Floats, deviation: float, units: float) -> Evaluated:
-        """Estimate the metrics from a noisy sum; arguments as the attributes of :class:`Evaluated`."""
+        """Estimate all metrics from a noisy sum; nothing here depends on records otherwise.
+
+        Args:
+            round_: of the evaluated model.
+            sums: the noisy sum over units, [cells].
+            deviation: standard deviation of the noise in each number of the sum.
+            units: expected number of units in the sum, above 0.
+        """
         table = np.reshape(sums, (len(self.slots), -1)) / self.weight
         deviation_of_one = deviation / self.weight
         found = self._estimates("", table.sum(0), deviation_of_one * math.sqrt(len(self.slots)))
@@ -235,6 +280,7 @@ class ClientEvaluation(SideSum):
         return Evaluated(round=round_, units=units, deviation=deviation, sums=values, estimates=tuple(found))
 
     def _estimates(self, group: str, row: Floats, deviation: float) -> list[Estimate]:
+        """Estimate the number of units and all metrics from the noisy cells of one slot, or of the sum of all slots."""
         found, place = list[Estimate](), 0
         for metric, size in self.blocks.items():
             pairs = row[place : place + size].reshape(-1, 2)
@@ -266,15 +312,28 @@ TOLD_KEY = Annotated[
 
 
 def _ends(name: str, group: str, unit: float, ends: Sequence[float]) -> dict[str, Any]:
+    """Name the ends of an estimate's intervals, in the metric's own unit."""
     return {"name": name, "group": group} | {key: unit * end for key, end in zip(ENDS, ends, strict=True)}
 
 
 def share_of(part: float, rest: float, deviation: float, units: float = 0.0) -> tuple[float, float, float]:
-    """The share a / (a + b) of two sums with independent noise, and both ends of its interval, cut to [0, 1].
+    """Estimate the share a / (a + b) from two sums with independent Gaussian noise, with an interval of 95 %.
 
-    A share p is in it if the distance of ``part (1 - p) - rest p`` from zero is at most ``NORMAL`` of its deviations
-    (Fieller 1954): for noise alone the chance of that is exactly 95 %, also where sums are small. ``units`` drawn from
-    a larger population add at most units p (1 - p) to its variance.
+    A share p is in the interval if ``part (1 - p) - rest p`` is at most ``NORMAL`` of its deviations from zero (Fieller
+    1954). For noise alone the chance of that is exactly 95 %, also where sums are small. Units drawn from a larger
+    population add at most ``units p (1 - p)`` to its variance.
+
+    Args:
+        part, rest: the noisy sums a and b; either may be negative.
+        deviation: standard deviation of the noise in each of them, at least 0.
+        units: drawn from a larger population; 0: the interval is for noise alone.
+
+    Returns:
+        The share and both ends of its interval, all in [0, 1]. Without a positive sum, the share is 1/2 cut to the
+        interval.
+
+    >>> [round(end, 3) for end in share_of(60.0, 40.0, 5.0)]
+    [0.6, 0.531, 0.673]
     """
     both, room = part + rest, (NORMAL * deviation) ** 2
     # (part - both p)^2 <= room ((1 - p)^2 + p^2) + NORMAL^2 units p (1 - p), a quadratic inequality in p
