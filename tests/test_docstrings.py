@@ -4,7 +4,11 @@ import ast
 import doctest
 import importlib
 import inspect
+import pkgutil
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +86,39 @@ def docstrings() -> list[tuple[str, str]]:
 def test_no_docstring_begins_without_a_subject_or_a_verb() -> None:
     """A docstring says what something is or does; it does not begin with a preposition or a relative word."""
     assert [place for place, text in docstrings() if text.startswith(WORDS)] == []
+
+
+REFERENCE = re.compile(r":(?:mod|class|func|meth|attr|data):`([\w.]+)`")
+
+
+def references(node: ast.AST, scopes: list[str]) -> Iterator[list[str]]:
+    """The names that references in docstrings may stand for: as they are, or within a module or a class around."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        yield from ([name, *(f"{scope}.{name}" for scope in scopes)] for name in REFERENCE.findall(node.value.value))
+    for child in ast.iter_child_nodes(node):
+        yield from references(
+            child, [*scopes, f"{scopes[-1]}.{child.name}"] if isinstance(child, ast.ClassDef) else scopes
+        )
+
+
+@cache
+def is_there(name: str) -> bool:
+    """Whether a name is that of a module, of something in it, or of a field that only its annotation names."""
+    above, _, last = name.rpartition(".")
+    with suppress(ImportError, AttributeError, ValueError):
+        pkgutil.resolve_name(name)
+        return True
+    with suppress(ImportError, AttributeError, ValueError):
+        classes = getattr(pkgutil.resolve_name(above), "__mro__", ())
+        return any(last in vars(each).get("__annotations__", {}) for each in classes)
+    return False
+
+
+def test_every_reference_in_a_docstring_leads_somewhere() -> None:
+    """A name that was moved or renamed is found here."""
+    lost = []
+    for file in sorted((ROOT / "fedamp").rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        found = references(ast.parse(file.read_text("utf-8")), [module])
+        lost += [f"{file.relative_to(ROOT)}: {names[0]}" for names in found if not any(map(is_there, names))]
+    assert lost == []

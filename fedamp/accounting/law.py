@@ -744,8 +744,8 @@ def normal_grid(
 class Law:
     r"""The law of ``X = dP/dQ`` under Q, bracketed in convex order.
 
-    It is what :meth:`Mechanism.law` returns. Make one by :meth:`from_points` (finitely many outcomes),
-    :meth:`from_masses` (X increases with a number), :meth:`gaussian` or :meth:`laplace`, and combine laws by
+    It is what :meth:`fedamp.accounting.mechanism.Mechanism.law` returns. Make one by :meth:`from_points` (finitely many
+    outcomes), :meth:`from_masses` (X increases with a number), :meth:`gaussian` or :meth:`laplace`, and combine laws by
     :meth:`product`, :meth:`mean`, :meth:`thin` and :meth:`mixture`.
 
     Attributes:

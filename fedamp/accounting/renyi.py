@@ -199,9 +199,9 @@ HIGHEST_ORDER = 256
 class Moments:
     """Moments of one likelihood ratio X: each exact or an upper bound, each computed once.
 
-    It is what :meth:`Mechanism.moments` returns. From a numerical law without mass at infinity all moments follow; a
-    subclass that knows more overrides ``_central``, ``_raw`` or ``_negative``. Every override must return upper bounds,
-    and infinity where it knows none.
+    It is what :meth:`fedamp.accounting.mechanism.Mechanism.moments` returns. From a numerical law without mass at
+    infinity all moments follow; a subclass that knows more overrides ``_central``, ``_raw`` or ``_negative``. Every
+    override must return upper bounds, and infinity where it knows none.
 
     Args:
         law: makes the numerical law of X.

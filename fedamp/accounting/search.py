@@ -170,7 +170,7 @@ def calibrate_risk(
 
     Args:
         build: from a noise multiplier > 0 to a mechanism whose risk falls as the noise rises.
-        advantage: in (0, 1); see :attr:`TradeOff.advantage`.
+        advantage: in (0, 1); see :attr:`fedamp.accounting.risk.TradeOff.advantage`.
         tpr_at: a false positive rate and the true positive rate allowed there, 0 < first < second < 1.
         tolerance: relative; the answer is at most this much above the smallest one that ``trade_off`` knows.
 

@@ -242,7 +242,7 @@ class PrivateStrategy(Strategy):
         """Check budget and quorum, add the noise, and adopt the state after the release.
 
         It is written down nowhere: a caller with a ledger takes :meth:`ReleasePipeline.release`, writes down what it
-        returns, and only then sets :attr:`state`.
+        returns, and only then sets ``state``.
 
         Raises:
             FederationError, DivergedError: as :meth:`ReleasePipeline.release`; nothing was released.
