@@ -9,7 +9,9 @@ Only :mod:`fedamp.client.ghost_clipping` forms the same sum in another way. This
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +32,7 @@ MARGIN = 1e-6  # scaled norms aim this much below the clip: float32 rounds scale
 STABILITY = 0.01  # added to norms that divide updates, so that tiny ones stay small (Bu et al. 2023, gamma)
 _BLOCK = 2048  # numbers of the sum handled at a time: they stay in the fastest cache while all units are added
 _COMPILED = ("cpu",)  # devices with compiled kernels; the others take array operations, which tests try on a CPU
+_FEW = ContextVar("few", default=False)
 
 
 def quantum(clip: float) -> float:
@@ -169,12 +172,19 @@ def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
         return np.asarray(limits / (norms + STABILITY) if normalised else np.minimum(limits / norms, 1.0))
 
 
-def _is_compiled(stack: Tensor) -> bool:
-    """Say whether compiled kernels clip a stack.
+@contextmanager
+def of_few_updates() -> Iterator[None]:
+    """Clip without compiled kernels in this context: to load them would take longer than they save."""
+    token = _FEW.set(True)
+    try:
+        yield
+    finally:
+        _FEW.reset(token)
 
-    They do not in a SuperNode's process for one message: to load them would take longer than they save.
-    """
-    return stack.device.type in _COMPILED and not flower.in_supernode()
+
+def _is_compiled(stack: Tensor) -> bool:
+    """Say whether compiled kernels clip a stack. They do not in a SuperNode's process for one message."""
+    return stack.device.type in _COMPILED and not (_FEW.get() or flower.in_supernode())
 
 
 def _square_norms(stack: Tensor) -> Floats:
