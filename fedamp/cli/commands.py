@@ -1,7 +1,12 @@
 """Define the commands. Each reads its arguments, calls one function, and prints.
 
-A command imports everything heavy (torch, Flower, Ray, plots) itself, so that ``fedamp privacy`` answers at once. The
-docstring of a command is its help. Commands of extensions are imported when they are asked for (:class:`AllCommands`).
+A command imports everything heavy (torch, Flower, Ray, plots) itself, so that ``fedamp privacy`` answers at once. Its
+docstring is its help, and the helps of options stand in its signature. Errors and exit statuses are not decided here:
+:func:`fedamp.cli.terminal.exit_with` makes one line and a status of whatever a command raises.
+
+``fedamp`` and ``python -m fedamp`` call :func:`main`. Extensions name their commands in ``Extension.commands``, and
+each is imported when it is asked for (:class:`AllCommands`). Tables come from :mod:`fedamp.report.tables`, and each
+``--json`` prints the same answer as JSON.
 """
 
 import inspect
@@ -56,7 +61,10 @@ OTHERS = "Commands of other packages"
 
 
 class AllCommands(Mapping[str, click.Command]):
-    """The commands of the core, and those of extensions, each of which is imported when it is asked for.
+    """Hold the commands of the core, and those of extensions, each of which is imported when it is asked for.
+
+    Click reads commands from a mapping, so nothing else of it is replaced. A help of one command thereby imports one
+    extension, and only ``fedamp --help`` imports all.
 
     Args:
         core: commands by name.
@@ -98,7 +106,11 @@ class AllCommands(Mapping[str, click.Command]):
 
 
 def described(command: click.Command) -> click.Command:
-    """Restore the helps of arguments: click from 8.4 on drops them under Typer 0.20, the newest that Flower allows."""
+    """Restore the helps of arguments: click from 8.4 on drops them under Typer 0.20, the newest that Flower allows.
+
+    Args:
+        command: changed in place, with all commands below it.
+    """
     known = get_params_from_function(inspect.unwrap(command.callback)) if command.callback else {}
     for parameter in command.params:
         if isinstance(parameter, TyperArgument) and parameter.name in known:
@@ -109,7 +121,7 @@ def described(command: click.Command) -> click.Command:
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands."""
+    """Group all commands under ``fedamp``; Typer makes it from the commands of the core."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

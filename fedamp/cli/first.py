@@ -1,6 +1,7 @@
 """Define the commands of the first hour: a new scenario, the meaning of a key, and a check before a run.
 
-:mod:`fedamp.cli.commands` adds them to the others. The docstring of a command is its help.
+:mod:`fedamp.cli.commands` adds them to the others. The docstring of a command is its help. The checks themselves are in
+:mod:`fedamp.server.preflight`, and the words about a key in :mod:`fedamp.federation.messages`.
 """
 
 import sys
@@ -121,7 +122,10 @@ def _sizes(dataset: "Dataset") -> "tuple[NDArray[np.int64], NDArray[np.bool_], s
 def explain(
     key: Annotated[str, Argument(help="for example privacy.clip", autocompletion=complete_key)], as_json: AsJson = False
 ) -> None:
-    """Explain a key of a scenario: its meaning, the values that it accepts, and which other keys change with it."""
+    """Explain a key of a scenario: its meaning, the values that it accepts, and which other keys change with it.
+
+    Of a section it lists the keys. Unknown keys are refused, with the nearest one.
+    """
     from fedamp.federation.messages import explained
 
     print_answer(explained(key), as_json, lambda answer: tables.facts(key, answer))
@@ -134,7 +138,12 @@ def new(
     epsilon: Annotated[str | None, Option(help="the budget")] = None,
     classes: Annotated[str | None, Option(help="how many classes the labels of a folder have")] = None,
 ) -> None:
-    """Write a commented scenario after three questions. Options answer them."""
+    """Write a commented scenario after three questions. Options answer them.
+
+    Without a terminal, a question that no option answers gets its default.
+    A folder with train.npz also needs the number of classes.
+    An existing file is never replaced.
+    """
     import json
     import os
     import re
