@@ -289,7 +289,7 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send no messages: accuracy comes from a public test set on the server, not from clients' data."""
+        """Send no messages: the server scores models on public records, and a side sum on those of clients."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
