@@ -21,7 +21,8 @@ KATEX = "katex@0.16.47"
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
-"""The pages that are not in docs."""
+BESIDE = ("benchmarks/README.md", "examples/blocks/README.md", "examples/nvflare/README.md")
+"""The pages that are not in docs; those beside are reached from others, and not in the contents."""
 EXECUTED = ("first.md",)
 """Pages of docs whose cells are run, and which are notebooks as well."""
 REFERENCE = {
@@ -44,7 +45,7 @@ def main() -> None:
     """Put the pages together, build, and check every link; ends with exit status 1 where one leads nowhere."""
     shutil.rmtree(BUILD, ignore_errors=True)
     PAGES.mkdir(parents=True)
-    for source in [*(ROOT / name for name in OUTSIDE), *sorted((ROOT / "docs").rglob("*.md"))]:
+    for source in [*(ROOT / name for name in (*OUTSIDE, *BESIDE)), *sorted((ROOT / "docs").rglob("*.md"))]:
         text = executed(source) if source.name in EXECUTED else source.read_text(encoding="utf-8")
         write(place_of(source), LINK.sub(lambda link, source=source: moved(link, source), text))
     for name, modules in REFERENCE.items():

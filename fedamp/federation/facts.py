@@ -2,7 +2,7 @@
 
 Each key says this for itself, so a new key needs no list of all others. What a plug-in does not say that it keeps, it
 breaks. Schemes and sections declare their stance as class attributes of :class:`Declared`.
-:mod:`fedamp.federation.refusals` compares them; docs/strategies.md shows all facts in a table.
+:mod:`fedamp.federation.refusals` compares them; docs/matrix.md shows all facts in a table.
 """
 
 from collections.abc import Callable

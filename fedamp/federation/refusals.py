@@ -2,7 +2,7 @@
 
 Schemes and sections of extensions say which facts they need and break (:mod:`fedamp.federation.facts`). This module
 says it for the core's other keys, and compares. So n needing and m breaking keys take n + m lines, not n x m. A scheme
-that states nothing breaks every fact that its family can break. docs/strategies.md lists all facts.
+that states nothing breaks every fact that its family can break. docs/matrix.md lists all facts.
 """
 
 import json
@@ -245,7 +245,7 @@ def _found(scenario: AnyScenario, path: str) -> str:
 
 
 def listed() -> dict[ScenarioFact, tuple[list[str], list[str]]]:
-    """List the keys that need each fact, and those that break it, for the table in docs/strategies.md.
+    """List the keys that need each fact, and those that break it, for the table in docs/matrix.md.
 
     Returns:
         By fact, in order of its sentence: the paths that need it, and the paths that break it.

@@ -12,7 +12,7 @@ from fedamp.federation.optional import OptionalSection, check_charged
 from tests.documentation import ROOT
 from tests.federations import small
 
-PAGE = ROOT / "docs" / "strategies.md"
+PAGE = ROOT / "docs" / "matrix.md"
 START, END = "<!-- facts -->\n", "<!-- end of facts -->\n"
 
 BANDED = "privacy.noise={scheme: banded, bands: 2}"
