@@ -137,7 +137,8 @@ def run_commands(fedamp, lines) -> None:
         program, *words = shlex.split(line)
         assert program.rpartition("/")[2] == "fedamp"
         answer = fedamp(*words)
-        assert (answer.status, answer.err) == (0, ""), line
+        assert answer.status == 0, line
+        assert not re.search("^(error|failed|caution)", answer.err, re.MULTILINE), line  # a slow run tells its progress
 
 
 @pytest.mark.slow

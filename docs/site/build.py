@@ -25,6 +25,8 @@ BESIDE = ("benchmarks/README.md", "examples/blocks/README.md", "examples/nvflare
 """The pages that are not in docs; those beside are reached from others, and not in the contents."""
 EXECUTED = ("first.md",)
 """Pages of docs whose cells are run, and which are notebooks as well."""
+STABLE = "A stable part: a change has a deprecation period."
+CHANGING = "A part that may change in a minor version. Names that no page of the reference has are internal."
 REFERENCE = {
     "fedamp": ["fedamp.api", "fedamp.server.observers"],
     "accounting": ["fedamp.accounting"],
@@ -49,7 +51,8 @@ def main() -> None:
         text = executed(source) if source.name in EXECUTED else source.read_text(encoding="utf-8")
         write(place_of(source), LINK.sub(lambda link, source=source: moved(link, source), text))
     for name, modules in REFERENCE.items():
-        write(Path("reference") / f"{name}.md", "\n\n".join(f"::: {module}" for module in modules))
+        tier = STABLE if name in ("fedamp", "accounting", "runs", "errors") else CHANGING
+        write(Path("reference") / f"{name}.md", "\n\n".join([tier, *(f"::: {module}" for module in modules)]))
     put_katex(PAGES / "katex")
     shutil.copytree(ROOT / "docs" / "site" / "assets", PAGES / "assets")
     config = BUILD / "zensical.toml"
