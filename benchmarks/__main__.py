@@ -17,6 +17,7 @@ MINUTES = {
     "studies.persons": 2,
     "leaderboard": 2,
     "speed.noise": 1,
+    "speed.start": 10,
     "speed.accounting": 25,
     "speed.scale": 10,
     "speed.zoo": 10,

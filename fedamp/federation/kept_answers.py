@@ -3,7 +3,8 @@
 An answer is kept under a digest of its question: the mechanism, the numbers asked about, and the versions of fedamp's
 accountant and of the libraries that compute. It is a convenience, never a proof. A plan uses it only where it was asked
 to: verification, totals, prices to people and certificates compute everything anew. A file that is damaged, or altered
-without a new digest, is ignored. ``FEDAMP_CACHE=off`` keeps nothing.
+without a new digest, is ignored. The digest is no secret: a person who can write to the folder can forge answers.
+``FEDAMP_CACHE=off`` keeps nothing.
 
 Plans ask the accountant through an :class:`Answers` (:func:`fedamp.federation.plan.make_plan`): ``ANEW`` or ``KEPT``.
 """

@@ -25,6 +25,7 @@ from fedamp.errors import RunFolderError
 from fedamp.extensions.audit.bound import AttackGuesses, AuditResult
 from fedamp.extensions.audit.kept_models import kept_in
 from fedamp.federation.check_in import CANARY, Attendance
+from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.reader import load as load_scenario
 from fedamp.runs.folder import RunFolder
@@ -78,7 +79,7 @@ def _of_run(folder: Path) -> tuple[Plan, tuple[AttackGuesses, ...]]:
     if not (kept / "coins.json").exists():
         raise RunFolderError(f"{folder}: no canaries to guess; expected: an ended run with privacy.canaries")
     scenario = load_scenario(files.scenario)
-    plan = make_plan(scenario, privacy_units(scenario))
+    plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
     coins = np.array(json.loads(read_regular(kept / "coins.json")), dtype=bool)
     rounds = len(list(kept.glob("*.safetensors"))) - 1
     models = [load(read_regular(kept / f"{number}.safetensors")) for number in range(rounds + 1)]

@@ -16,13 +16,14 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from fedamp.accounting import Bounds, Compose, Repeat, calibrate
+from fedamp.accounting import Bounds, Compose, Repeat
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.version import version
 from fedamp.errors import FedampError, RunFolderError, ScenarioError
 from fedamp.extensions.evaluation.section import ClientEvaluation, Evaluated
 from fedamp.extensions.tune.sweep import RUNS, RunSettings, Sweep, Watcher, checked, folder_name, points, sweep
+from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.around import check_several
@@ -127,11 +128,11 @@ def split(plan: Plan, trials: int, share: float) -> BudgetSplit:
 
     assert privacy.epsilon is not None, "checked"
     try:
-        noise = calibrate(together, privacy.epsilon, delta, precision=privacy.precision)
+        noise = plan.answers.noise_multiplier(together, privacy.epsilon, delta, privacy.precision)
     except ValueError as error:
         why = plan.charge.beyond(privacy.epsilon, plan.scenario.rounds) or error
         raise ScenarioError(f"tune: no noise keeps privacy.epsilon {privacy.epsilon:g}: {why}") from None
-    return BudgetSplit(ratio * noise, noise, together(noise).epsilon(delta, precision=privacy.precision))
+    return BudgetSplit(ratio * noise, noise, plan.answers.epsilon(together(noise), delta, privacy.precision))
 
 
 def tune(
@@ -214,7 +215,7 @@ def _checked(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[
         raise ScenarioError("tune: nothing judges a trial; expected: evaluation with every: end and the metric score")
     if wrong := [key for key in grid if key.partition(".")[0] in _NOT_TUNED]:
         raise ScenarioError(f"tune: {wrong[0]} cannot be tuned; expected: keys of model, client, server or submodels")
-    plan = make_plan(base, privacy_units(base))
+    plan = make_plan(base, privacy_units(base), answers=KEPT)
     costs = [make_plan(each, plan.units).charge.at(1.0, base.privacy.group_size) for each in (base, *scenarios)]
     if any(cost != costs[0] for cost in costs):
         raise ScenarioError(f"tune: {', '.join(grid)}: settings cost differently; expected: keys that change no cost")
