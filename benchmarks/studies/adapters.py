@@ -21,8 +21,8 @@ from benchmarks.record import ROOT
 from fedamp.data.builtin import _LINES
 from fedamp.data.table import cache_folder
 from fedamp.data.texts import CHARACTERS, DescriptionsData, _characters
+from fedamp.extensions.adapters.transformers import from_transformers, write_factors
 from fedamp.models.model import Model
-from fedamp.models.pretrained import from_transformers, write_factors
 
 BASE = ROOT / "scenarios" / "adapters-base"
 NEAR = cache_folder() / "federations" / "adapters-near"

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from benchmarks.training import at_hand
 from fedamp.data.table import cache_folder
+from fedamp.extensions.adapters.transformers import from_transformers, mean_direction, write_factors
 from fedamp.federation import reader
 from fedamp.models.model import Model
-from fedamp.models.pretrained import from_transformers, mean_direction, write_factors
 
 WORDS, LENGTH, BELOW, NUMBERS, MOST_RANKS = 30522, 16, 5, 384, 64
 TARGETS = ["query", "key", "value", "dense"]

@@ -44,11 +44,11 @@ from fedamp.client.training import StackTrainer, TrainedStack
 from fedamp.data import PaddedRecords
 from fedamp.data.table import cache_folder
 from fedamp.data.texts import CHARACTERS
+from fedamp.extensions.adapters.transformers import from_transformers
 from fedamp.federation.losses import form_of
 from fedamp.federation.optimizers import AVERAGE
 from fedamp.federation.scenario import Scenario
 from fedamp.models.model import Model
-from fedamp.models.pretrained import from_transformers
 from fedamp.noise import Deviations, HiddenUniforms, IndependentGaussian, add_noise
 from fedamp.server.setup import RunInputs, prepare
 

@@ -22,6 +22,7 @@ from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.errors import InputError, ModelError, one_line
+from fedamp.extensions.adapters.transformers import from_transformers
 from fedamp.models import pretrained
 from fedamp.models.architectures import Architecture, architecture_of
 from fedamp.models.custom import generators_from, import_own, is_import_path, undisturbed
@@ -182,10 +183,7 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Build a custom model. Its frozen weights are buffers with the values of ``config.initial``."""
     of_library = config.name.startswith(OF_LIBRARY)
-    if of_library:
-        module = pretrained.from_transformers(config, num_classes)
-    else:
-        module = _import_own(config, input_shape, num_classes)
+    module = from_transformers(config, num_classes) if of_library else _import_own(config, input_shape, num_classes)
     if config.trainable is not None:
         pretrained.choose_trainable(module, config.trainable)
     is_frozen = not all(parameter.requires_grad for parameter in module.parameters())

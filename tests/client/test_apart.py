@@ -21,11 +21,11 @@ from fedamp.client.training import StackTrainer
 from fedamp.client.worker import TrainingNode
 from fedamp.data import PaddedRecords
 from fedamp.errors import DataError
+from fedamp.extensions.adapters.transformers import Middle
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.submodels import DisjointSubmodels, DropoutSubmodels, NoSubmodels
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
-from fedamp.models.pretrained import Middle
 from fedamp.server.setup import prepare
 from tests.client.federation import order_of, task_of, trained
 from tests.federations import small
