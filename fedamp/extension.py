@@ -47,6 +47,9 @@ class Extension:
             :data:`fedamp.runs.around.AroundRun`.
         before_runs: functions that may refuse several runs before the first one, by any name: each a
             :data:`fedamp.runs.around.BeforeRuns`.
+        model_libraries: functions that build a model from a class of a library, by the name of the library in front of
+            the colon of ``model.name``; each takes the section ``model`` and the number of outputs, and returns a
+            ``torch.nn.Module`` with the values of ``model.initial``.
         task_keys: keys of the task that clients get (:class:`fedamp.client.task.ClientTask`); each an annotated type
             with its field and its place.
         local_parameters: rules that keep parameters with their client, by the key of the task that asks for it; each a
@@ -76,6 +79,7 @@ class Extension:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     around_run: Mapping[str, str] = field(default_factory=dict)
     before_runs: Mapping[str, str] = field(default_factory=dict)
+    model_libraries: Mapping[str, str] = field(default_factory=dict)
     task_keys: Mapping[str, str] = field(default_factory=dict)
     local_parameters: Mapping[str, str] = field(default_factory=dict)
     exchanges: Mapping[str, str] = field(default_factory=dict)

@@ -27,7 +27,6 @@ from fedamp.engines import flower
 from fedamp.errors import UnwritableError
 from fedamp.federation.losses import LOSSES
 from fedamp.models.custom import is_import_path
-from fedamp.models.model import OF_LIBRARY
 
 # Of the environment, what may choose another kernel.
 _CHOOSE = ("ATEN", "CUDA", "DNNL", "FEDAMP", "GOMP", "KMP", "LD_", "MKL", "NUMBA", "OMP", "ONEDNN", "OPENBLAS", "TORCH")
@@ -58,7 +57,7 @@ class StackProof:
     def is_for(task: ClientTask, device: str) -> bool:
         """Say whether such proofs are kept: in a SuperNode, on a CPU, where no code of others decides a kernel."""
         model = task.model.name
-        own = is_import_path(model) or model.startswith(OF_LIBRARY) or task.client.loss not in LOSSES
+        own = is_import_path(model) or task.client.loss not in LOSSES
         return flower.in_supernode() and device == "cpu" and not own
 
     @property

@@ -24,7 +24,7 @@ from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form
 from fedamp.errors import DataError, FederationError, InputError, ModelError, one_line
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import import_own, is_import_path, is_there
-from fedamp.models.model import OF_LIBRARY, Model
+from fedamp.models.model import Model, library_of
 from fedamp.models.units import unknown
 
 if TYPE_CHECKING:
@@ -346,9 +346,7 @@ def is_given(asked: "Scenario") -> bool:
 
 def brings_code(asked: "Scenario") -> bool:
     """Say whether the model or the loss is custom code, ``package.module:name``; showing a scenario runs none."""
-    return any(
-        is_import_path(name) and not name.startswith(OF_LIBRARY) for name in (asked.model.name, asked.client.loss)
-    )
+    return any(is_import_path(name) and not library_of(name) for name in (asked.model.name, asked.client.loss))
 
 
 def look_for_files(asked: "Scenario") -> None:

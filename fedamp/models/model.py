@@ -10,9 +10,15 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp.base.section import Outputs, Section, Width
+from fedamp.extension import keys
 
-OF_LIBRARY = "transformers:"  # before the name of a class of that library
 WHOLE = -1  # in the place of a submodel's number: the whole model
+
+
+def library_of(name: str) -> str:
+    """Return the library of a model whose classes an extension builds, as ``transformers``; empty: another model."""
+    library, colon, _ = name.partition(":")
+    return library if colon and library in keys("model_libraries") else ""
 
 
 class Model(Section):

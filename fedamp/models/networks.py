@@ -22,12 +22,12 @@ from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.errors import InputError, ModelError, one_line
-from fedamp.extensions.adapters.transformers import from_transformers
+from fedamp.extension import offered
 from fedamp.models import pretrained
 from fedamp.models.architectures import Architecture, architecture_of
 from fedamp.models.custom import generators_from, import_own, is_import_path, undisturbed
 from fedamp.models.inspection import check, check_calls, constants, example
-from fedamp.models.model import OF_LIBRARY, Model
+from fedamp.models.model import Model, library_of
 from fedamp.models.units import Blocks, Units
 
 
@@ -182,15 +182,15 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
 
 def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Build a custom model. Its frozen weights are buffers with the values of ``config.initial``."""
-    of_library = config.name.startswith(OF_LIBRARY)
-    module = from_transformers(config, num_classes) if of_library else _import_own(config, input_shape, num_classes)
+    of_library = next(offered("model_libraries", library_of(config.name)), None)
+    module = of_library(config, num_classes) if of_library else _import_own(config, input_shape, num_classes)
     if config.trainable is not None:
         pretrained.choose_trainable(module, config.trainable)
     is_frozen = not all(parameter.requires_grad for parameter in module.parameters())
     if config.initial is not None and is_frozen and not of_library:
         pretrained.load_start(module, pretrained.place_of(config.initial), config.initial_names)
     pretrained.freeze(module)
-    module.__dict__["starts_there"] = of_library or is_frozen  # it has the values of ``config.initial``
+    module.__dict__["starts_there"] = bool(of_library) or is_frozen  # it has the values of ``config.initial``
     return module
 
 

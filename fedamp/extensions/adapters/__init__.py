@@ -2,4 +2,7 @@
 
 from fedamp.extension import Extension
 
-extension = Extension("adapters")
+extension = Extension(
+    name="adapters",
+    model_libraries={"transformers": "fedamp.extensions.adapters.transformers:from_transformers"},
+)

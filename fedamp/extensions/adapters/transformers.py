@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedamp.base.reading import regular, regular_inside
 from fedamp.errors import ModelError, one_line
-from fedamp.models.model import OF_LIBRARY, Model
+from fedamp.models.model import Model
 from fedamp.models.pretrained import place_of
 from fedamp.models.units import Units
 
@@ -345,7 +345,7 @@ def from_transformers(config: Model, num_classes: int) -> nn.Module:
 
 def _network(config: Model, num_classes: int, options: Mapping[str, Any]) -> Any:
     """Build the library's class such that clients can train together: plain attention, no dropout, no cache."""
-    kind = getattr(importlib.import_module("transformers"), config.name.removeprefix(OF_LIBRARY))
+    kind = getattr(importlib.import_module("transformers"), config.name.removeprefix("transformers:"))
     known, sizes = kind.config_class(), {"vocab_size": config.vocabulary, "num_labels": num_classes}
     fitting = {name: size for name, size in sizes.items() if size is not None and hasattr(known, name)}
     silent = {name: 0.0 for name, value in vars(known).items() if isinstance(value, float) and "drop" in name}
