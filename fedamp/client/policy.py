@@ -155,7 +155,7 @@ def policy_key(name: str) -> PolicyKey:
 
 
 def check(context: Context, task: str, by_partition: bool) -> None:
-    """Refuse what this node's policy, if it has one, does not allow or its people cannot pay.
+    """Refuse what the policy of this node does not allow, or its people cannot pay.
 
     Args:
         context: of the node; its configuration names the file under ``policy``.
@@ -165,10 +165,9 @@ def check(context: Context, task: str, by_partition: bool) -> None:
     Raises:
         DeploymentError: the policy refuses it, or cannot be read.
     """
-    if text := configuration.text(context, KEY):
-        hosted, file = configuration.hosts(context, task, by_partition), Path(text)
-        policy = Policy.read(file)
-        policy.check(task, None if hosted is None else len(hosted))
-        message = NodeMessage(context, task, hosted, file.parent)
-        for name, value in policy.added.items():
-            policy_key(name).before_answer(value, policy, message)
+    hosted, file = configuration.hosts(context, task, by_partition), Path(configuration.text(context, KEY))
+    policy = Policy.read(file)
+    policy.check(task, None if hosted is None else len(hosted))
+    message = NodeMessage(context, task, hosted, file.parent)
+    for name, value in policy.added.items():
+        policy_key(name).before_answer(value, policy, message)
