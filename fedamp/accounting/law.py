@@ -248,7 +248,9 @@ class PointProfile:
     @classmethod
     def of(cls, law: Points) -> "PointProfile":
         """Compute the profile of H(P, Q); that of H(Q, P) is of the law ``swapped``."""
-        slope, delta = arithmetic.profile(law.log_ratio, law.mass_in, law.infinite)
+        # Of one layout in memory, also where the law is ``swapped``: then there is one function to compile.
+        contiguous = np.ascontiguousarray(law.log_ratio), np.ascontiguousarray(law.mass_in)
+        slope, delta = arithmetic.profile(*contiguous, law.infinite)
         return cls(law.log_ratio, delta, slope, law.infinite)
 
     def delta_at(self, epsilon: ArrayLike) -> Array:
