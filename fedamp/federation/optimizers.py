@@ -20,8 +20,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 
 from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
 from fedamp.base.section import Positive, Section
@@ -206,24 +205,21 @@ def optimizers() -> dict[str, type[Any]]:
     return OPTIMIZERS | {name: kind for name, kind in offered_.items() if name not in OPTIMIZERS}
 
 
-class _OptimizerNames:
-    """Annotation that accepts names of optimizers, and paths ``package.module:Class`` of those of extensions."""
+def _by_name(asked: Any) -> Any:
+    """Replace the path ``package.module:Class`` of an optimizer by its name, and refuse unknown names."""
+    if not isinstance(asked, str) or asked in optimizers():
+        return asked
+    paths = {f"{kind.__module__}:{kind.__qualname__}": name for name, kind in optimizers().items()}
+    if asked not in paths:
+        raise ValueError(f"got {asked!r}; expected: {', '.join(optimizers())}")
+    return paths[asked]
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._name, handler(source))
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+class _NamesInSchema:
+    """Annotation by which a JSON schema lists the names of optimizers."""
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"type": "string", "enum": list(optimizers())}
-
-    @staticmethod
-    def _name(asked: Any) -> Any:
-        """Replace a path by the name of its optimizer, and refuse unknown names."""
-        paths = {f"{kind.__module__}:{kind.__qualname__}": name for name, kind in optimizers().items()}
-        if not isinstance(asked, str) or asked in optimizers():
-            return asked
-        if asked not in paths:
-            raise ValueError(f"got {asked!r}; expected: {', '.join(optimizers())}")
-        return paths[asked]
 
 
 @partial(extend, path="server")
@@ -233,7 +229,9 @@ class ServerUpdate(Section):
     The step is post-processing of a noisy sum, so it costs no privacy.
     """
 
-    optimizer: Annotated[str, _OptimizerNames()] = Field("sgd", description="sgd, with momentum; or adam")
+    optimizer: Annotated[str, BeforeValidator(_by_name), _NamesInSchema()] = Field(
+        "sgd", description="sgd, with momentum; or adam"
+    )
     learning_rate: Positive = Field(1.0, description="factor of the noisy mean update")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of sgd, over the rounds")
     averaging: Annotated[float, Field(ge=0, lt=1)] = Field(
