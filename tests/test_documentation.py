@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from fedamp.accounting import Gaussian, Poisson, Repeat
+from fedamp.cli.commands import SETTINGS
 from fedamp.federation import reader
 from tests.documentation import PAGES, ROOT, blocks, command_of, commands, find, python, text, write_files
 
@@ -73,7 +74,7 @@ def commands_exist(lines):
         match program.rpartition("/")[2], words:
             case "fedamp", _:
                 command, rest = command_of(words)
-                command.make_context("fedamp", rest)  # parses, and runs nothing
+                command.make_context("fedamp", rest, **SETTINGS)  # parses, and runs nothing
             case "make", [target, *_]:
                 assert re.search(rf"^{target}:", text("Makefile"), re.MULTILINE), line
             case "python", ["-m", module, *_]:
