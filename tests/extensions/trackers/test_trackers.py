@@ -192,7 +192,7 @@ def test_sections_of_older_runs_are_names_and_their_secrets_are_not_kept():
     ("trackers", "words"),
     [
         (["tensorbord"], "expected: "),
-        (["wandb", {"name": "wandb"}], "duplicate tracker"),
+        (["wandb", {"name": "wandb"}], "a tracker stands twice"),
         ([{"folder": "x"}], "expected: "),
     ],
 )
