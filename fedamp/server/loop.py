@@ -12,7 +12,7 @@ budget.
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -20,7 +20,7 @@ from time import perf_counter
 from types import FrameType
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -170,7 +170,12 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:
     Returns:
         The sum of the clipped updates; it is private.
     """
-    messages = list(strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
+    return _asked(strategy, grid, round_, strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
+
+
+def _asked(strategy: PrivateStrategy, grid: Grid, round_: int, orders: Iterable[Message]) -> Aggregate:
+    """Send orders, wait until the deadline of a round, and add up the replies."""
+    messages = list(orders)
     deadline = strategy.plan.scenario.federation.round_deadline
     replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
     return strategy.aggregate(round_, replies)
