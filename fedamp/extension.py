@@ -125,6 +125,16 @@ def named(path: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+def path_of(kind: type) -> str:
+    """Write the path ``package.module:Class`` of a class, by which :func:`named` finds it.
+
+    Example:
+        >>> path_of(Extension)
+        'fedamp.extension:Extension'
+    """
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 def offered(seam: str, key: str) -> Iterator[Any]:
     """Import, one by one, what the extensions offer for a key of a seam, and nothing else.
 

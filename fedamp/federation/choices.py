@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fedamp.base.section import NeedsHooks, Section
 from fedamp.errors import ScenarioError
-from fedamp.extension import keys, offered
+from fedamp.extension import keys, offered, path_of
 from fedamp.federation.aggregation import AGGREGATIONS, AggregationScheme
 from fedamp.federation.check_in import CHECK_INS, CheckIn
 from fedamp.federation.facts import Declared
@@ -97,7 +97,7 @@ def by_name(raw: Any) -> Any:
         scheme = section.get(last) if isinstance(section, dict) else None
         path = scheme.get("scheme") if isinstance(scheme, dict) else None
         if isinstance(path, str) and ":" in path:
-            named = {f"{member.__module__}:{member.__qualname__}": scheme_of(member) for member in members(key)}
+            named = {path_of(member): scheme_of(member) for member in members(key)}
             if path not in named:
                 theirs = ", ".join(each for each in named if not each.startswith("fedamp.")) or "none is installed"
                 expected = f"expected: a name, or the path of one: {theirs}"

@@ -24,6 +24,7 @@ from fedamp.base.files import cache_folder, write_atomically
 from fedamp.base.section import Section
 from fedamp.base.start import Later
 from fedamp.base.version import version
+from fedamp.extension import path_of
 from fedamp.federation.choices import FAMILIES
 from fedamp.federation.facts import AnyScenario
 
@@ -154,7 +155,7 @@ def assumptions_of(scenario: AnyScenario) -> list[str]:
 def _name(kind: type) -> str:
     """Write a class with its package, for people."""
     package = package_of(kind)
-    return f"{kind.__module__}:{kind.__qualname__}" + (f" of {package}" if package else "")
+    return path_of(kind) + (f" of {package}" if package else "")
 
 
 def _note(kind: type) -> Path | None:
@@ -180,9 +181,9 @@ def _identity(kind: type) -> dict[str, object] | None:
             text = Path(inspect.getfile(base)).read_bytes()
         except (OSError, TypeError):
             return None
-        code[f"{base.__module__}:{base.__qualname__}"] = hashlib.sha256(text).hexdigest()
+        code[path_of(base)] = hashlib.sha256(text).hexdigest()
     return {
-        "class": f"{kind.__module__}:{kind.__qualname__}",
+        "class": path_of(kind),
         "code": code,
         "package": package_of(kind),
         "fedamp": version(),

@@ -24,7 +24,7 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 
 from fedamp.base.arrays import BLOCK, Arrays, State, Sums, zeros_like
 from fedamp.base.section import Positive, Section
-from fedamp.extension import offered
+from fedamp.extension import offered, path_of
 from fedamp.federation import facts
 from fedamp.federation.added_keys import extend
 from fedamp.federation.facts import ScenarioFact
@@ -209,7 +209,7 @@ def _by_name(asked: Any) -> Any:
     """Replace the path ``package.module:Class`` of an optimizer by its name, and refuse unknown names."""
     if not isinstance(asked, str) or asked in optimizers():
         return asked
-    paths = {f"{kind.__module__}:{kind.__qualname__}": name for name, kind in optimizers().items()}
+    paths = {path_of(kind): name for name, kind in optimizers().items()}
     if asked not in paths:
         raise ValueError(f"got {asked!r}; expected: {', '.join(optimizers())}")
     return paths[asked]
