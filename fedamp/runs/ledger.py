@@ -47,6 +47,7 @@ from fedamp.runs.records import (
     LedgerRecord,
     RoundRecord,
     Summary,
+    last_side_release,
     side_key,
 )
 
@@ -284,8 +285,8 @@ class Ledger:
         side = self.plan.side_sum
         if side is None:
             return {}
-        each = filter(None, (entry.side_release for entry in reversed(self.releases)))
-        return side_key(side, self._head.get(verify.side_sums()[side.key].at_end) or next(each, None))
+        keys = verify.side_sums()[side.key]
+        return side_key(side, last_side_release(keys, self._head.get(keys.at_end), self.releases))
 
     def reopen(self) -> None:
         """Write down that the run goes on, before its files change: from then on they are not those of its end."""

@@ -6,7 +6,7 @@ explains the keys to users.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -152,6 +152,17 @@ def side_key(side: SideSum | None, found: SideRelease | Mapping[str, Any] | None
         The key with its value; empty without a side sum.
     """
     return {} if side is None else {side_sums()[side.key].in_round: found}
+
+
+def last_side_release(side: SideSumKeys, at_end: Any, releases: "Sequence[LedgerEntry]") -> Any:
+    """Return the last release of a side sum: the one after the last round, or that of a round; None: there is none.
+
+    Args:
+        side: its keys.
+        at_end: its release after the last round, if there is one.
+        releases: rounds of the ledger, in order.
+    """
+    return at_end or next(filter(None, (getattr(entry, side.in_round) for entry in reversed(releases))), None)
 
 
 class SideReleased(Record):
@@ -429,8 +440,8 @@ class LedgerRecord(Charged):
 
     def last_of(self, side: SideSumKeys) -> SideRelease | None:
         """Return the last release of a side sum, by its keys; None: there is none yet."""
-        in_rounds = (getattr(entry, side.in_round) for entry in reversed(self.releases))
-        return getattr(self, side.at_end) or next(filter(None, in_rounds), None)
+        found: SideRelease | None = last_side_release(side, getattr(self, side.at_end), self.releases)
+        return found
 
     @property
     def noise_multiplier(self) -> float:
