@@ -58,6 +58,7 @@ HELP_GROUPS = {  # the first hour's commands come first
 }
 """The commands in groups, in the order of the help. A command that is not installed is left out."""
 OTHERS = "Commands of other packages"
+_GROUP_OF = {name: group for group, names in HELP_GROUPS.items() for name in names.split()}
 
 
 class AllCommands(Mapping[str, click.Command]):
@@ -80,9 +81,8 @@ class AllCommands(Mapping[str, click.Command]):
             if name in core or name in self._paths:
                 raise ValueError(f"fedamp has a command {name} already; expected: another name for an extension's")
             self._paths[name] = path
-        listed = [name for names in HELP_GROUPS.values() for name in names.split()]
         found = [*core, *self._paths]
-        self._names = [name for name in listed if name in found] + [name for name in found if name not in listed]
+        self._names = [name for name in _GROUP_OF if name in found] + [name for name in found if name not in _GROUP_OF]
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names, in the order of the help."""
@@ -100,8 +100,7 @@ class AllCommands(Mapping[str, click.Command]):
             found, alone = named(self._paths[name]), Typer(rich_markup_mode="rich")
             alone.add_typer(found, name=name) if isinstance(found, Typer) else alone.command(name)(found)
             command = get_group(alone).commands[name]
-        group = next((group for group, names in HELP_GROUPS.items() if name in names.split()), OTHERS)
-        command.rich_help_panel = group  # type: ignore[attr-defined]
+        command.rich_help_panel = _GROUP_OF.get(name, OTHERS)  # type: ignore[attr-defined]
         return described(command)
 
 
