@@ -137,7 +137,7 @@ def _side_sum(plan: Plan) -> dict[str, Any]:
     """Compute what a side sum costs alone, with numbers about its release, by the key of its section; or None."""
     found: dict[str, Any] = dict.fromkeys(keys("side_sums"))
     if (side := plan.side_sum) is not None:
-        alone = side.cost(plan).epsilon(delta_left(plan.scenario.privacy.delta))
+        alone = plan.answers.epsilon(side.cost(plan), delta_left(plan.scenario.privacy.delta), PRECISION)
         told = {"noise_multiplier": side.noise_multiplier, "epsilon": alone.to_json(), **side.answers(plan)}
         found |= {side.key: told}
     return found
