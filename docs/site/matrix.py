@@ -1,6 +1,6 @@
 """Makes the tables of docs/matrix.md: which keys of a scenario run together, and how wide the bracket of epsilon is.
 
-python docs/site/matrix.py    (a minute of one core)
+python -m docs.site.matrix    (a minute of one core)
 """
 
 import re
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.record import put_in
 from fedamp.errors import ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
@@ -123,11 +124,7 @@ def tables() -> str:
 
 def main() -> None:
     """Write the tables into the page."""
-    text = PAGE.read_text("utf-8")
-    begin, end = "<!-- matrix: generated -->\n", "\n<!-- end -->"
-    PAGE.write_text(
-        text[: text.index(begin) + len(begin)] + tables() + text[text.index(end, text.index(begin)) :], "utf-8"
-    )
+    put_in(PAGE, "matrix: generated", tables())
 
 
 if __name__ == "__main__":
