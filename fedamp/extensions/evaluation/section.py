@@ -202,7 +202,7 @@ class ClientEvaluation(SideSum):
 
     @model_validator(mode="after")
     def _goes_together(self) -> "ClientEvaluation":
-        """Refuse two sources of noise, groups without a column, and names or metrics that stand twice."""
+        """Refuse two sources of noise, groups without a column, and duplicate names or metrics."""
         if (self.noise_multiplier is None) == (self.epsilon is None):
             raise ValueError("give noise_multiplier or epsilon, one of both")
         if isinstance(self.by, str) != bool(self.groups):
