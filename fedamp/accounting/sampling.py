@@ -61,7 +61,6 @@ from fedamp.accounting.bounds import (
     log_delta_of_moment,
 )
 from fedamp.accounting.law import Law, Points
-from fedamp.base.numbers import PRECISION as PRECISION  # also for those who import it from here
 
 _PARTS = 2**14  # a power of two, so that the part a uniform number falls in is found without rounding
 
@@ -1251,6 +1250,8 @@ def _question(proposal: Proposal, epsilons: Array, draws: int) -> int:
     digest = hashlib.blake2b(text, digest_size=8)
     return 1 + int.from_bytes(digest.digest(), "little")
 
+
+PRECISION = 5e-3  # relative width of the bracket on epsilon that sampling aims at
 
 CHARGE = 1e-6  # share of delta that is charged for the probability that a certificate is wrong
 

@@ -7,9 +7,6 @@ full numbers.
 import math
 from collections.abc import Callable
 
-PRECISION = 5e-3
-"""Default relative width of epsilon's bracket, for the accountant and for scenarios, which do not import it."""
-
 
 def at_most(value: float | None, digits: int | None = None) -> str:
     """Write an upper bound, rounded up.

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedamp.base.numbers import PRECISION
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, UnitCount, no_truth
 from fedamp.data.sections import Data
 from fedamp.extension import keys
@@ -67,7 +66,7 @@ class Privacy(Section):
     epsilon: Positive | None = Field(None, description="budget; the run stops before the round that would exceed it")
     delta: Share = Field(1e-5, description="probability that the guarantee does not cover, well below 1 / units")
     precision: Annotated[float, Field(ge=1e-4, le=0.1)] = Field(
-        PRECISION,
+        5e-3,  # fedamp.accounting.sampling.PRECISION, without an import that takes long
         description="relative width of epsilon's bracket, where hidden rounds are sampled; 0.05 is quicker",
     )
     amplification: bool = Field(
