@@ -3,8 +3,10 @@
 import pytest
 
 from benchmarks.speed.start import modules, packages
+from fedamp.accounting.sampling import PRECISION
 from fedamp.federation import kept_answers
 from fedamp.federation.plan import make_plan
+from fedamp.federation.scenario import Privacy
 from tests.federations import small
 
 LARGE = {"torch", "flwr", "ray", "numba", "matplotlib", "datasets", "transformers", "sklearn", "pandas", "pyarrow"}
@@ -34,6 +36,11 @@ def test_what_was_asked_before_compiles_nothing(tmp_path, name, needed):
     found = modules(name, tmp_path)
     assert LARGE & set(packages(found)) == needed
     assert not {each for each in found if each.startswith(("scipy.special", "scipy.linalg", "scipy.stats"))}
+
+
+def test_a_scenario_has_the_default_precision_of_the_accountant():
+    """The scenario repeats the number, because reading one must not import the accountant."""
+    assert Privacy.model_fields["precision"].default == PRECISION
 
 
 def test_the_guarantee_needs_no_curve_over_the_rounds(monkeypatch):
