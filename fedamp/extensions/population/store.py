@@ -597,12 +597,14 @@ def _read(file: Path, database: sqlite3.Connection, first: int | None = None) ->
 
 @contextmanager
 def _connected(file: Path) -> Iterator[sqlite3.Connection]:
-    """Open the database for one transaction; an error of SQLite becomes one line."""
+    """Open the database for one transaction; an error of SQLite becomes one line.
+
+    The file is there already, for its owner alone. SQLite gives the files beside it the same mode, whatever the umask.
+    """
     try:
         database = sqlite3.connect(file, timeout=60, isolation_level=None)
     except sqlite3.Error as error:
         raise PopulationError(f"{file}: cannot be opened ({error})") from None
-    before = os.umask(0o077)  # of the files beside it
     try:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
@@ -613,7 +615,6 @@ def _connected(file: Path) -> Iterator[sqlite3.Connection]:
     except sqlite3.DatabaseError as error:
         raise PopulationError(f"{file}: damaged population: {error}; expected: as fedamp left it") from None
     finally:
-        os.umask(before)
         database.close()  # rolls an open transaction back
 
 

@@ -109,7 +109,10 @@ def test_a_node_that_is_started_again_pays_no_second_time(people):
 
 def test_two_messages_at_once_pay_once(people):
     with ThreadPoolExecutor(4) as pool:
+        before = os.umask(0o022)
+        os.umask(before)
         assert list(pool.map(lambda _: refused(people), range(8))) == [""] * 8
+        assert os.umask(before) == before, "the umask is one for all threads"
     assert spent(people) == pytest.approx(SHARE)
 
 

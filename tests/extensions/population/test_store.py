@@ -472,3 +472,18 @@ def test_ids_are_in_no_file(file):
     content = b"".join(each.read_bytes() for each in file.parent.glob("people.db*"))
     assert not any(unit.encode() in content for unit in UNITS)
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_files_beside_a_population_are_for_its_owner_alone(file):
+    population, before = Population(file), os.umask(0)
+    try:
+        with population._open() as (database, _):
+            database.execute("CREATE TABLE beside (number)")
+            found = {each.name.removeprefix("people.db"): each.stat().st_mode & 0o777 for each in beside(file)}
+    finally:
+        os.umask(before)
+    assert found == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
+
+
+def beside(file):
+    return file.parent.glob("people.db*")
