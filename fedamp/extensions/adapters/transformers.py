@@ -47,8 +47,10 @@ class Logits(nn.Module):
         self.network, self.pad, self.head = network, pad, head
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute logits [batch, classes], or [batch, length, vocabulary] of a language model, from inputs [batch,
-        ...].
+        """Compute logits of inputs [batch, ...].
+
+        Returns:
+            [batch, classes]; of a language model [batch, length, vocabulary].
         """
         real = None if self.pad is None else (inputs != self.pad).long()
         if self.head is not None:  # the library makes such a mask by branches on values, which no stack can train
