@@ -61,7 +61,7 @@ class CheckIn(Declared, ABC):
         scheme: its name in a scenario.
         drawn_by: ``server`` or ``node``, which draws the rounds.
         rounds_are_independent: whether a unit's rounds are drawn independently, each by the same law. Otherwise rounds
-            with different costs cannot be charged one after the other.
+            with different costs cannot be charged one after the other. Default: False, which claims nothing.
         is_hidden: whether anything about the cohorts is drawn at random.
         relation: the neighbours that are charged (``accounting.Relation``).
     """
@@ -74,7 +74,7 @@ class CheckIn(Declared, ABC):
         exclude_if=lambda who: who == "server",
         examples=["node"],
     )
-    rounds_are_independent: ClassVar[bool]
+    rounds_are_independent: ClassVar[bool] = False
     is_hidden: ClassVar[bool] = True
     relation: ClassVar[str] = "zero-out"
     concerns = frozenset(
@@ -276,7 +276,6 @@ class CappedPoissonCheckIn(CheckIn):
     scheme: Literal["capped-poisson"]
     rate: CheckInRate
     at_most: Count = Field(description="largest number of rounds in which a unit takes part", examples=[3])
-    rounds_are_independent = False
     keeps = USUAL_FACTS
 
     def check(self, rounds: int) -> None:
@@ -324,7 +323,6 @@ class KOfRounds(CheckIn):
     """
 
     k: Count = Field(examples=[4], description="number of hidden rounds in which each unit takes part")
-    rounds_are_independent = False
     keeps = USUAL_FACTS
 
     def check(self, rounds: int) -> None:

@@ -19,7 +19,6 @@ class AlternatingCheckIn(CheckIn):
     """
 
     scheme: Literal["alternating"] = "alternating"
-    rounds_are_independent = False  # the coin connects a unit's rounds
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
         """Draw one coin a unit, from a stream of its own purpose; then no round draws anything."""
