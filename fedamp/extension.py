@@ -8,9 +8,9 @@ This module knows the names of seams and no more: each user of a seam says what 
 with CONTRIBUTING.md, with a folder of ``fedamp/extensions``, or with ``examples/blocks``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
@@ -88,9 +88,16 @@ class Extension:
     policy_keys: Mapping[str, str] = field(default_factory=dict)
 
 
+class ExtensionError(ImportError):
+    """An extension of another package cannot be imported; the message names the extension and what failed."""
+
+
 @cache
 def extensions() -> tuple[Extension, ...]:
     """List the extensions that are installed: those of fedamp by name, then those of other packages by name.
+
+    Raises:
+        ExtensionError: an entry point of another package gives no :class:`Extension`.
 
     Example:
         >>> "tune" in [extension.name for extension in extensions()]
@@ -103,8 +110,22 @@ def extensions() -> tuple[Extension, ...]:
             raise
         folders = []
     own = [import_module(f"{OWN}.{module.name}").extension for module in iter_modules(folders)]
-    others = [entry.load() for entry in sorted(entry_points(group=OWN), key=lambda entry: entry.name)]
+    others = []
+    for entry in sorted(entry_points(group=OWN), key=lambda entry: entry.name):
+        where = f"entry point {entry.name} of the group {OWN}: {entry.value}"
+        others.append(found := _of_another_package(where, entry.load))
+        if not isinstance(found, Extension):
+            raise ExtensionError(f"{where} is {found!r}; expected: a fedamp.extension.Extension")
     return (*own, *others)
+
+
+def _of_another_package(where: str, load: Callable[[], Any]) -> Any:
+    """Import an object of another package; whatever its code raises becomes an ExtensionError that says where."""
+    try:
+        return load()
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ExtensionError(f"{where} cannot be imported ({why}); expected: a path that can") from error
 
 
 def named(path: str) -> Any:
@@ -142,13 +163,21 @@ def offered(seam: str, key: str) -> Iterator[Any]:
         seam: an attribute of :class:`Extension`, such as ``commands``.
         key: a key of that attribute, such as ``merge``.
 
+    Raises:
+        ExtensionError: what an extension of another package offers cannot be imported.
+
     Example:
         >>> [function.__name__ for function in offered("functions", "tune")]
         ['tune']
     """
     for extension in extensions():
         paths = getattr(extension, seam).get(key, ())
-        yield from map(named, (paths,) if isinstance(paths, str) else paths)
+        for path in (paths,) if isinstance(paths, str) else paths:
+            if path.startswith("fedamp."):
+                yield named(path)
+            else:
+                where = f"extension {extension.name}: {path}, for the key {key} of {seam},"
+                yield _of_another_package(where, partial(named, path))
 
 
 def all_offered(seam: str) -> Iterator[tuple[str, Any]]:

@@ -54,9 +54,18 @@ def members(key: str) -> tuple[type[Declared], ...]:
 
     Args:
         key: one of :data:`FAMILIES`.
+
+    Raises:
+        ScenarioError: a scheme of an extension lacks a method or its name.
     """
     found = list(FAMILIES[key])
     for each in offered("choices", key):
+        lacking = sorted(getattr(each, "__abstractmethods__", ()))
+        lacking += ["scheme"] * (len(get_args(each.model_fields["scheme"].annotation)) != 1)
+        if lacking:
+            expected = 'all abstract methods of its base, and scheme: Literal["name"]'
+            path = f"{each.__module__}:{each.__qualname__}"
+            raise ScenarioError(f"{key}: the scheme {path} lacks {', '.join(lacking)}; expected: {expected}")
         places = [place for place, other in enumerate(found) if scheme_of(other) == each.before]
         found.insert(places[0] if places else len(found), each)
     return tuple(found)

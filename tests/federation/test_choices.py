@@ -1,5 +1,6 @@
 """The keys and schemes of a scenario are those of the core and those that extensions offer."""
 
+from importlib.metadata import EntryPoint
 from typing import Annotated, Literal
 
 import pytest
@@ -7,9 +8,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedamp import extension
 from fedamp.base.section import Before, Section
-from fedamp.extension import Extension
+from fedamp.errors import ScenarioError
+from fedamp.extension import Extension, ExtensionError, offered
 from fedamp.federation.added_keys import extend
-from fedamp.federation.check_in import AllCheckIn
+from fedamp.federation.check_in import AllCheckIn, CheckIn
 from fedamp.federation.choices import one_of
 
 HERE = "tests.federation.test_choices"
@@ -17,6 +19,10 @@ HERE = "tests.federation.test_choices"
 
 class NightCheckIn(AllCheckIn):
     scheme: Literal["night"]
+
+
+class NoonCheckIn(CheckIn):
+    """It has neither the methods of its base nor a name."""
 
 
 class Weather(Section):
@@ -60,3 +66,37 @@ def test_a_key_of_an_extension_has_its_place_and_its_default():
     assert sky.model_validate(rainy.model_dump(mode="json")) == rainy
     with pytest.raises(ValidationError):
         sky.model_validate({"wind": {}})
+
+
+def installed(monkeypatch, path: str) -> None:
+    """Have one extension with one scheme for check-in."""
+    monkeypatch.setattr(extension, "extensions", lambda: (Extension("sun", choices={"check_in": (path,)}),))
+
+
+def test_a_scheme_without_its_methods_and_name_is_refused_with_what_it_lacks(monkeypatch):
+    installed(monkeypatch, f"{HERE}:NoonCheckIn")
+    lacks = f"check_in: the scheme {HERE}:NoonCheckIn lacks charge, cohorts, expected_cohort, log_likelihood_ratio, "
+    with pytest.raises(ScenarioError, match=f"{lacks}most_check_ins, scheme; expected: "):
+        one_of("check_in")
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        (f"{HERE}:SunCheckIn", f"AttributeError: module '{HERE}' has no attribute 'SunCheckIn'"),
+        ("no.such:Sun", "ModuleNotFoundError: No module named 'no'"),
+    ],
+)
+def test_an_extension_that_cannot_be_imported_is_named(monkeypatch, path, why):
+    installed(monkeypatch, path)
+    with pytest.raises(ExtensionError) as raised:
+        list(offered("choices", "check_in"))
+    assert f"extension sun: {path}, for the key check_in of choices, cannot be imported ({why})" in str(raised.value)
+
+
+def test_an_entry_point_that_gives_no_extension_is_named(monkeypatch):
+    entry = EntryPoint("sun", "math:pi", "fedamp.extensions")
+    monkeypatch.undo()  # the real list
+    monkeypatch.setattr(extension, "entry_points", lambda group: [entry])
+    with pytest.raises(ExtensionError, match=r"entry point sun of the group fedamp.extensions: math:pi is 3\.14"):
+        extension.extensions.__wrapped__()
