@@ -136,6 +136,16 @@ for name in ("signs", "fedamp_blocks.submodels:LayerSubmodels"):
 """
 
 
+@pytest.mark.parametrize("command", ["privacy", "run"])
+def test_who_asks_for_the_cost_is_told_that_no_contract_has_passed(package, command):
+    (package / "told.yaml").write_text(json.dumps(SCENARIO))
+    done = called(package, "-m", "fedamp", command, package / "told.yaml", cache="nothing-passed")
+    assert done.returncode == 0, done.stderr
+    said = "check_in is charged without amplification: fedamp_blocks.check_in:AlternatingCheckIn of fedamp-blocks 0.1"
+    expected = "expected: its CheckInContract has passed, or privacy.unchecked: true"
+    assert done.stderr.count(said) == done.stderr.count(expected) == 1
+
+
 def test_an_optimizer_that_has_met_no_contract_is_refused_or_said(package):
     done = called(package, "-c", OPTIMIZED, package / "signs", cache="nothing-passed")
     assert done.returncode == 0, done.stderr

@@ -89,8 +89,12 @@ class _OpenSubmodels:
 
 
 _OPEN: Mapping[str, type] = {"check_in": _OpenCheckIn, "submodels": _OpenSubmodels}
-_CONTRACTS: Mapping[str, str] = {"server.optimizer": "OptimizerContract"}
-"""The contracts of schemes that have no charge: without a pass they are refused."""
+_CONTRACTS: Mapping[str, str] = {
+    "check_in": "CheckInContract",
+    "submodels": "SubmodelContract",
+    "server.optimizer": "OptimizerContract",
+}
+"""Contract of the schemes of a key. A scheme that cannot be charged openly is refused until its contract passes."""
 
 
 def foreign_schemes(scenario: AnyScenario) -> dict[str, type]:
@@ -138,6 +142,17 @@ def unchecked_words(scenario: AnyScenario) -> str:
     schemes = foreign_schemes(scenario) if scenario.privacy.unchecked else {}
     names = [f"{key} {_name(kind)}" for key, kind in schemes.items() if not has_passed(kind)]
     return f"unchecked: no contract has tested the charge of {' and of '.join(names)}" if names else ""
+
+
+def charged_openly(scenario: AnyScenario) -> list[str]:
+    """Say which schemes are charged without amplification because their contract has not passed, one a line."""
+    schemes = {} if scenario.privacy.unchecked else foreign_schemes(scenario)
+    return [
+        f"{key} is charged without amplification: {_name(kind)} has not met its contract on this machine; "
+        f"expected: its {_CONTRACTS[key]} has passed, or privacy.unchecked: true"
+        for key, kind in schemes.items()
+        if key in _OPEN and not has_passed(kind)
+    ]
 
 
 def assumptions_of(scenario: AnyScenario) -> list[str]:

@@ -5,6 +5,8 @@ upper ends, None for infinity. Nothing is computed here that a :class:`fedamp.fe
 """
 
 import math
+import warnings
+from contextlib import suppress
 from typing import Any
 
 from fedamp.accounting import Group, Mechanism
@@ -13,6 +15,7 @@ from fedamp.accounting.sampling import PRECISION
 from fedamp.extension import keys
 from fedamp.federation import facts, model_noise
 from fedamp.federation.check_in import PoissonCheckIn
+from fedamp.federation.contracts import charged_openly
 from fedamp.federation.kept_answers import ANEW, KEPT, Answers
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -34,13 +37,12 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
 
     Returns:
         A JSON object: brackets of epsilon (as planned, unamplified, towards server and nodes), the curve ``per_round``
-            (at
-        most 10,000 rounds, evenly spaced), ``groups``, ``risk``, and public numbers of the plan.
+        (at most 10,000 rounds, evenly spaced), ``groups``, ``risk``, and public numbers of the plan.
 
     Raises:
         ScenarioError: the budget pays for no round, or no noise multiplier keeps it.
     """
-    plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
+    plan = _planned(scenario)
     charge = plan.charge
     charge.check_budget()
     every = math.ceil(scenario.rounds / ROUNDS_LISTED)
@@ -82,6 +84,14 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
     }
 
 
+def _planned(scenario: Scenario) -> Plan:
+    """Make the plan of a scenario, and say which schemes are charged without amplification though they hide choices."""
+    for line in charged_openly(scenario):
+        with suppress(Warning):  # also where warnings are made errors
+            warnings.warn(line, stacklevel=4)
+    return make_plan(scenario, privacy_units(scenario), answers=KEPT)
+
+
 def risk(mechanism: Mechanism, unit: str, group_size: int, answers: Answers = ANEW) -> dict[str, Any]:
     """Compute the success of the best membership test against a mechanism.
 
@@ -120,7 +130,7 @@ def calibration(scenario: Scenario, epsilon: float) -> dict[str, Any]:
     budget = {"epsilon": epsilon, "noise_multiplier": "auto"}
     raw = scenario.model_dump(mode="json")
     scenario = validate(raw | {"privacy": raw["privacy"] | budget}, f"scenario {scenario.name} with this budget")
-    plan = make_plan(scenario, privacy_units(scenario), answers=KEPT)
+    plan = _planned(scenario)
     return {
         "scenario": scenario.name,
         "known_seed": scenario.known_seed,

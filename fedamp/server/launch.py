@@ -27,6 +27,7 @@ from fedamp.errors import (
     one_line,
     tell,
 )
+from fedamp.federation.contracts import charged_openly
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import is_given
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -68,7 +69,7 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
 
         progress = rounds(inputs, grid, folder, watching, finish_round=True)
         next(progress, None)
-        collect_again()
+        collect_again()  # what the start has made stays; from the second round on garbage is collected as usual
         for _ in progress:
             pass
     return folder.path
@@ -171,8 +172,8 @@ def _started(
             log.info(how := how_clients_train(inputs))
             inputs = replace(inputs, engine=f"{why}; {how}", began=began)
             watching.prepared(inputs)
-            if inputs.untrainable:
-                tell(inputs.untrainable)
+            for line in (*charged_openly(scenario), *filter(None, [inputs.untrainable])):
+                tell(line)
             grid.demand = inputs.demand
             yield inputs, with_faults(grid, scenario.faults), folder, watching
 
