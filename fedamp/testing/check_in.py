@@ -25,7 +25,7 @@ DELTAS = (0.1, 1e-3)
 
 They are larger than those of a run, so that a simulation of 60,000 outputs sees them.
 """
-PRECISION = 0.05  # of what the accountant samples; the simulation is no finer
+PRECISION = 0.05
 """Relative precision of what the accountant samples; the simulation is no finer."""
 
 
@@ -126,10 +126,16 @@ class CheckInContract(Contract):
         worst = [sets.bits(0.75, epsilons) for sets in self.hidden_sets(seed=2)]
         for number, epsilon in enumerate(epsilons):
             bracket = charged.delta(float(epsilon))
-            assert max(each[number].at_least for each in worst) <= bracket.upper, f"at epsilon {epsilon:g}"
+            least = max(each[number].at_least for each in worst)
+            assert least <= bracket.upper, (
+                f"an attack has delta {least:.3g} at epsilon {epsilon:g}, which is charged {bracket.upper:.3g}"
+            )
             if not self.fitted(self.units).rounds_are_independent:
                 continue
-            assert bracket.lower <= max(each[number].at_most for each in worst), f"the lower end at {epsilon:g}"
+            most = max(each[number].at_most for each in worst)
+            assert bracket.lower <= most, (
+                f"no attack has a delta above {most:.3g} at epsilon {epsilon:g}; the charge claims {bracket.lower:.3g}"
+            )
 
     def test_the_charge_of_the_first_rounds_covers_them(self) -> None:
         """A run that stops early has released a beginning: the charge ``after`` its rounds covers them.
@@ -144,7 +150,8 @@ class CheckInContract(Contract):
             epsilons = np.array([charged.after(first).epsilon(delta, precision=PRECISION).upper for delta in DELTAS])
             for sets in self.hidden_sets(seed=3):
                 found = sets.first(first).gaussian(noise, epsilons)
-                assert all(each.at_least <= delta for each, delta in zip(found, DELTAS, strict=True)), first
+                covered = all(each.at_least <= delta for each, delta in zip(found, DELTAS, strict=True))
+                assert covered, f"an attack on the first {first} rounds has a larger delta than their charge"
 
     def test_the_charge_grows_with_the_rounds_and_survives_a_ledger(self) -> None:
         """Later rounds never lower epsilon, more noise does, and the expression read from JSON is the same one."""
@@ -167,7 +174,10 @@ class CheckInContract(Contract):
         assert (taken <= most).all(), f"units took part {taken} times, {most} are charged"
         plain = Repeat(fitted.shown(Gaussian(1.5)), most[-1]).epsilon(1e-5)
         charged = fitted.charge(Gaussian(1.5), self.rounds)
-        assert charged.unamplified().epsilon(1e-5).upper >= plain.lower * (1 - 1e-6)
+        unamplified = charged.unamplified().epsilon(1e-5)
+        assert unamplified.upper >= plain.lower * (1 - 1e-6), (
+            f"without amplification {unamplified} is charged; {most[-1]} known rounds cost {plain}"
+        )
         assert charged.epsilon(1e-5, precision=PRECISION).lower <= plain.upper, "hiding rounds costs nothing"
 
     # --- the draw -----------------------------------------------------------------------------------------------------
@@ -223,7 +233,10 @@ class CheckInContract(Contract):
         expected = self.fitted(self.units).expected_cohort(self.rounds, self.units)
         taken = self.taken(self.units, seed=7)
         error = taken.sum(axis=1).std() / self.rounds * np.sqrt(self.units)
-        assert abs(taken.sum() / self.rounds - expected) <= ERRORS * error + 1e-6 * expected
+        average = taken.sum() / self.rounds
+        assert abs(average - expected) <= ERRORS * error + 1e-6 * expected, (
+            f"cohorts have {average:.4g} of {self.units} units on average, expected_cohort says {expected:.4g}"
+        )
 
     # --- the audit ----------------------------------------------------------------------------------------------------
 
@@ -237,4 +250,6 @@ class CheckInContract(Contract):
         error = drawn.std(axis=0) / np.sqrt(len(drawn)) + 1e-12
         found = np.exp(self.fitted(self.units).log_likelihood_ratio(ratios))
         assert found.shape == (len(ratios),)
-        assert (np.abs(drawn.mean(axis=0) - found) < ERRORS * error).all()
+        assert (np.abs(drawn.mean(axis=0) - found) < ERRORS * error).all(), (
+            f"likelihood ratios are {found.round(3)}, the draws have {drawn.mean(axis=0).round(3)}"
+        )
