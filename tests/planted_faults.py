@@ -204,8 +204,8 @@ FAULTS = (
     Fault(
         "noise: the clipping norm's change does not reach the noise",
         "strategies/pipeline.py",
-        "deviation = [each * state.clip_scale * surplus for each in plan.noise_deviations]",
-        "deviation = [each * surplus for each in plan.noise_deviations]",
+        "deviation = [each * state.clip_scale * noise_ratio for each in plan.noise_deviations]",
+        "deviation = [each * noise_ratio for each in plan.noise_deviations]",
         ("strategies", "extensions/correlated/test_adaptive.py", "server"),
     ),
     Fault(

@@ -557,7 +557,8 @@ class Allocation(HiddenRoundsOfRun):
 
         X is at most a product of k means (Feldman, Shenfeld 2025, Theorem 3.1 and Lemmas 3.2 and F.1). A random choice
         of k rounds is the same as a random partition into k groups, as even as integers allow, with one round drawn
-        from each. Joint convexity removes the partition.
+        from each. Joint convexity removes the partition. ``Submodels`` stands for a group: a mean of copies has one
+        law, whether rounds or submodels are hidden.
         """
         size, larger = divmod(self.rounds, max(self.k, 1))
         groups = ((size, self.k - larger), (size + 1, larger))

@@ -25,6 +25,11 @@ refuses, or asks the mechanism that it is ``charged_as``. A kind that says too l
 The others (``exact_group``, ``substituted``, ``largest_loss``, ..) say what several people, other neighbours, or
 bounded losses cost. :func:`answered` combines the evaluators to the smallest bracket.
 
+A question takes this way: :meth:`Mechanism.epsilon` asks :func:`answered` about the normal form (:func:`normal`:
+without what changes nothing; it has no relation to Gaussian noise). The numerical law answers, and other bounds where
+they may be smaller. :meth:`Mechanism.narrowed` then samples several hidden rounds, as in ``Allocation(Gaussian(1.0),
+10, 100)``, and keeps the intersection of both brackets. In evaluators the mechanism that is asked is called ``event``.
+
 The module knows all evaluators (``law``, ``renyi``, ``outcomes``, ``sampling``) and no kind. A reader goes on with
 ``releases``, where each kind is a few lines, or with :class:`fedamp.testing.MechanismContract`, which tests a new kind.
 """
@@ -139,16 +144,14 @@ class Mechanism:
         an answer that is true with probability 0.75, zero-out; epsilon 1.099 (at least 1.098)
     """
 
-    text: ClassVar[str]  # the description, with the mechanism as {0}
+    text: ClassVar[str]
     own_facts: ClassVar[tuple[Fact, ...]] = ()
-    is_exact: ClassVar[bool] = (
-        False  # its law is that of a real release, as is what it is charged as: it attains itself
-    )
-    tells_everything: ClassVar[bool] = False  # epsilon is infinite
-    is_group: ClassVar[bool] = False  # it is its only part, as several people see it
-    is_symmetric: ClassVar[bool] = False  # whether the two laws are mirror images: an involution swaps them
-    is_mean: ClassVar[bool] = False  # whether X is a mean of ratios of its parts, or that of one Gaussian release
-    hides_bits: ClassVar[bool] = False  # whether a hidden choice decides which bit of randomised response is a person's
+    is_exact: ClassVar[bool] = False
+    is_symmetric: ClassVar[bool] = False
+    is_mean: ClassVar[bool] = False
+    is_group: ClassVar[bool] = False
+    hides_bits: ClassVar[bool] = False
+    tells_everything: ClassVar[bool] = False
     kinds: ClassVar[dict[str, type["Mechanism"]]] = {}
 
     def __init_subclass__(cls, *, is_kind: bool = True, **kwargs: Any) -> None:
@@ -893,7 +896,7 @@ class Release(Mechanism, is_kind=False):
     """
 
     relation: Annotated[Relation, check_relation] = field(default=Relation.ZERO_OUT, kw_only=True)
-    takes_substitution: ClassVar[bool] = True  # if not, the charge is for a contribution against none
+    takes_substitution: ClassVar[bool] = True
 
     def check(self) -> None:
         """Refuse substitution where the kind does not charge it (ValueError)."""

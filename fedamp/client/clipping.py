@@ -61,8 +61,7 @@ class TableRows:
 
     Attributes:
         numbers: int64 [units, places], the row of the table that each place updates. A unit may name a row several
-            times;
-            only its first place counts (:func:`fedamp.models.embeddings.is_spare`).
+            times; only its first place counts (:func:`fedamp.models.embeddings.is_spare`).
         table: number of rows of the table.
     """
 

@@ -50,13 +50,13 @@ class SimulationGrid(flower.OwnGrid):
 
     Attributes:
         simulated: True: no node is another machine with its own data.
-        workers: number of nodes.
+        workers: number of nodes; each hosts all clients that it is asked to train.
         demand: of the run on a GPU; may be set until the first call of ``get_node_ids``.
     """
 
-    simulated = True  # no node is another machine with its own data
-    workers: int  # number of nodes; each hosts all clients that it is asked to train
-    demand: WorkerDemand | None = None  # of the run on a GPU; may be set until the first call of ``get_node_ids``
+    simulated = True
+    workers: int
+    demand: WorkerDemand | None = None
 
     def __enter__(self) -> Self:
         """Start what the nodes need."""

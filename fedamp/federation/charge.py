@@ -7,6 +7,18 @@ rounds).
 Schemes and optional sections say what each of them costs; this module composes that, and knows none by name. How an
 expression becomes an epsilon is in :mod:`fedamp.accounting`. Ledger, budget check, reports and ``fedamp privacy`` read
 their numbers here.
+
+===================================  =================================================  ==============================
+expression                           it charges                                         its epsilon
+===================================  =================================================  ==============================
+:attr:`Charge.mechanism`             all rounds of the scenario                         :attr:`Charge.planned_epsilon`
+its ``unamplified()``                the same, for who knows all hidden choices         ``unamplified_epsilon``
+:meth:`Charge.of_group`              the same, for another number of units
+:meth:`Charge.for_person`            all rounds that the budget pays for, for a person  the population charges it
+:meth:`Charge.beginning`             the first rounds of any of these                   ``spent``, ``epsilon_by_round``
+:attr:`Charge.server_mechanism`      what the operator of the server sees               ``server_epsilon``
+:attr:`Charge.nodes_mechanism`       what a registered node sees                        ``nodes_epsilon``
+===================================  =================================================  ==============================
 """
 
 from collections.abc import Mapping, Sequence

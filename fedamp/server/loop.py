@@ -69,7 +69,8 @@ def rounds(
         deadline = plan.scenario.federation.round_deadline
         interrupts = _interrupts(observer) if finish_round else nullcontext(())
         with interrupts as pressed, ThreadPoolExecutor(1) as meanwhile:
-            costs = meanwhile.submit(getattr, plan.charge, "epsilon_by_round")  # while the first clients train
+            # While the first clients train; the charge keeps the curve, and every release reads it.
+            costs = meanwhile.submit(getattr, plan.charge, "epsilon_by_round")
             for round_ in range(strategy.state.round + 1, plan.last_round + 1):
                 with journal.concluded_on_failure():
                     if round_ == 1:

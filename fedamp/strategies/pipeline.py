@@ -196,9 +196,9 @@ class ReleasePipeline:
         # would be the difference of the replies. So the noise is drawn anew for every attempt, and stored nowhere.
         seed = plan.seed if plan.known_seed else rng.seed_from_system()
         noise, (start, hidden) = state.noise, self._start(state, round_)
-        surplus = math.sqrt(1 + (aggregate.noise_surplus or 0))
+        noise_ratio = math.sqrt(1 + (aggregate.noise_surplus or 0))
         if aggregate.noisy_nodes is None and (plan.is_private or hidden):
-            deviation = [each * state.clip_scale * surplus for each in plan.noise_deviations]
+            deviation = [each * state.clip_scale * noise_ratio for each in plan.noise_deviations]
             deviations = {name: deviation[part] for name, part in self.model.part_of.items()}
             noise = self.noise.update(sums, deviations, hidden, noise, seed, round_)
         denominators = {name: plan.parts[part].denominator for name, part in self.model.part_of.items()}
@@ -212,7 +212,7 @@ class ReleasePipeline:
         scale = state.clip_scale
         if not plan.clipping.is_fixed:
             counts = NormCounts(
-                aggregate.below_clip, aggregate.reported, plan.expected_cohort, aggregate.noisy_count, surplus
+                aggregate.below_clip, aggregate.reported, plan.expected_cohort, aggregate.noisy_count, noise_ratio
             )
             scale = plan.clipping.next_scale(scale, counts, seed, round_, plan.is_private)
         previous = state.parameters if any(each.keeps_last_model for each in plan.sections.values()) else None
@@ -258,7 +258,13 @@ class ReleasePipeline:
             raise FederationError(f"round {round_} would exceed the budget of epsilon")
 
     def _start(self, state: ServerState, round_: int) -> tuple[Arrays, dict[str, Uniform]]:
-        """Choose the model from which the step is taken, and uniform numbers that hide arrays of the sum."""
+        """Choose the model from which the step is taken, and uniform noise for arrays of the sum.
+
+        Without a section that mixes models these are the last model, and no uniform noise.
+
+        Returns:
+            The model, and the uniform noise by the name of the array.
+        """
         start, hidden = state.parameters, dict[str, Uniform]()
         for section in self.plan.sections.values():
             start, more = section.start(self.plan, self.model.part_of, start, state.previous, round_)
