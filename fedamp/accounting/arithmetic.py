@@ -539,6 +539,35 @@ def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no
 
 
 @compiled(nogil=True)
+def block_means(places, ratios, products, shares, tails):  # type: ignore[no-untyped-def]
+    """sum_h tails[h] p_h, p_h the coefficient of z^h in the product of s_0 + s_1 x z + s_2 y z^2 + s_3 y z^3 over the
+    blocks of a row, s the ``shares``, x and y of the ``ratios`` and the ``products`` those at the block's place; and
+    the largest of these sums.
+    """
+    draws, blocks = places.shape
+    k, side, none, rarely = len(tails) - 1, 16, shares[0], shares[3] / shares[2] if shares[2] > 0 else 0.0
+    means, largest = np.empty(draws), 0.0
+    one, two, p = np.zeros(side), np.zeros(side), np.empty((k + 4, side))  # three rows of zeros first
+    for first in range(0, draws, side):
+        here = min(side, draws - first)
+        p[:], p[3] = 0.0, 1.0
+        for i in range(blocks):
+            for d in range(here):
+                place = int(places[first + d, i])
+                one[d], two[d] = shares[1] * ratios[place], shares[2] * products[place]
+            for h in range(min(3 * i + 6, k + 3), 2, -1):
+                for d in range(side):
+                    p[h, d] = none * p[h, d] + one[d] * p[h - 1, d] + two[d] * (p[h - 2, d] + rarely * p[h - 3, d])
+        for d in range(here):
+            total = 0.0
+            for h in range(k + 1):
+                total += tails[h] * p[h + 3, d]
+            means[first + d] = total
+            largest = total if not total <= largest else largest
+    return means, largest
+
+
+@compiled(nogil=True)
 def paired_means(ratios, rate, tails, damp):  # type: ignore[no-untyped-def]
     """Return means after all rounds for two people; see ``symmetric_means``.
 

@@ -150,16 +150,18 @@ def spread(cells: Cells) -> Points:
 
 def contract(cells: Cells) -> Points:
     """Move the mass of every cell to its mean, smaller in convex order."""
-    used = (cells.mass_in > 0) | (cells.mass_out > 0)
-    left = np.concatenate(([-np.inf], cells.edges))[used]
-    right = np.concatenate((cells.edges, [np.inf]))[used]
-    mass_in, mass_out = cells.mass_in[used], cells.mass_out[used]
-    log_ratio = np.clip(_log_ratio(mass_in, mass_out, right, left), left, right)
+    log_ratio = cell_means(cells)
     known = np.isfinite(log_ratio)
     if not known.any():
         return Points(cells.edges[:1], np.zeros(1), np.zeros(1), cells.zero, cells.infinite)
-    log_ratio, mass_in, mass_out = log_ratio[known], mass_in[known], mass_out[known]
-    return Points(log_ratio, mass_in, mass_out, cells.zero, cells.infinite)
+    return Points(log_ratio[known], cells.mass_in[known], cells.mass_out[known], cells.zero, cells.infinite)
+
+
+def cell_means(cells: Cells) -> Array:
+    """log of the mean of X in each cell; not finite where a cell has no mass, or where a mass has underflowed."""
+    left, right = np.concatenate(([-np.inf], cells.edges)), np.concatenate((cells.edges, [np.inf]))
+    means = np.clip(_log_ratio(cells.mass_in, cells.mass_out, right, left), left, right)
+    return np.where((cells.mass_in > 0) | (cells.mass_out > 0), means, np.nan)
 
 
 def _log_ratio(mass_in: Array, mass_out: Array, if_no_in: Array, if_no_out: Array) -> Array:
@@ -297,14 +299,13 @@ class Pairing(NamedTuple):
         return self.mean_weights[side] * np.exp(log_ratio)
 
 
-def pair(a: Points, b: Points, pairing: Pairing, edges: Array, place: Placement) -> Points:
-    """Return the law of all pairs, placed on a grid.
+def pair(a: Points, b: Points, pairing: Pairing, edges: Array) -> Cells:
+    """Return the law of all pairs, in cells.
 
     Args:
         a, b: laws of independent ratios.
         pairing: how they become one.
-        edges: the grid, log ratios, shape (m,).
-        place: :func:`spread` or :func:`contract`.
+        edges: of the cells, log ratios, shape (m,).
     """
     weights = pairing.mean_weights
     bounds = edges if weights is None else np.exp(edges)
@@ -328,7 +329,7 @@ def pair(a: Points, b: Points, pairing: Pairing, edges: Array, place: Placement)
                 arithmetic.sum_pairs(*at_zero, *theirs, bounds, *coefficients, False, in_cells, out_cells)
         zero = a.zero * b.zero
         infinite = weights[0] * a.infinite + weights[1] * b.infinite
-    return place(Cells(edges, in_cells, out_cells, zero, infinite))
+    return Cells(edges, in_cells, out_cells, zero, infinite)
 
 
 # Where to put the points: a grid decides how wide a bracket becomes, never whether it holds.
@@ -1036,9 +1037,9 @@ def _combine(a: Law, b: Law, pairing: Pairing) -> Law:
     a, b = (a._limited(), b._limited()) if a is not b else 2 * (a._limited(),)
     edges = choose_edges(a.upper, b.upper, pairing, points)
     rounding = a.rounding + b.rounding + rounding_of_cells(points)
-    upper = pair(a.upper, b.upper, pairing, edges, spread)
+    upper = spread(pair(a.upper, b.upper, pairing, edges))
     trivial = a.lower is _CONSTANT and b.lower is _CONSTANT
-    lower = _CONSTANT if trivial else pair(a.lower, b.lower, pairing, edges, contract)
+    lower = _CONSTANT if trivial else contract(pair(a.lower, b.lower, pairing, edges))
     return Law(upper, lower, float(rounding), points)
 
 

@@ -49,7 +49,8 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_type_hints
 
 import numpy as np
 
-from fedamp.accounting.arithmetic import UNIT, Array
+from fedamp.accounting.arithmetic import Array
+from fedamp.accounting.blocks import lower_epsilon
 from fedamp.accounting.bounds import (
     Bounds,
     ByOrder,
@@ -784,10 +785,9 @@ class Mechanism:
         if found.lower >= (1 - precision) * found.upper or found.upper > LARGEST_SAMPLED or not self.is_sampled:
             return found
         with suppress(NotEvaluable):
-            found = self.intersection(found, sampled_epsilon(self, delta, precision))
-        if found.lower < _CLOSE * found.upper and self.participation().rounds > 4 * _BLOCKS:
-            lower = max(found.lower, _lower_by_blocks(self, delta, precision))
-            return Bounds(min(lower, found.upper), found.upper, found.origin)
+            return self.intersection(found, epsilon_by_blocks(self, delta, precision, found.upper))
+        with suppress(NotEvaluable):
+            return self.intersection(found, sampled_epsilon(self, delta, precision))
         return found
 
     def intersection(self, found: Bounds, sampled: Bounds) -> Bounds:
@@ -1177,8 +1177,8 @@ def in_closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
 # Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022.
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 
+_BLOCKS = 192  # at least, of few of many hidden rounds
 LARGEST_SAMPLED = 450.0  # epsilon beyond which likelihood ratios leave the range of floating point
-_BLOCKS, _CLOSE = 300, 0.97  # of very many rounds, for their lower end, where the bracket is not that narrow
 
 _PATIENCE = 5.0  # seconds, of the clock and of the processor, after which an answer warns and names its bound
 
@@ -1308,39 +1308,37 @@ def sampled_with_lower(event: Mechanism, ask: Callable[[SampledProfile], Bounds]
 
 
 @lru_cache(maxsize=256)
-def _lower_by_blocks(event: Mechanism, delta: float, precision: float) -> float:
-    """Return a lower end for very many rounds: one round of those that a person has in a block of them.
-
-    See docs/research/k-of-t.md, Proposition 8.
-    """
-    if (below := event.attained_in_draws()) is None or (one := below.participation().mechanism.attained()) is None:
-        return 0.0
-    found = below.participation()
-    size = -(-found.rounds // _BLOCKS)
-    with suppress(NotEvaluable), in_floating_point():
-        law = numerical_law(one).mean(size)
-        chances = blocks_met(found.chances, _BLOCKS, size)
-        off = found.rounding + 16 * len(chances) * UNIT
-        run = SampledRun((HiddenRounds(FiniteRound(law.lower, law.rounding), chances, _BLOCKS, 1, off),))
-        return SampledProfile(run, run, add=None).epsilon(delta, precision=precision).lower
-    return 0.0
-
-
-def blocks_met(chances: tuple[float, ...], blocks: int, size: int) -> tuple[float, ...]:
-    """Return the chances of how many blocks a uniform set of rounds meets.
+def epsilon_by_blocks(event: Mechanism, delta: float, precision: float, known: float) -> Bounds:
+    """Return epsilon of few of many hidden rounds, by blocks of rounds; docs/research/k-of-t.md, Propositions 8 and 9.
 
     Args:
-        chances: of the size of the set, 0, 1, ..
-        blocks: number of blocks.
-        size: number of rounds of a block.
+        event: in normal form.
+        delta, precision: as of :meth:`Mechanism.epsilon`.
+        known: an upper end from elsewhere.
+
+    Raises:
+        NotEvaluable: rounds are not many, or a person's are not few, or blocks know no lower end.
     """
-    met, found, h = np.eye(1, len(chances))[0], np.zeros(len(chances)), np.arange(len(chances))
-    for taken, chance in enumerate(chances):
-        found += chance * met
-        left = blocks * size - taken  # the next round: in a block that was met, or in another one
-        again, new = np.maximum(h * size - taken, 0) / left, np.maximum(blocks - h, 0) * size / left
-        met = met * again + np.concatenate([[0.0], (met * new)[:-1]])
-    return tuple(np.trim_zeros(found, "b").tolist())
+    found, below = event.participation(), event.attained_in_draws()
+    least = max(_BLOCKS, 8 * (len(found.chances) - 1))
+    if found.rounds < 3 * least:
+        raise NotEvaluable("there are too few hidden rounds for blocks")
+    size, lower = found.rounds // least, 0.0
+    with in_floating_point():
+        if below is not None and (one := below.participation().mechanism.attained()) is not None:
+            choice = below.participation()
+            inside = choice.chances, choice.rounds, choice.rounding
+            lower = lower_epsilon(numerical_law(one), *inside, size, delta, 1.2 * precision)
+        if lower >= (1 - 2 * precision) * known:
+            return Bounds(lower, math.inf)
+        mean = numerical_law(found.mechanism).mean(size)
+        round_, blocks = FiniteRound(mean.upper, mean.rounding), found.rounds // size
+        run = SampledRun((HiddenRounds(round_, found.chances, blocks, 1, found.rounding),))
+        laws = tuple(partial(numerical_law, each) for each in reversed(event.costlier()))
+        profile = SampledProfile(run, None, laws, add=None if event.is_mean_of_gaussians else AddProposal)
+        with suppress(NotEvaluable):
+            return replace(profile.epsilon(delta, precision=1.6 * precision, known=known), lower=lower)
+    return Bounds(lower, math.inf)
 
 
 def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:

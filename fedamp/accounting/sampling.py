@@ -180,10 +180,19 @@ class FiniteRound:
         The function goes from the largest ratio down to zero.
         """
         masses = np.exp(self._log_masses + exponent * self._log_ratios - self.log_moment(exponent))[::-1]
-        below = np.cumsum(np.append(masses, self.zero if exponent == 0 else 0.0))
-        below /= below[-1]
-        below[below >= below[-1]] = math.inf  # the search ends here
-        return below, np.searchsorted(below, np.arange(_PARTS) / _PARTS, side="right").astype(np.int32)
+        return inversion_table(np.append(masses, self.zero if exponent == 0 else 0.0))
+
+
+def inversion_table(masses: Array) -> tuple[Array, NDArray[np.int32]]:
+    """Return a distribution function, and where in it each of 2**14 equal parts of [0, 1) starts.
+
+    Args:
+        masses: in proportion to the chances, shape (n,).
+    """
+    below = np.cumsum(masses)
+    below /= below[-1]
+    below[below >= below[-1]] = math.inf  # the search ends here
+    return below, np.searchsorted(below, np.arange(_PARTS) / _PARTS, side="right").astype(np.int32)
 
 
 Round = GaussianRound | FiniteRound

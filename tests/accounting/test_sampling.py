@@ -23,7 +23,7 @@ from fedamp.accounting import (
 )
 from fedamp.accounting.bounds import NotEvaluable
 from fedamp.accounting.law import Law
-from fedamp.accounting.mechanism import blocks_met, moments_of, numerical_law
+from fedamp.accounting.mechanism import moments_of, numerical_law
 from fedamp.accounting.sampling import (
     AddProposal,
     FiniteRound,
@@ -321,37 +321,6 @@ def test_the_lower_end_of_dropout_in_hidden_rounds_is_met_by_a_wide_network():
     assert 0.93 * values.mean() - margin <= bounds.lower <= values.mean() + margin
     run = Allocation(Dropout(Gaussian(1.0), 0.3), 5, 50)
     assert run.epsilon(1e-5, precision=0.02).lower > 1.58  # 1.63; one round alone shows 0.44
-
-
-@pytest.mark.slow
-def test_the_lower_end_of_very_many_rounds_holds_plain_draws():
-    """3 of 10,000 rounds; X by elementary symmetric polynomials from power sums, P by a signal in three rounds."""
-    noise, rounds, epsilon, rng = 0.4, 10_000, 1.0, np.random.default_rng(8)
-    values = []
-    for _ in range(12):
-        z = rng.standard_normal((500, rounds))
-        z[:, :3] += 1 / noise
-        x = np.exp(z / noise - 1 / (2 * noise**2))
-        one, two, three = np.sum(x, axis=1), np.sum(x * x, axis=1), np.sum(x * x * x, axis=1)  # powers take seconds
-        ratio = (one**3 - 3 * one * two + 2 * three) / (rounds * (rounds - 1) * (rounds - 2))
-        values.append(np.maximum(1 - math.exp(epsilon) / ratio, 0))
-    found = Allocation(Gaussian(noise), 3, rounds).epsilon(float(np.mean(values)), precision=0.02)
-    # The mean is known to 5 %, and delta falls by 15 % for 0.1: three standard deviations.
-    assert 0.7 * epsilon <= found.lower <= 1.1 * epsilon
-    assert found.upper >= 0.9 * epsilon
-
-
-def test_blocks_that_are_met_cost_no_more_and_blocks_dealt_at_random_no_less():
-    blocks = [range(0, 3), range(3, 6)]
-    sets = uniform_sets(6, 2)
-    met = [len({i // 3 for i in chosen}) for chosen, _ in sets]
-    assert blocks_met((0.0, 0.0, 1.0), 2, 3) == pytest.approx((0.0, met.count(1) / 15, met.count(2) / 15))
-    one, two = ([tuple(each) for each in itertools.product(*some)] for some in ([[*range(6)]], blocks))
-    fewer = [(each, met.count(1) / 15 / 6) for each in one] + [(each, met.count(2) / 15 / 9) for each in two]
-    dealt = [(each, 1 / 9) for each in two]
-    for epsilon in (0.0, 0.3, 0.8):
-        costs = [delta_of(*bits(choices, 6, 0.8), epsilon) for choices in (fewer, sets, dealt)]
-        assert costs == sorted(costs)
 
 
 def test_a_product_with_everything_known_is_what_the_accountants_say():
