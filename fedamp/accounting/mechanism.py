@@ -785,7 +785,9 @@ class Mechanism:
         if found.lower >= (1 - precision) * found.upper or found.upper > LARGEST_SAMPLED or not self.is_sampled:
             return found
         with suppress(NotEvaluable):
-            return self.intersection(found, epsilon_by_blocks(self, delta, precision, found.upper))
+            found = self.intersection(found, epsilon_by_blocks(self, delta, precision, found.upper))
+            if found.lower >= _CLOSE * found.upper:
+                return found
         with suppress(NotEvaluable):
             return self.intersection(found, sampled_epsilon(self, delta, precision))
         return found
@@ -1177,7 +1179,7 @@ def in_closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
 # Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022.
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 
-_BLOCKS = 192  # at least, of few of many hidden rounds
+_BLOCKS, _CLOSE = 192, 0.97  # the fewest blocks of hidden rounds; a bracket by them that is no wider is enough
 LARGEST_SAMPLED = 450.0  # epsilon beyond which likelihood ratios leave the range of floating point
 
 _PATIENCE = 5.0  # seconds, of the clock and of the processor, after which an answer warns and names its bound
