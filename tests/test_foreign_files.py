@@ -66,7 +66,7 @@ def test_no_command_hands_a_terminal_what_a_foreign_ledger_tells_it(fedamp, run,
 
 
 DAMAGED = {
-    "stands twice": lambda text: text.replace('"delta"', '"delta": 1e-9, "delta"', 1),
+    "duplicate": lambda text: text.replace('"delta"', '"delta": 1e-9, "delta"', 1),
     "delta": lambda text: text.replace('"delta": 1e-05', '"delta": 1.0'),
     "1e-300": lambda text: text.replace('"noise_multiplier": 1.0', '"noise_multiplier": 1e-300'),
     "rounds_planned": lambda text: text.replace('"rounds_planned": 3', '"rounds_planned": 10000000'),

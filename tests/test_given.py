@@ -337,7 +337,7 @@ MIXES = "mixes the records of a batch: "
         ({"metrics": {"rate": lambda outputs, labels: 1 // 0}}, "metrics: rate fails .ZeroDivisionError"),
         ({"loss": "cross-entropi"}, "did you mean"),
         ({"metrics": {"seconds": len}}, "metrics: 'seconds'; expected: functions by names"),
-        ({"engine": {"address": "10.0.0.1:6379"}}, "objects of Python cannot get to a cluster"),
+        ({"engine": {"address": "10.0.0.1:6379"}}, "Python objects cannot be sent to a cluster"),
     ],
 )
 def test_what_cannot_be_given_is_refused_in_one_line(settings, words, tmp_path):

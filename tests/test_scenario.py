@@ -225,7 +225,7 @@ FILES = {
     "text.yaml": (b"hello", "a mapping"),
     "broken.yaml": (b"a: [1,\nb: {", "not valid YAML"),
     "tab.yaml": (b"a:\n\t- 1", "not valid YAML"),
-    "twice.yaml": (b"name: a\nname: b\n", "stands twice"),
+    "twice.yaml": (b"name: a\nname: b\n", "is duplicated"),
     "number.yaml": (b"1: 2\n", "not text"),
     "two.yaml": (b"name: a\n---\nname: b\n", "line 2: not valid YAML: a second document begins; a scenario is one"),
     "merge.yaml": (b"c: &c {steps: 2}\nclient:\n  <<: *c\n", "line 3: not valid YAML: << merges mappings"),

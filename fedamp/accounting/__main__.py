@@ -42,7 +42,9 @@ def _bundle(asked: Sequence[str]) -> list[Check]:
         epilog="; ".join(f"see also: fedamp-accounting {name} --help" for name in keys("accountant_commands")),
     )
     parser.add_argument("bundle", type=Path, help="folder or zip that fedamp release wrote")
-    parser.add_argument("--key", help="public key of the server, 64 hexadecimal digits, as it was told elsewhere")
+    parser.add_argument(
+        "--key", help="public key of the server, 64 hexadecimal digits, received through a trusted channel"
+    )
     given = parser.parse_args(asked)
     unplanned = f"not planned again here: {UNCHECKED} were not checked; fedamp verify does"
     return [*verify_bundle(given.bundle, given.key), Check("scenario", "caution", unplanned)]

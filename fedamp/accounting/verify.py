@@ -702,7 +702,7 @@ def _of_files(bundle: Bundle, manifest: Json) -> Iterator[Check]:
         return
     told = manifest["files"]
     wrong = [f"{name}: not in {MANIFEST}" for name in sorted(bundle.names - {MANIFEST, *told})]
-    wrong += [f"{name}: gone" for name in sorted({*told, *FILES[:2]} - bundle.names)]
+    wrong += [f"{name}: missing" for name in sorted({*told, *FILES[:2]} - bundle.names)]
     present = [name for name in FILES if name in bundle.names and name in told]
     wrong += [f"{name}: not as it was released" for name in present if bundle.sha256(name) != told[name]]
     yield Check.of("files", f"{len(told)} files, as they were released", fail="; ".join(wrong) or None)
@@ -754,7 +754,7 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return pairs of JSON as a dictionary; ValueError: a key occurs twice, and readers would differ in its value."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("duplicate key")
     return found
 
 

@@ -70,7 +70,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
     """Refuse a JSON object with a key twice, because readers differ in which of two values they take."""
     twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
     if twice:
-        raise ValueError(f"{twice[0]}: stands twice")
+        raise ValueError(f"{twice[0]}: duplicate")
 
 
 def home() -> Path:

@@ -240,7 +240,9 @@ class HuggingFaceData(Columns):
     def _downloaded(self, splits: Sequence[str]) -> Path:
         """Return a folder with the hub's files of the splits, chosen by their names."""
         if Path(self.dataset).exists() or self.dataset.count("/") > 1 or self.dataset.startswith((".", "/", "~")):
-            raise DataError(f"data.dataset: {self.dataset} is not a folder beside the scenario, and no name on the hub")
+            raise DataError(
+                f"data.dataset: {self.dataset} is neither a folder beside the scenario nor a name on the hub"
+            )
         with library(f"data.dataset {self.dataset!r}: not a folder, and not a hub data set that loads"):
             import huggingface_hub
 

@@ -105,7 +105,7 @@ class DeploymentGrid:
         try:
             return self._superlink.nodes(monotonic() + self._superlink.PATIENCE + 1)
         except ValueError as error:
-            raise FederationError(f"the SuperLink does not tell its nodes: {error}") from None
+            raise FederationError(f"the SuperLink did not list its nodes: {error}") from None
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages for which nobody waits; a node has one at a time.

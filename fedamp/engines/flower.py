@@ -347,7 +347,7 @@ class SuperLink:
         request = message_pb2.PullObjectRequest(object_id=object_id, **self._ours)
         found = self._call("PullObject", request, deadline)
         if not found.object_found:
-            raise ValueError("a part of its answer is gone")
+            raise ValueError("a part of its answer is missing")
         if not found.object_available:
             return None
         if len(found.object_content) > longest:

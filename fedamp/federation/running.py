@@ -170,7 +170,7 @@ def _name_alone(tracker: Any) -> Any:
 def _once(trackers: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse a tracker that is named more than once."""
     if len(set(trackers)) < len(trackers):
-        raise ValueError("a tracker stands twice; expected: each once")
+        raise ValueError("duplicate tracker; expected: each at most once")
     return trackers
 
 

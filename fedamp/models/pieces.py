@@ -163,7 +163,7 @@ def local_names(module: nn.Module, patterns: Sequence[str]) -> frozenset[str]:
     names = [name for name, _ in module.named_parameters()]
     found = matching(names, patterns, "model.local")
     if len(found) == len(names):
-        raise ModelError("model.local: all parameters are local, so that nothing is released; expected: some others")
+        raise ModelError("model.local covers every parameter; leave at least one shared")
     return found
 
 

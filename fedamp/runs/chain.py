@@ -72,7 +72,7 @@ def altered_files(
     here, salt = {name for name in _NAMED if (folder.path / name).is_file()}, b""
     if here.intersection(_OWNERS) and (named is not None or records):
         if not folder.salt.is_file():
-            yield f"{folder.salt.name}: gone, so nothing shows whether {', '.join(_OWNERS)} were altered"
+            yield f"{folder.salt.name}: missing, so nothing shows whether {', '.join(_OWNERS)} were altered"
             return
         salt = _content(folder.salt)
     lines = list(_altered_lines(folder.rounds, records, salt, resumed_after)) if folder.rounds.name in here else []
@@ -85,7 +85,7 @@ def altered_files(
         if name not in here:
             written_again = resumed_after is not None and name == folder.summary.name
             if name in _OWNERS and here.intersection(_OWNERS) and not written_again:  # else a copy to hand out
-                yield f"{name}: gone (if the run was killed as it ended, --resume writes it again)"
+                yield f"{name}: missing (if the run was killed as it ended, --resume writes it again)"
         elif name not in named:
             yield f"{name}: was not there when the run ended"
         elif _digest(folder.path / name, salt) != named[name] and not (lines and name == folder.rounds.name):

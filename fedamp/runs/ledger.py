@@ -156,7 +156,7 @@ class Ledger:
                     f"{entry.epsilon_upper:g}; the plan spends {spent:g}"
                 )
         if found.releases and not self.folder.salt.exists():
-            raise RunFolderError(f"{self.folder.salt}: gone; expected: as the run left it")
+            raise RunFolderError(f"{self.folder.salt}: missing; expected: the file of the original run folder")
         for complaint in verify.altered_ledger(json.loads(read_regular(file))):
             raise RunFolderError(f"{file.parent}: damaged ledger: {complaint}")
         return found

@@ -298,7 +298,7 @@ class RunJournal:
             self._keep_rounds(released)
             return ServerState(self.ledger.last_model(), released)
         if files and not folder.ledger.exists():
-            raise wrong(folder.ledger, "gone, but the run has checkpoints")
+            raise wrong(folder.ledger, "missing, but the run has checkpoints")
         checkpoint = None
         if files:
             # Where no round is left to play nobody can get another's, and the key of the digest may be deleted already.

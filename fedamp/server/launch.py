@@ -150,7 +150,7 @@ def _started(
     from fedamp.runs.folder import opened
 
     if is_given(scenario) and scenario.engine.address:
-        raise ScenarioError("engine.address: objects of Python cannot get to a cluster; expected: kind: auto")
+        raise ScenarioError("engine.address: Python objects cannot be sent to a cluster; use kind: auto")
     trackers = trackers_of(scenario.trackers)
     with (
         opened(scenario, out, resume) as (folder, seed),

@@ -167,7 +167,7 @@ class NodeRoster:
         self.pings = {node: ping if node in connected else None for node, ping in self.pings.items()}
         if gone:
             left = ", ".join(map(self.name, sorted(gone)))
-            log.warning("nodes %s are gone; their clients count as zero until they are back", left)
+            log.warning("nodes %s are disconnected; their clients count as zero until they return", left)
             self.forget(gone)
         for node in self.back:
             log.warning("node %s is connected again", self.name(node))

@@ -92,5 +92,5 @@ def test_secure_nodes_remember_owners_beside_their_units(tmp_path, monkeypatch):
     write(folder, swapped=True)
     (folder / "federation.json").unlink()
     monkeypatch.setenv("FEDAMP_CACHE", str(tmp_path / "emptied"))
-    with pytest.raises(FederationError, match="other units live on this node, or own its records, than when it joined"):
+    with pytest.raises(FederationError, match="this node's units or record owners changed since it joined"):
         consortium.play()

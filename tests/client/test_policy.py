@@ -63,7 +63,7 @@ def test_records_are_evaluated_by_the_metrics_of_the_policy_alone(tmp_path):
         ("least_person: 3", "least_person: no such key"),
         ("tasks: {", "expected"),
         ("- 1", "valid dictionary"),
-        ("least_people: 20\nleast_people: 2", "key 'least_people' stands twice"),
+        ("least_people: 20\nleast_people: 2", "key 'least_people' is duplicated"),
     ],
 )
 def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path, text, said):

@@ -383,5 +383,5 @@ def test_a_name_with_a_pattern_or_of_another_folder_is_not_looked_for(tmp_path, 
     save(tmp_path / "here" / "run1" / "train" / "a" / "0.png", grey(1))
     monkeypatch.chdir(tmp_path / "here")
     for name in ("run1", "../here/run1", "/nowhere/run1"):
-        with pytest.raises(DataError, match="is not a folder beside the scenario, and no name on the hub"):
+        with pytest.raises(DataError, match="is neither a folder beside the scenario nor a name on the hub"):
             HuggingFaceData(name="huggingface", dataset=name).load(0, tmp_path)

@@ -179,7 +179,7 @@ def test_a_node_that_stops_is_given_up_within_two_rounds_and_comes_back(machines
         assert line["reported"] < line["scheduled"]
     assert lines[back - 1]["reported"] == lines[back - 1]["scheduled"]
     # Flower itself takes a node for gone that was silent for 36 to 60 s: in the second round, or the one after.
-    assert len(re.findall(r"site2 \(\d+\) (missed 2 messages in a row|are gone)", log)) == 1
+    assert len(re.findall(r"site2 \(\d+\) (missed 2 messages in a row|are disconnected)", log)) == 1
     assert len(re.findall(r"site2 \(\d+\) (answers|is connected) again", log)) == 1
 
 

@@ -178,7 +178,7 @@ def test_lines_or_releases_that_are_removed_added_or_swapped(played, run, rearra
 @pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl", "salt.secret"])
 def test_a_file_of_the_owner_s_that_is_gone(run, name):
     (run / name).unlink()
-    assert f"{name}: gone" in wrong(run)
+    assert f"{name}: missing" in wrong(run)
 
 
 def test_a_copy_to_hand_out_is_checked_without_the_owner_s_files(fedamp, run):

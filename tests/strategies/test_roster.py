@@ -134,7 +134,7 @@ def test_a_node_is_asked_once_and_again_if_it_was_late_or_comes_back(caplog):
     del grid.hosts[4]
     roster.refresh(grid, timeout=1)
     assert asked(roster, batch(0, 1)) == {2: [0]}
-    assert "nodes 4 are gone" in caplog.text
+    assert "nodes 4 are disconnected" in caplog.text
     grid.hosts[7] = [1]
     roster.refresh(grid, timeout=1)
     assert asked(roster, batch(0, 1)) == {2: [0], 7: [1]}
@@ -147,7 +147,7 @@ def test_a_node_that_is_gone_and_connected_again_is_in_log_and_record_by_its_nam
     hosted = grid.hosts.pop(3)
     roster.refresh(grid, timeout=1)
     assert (roster.given_up, roster.back) == ([3], [])
-    assert "nodes south (3) are gone" in caplog.text
+    assert "nodes south (3) are disconnected" in caplog.text
     roster.refresh(grid, timeout=1)
     assert (roster.given_up, roster.back) == ([], [])
     grid.hosts[3] = hosted

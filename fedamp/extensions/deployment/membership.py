@@ -171,7 +171,7 @@ def certify(
     print_paths("for the proxy", KEYS / "server.crt", KEYS / "server.key")
     print_paths("for the SuperLink", KEYS / "superlink.crt", KEYS / "superlink.key")
     print_paths("for all", f"{certificate} ({fingerprint_of(issuer)})")
-    print_paths("keep offline: whoever has it can pretend to be the server", key)
+    print_paths("keep offline: anyone who has it can pretend to be the server", key)
 
 
 def enroll(

@@ -80,7 +80,7 @@ class Evaluator(NodeSum):
         """
         names = {name for name, _ in self._module.named_parameters()}
         if order.cells != self._asked.cells or set(order.arrays) != names:
-            raise DeploymentError("the order evaluates otherwise than the task says")
+            raise DeploymentError("the order's evaluation does not match the task")
         with arithmetic(self._task.client.precision, self._device), torch.no_grad():
             values = {name: aligned(array).to(self._device) for name, array in order.arrays.items()}
             each = [self._of_unit(values, int(unit["id"]), unit["seed"], order, report) for unit in units]

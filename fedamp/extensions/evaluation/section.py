@@ -209,9 +209,11 @@ class ClientEvaluation(SideSum):
             raise ValueError("groups: the values of the column that by names, and only with such a column")
         for name in self.names:
             if not name or name in (OTHERS, ALL) or self.names.count(name) > 1 or not name.isprintable():
-                raise ValueError(f"groups: {name!r} is no name, or stands twice; expected: not {OTHERS!r} or {ALL!r}")
+                raise ValueError(
+                    f"groups: {name!r} is empty, reserved or duplicated; expected: not {OTHERS!r} or {ALL!r}"
+                )
         if len(set(self.metrics)) < len(self.metrics):
-            raise ValueError("a metric stands twice; expected: each once")
+            raise ValueError("duplicate metric; expected: each at most once")
         for name, text in self.by.items() if isinstance(self.by, dict) else ():
             try:
                 ids.ranges(text)

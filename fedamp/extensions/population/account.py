@@ -141,7 +141,9 @@ def charged(start: RunStart) -> Iterator[RunAccount | None]:
     if len(units) != plan.units:
         raise ScenarioError(f"privacy.population: {len(units)} names for {plan.units} units; expected: one for each")
     if start.has_begun and not place.exists():
-        raise RunFolderError(f"{place}: gone; expected: as the run left it, or a run that began without a population")
+        raise RunFolderError(
+            f"{place}: missing; expected: the file of the original run folder, or a run that began without a population"
+        )
     with _removed_if_refused(start, place):
         if not place.exists():
             claim = UseClaim(population=population.id, use=_random(), tokens=(_random(),), record=None)
@@ -179,7 +181,9 @@ def _opened(start: RunStart, population: Population, units: Sequence[str], place
         raise PopulationError(f"{population.file}: another population than the one with which the run began")
     known = contents.uses.get(claim.use)
     if known is None and start.has_begun:
-        raise PopulationError(f"{population.file}: it knows nothing of this run; expected: the file with all its uses")
+        raise PopulationError(
+            f"{population.file}: this run is not recorded here; expected: the original population file"
+        )
     wanted = chained(start.fingerprint, {"units": plan.units, "mechanism": plan.charge.mechanism.to_json()})
     if known is not None and known.plan != wanted:
         raise PopulationError(f"{place}: the claim of another run; expected: as the run left it")

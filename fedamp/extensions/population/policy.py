@@ -76,5 +76,5 @@ def use_of(task: ClientTask, agreement: str) -> str:
             raise DeploymentError("the server's terms, or its task, are not those of this node's agreement")
         told = agreed.digest
     elif not task.run:
-        raise DeploymentError("this node's people pay for no run with a known seed; expected: a secret one")
+        raise DeploymentError("runs with a known seed cannot be charged to this node's people; use a secret seed")
     return hashlib.sha256(told.encode()).hexdigest()[:32]

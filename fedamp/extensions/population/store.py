@@ -331,7 +331,9 @@ class Population:
             if found is None:
                 raise PopulationError(f"{self.file}: no use {use}; expected: the file with all its uses")
             if found.token not in tokens:
-                raise PopulationError(f"{self.file}: use {use}: another copy of this run went on; expected: that one")
+                raise PopulationError(
+                    f"{self.file}: use {use}: a different copy of this run has continued; resume that copy"
+                )
             if found.state not in allowed.get(state, ("running", "settled")):
                 raise PopulationError(f"{self.file}: use {use} is {found.state}, and cannot be {state} any more")
             if (found.state, found.token) != (state, token):
@@ -429,7 +431,7 @@ def _checked(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         if not unit or not person.strip():
             raise PopulationError(f"unit {unit!r} of person {person!r}: an empty id; expected: a name for each")
         if unit in seen:
-            raise PopulationError(f"unit {unit!r} stands twice; expected: once, with its person")
+            raise PopulationError(f"duplicate unit {unit!r}; expected: one row per unit")
         seen.add(unit)
     if not rows:
         raise PopulationError("no people; expected: at least one")

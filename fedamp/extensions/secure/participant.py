@@ -210,9 +210,7 @@ class Participant:
         try:
             memory = NodeMemory.from_json(read_regular(file))
         except (OSError, ValueError):
-            raise DeploymentError(
-                f"{file}: this node has no memory of the run, so it stays out; before a run: fedamp join {agreement}"
-            ) from None
+            raise DeploymentError(f"{file}: no state for this run; run fedamp join {agreement} first") from None
         if memory.agreement != found.digest:
             raise DeploymentError(f"{file}: the memory of another agreement than {agreement}")
         participant = cls(found.check(memory.without_noise), private, memory, file)
@@ -404,7 +402,7 @@ def _words(
     terms, ids, side = own.agreement.terms, order.ids, task_of(order.task).side_sum
     units = rng.keyed_digest(int(own.memory.schedule, 16), "units", [str(sorted(hosted)).encode(), *whose])
     if own.memory.units not in ("", units):
-        raise DeploymentError("other units live on this node, or own its records, than when it joined the run")
+        raise DeploymentError("this node's units or record owners changed since it joined the run")
     if not own.memory.units:
         own.remember(units=units)
     if order.extracted != WHOLE:

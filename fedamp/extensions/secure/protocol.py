@@ -241,7 +241,7 @@ class MemberList:
         found = {name.decode(): keys for name, keys in lines}
         members = cls.of(settings, context, found)
         if members.write() != data:
-            raise ValueError("the members are not in order, or one stands twice")
+            raise ValueError("the member list is unsorted or has duplicates")
         return members
 
     def write(self) -> bytes:

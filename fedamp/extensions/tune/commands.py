@@ -40,7 +40,7 @@ def sweep(
     if swept.unfinished:
         wrong = all((each.error or "").startswith(f"{InputError.kind}: ") for each in swept.unfinished)
         raise (InputError if wrong else FedampError)(
-            f"{len(swept.unfinished)} of {len(swept.runs)} runs have not come to their end"
+            f"{len(swept.unfinished)} of {len(swept.runs)} runs are unfinished"
         )
 
 

@@ -60,7 +60,7 @@ def sweep_notes(answer: Mapping[str, Any]) -> list[str]:
     if missing:
         why = next((f": {Path(each['folder']).name}: {each['error']}" for each in missing if each["error"]), "")
         planned = len(missing) + sum(outcome["runs"] for outcome in outcomes)
-        notes.append(f"caution: {len(missing)} of {planned} runs have not come to their end{why}")
+        notes.append(f"caution: {len(missing)} of {planned} runs are unfinished{why}")
     if answer["best"]:
         best = [f"{words.settings(each['settings'])} ({_mean(each, 'validation_score')})" for each in answer["best"]]
         notes.append("Best by the public validation records: " + "; ".join(best))

@@ -254,5 +254,5 @@ def _trials(swept: Sweep) -> tuple[TrialRecord, ...]:
         ends = (None, None, None) if score is None else (score.value, score.lower, score.upper)
         found.append(TrialRecord(settings=each.settings, score=ends[0], lower=ends[1], upper=ends[2]))
     if left:
-        raise FedampError(f"{swept.folder}: {len(left)} of {len(found)} trials have not come to their end ({left[0]})")
+        raise FedampError(f"{swept.folder}: {len(left)} of {len(found)} trials are unfinished ({left[0]})")
     return tuple(found)

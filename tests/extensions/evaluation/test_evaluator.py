@@ -170,7 +170,7 @@ def test_dummies_are_evaluated_and_do_not_count(tmp_path):
 
 def test_a_node_evaluates_only_as_its_task_says(tmp_path):
     asked = task(tmp_path, clean())
-    with pytest.raises(DeploymentError, match="otherwise than the task says"):
+    with pytest.raises(DeploymentError, match="does not match the task"):
         evaluated(asked, replace(order_of(asked), cells=3))
     with pytest.raises(DeploymentError, match="the task for none"):
         side_sum_of(asked.model_copy(update={"evaluation": None}).to_json(), "", "cpu")

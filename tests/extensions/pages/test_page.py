@@ -80,11 +80,13 @@ def test_the_page_of_a_run(runs, tmp_path):
         "Against whom?",
         "What does it mean for a person?",
         "How strong is it?",
-        "What else do these people pay?",
+        "Other uses of these people's data?",
         "Can anybody remove the noise?",
         "Who reported?",
     ]
-    assert cards["What else do these people pay?"] == "this run alone; other uses of these people's data add to this."
+    assert (
+        cards["Other uses of these people's data?"] == "this run alone; other uses of these people's data add to this."
+    )
     assert cards["Who is protected?"].startswith("Each of 60 clients: ")
     assert "The server is trusted" in cards["Against whom?"]
     assert cards["What does it mean for a person?"] == page.facts["interpretation"]

@@ -154,7 +154,7 @@ def test_what_is_added_gone_or_signed_by_another_is_found(released, copied, run,
     assert "seed.secret: not of the bundle" in failures(copied)["files"]
     (copied / "seed.secret").unlink()
     (copied / FILES[3]).unlink()
-    assert "certificate.html: gone" in failures(copied)["files"]
+    assert "certificate.html: missing" in failures(copied)["files"]
     other = release(run, tmp_path / "other", tmp_path / "other.key")
     assert other.public_key != released.public_key
     assert "was expected" in failures(other.folder, released.public_key)["signature"]

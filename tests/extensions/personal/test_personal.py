@@ -170,7 +170,7 @@ def test_what_is_played_again_begins_as_it_did(tmp_path_factory, every, rounds, 
     ("changes", "words"),
     [
         ({"model.local": ["tail"]}, "model.local: 'tail' matches no parameter; expected: such as output.bias"),
-        ({"model.local": ["hidden", "output"]}, "all parameters are local, so that nothing is released"),
+        ({"model.local": ["hidden", "output"]}, "model.local covers every parameter"),
     ],
 )
 def test_what_has_no_place_for_them_is_refused(folder, tmp_path, changes, words):

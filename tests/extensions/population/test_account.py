@@ -215,7 +215,7 @@ def test_of_two_copies_of_a_stopped_run_one_goes_on(file, tmp_path):
     run.play(until="asked")
     copy = copied(run, tmp_path / "copy")
     copy.play(until="asked", begun=True)
-    with pytest.raises(PopulationError, match="another copy of this run went on"):
+    with pytest.raises(PopulationError, match="a different copy of this run has continued"):
         run.play(begun=True)
     copy.play(begun=True)
     assert states(file) == ["settled"]

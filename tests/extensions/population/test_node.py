@@ -187,7 +187,7 @@ def test_several_units_of_a_person_pay_as_a_group(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"run": ""}, "this node's people pay for no run with a known seed; expected: a secret one"),
+        ({"run": ""}, "runs with a known seed cannot be charged to this node's people; use a secret seed"),
         ({"unit": "sample"}, "this node's people pay by client; expected: privacy.unit: client"),
         ({"charge": None}, "the server does not say what its task costs; expected: noise, and federation.hosts"),
         ({"charge": {"type": "nothing"}}, "the cost of the server's task cannot be read ("),

@@ -463,7 +463,7 @@ def test_who_took_over_a_use_is_the_only_one_to_go_on(file):
     population = Population(file)
     reserve(population, "a")
     population.move("a", "running", ["t"], "t2")
-    refused(lambda: population.move("a", "settled", ["t"], "t"), "another copy")
+    refused(lambda: population.move("a", "settled", ["t"], "t"), "a different copy of this run has continued")
     refused(lambda: population.move("b", "running", ["t"], "t"), "no use b")
 
 

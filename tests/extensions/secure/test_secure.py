@@ -215,7 +215,7 @@ def test_a_node_without_its_memory_stays_out(tmp_path):
     consortium = Consortium(tmp_path, PLAIN_NOISE, "check_in={scheme: all}")
     next((tmp_path / "site2" / "state").glob("*.json")).unlink()
     assert_same_model(consortium.play(), plain(PLAIN_NOISE, "check_in={scheme: all}", away=(2,)))
-    assert any("no memory of the run, so it stays out" in error for error in consortium.strategy.collected.errors)
+    assert any("no state for this run" in error for error in consortium.strategy.collected.errors)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,10 @@ def test_a_node_with_other_units_than_before_stays_out(tmp_path):
     [node] = [node for node, name in consortium.names.items() if name == "site0"]
     consortium.contexts[node].node_config["hosts"] = "0-2"
     consortium.play()
-    assert any("site0: DeploymentError: other units live" in error for error in consortium.strategy.collected.errors)
+    assert any(
+        "site0: DeploymentError: this node's units or record owners changed" in error
+        for error in consortium.strategy.collected.errors
+    )
 
 
 def test_other_terms_or_another_task_are_refused(tmp_path):

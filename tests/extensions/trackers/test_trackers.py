@@ -192,7 +192,7 @@ def test_sections_of_older_runs_are_names_and_their_secrets_are_not_kept():
     ("trackers", "words"),
     [
         (["tensorbord"], "expected: "),
-        (["wandb", {"name": "wandb"}], "a tracker stands twice"),
+        (["wandb", {"name": "wandb"}], "duplicate tracker"),
         ([{"folder": "x"}], "expected: "),
     ],
 )

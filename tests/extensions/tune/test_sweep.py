@@ -164,8 +164,8 @@ def test_a_run_that_cannot_be_run_does_not_stop_the_others(command, tmp_path):
     shapes = "data.shape=[8, 8],[7, 7]"
     answer = command("sweep", scenario, "--set", shapes, "--out", tmp_path / "out", "--jobs", "1")
     assert answer.status == 2
-    assert answer.err.splitlines()[-1] == "error: 1 of 2 runs have not come to their end"
-    assert "caution: 1 of 2 runs have not come to their end: data.shape=7,7-" in " ".join(answer.out.split())
+    assert answer.err.splitlines()[-1] == "error: 1 of 2 runs are unfinished"
+    assert "caution: 1 of 2 runs are unfinished: data.shape=7,7-" in " ".join(answer.out.split())
 
 
 def test_compare_shows_a_sweep_by_its_settings_and_its_runs_beside_others(command, swept, tmp_path):

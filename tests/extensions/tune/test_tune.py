@@ -139,7 +139,7 @@ def test_a_trial_that_did_not_end_is_no_reason_to_choose_among_the_others(tmp_pa
         return module.Sweep(swept.folder, swept.scenario, swept.grid, swept.runs)
 
     monkeypatch.setattr(module, "sweep", one_is_interrupted)
-    with pytest.raises(FedampError, match="1 of 2 trials have not come to their end"):
+    with pytest.raises(FedampError, match="1 of 2 trials are unfinished"):
         fedamp.tune(scenario(), grid, tmp_path / "tuned", jobs=1)
     assert not (tmp_path / "tuned" / CHOSEN).exists()
 
