@@ -213,28 +213,28 @@ def round_noisy(
     unsure |= np.abs(exact, out=exact) > 0.5 - error
     for place in map(int, np.flatnonzero(unsure)):
         with _reals_lock:
-            reals = _reals()
-            uniform = _uniform(words[place], further("", place))
+            reals = _exact_reals()
+            uniform = _uniform_of_bits(words[place], further("", place))
             quantile = reals.sign(uniform) * reals.sqrt(2) * reals.erfinv(1 - 2 * abs(uniform))
             sample = float(values[place]) + deviation * quantile
             if hidden:
                 unit, multiple = hidden[0].unit, float(hidden[0].multiples[place])
                 width = reals.mpf(unit.numerator) / unit.denominator * multiple
-                sample += width * _uniform(hidden[1][place], further(", uniform", place))
+                sample += width * _uniform_of_bits(hidden[1][place], further(", uniform", place))
             nearest[place] = float(reals.nint(sample))
     return nearest
 
 
-def _uniform(first: np.uint64, further: rng.Words) -> Any:
+def _uniform_of_bits(first: np.uint64, further: rng.Words) -> Any:
     """Return the middle of the interval of [-1/2, 1/2) that is left when all bits are drawn."""
     bits = int(first.view(np.int64))
     for word in further.tolist():
         bits = (bits << 64) + word
-    return _reals().ldexp(2 * bits + 1, -64 * (1 + len(further)) - 1)
+    return _exact_reals().ldexp(2 * bits + 1, -64 * (1 + len(further)) - 1)
 
 
 @cache
-def _reals() -> Any:
+def _exact_reals() -> Any:
     """Open a context of mpmath for real numbers of 400 bits."""
     from mpmath import mp  # takes a while to import, and most commands draw nothing
 

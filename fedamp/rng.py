@@ -106,7 +106,7 @@ def stream(seed: int, purpose: str, *indices: int) -> Stream:
         False
     """
     keyed = _keyed_hash(seed)
-    keyed.update(_address(purpose, indices).encode())
+    keyed.update(_address_text(purpose, indices).encode())
     return Stream(keyed.digest())
 
 
@@ -168,7 +168,7 @@ def client_seeds(seed: int, purpose: str, round_: int, clients: NDArray[np.int64
         Shape [clients], each of 32 bytes.
     """
     begun = _keyed_hash(seed)
-    begun.update(f"{_address(purpose, (round_,))}/".encode())
+    begun.update(f"{_address_text(purpose, (round_,))}/".encode())
     seeds = []
     for client in clients.tolist():
         keyed = begun.copy()
@@ -211,8 +211,8 @@ def public_uniforms(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDAr
     """
     key = np.uint64(_public_key(0, purpose, (), bytes_=8))
     with np.errstate(over="ignore"):
-        per_seed = _mix(seeds.astype(np.uint64) + key)
-        bits = _mix(per_seed[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
+        per_seed = _mix_bits(seeds.astype(np.uint64) + key)
+        bits = _mix_bits(per_seed[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -242,14 +242,14 @@ def fresh_bytes(count: int) -> bytes:
     return secrets.token_bytes(count)
 
 
-def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Mix the bits of each word, so that consecutive inputs give unrelated outputs (Steele, Lea, Flood 2014)."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
 
 
-def _address(purpose: str, indices: tuple[int, ...]) -> str:
+def _address_text(purpose: str, indices: tuple[int, ...]) -> str:
     """Write an address as text, its parts separated by "/"."""
     return "/".join([purpose, *(str(int(index)) for index in indices)])
 
@@ -262,5 +262,5 @@ def _keyed_hash(seed: int) -> "hashlib.blake2b":
 
 def _public_key(seed: int, purpose: str, indices: tuple[int, ...], bytes_: int) -> int:
     """Hash a public address to a whole number of so many bytes."""
-    address = f"{seed}/{_address(purpose, indices)}".encode()
+    address = f"{seed}/{_address_text(purpose, indices)}".encode()
     return int.from_bytes(hashlib.blake2b(address, digest_size=bytes_).digest(), "little")

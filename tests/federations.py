@@ -28,9 +28,9 @@ def small(*overrides: str) -> Scenario:
     """The small federation with ``key.path=value`` overrides."""
     raw = yaml.safe_load(SMALL)
     for override in overrides:
-        reader.override(raw, override)
+        reader.apply_override(raw, override)
     raw["privacy"].setdefault("precision", 0.05)  # also in a section that an override has replaced: it is quicker
-    return reader.validate(raw, "small")
+    return reader.validate_scenario(raw, "small")
 
 
 def write_small(folder: Path, *overrides: str) -> Path:

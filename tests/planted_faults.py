@@ -110,8 +110,8 @@ FAULTS = (
     Fault(
         "denominator: the loss of a sequence is divided by all of its places",
         "federation/losses.py",
-        "self._places(outputs, labels).sum(1) / (labels != NOT_COUNTED).sum(1).clamp(min=1)",
-        "self._places(outputs, labels).sum(1) / labels.shape[1]",
+        "self._place_losses(outputs, labels).sum(1) / (labels != NOT_COUNTED).sum(1).clamp(min=1)",
+        "self._place_losses(outputs, labels).sum(1) / labels.shape[1]",
         ("federation/test_losses.py", "data/test_texts.py"),
     ),
     Fault(
@@ -154,8 +154,8 @@ FAULTS = (
     Fault(
         "denominator: a capped unit is expected as if it had no cap",
         "federation/check_in.py",
-        "units * float(np.minimum(np.arange(rounds + 1), self.at_most) @ self._probabilities(rounds)) / rounds",
-        "units * float(np.arange(rounds + 1) @ self._probabilities(rounds)) / rounds",
+        "float(np.minimum(np.arange(rounds + 1), self.at_most) @ self._success_probabilities(rounds))",
+        "float(np.arange(rounds + 1) @ self._success_probabilities(rounds))",
         ("federation/test_check_in.py",),
     ),
     Fault(
@@ -299,8 +299,8 @@ FAULTS = (
     Fault(
         "charge: a share of the failure probability is not paid",
         "accounting/sampling.py",
-        "spendable = delta - charge - direction.share(self.upper)",
-        "spendable = delta - direction.share(self.upper)",
+        "spendable = delta - charge - direction.infinite_loss_mass(self.upper)",
+        "spendable = delta - direction.infinite_loss_mass(self.upper)",
         ("accounting/test_sampling.py",),
     ),
     Fault(

@@ -350,7 +350,7 @@ def test_completion_knows_the_shipped_scenarios_the_keys_and_their_values():
 
 
 def test_every_key_is_explained(fedamp, subtests):
-    keys = messages.keys()
+    keys = messages.described_keys()
     assert len(keys) > 100
     for key in keys:
         with subtests.test(key):

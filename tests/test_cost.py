@@ -61,11 +61,11 @@ def test_what_is_said_of_an_epsilon_is_said_of_that_number():
     plan = make_plan(small(f"privacy.precision={PRECISION}"), 60)
     said = []
     for rounds in (2, 7, 8):
-        spent, first = plan.charge.spent(rounds), plan.charge.mechanism.after(rounds)
+        spent, first = plan.charge.spent_epsilon(rounds), plan.charge.mechanism.after(rounds)
         fresh = first.epsilon(delta_left(plan.scenario.privacy.delta))
         assert spent.upper == plan.charge.epsilon_by_round[rounds - 1]
         assert spent.lower <= spent.upper
-        assert spent.origin == (fresh.origin if spent.upper == fresh.upper else Method.CURVE.of())
+        assert spent.origin == (fresh.origin if spent.upper == fresh.upper else Method.CURVE.with_facts())
         said.append(spent.origin.method)
     assert Method.CURVE in said
     assert said[-1] is not Method.CURVE
@@ -73,7 +73,7 @@ def test_what_is_said_of_an_epsilon_is_said_of_that_number():
 
 def test_a_plan_with_a_secret_seed_keeps_the_costs_that_were_computed():
     computed = make_plan(small(), 60)
-    computed.charge.compute()
+    computed.charge.compute_now()
     here, fresh = computed.with_seed(2**200 + 1), make_plan(small(), 60)
     more = make_plan(small(), 61)  # of one unit more
     others = prepare(small(), planned=more).plan
@@ -81,13 +81,13 @@ def test_a_plan_with_a_secret_seed_keeps_the_costs_that_were_computed():
     assert others.charge.planned_epsilon is not more.charge.planned_epsilon
     assert (here.seed, here.known_seed) == (2**200 + 1, False)
     assert others.units == 60
-    assert (here.noise_multiplier, here.charge.planned_epsilon, here.charge.spent(8)) == (
+    assert (here.noise_multiplier, here.charge.planned_epsilon, here.charge.spent_epsilon(8)) == (
         fresh.noise_multiplier,
         fresh.charge.planned_epsilon,
-        fresh.charge.spent(8),
+        fresh.charge.spent_epsilon(8),
     )
     assert here.charge.epsilon_by_round.tolist() == fresh.charge.epsilon_by_round.tolist()
-    assert here.attendance.cohort(1).tolist() != computed.attendance.cohort(1).tolist()
+    assert here.attendance.cohort_of(1).tolist() != computed.attendance.cohort_of(1).tolist()
 
 
 # --- a budget that pays for no round ----------------------------------------------------------------------------------

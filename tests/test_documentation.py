@@ -111,7 +111,7 @@ def scenarios_are_valid(page):
         raw = yaml.safe_load(block.text)
         if isinstance(raw.get("model"), dict) and ":" in raw["model"]["name"]:
             raw["model"].pop("options", None)
-        reader.validate(raw if "name" in raw else BASE | raw, page)
+        reader.validate_scenario(raw if "name" in raw else BASE | raw, page)
 
 
 def test_every_page_that_the_code_names_is_there(subtests):

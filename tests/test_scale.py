@@ -101,7 +101,7 @@ def test_a_round_holds_no_more_than_four_copies_of_the_model():
     prepared = prepare(scenario)
     pipeline, state = prepared.pipeline, prepared.state
     copy = sum(array.nbytes for array in state.parameters.values())
-    cohort = prepared.plan.attendance.cohort(1)[:8].tolist()
+    cohort = prepared.plan.attendance.cohort_of(1)[:8].tolist()
     pieces = [prepared.pieces(unit % 4, 1).extract(state.parameters) for unit in cohort]
     orders = {
         2 + number: RoundOrder("", 1, (1.0,), rows([unit], [bytes(32)], unit % 4), pieces[number], unit % 4)

@@ -40,7 +40,7 @@ def message_of(*overrides: str) -> str:
 
 
 def test_the_example_of_the_contract_is_accepted():
-    scenario = reader.validate(yaml.safe_load(CONTRACT), "example")
+    scenario = reader.validate_scenario(yaml.safe_load(CONTRACT), "example")
     assert scenario.check_in.k == 10
     assert scenario.submodels.shared == ("output",)
 
@@ -56,7 +56,7 @@ def test_a_start_is_beside_the_scenario_or_known_by_name(tmp_path, monkeypatch):
 
 def test_keys_of_older_runs_are_read_at_their_defaults_and_named_otherwise():
     old = {"seed": 3, "failing": 0.1, "late": 0.0, "repeating": 0.0, "vanishing": None, "killed_workers": 0.0}
-    read = reader.validate(yaml.safe_load(CONTRACT) | {"faults": old}, "old")
+    read = reader.validate_scenario(yaml.safe_load(CONTRACT) | {"faults": old}, "old")
     assert read.faults.model_dump_json() == json.dumps(old, separators=(",", ":"))  # which the fingerprint counts
     assert "faults: repeating was removed; expected: 0; " in message_of("faults.repeating=0.5")
     assert not {"repeating", "vanishing", "late"} & reader.json_schema()["$defs"]["Faults"]["properties"].keys()
@@ -330,7 +330,7 @@ def test_no_value_anywhere_ever_gives_a_traceback(path, junk):
     section[path.split(".")[-1]] = junk
     message = "fuzzed"
     try:
-        reader.validate(raw, "fuzzed")
+        reader.validate_scenario(raw, "fuzzed")
     except ScenarioError as error:
         message = str(error)
     assert "\n" not in message

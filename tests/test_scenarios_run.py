@@ -101,7 +101,7 @@ def test_a_twin_is_ready_for_its_data(subtests):
             loaded = reader.load(name)
             shape, classes = SHAPES[loaded.data.dataset]
             plan = make_plan(loaded, units=3000)
-            assert plan.charge.at(1.0, 1).span == loaded.rounds
+            assert plan.charge.with_noise(1.0, 1).span == loaded.rounds
             if loaded.model.name == "resnet101":
                 continue  # 44 million parameters; tests/models builds and cuts it
             build(loaded.model, shape, classes)

@@ -47,7 +47,7 @@ def test_the_guarantee_needs_no_curve_over_the_rounds(monkeypatch):
     """Where the budget pays for all rounds: a run begins to train, and a check answers, before there is a curve."""
     monkeypatch.setattr(kept_answers, "epsilon_over_rounds", None)
     charge = make_plan(small("privacy={clip: 0.5, epsilon: 4, precision: 0.05}"), 60).charge
-    charge.compute()
+    charge.compute_now()
     assert charge.affordable_rounds == 8
     assert charge.guaranteed_epsilon == charge.planned_epsilon
     monkeypatch.undo()

@@ -82,7 +82,7 @@ def features_of_people() -> dict[bool, Path]:
         if not (folder / "test.npz").exists():
             folder.mkdir(parents=True, exist_ok=True)
             raw = {**TASKS["sections"].federation, "data": TASKS["sections"].data(tuning)}
-            scenario = reader.validate({**raw, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}, "sections")
+            scenario = reader.validate_scenario({**raw, "privacy": {"clip": 1.0, "noise_multiplier": 1.0}}, "sections")
             dataset = scenario.data.load(1, Path())
             people = dataset.gather(np.arange(dataset.num_clients))
             own = np.arange(people.labels.shape[1]) < people.sizes[:, None]

@@ -230,7 +230,7 @@ def _draws(setting: Setting, ours: Timed) -> dict[str, Any]:
     if ours.answer is None:
         return {}
     event = Allocation(Gaussian(setting.noise_multiplier), setting.chosen, setting.rounds)
-    pilot = event.sampled_profile().estimate(setting.delta)
+    pilot = event.sampled_profile().estimated_pilot(setting.delta)
     gap = (ours.answer["upper"] - ours.answer["lower"]) / 2
     return {
         "our_draws": int(ours.answer["method"].split(", ", 1)[1].split(" draws")[0].replace(",", "")),

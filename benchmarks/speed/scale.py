@@ -75,7 +75,7 @@ def large_model() -> dict[str, Any]:
 def _on_the_wire(scenario: Scenario) -> dict[str, Any]:
     prepared = prepare(scenario)
     strategy = prepared.strategy(prepared.state)
-    choices = [submodel for _, submodel in prepared.plan.submodels.choices(masks=1)]
+    choices = [submodel for _, submodel in prepared.plan.submodels.possible_draws(masks=1)]
     received = [prepared.pieces(each, 1).extract(strategy.state.parameters) for each in choices]
     parameters = statistics.mean(sum(array.size for array in arrays.values()) for arrays in received)
     down = statistics.mean(flower.size(flower.to_record(arrays)) for arrays in received)

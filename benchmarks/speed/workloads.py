@@ -51,7 +51,7 @@ class Workload:
             "privacy": {"clip": CLIP, "noise_multiplier": NOISE_MULTIPLIER, "unit": self.unit},
             "engine": {"kind": kind, "workers": workers, "device": device},
         }
-        return reader.validate(raw | sections, "benchmark")
+        return reader.validate_scenario(raw | sections, "benchmark")
 
     def dataset(self) -> Dataset:
         """The clients' records."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from benchmarks.record import ROOT
 from fedamp.data.builtin import _LINES
 from fedamp.data.table import cache_folder
-from fedamp.data.texts import CHARACTERS, DescriptionsData, _characters
+from fedamp.data.texts import CHARACTERS, DescriptionsData, _code_points
 from fedamp.extensions.adapters.transformers import from_transformers, write_factors
 from fedamp.models.model import Model
 
@@ -35,7 +35,7 @@ MODEL = Model(name="transformers:GPT2LMHeadModel", vocabulary=CHARACTERS, option
 def windows() -> Tensor:
     """All pieces of the text, one character more than a record has."""
     lines = json.loads(_LINES.read_text(encoding="utf-8"))
-    tokens = np.concatenate([_characters(line) for line in lines])
+    tokens = np.concatenate([_code_points(line) for line in lines])
     return torch.from_numpy(np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1).astype(np.int64))
 
 

@@ -90,7 +90,7 @@ def scenario(name: str, clip: str | float, seed: int) -> Scenario:
     raw = TASKS[name] or reader.load(name).model_dump(mode="json")
     raw = {**raw, "seed": seed, "known_seed": True, "engine": {"kind": "serial"}}
     raw |= {"privacy": {**raw["privacy"], "clip": clip}, "federation": {"evaluate_every": raw["rounds"]}}
-    return reader.validate(raw, name)
+    return reader.validate_scenario(raw, name)
 
 
 def accuracy(name: str, clip: str | float) -> float:

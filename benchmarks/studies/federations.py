@@ -72,7 +72,7 @@ class Cell:
         """
         multiplier = {"noise_multiplier": noise}
         plan = make_plan(self._scenario(tuning, seed, "auto", (1.0, 1.0), multiplier), TASKS[self.task].clients)
-        norm, server = plan.clipping.norm(noise) / SHORTENED, plan.scenario.server
+        norm, server = plan.clipping.first_norm(noise) / SHORTENED, plan.scenario.server
         step = 2.0**rate * (1 - server.momentum) / plan.scenario.rounds
         return self._scenario(tuning, seed, norm, (step / norm, norm), multiplier)
 
@@ -99,7 +99,7 @@ class Cell:
             check_ins = raw["rounds"] * raw["check_in"]["rate"]
             width = MIXED_STEPS * rate * norm * raw["rounds"] / (task.clients * check_ins)
             raw["mixing"] = {"width": width, "linf_coordinates": 25}
-        return reader.validate(raw, self.scheme)
+        return reader.validate_scenario(raw, self.scheme)
 
 
 @cache
@@ -371,7 +371,7 @@ def on_made_up_records(task: str, scheme: str | None = None, seed: int = 1) -> R
     if raw["check_in"]["scheme"] == "spaced":
         raw["check_in"] = {**raw["check_in"], "gap": 1}  # with correlated noise it follows from the bands
     privacy = {"clip": 1.0, "noise_multiplier": 1.0}
-    return prepare(reader.validate({**raw, "seed": seed, "privacy": privacy}, scheme or task))
+    return prepare(reader.validate_scenario({**raw, "seed": seed, "privacy": privacy}, scheme or task))
 
 
 def put_tables(runs: list[Run]) -> None:
@@ -394,8 +394,8 @@ def servers(budgets: Sequence[float] = BUDGETS) -> str:
     drawn = {**TASKS["iid"].federation["check_in"], "drawn_by": "node"}
     for epsilon in budgets:
         hidden, by_nodes = (_secure_plan(epsilon, each) for each in ({}, {"check_in": drawn}))
-        assert hidden.agreed is not None
-        multiplier, more = hidden.noise_multiplier, math.sqrt(hidden.agreed.nodes / hidden.agreed.honest)
+        assert hidden.agreed_terms is not None
+        multiplier, more = hidden.noise_multiplier, math.sqrt(hidden.agreed_terms.nodes / hidden.agreed_terms.honest)
         spent = (hidden.charge.planned_epsilon, hidden.charge.server_epsilon, by_nodes.charge.server_epsilon)
         models, *server = (at_most(each.upper, 3) if each else "" for each in spent)
         lines.append(f"| {models} | {multiplier:.3f} | {more * multiplier:.3f} | {' | '.join(server)} |")
@@ -406,7 +406,7 @@ def _secure_plan(epsilon: float, sections: Sections) -> Plan:
     raw = {**TASKS["iid"].federation, **SCHEMES["secure"].sections, **sections}
     raw["data"] = {"name": "synthetic", "clients": TASKS["iid"].clients}
     raw["privacy"] = {"clip": 1.0, "delta": DELTA, "noise_multiplier": "auto", "epsilon": epsilon}
-    return make_plan(reader.validate(raw, "secure"), TASKS["iid"].clients)
+    return make_plan(reader.validate_scenario(raw, "secure"), TASKS["iid"].clients)
 
 
 SHOWN = ("everybody", "balanced", "split-2", "split-2-bare", "narrow", "unamplified")

@@ -28,11 +28,11 @@ def fixed(use: Mechanism, times: int) -> float:
 def filtered(use: Mechanism, times: int) -> float:
     """The least epsilon of a budget that pays for equal uses in any order, to three digits and a half."""
     low = high = fixed(use, times)
-    while times * Budget(high, DELTA).share(use) > 1:
+    while times * Budget(high, DELTA).share_of_use(use) > 1:
         high *= 1.25
     while high - low > 2e-4 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if times * Budget(middle, DELTA).share(use) <= 1 else (middle, high)
+        low, high = (low, middle) if times * Budget(middle, DELTA).share_of_use(use) <= 1 else (middle, high)
     return high
 
 

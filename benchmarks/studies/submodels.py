@@ -248,7 +248,7 @@ class Ways(Bench):
             # as long a step as in one run of all rounds
             whole = replace(cell, scheme="whole").to_run(tuning, rate, seed, noise)
             raw = whole.model_dump(mode="json") | {"rounds": rounds, **k_of_t(k), **split(count)}
-            scenario = reader.validate(raw, cell.scheme)
+            scenario = reader.validate_scenario(raw, cell.scheme)
             plan = replace(make_plan(scenario, privacy_units(scenario)), seed=1000 * number + seed)
             prepared = prepare(scenario, planned=plan)  # the same people, other check-ins and noise
             state = prepared.state if before is None else prepared.pipeline.start(before)

@@ -64,7 +64,7 @@ def scenario(check_in: str, noise: str, model: str, column: str) -> dict[str, An
 def refusal(raw: dict[str, Any]) -> str | None:
     """Why a scenario is refused: the fact that it breaks, or the whole reason; None: it runs."""
     try:
-        reader.validate(raw, "matrix")
+        reader.validate_scenario(raw, "matrix")
     except ScenarioError as error:
         fact = re.search(r"needs a fact that .* breaks: (.*?); expected", str(error))
         return fact[1] if fact else str(error).removeprefix("matrix: ")
@@ -73,7 +73,7 @@ def refusal(raw: dict[str, Any]) -> str | None:
 
 def bracket(raw: dict[str, Any]) -> tuple[str, str]:
     """Which evaluation gave the upper end, and the lower end's distance from it in per cent of it."""
-    found = make_plan(reader.validate(raw, "matrix"), UNITS).charge.planned_epsilon
+    found = make_plan(reader.validate_scenario(raw, "matrix"), UNITS).charge.planned_epsilon
     width = "no lower end" if found.lower == 0 else f"{100 * (found.upper - found.lower) / found.upper:.2g} %"
     return found.method.split(",")[0], width
 

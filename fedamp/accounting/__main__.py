@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedamp.accounting.verify import UNCHECKED, Check, verify_bundle, worst
+from fedamp.accounting.verify import UNCHECKED, Check, verify_bundle, worst_verdict
 from fedamp.base.text import printable
 from fedamp.extension import keys, offered
 
@@ -25,16 +25,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = sys.argv[1:] if arguments is None else list(arguments)
     try:
         command = next(offered("accountant_commands", asked[0]), None) if asked else None
-        checks = command(asked[1:]) if command else _bundle(asked)
+        checks = command(asked[1:]) if command else _checks_of_bundle(asked)
     except ValueError as error:
         print(f"error: {printable(error)}", file=sys.stderr)
         sys.exit(2)
     for check in checks:
         print(f"{check.verdict:8}{printable(f'{check.name}: {check.found}')}")
-    sys.exit({"fail": 1, "unknown": 2}.get(worst(checks), 0))
+    sys.exit({"fail": 1, "unknown": 2}.get(worst_verdict(checks), 0))
 
 
-def _bundle(asked: Sequence[str]) -> list[Check]:
+def _checks_of_bundle(asked: Sequence[str]) -> list[Check]:
     """Read the arguments of a bundle, and verify it."""
     parser = argparse.ArgumentParser(
         prog="fedamp-accounting",

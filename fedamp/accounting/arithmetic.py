@@ -70,7 +70,7 @@ def log_binomials(largest: int) -> Array:
     return np.where(j <= a, table, -np.inf)
 
 
-def repeated(value: T, times: int, combine: Callable[[T, T], T]) -> T:
+def combined_copies(value: T, times: int, combine: Callable[[T, T], T]) -> T:
     """Combine ``times`` >= 1 copies of a value, by doubling.
 
     Args:
@@ -79,7 +79,7 @@ def repeated(value: T, times: int, combine: Callable[[T, T], T]) -> T:
         combine: an associative operation.
 
     Example:
-        >>> repeated("a", 5, lambda one, other: one + other)
+        >>> combined_copies("a", 5, lambda one, other: one + other)
         'aaaaa'
     """
     result = None
@@ -109,7 +109,9 @@ def chance_of_any(events: Iterable[tuple[float, int]]) -> float:
     return -math.expm1(log_none)
 
 
-def crossing(falling: Callable[[float], float], level: float, limit: float, tolerance: float) -> tuple[float, float]:
+def level_crossing(
+    falling: Callable[[float], float], level: float, limit: float, tolerance: float
+) -> tuple[float, float]:
     """Return neighbouring numbers >= 0 between which a falling function reaches a level.
 
     Args:
@@ -122,7 +124,7 @@ def crossing(falling: Callable[[float], float], level: float, limit: float, tole
         Both 0 if the function starts at the level or below. The upper end is infinite if it is above up to ``limit``.
 
     Example:
-        >>> low, high = crossing(lambda x: 10 - x, 4.0, limit=100.0, tolerance=1e-9)
+        >>> low, high = level_crossing(lambda x: 10 - x, 4.0, limit=100.0, tolerance=1e-9)
         >>> low <= 6 <= high, high - low < 1e-8
         (True, True)
     """
@@ -308,7 +310,7 @@ def _compile_inner_loops() -> None:
 
 
 @compiled()
-def profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyped-def]
+def hockey_stick_profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyped-def]
     """Compute the profile of a finite law from its right end, so that everything summed is positive.
 
     Args:
@@ -393,7 +395,7 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
                 index = int(np.ceil((log_ratio[i] - anchor) / step))
                 target, aim = index - first, max(anchor + step * index, log_ratio[i])
                 merging, deficit, merged_in, merged_out = True, 0.0, 0.0, 0.0
-            moment = rest * _moment(log_ratio[i], mass_in[i], mass_out[i], aim)
+            moment = rest * _moment_distance(log_ratio[i], mass_in[i], mass_out[i], aim)
             if moment == 0.0:  # already there: leave it out of a merger that it cannot help
                 lattice_in[target] += rest * mass_in[i]
                 lattice_out[target] += rest * mass_out[i]
@@ -412,9 +414,9 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
         here = np.log(merged_in / merged_out)
         target = min(int(np.floor((here - anchor) / step)) - first, size - 1)
         aim = min(anchor + step * (target + first), here)
-        excess = _moment(here, merged_in, merged_out, aim)
+        excess = _moment_distance(here, merged_in, merged_out, aim)
         for j in range(target - 1, -1, -1):
-            moment = -_moment(anchor + step * (j + first), lattice_in[j], lattice_out[j], aim)
+            moment = -_moment_distance(anchor + step * (j + first), lattice_in[j], lattice_out[j], aim)
             used = 1.0 if moment <= excess else excess / moment
             excess = excess - moment if moment <= excess else 0.0
             merged_in += used * lattice_in[j]
@@ -429,7 +431,7 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
 
 
 @compiled()
-def _moment(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
+def _moment_distance(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
     """Return mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
     if aim < 0.0:
         return mass_out * np.expm1(log_ratio - aim)
@@ -464,7 +466,7 @@ def scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-d
 
 
 @compiled(nogil=True)
-def invert(uniforms, log_values, values, below, starts, counts):  # type: ignore[no-untyped-def]
+def invert_uniforms(uniforms, log_values, values, below, starts, counts):  # type: ignore[no-untyped-def]
     """Replace each uniform number by the value whose part of [0, 1) it falls in.
 
     Args:

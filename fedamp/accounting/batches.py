@@ -64,24 +64,24 @@ class WithoutReplacement(Mechanism):
         """Refuse a batch's release that is for substitution (ValueError)."""
         if self.mechanism.relation is Relation.SUBSTITUTION:
             expected = "WithoutReplacement takes a release for zero-out, and charges substitution itself"
-            raise ValueError(f"{expected}; got one for substitution ({self.mechanism.words})")
+            raise ValueError(f"{expected}; got one for substitution ({self.mechanism.in_words})")
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         together = "" if self.size == 1 else f", as {self.size} of them together see it"
-        return f"{self.batch} of {self.population} people without replacement ({self.mechanism.words}){together}"
+        return f"{self.batch} of {self.population} people without replacement ({self.mechanism.in_words}){together}"
 
     def simplified(self) -> Mechanism:
         """A batch of all people hides nothing."""
         whole = self.batch == self.population
-        return self.mechanism.substituted().exact_group(self.size) if whole else self
+        return self.mechanism.under_substitution().exact_group(self.size) if whole else self
 
     def unamplified(self) -> Mechanism:
         """Charge the changed people as if all of them were in the batch."""
         people = min(self.size, self.batch)
         opened = self.mechanism.with_own_bits(people).unamplified()
         try:
-            return group(opened.substituted(), people)
+            return group(opened.under_substitution(), people)
         except NotEvaluable:
             return WithoutReplacement(opened, self.batch, self.batch, people)
 
@@ -130,13 +130,13 @@ class WithoutReplacement(Mechanism):
         share, drawn = self.some_in_batch(opened.exact_group)
         return Poisson(drawn, share)
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """Return a release in which all others send one number, and the people in question minus it.
 
         It is a changed batch itself, or, for several people under Gaussian noise, noise around as many shifts. Else
         zeroed contributions of one person are known to occur.
         """
-        precision, others = self.mechanism.factors()
+        precision, others = self.mechanism.product_factors()
         if self.size > 1 and precision and not others:
             hits, logs = self.people_in_batch()
             weights = np.exp(logs) / np.exp(logs).sum()
@@ -165,7 +165,7 @@ class WithoutReplacement(Mechanism):
             answer = drawn.delta(inner, points=question.points)
             return Bounds(0.0, share * answer.upper, answer.origin)
         if question.delta >= share:
-            return Bounds(0.0, 0.0, Method.RARE_BATCH.of())
+            return Bounds(0.0, 0.0, Method.RARE_BATCH.with_facts())
         answer = drawn.epsilon(question.delta / share, points=question.points)
         upper = math.log1p(share * math.expm1(answer.upper)) if answer.upper < 700 else answer.upper
         return Bounds(0.0, upper, answer.origin)
@@ -188,7 +188,7 @@ class BatchMoments(MomentsOf[WithoutReplacement]):
     the batch". There the number i may be revealed, because |x - y|^l z^(1-l) is jointly convex.
     """
 
-    def _raw(self, highest: int) -> Array:
+    def _raw_moments(self, highest: int) -> Array:
         """Take the smaller bound at each order; bits of a batch have moments of their own."""
         if isinstance(self.event.mechanism, RandomisedResponse):
             return log_moments(self.event.changed_batch(), highest)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedamp.accounting import arithmetic
-from fedamp.accounting.arithmetic import EXPONENT, UNIT, Array, log_choose, log_sum, repeated, rounding_of_cells
+from fedamp.accounting.arithmetic import EXPONENT, UNIT, Array, combined_copies, log_choose, log_sum, rounding_of_cells
 from fedamp.accounting.bounds import NotEvaluable
-from fedamp.accounting.law import Law, Pairing, Points, cell_means, choose_edges, contract, pair
+from fedamp.accounting.law import Law, Pairing, Points, cell_means, choose_edges, contract_cells, paired_points
 from fedamp.accounting.sampling import (
     CHARGE,
     QUESTIONS,
@@ -28,7 +28,7 @@ from fedamp.accounting.sampling import (
     Pilot,
     Proposal,
     SampledRun,
-    certify,
+    certify_deltas,
     half_width,
     inversion_table,
     logs_in_range,
@@ -58,7 +58,7 @@ class Pairs(NamedTuple):
         if one.lower.zero or one.lower.infinite:
             raise NotEvaluable("blocks of rounds whose ratio may be 0 or infinite have no lower end")
         alone = cls(one.lower, np.zeros(one.lower.log_ratio.size), one.rounding, 1)
-        return repeated(alone, size, partial(_together, law.points))
+        return combined_copies(alone, size, partial(_together, law.points))
 
     def weighed(self) -> Points:
         """With the products' mean, times Q-mass, in the place of P-mass."""
@@ -72,14 +72,16 @@ def _together(points: int, a: Pairs, b: Pairs) -> Pairs:
     across = mean._replace(coefficients=(0.0, 0.0, 2 * a.size * b.size / ways))
     inside = mean._replace(coefficients=(a.size * (a.size - 1) / ways, b.size * (b.size - 1) / ways, 0.0))
     edges = choose_edges(a.law, b.law, mean, points)
-    cells = pair(a.law, b.law, mean, edges)
+    cells = paired_points(a.law, b.law, mean, edges)
     weighed = a.weighed(), b.weighed()
     if a is b:
         weighed = 2 * weighed[:1]
-    total = pair(a.law, b.law, across, edges).mass_in + pair(*weighed, inside, edges).mass_in
+    total = paired_points(a.law, b.law, across, edges).mass_in + paired_points(*weighed, inside, edges).mass_in
     known = np.isfinite(cell_means(cells))
     products = np.where(cells.mass_out > 1e-290, total / np.maximum(cells.mass_out, 1e-290), 0.0)
-    return Pairs(contract(cells), products[known], a.rounding + b.rounding + 3 * rounding_of_cells(len(edges)), size)
+    return Pairs(
+        contract_cells(cells), products[known], a.rounding + b.rounding + 3 * rounding_of_cells(len(edges)), size
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +105,8 @@ class HiddenBlocks(HiddenRounds):
     @cached_property
     def features(self) -> Array:
         """What the log of a fitted density is a sum of, at each ratio; shape (4, n)."""
-        odds = self.share * self.ratios
-        logs = np.log1p(odds) - math.log1p(self.share)
+        odds = self.expected_share * self.ratios
+        logs = np.log1p(odds) - math.log1p(self.expected_share)
         return np.stack([logs, logs**2, logs**3, np.minimum(odds, 1.0)])
 
     def log_at(self, places: Array) -> Array:
@@ -117,7 +119,7 @@ class HiddenBlocks(HiddenRounds):
     def _weights(self) -> tuple[Array, Array, float]:
         """Of 0 to 3 rounds in a block; of each number of rounds in all; and of four in any block."""
         size, sizes, most = self.pairs.size, np.flatnonzero(self.chances), len(self.chances)
-        odds, alike, tails = 1 / max(size / self.share - 1, 1e-9), np.eye(1, most)[0], np.zeros(most)
+        odds, alike, tails = 1 / max(size / self.expected_share - 1, 1e-9), np.eye(1, most)[0], np.zeros(most)
         shares = np.array([math.comb(size, taken) * odds**taken for taken in range(4)])
         logs = np.log(np.array(self.chances)[sizes]) - log_choose(size * self.rounds, sizes) - sizes * math.log(odds)
         tails[sizes] = np.exp(logs + self.rounds * math.log(shares.sum()))
@@ -128,10 +130,10 @@ class HiddenBlocks(HiddenRounds):
 
     @property
     def ratio_rounding(self) -> float:
-        rounds, rate = self.pairs.size * self.rounds, self.share / self.pairs.size
-        outside = 16 * (math.lgamma(rounds + 1) + rounds + 1) - 8 * self.most * math.log(rate)
-        units = 8 * self.rounds + (4 * EXPONENT + 4) * self.most + outside
-        return units * UNIT + 4 * self.most * self.pairs.rounding + self.chance_rounding
+        rounds, rate = self.pairs.size * self.rounds, self.expected_share / self.pairs.size
+        outside = 16 * (math.lgamma(rounds + 1) + rounds + 1) - 8 * self.most_rounds * math.log(rate)
+        units = 8 * self.rounds + (4 * EXPONENT + 4) * self.most_rounds + outside
+        return units * UNIT + 4 * self.most_rounds * self.pairs.rounding + self.chance_rounding
 
     def fingerprint(self) -> bytes:
         return super().fingerprint() + self.pairs.products.tobytes()
@@ -168,7 +170,9 @@ class FittedProposal(Proposal):
         places, size = rng.random((draws, self.factor.rounds)), self.factor.ratios.size
         counts = np.full((draws, 1), self.factor.rounds, np.int32)
         below, starts = self._table
-        log_b = -arithmetic.invert(places, self._log_density, np.arange(float(size)), below[None], starts[None], counts)
+        log_b = -arithmetic.invert_uniforms(
+            places, self._log_density, np.arange(float(size)), below[None], starts[None], counts
+        )
         log_a = log_b + self.factor.log_at(places)
         cut = np.maximum(log_a - self.log_most, 0.0)
         return places, log_a - cut, log_b - cut
@@ -186,7 +190,7 @@ class FittedProposal(Proposal):
         if not 0 < values.sum() < math.inf:
             raise NotEvaluable("the draws meet no loss beyond epsilon")
         aim = np.bincount(places.ravel().astype(np.intp), np.repeat(values, blocks), features.shape[1])
-        aim /= aim.sum()
+        aim = aim / aim.sum()
         before = found = np.array(self.parameters[1:])
         for _ in range(60):  # Newton's method, with steps of limited size
             logs = found @ features + self.factor.log_masses
@@ -216,9 +220,9 @@ def lower_epsilon(
     pairs, blocks = Pairs.of(law, size), -(-rounds // size)
     mean = FiniteRound(pairs.law, pairs.rounding)
     run = SampledRun((HiddenBlocks(mean, chances, blocks, 1, rounding, pairs=pairs),))
-    if run.work > _WORK / 2_000:
+    if run.draw_steps > _WORK / 2_000:
         raise NotEvaluable("a draw of all blocks takes too long")
-    look = int(min(4096, max(512, _WORK / 20 / run.work)))
+    look = int(min(4096, max(512, _WORK / 20 / run.draw_steps)))
     failure, log_most = CHARGE * delta / QUESTIONS, math.log(_MOST * delta)
     log_term = math.log(len(STEPS) / failure)
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([SEED, 0])))
@@ -235,7 +239,7 @@ def lower_epsilon(
             pilots.append(pilot_at_delta(pilot.proposal.fitted(pilot.epsilon, rng, 2 * look), delta, look))
     pilot = replace(min(pilots, key=attrgetter("spread")), bound=1.0)  # lower ends need none
     needed = pilot.draws_for(0.42 * precision * max(pilot.epsilon, 0.02) * pilot.slope, log_term)
-    draws = int(min(max(needed, 4096), _WORK / run.work))
+    draws = int(min(max(needed, 4096), _WORK / run.draw_steps))
     below = np.maximum(pilot.epsilon - half_width(pilot, draws, log_term, bound=1.0) * STEPS, 0.0)
-    exceeded = certify(pilot.proposal, np.zeros(0), below, draws, failure)[1] > delta
+    exceeded = certify_deltas(pilot.proposal, np.zeros(0), below, draws, failure)[1] > delta
     return float(below[np.argmax(exceeded)]) if exceeded.any() else 0.0

@@ -27,11 +27,11 @@ from fedamp.accounting.arithmetic import UNIT, Array
 def check_number(name: str, value: object) -> float:
     """Return a real number as float; ValueError: a boolean, NaN, or no number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
-        raise _expected(name, "a number", value)
+        raise _wrong_value(name, "a number", value)
     return float(value)
 
 
-def _expected(name: str, what: str, value: object) -> ValueError:
+def _wrong_value(name: str, what: str, value: object) -> ValueError:
     """Build the error for an argument."""
     return ValueError(f"{name} must be {what}, got {value!r}")
 
@@ -39,7 +39,7 @@ def _expected(name: str, what: str, value: object) -> ValueError:
 def check_positive(name: str, value: object) -> float:
     """Return a finite number > 0, or raise ValueError."""
     if not 0 < (checked := check_number(name, value)) < math.inf:
-        raise _expected(name, "> 0 and finite", value)
+        raise _wrong_value(name, "> 0 and finite", value)
     return checked
 
 
@@ -49,42 +49,42 @@ def check_scale(name: str, value: object) -> float:
     Floating point holds the square of such a number and its inverse with room to spare.
     """
     if not 1e-50 <= (checked := check_positive(name, value)) <= 1e50:
-        raise _expected(name, "between 1e-50 and 1e50", checked)
+        raise _wrong_value(name, "between 1e-50 and 1e50", checked)
     return checked
 
 
 def check_scale_or_zero(name: str, value: object) -> float:
     """Return a number that :func:`check_scale` takes, or 0; or raise ValueError."""
     if not (checked := check_number(name, value)) >= 0:
-        raise _expected(name, ">= 0 and finite", value)
+        raise _wrong_value(name, ">= 0 and finite", value)
     return check_scale(name, value) if checked else 0.0
 
 
 def check_probability(name: str, value: object) -> float:
     """Return a number in [0, 1], or raise ValueError."""
     if not 0 <= (checked := check_number(name, value)) <= 1:
-        raise _expected(name, "in [0, 1]", value)
+        raise _wrong_value(name, "in [0, 1]", value)
     return checked
 
 
 def check_delta(value: object) -> float:
     """Return a number in (0, 1), or raise ValueError."""
     if not 0 < (checked := check_number("delta", value)) < 1:
-        raise _expected("delta", "in (0, 1)", value)
+        raise _wrong_value("delta", "in (0, 1)", value)
     return checked
 
 
 def check_epsilon(value: object) -> float:
     """Return a number >= 0, which may be infinite, or raise ValueError."""
     if not (checked := check_number("epsilon", value)) >= 0:
-        raise _expected("epsilon", ">= 0", value)
+        raise _wrong_value("epsilon", ">= 0", value)
     return checked
 
 
 def check_precision(value: object) -> float:
     """Return a relative width in [1e-4, 0.1], or raise ValueError."""
     if not 1e-4 <= (checked := check_number("precision", value)) <= 0.1:
-        raise _expected("precision", "in [1e-4, 0.1]", value)
+        raise _wrong_value("precision", "in [1e-4, 0.1]", value)
     return checked
 
 
@@ -238,7 +238,7 @@ class Method(StrEnum):
     SELECTION = "random selection by {}"
     UNAMPLIFIED = "unamplified: {}"
 
-    def of(self, *facts: object) -> "Origin":
+    def with_facts(self, *facts: object) -> "Origin":
         """Return the origin of one answer: this method, with its facts in the order of the places."""
         return Origin(self, facts)
 
@@ -256,7 +256,7 @@ class Origin(NamedTuple):
     facts: tuple[object, ...] = ()
     unmixed: bool = False
 
-    def within(self, method: Method) -> "Origin":
+    def used_by(self, method: Method) -> "Origin":
         """Return the origin of an answer that another ``method`` derives from this one."""
         return Origin(method, (self._replace(unmixed=False),), self.unmixed)
 
@@ -264,7 +264,7 @@ class Origin(NamedTuple):
         return self.method.format(*self.facts) + ", without mixing" * self.unmixed
 
 
-UNSAID = Method.UNSAID.of()
+UNSAID = Method.UNSAID.with_facts()
 
 
 @dataclass(frozen=True)
@@ -317,11 +317,11 @@ class Bounds:
             >>> Bounds(1.0, math.inf).to_json()
             {'lower': 1.0, 'upper': None}
         """
-        return {"lower": finite(self.lower), "upper": finite(self.upper)}
+        return {"lower": finite_or_none(self.lower), "upper": finite_or_none(self.upper)}
 
     def __str__(self) -> str:
         """Write the upper end rounded up and the lower end rounded down, to four digits."""
-        return f"{_rounded(self.upper, up=True)} (at least {_rounded(self.lower, up=False)})"
+        return f"{_rounded_text(self.upper, up=True)} (at least {_rounded_text(self.lower, up=False)})"
 
     def __format__(self, code: str) -> str:
         if code:
@@ -361,12 +361,12 @@ def in_floating_point() -> Iterator[None]:
         raise NotEvaluable(f"out of the range of floating point or of memory: {error or 'too large'}") from None
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return the value, or None where it is infinite: JSON has no infinity."""
     return float(value) if math.isfinite(value) else None
 
 
-def _rounded(value: float, up: bool) -> str:
+def _rounded_text(value: float, up: bool) -> str:
     """Write a number with four digits, rounded up or down."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
@@ -430,7 +430,7 @@ class EpsilonAt:
         """Return the answer of a mechanism, a law or an evaluator: whatever has a method ``epsilon``."""
         return cast(Bounds, profile.epsilon(self.delta, **options))
 
-    def convert(self, orders: Array, divergences: Array) -> ByOrder:
+    def from_divergences(self, orders: Array, divergences: Array) -> ByOrder:
         """Return the best answer of Rényi divergences at some orders, both of shape (n,)."""
         pairs = zip(orders.tolist(), divergences.tolist(), strict=True)
         values = [max(epsilon_of_moment(order, (order - 1) * each, self.delta), 0.0) for order, each in pairs]
@@ -472,7 +472,7 @@ class DeltaAt:
         """Return the answer of a mechanism, a law or an evaluator: whatever has a method ``delta``."""
         return cast(Bounds, profile.delta(self.epsilon, **options))
 
-    def convert(self, orders: Array, divergences: Array) -> ByOrder:
+    def from_divergences(self, orders: Array, divergences: Array) -> ByOrder:
         """Return the best answer of Rényi divergences at some orders, both of shape (n,)."""
         logs = log_deltas(orders, divergences, self.epsilon)
         best = int(np.argmin(logs))
@@ -548,7 +548,7 @@ def epsilon_from_rdp(
         raise ValueError(f'conversion must be "tight" or "loose", got {conversion!r}')
     question = EpsilonAt(check_delta(delta))
     if conversion == "tight":
-        return question.convert(checked, values).value
+        return question.from_divergences(checked, values).value
     return float(np.min(values - math.log(question.delta) / (checked - 1)))
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedamp.accounting.arithmetic import UNIT, Array, crossing, log_factorials, paired_means
+from fedamp.accounting.arithmetic import UNIT, Array, level_crossing, log_factorials, paired_means
 from fedamp.accounting.bounds import (
     Bounds,
     DeltaAt,
@@ -108,7 +108,7 @@ class Group(OfOne):
     """
 
     size: Annotated[int, partial(check_count, largest=1000)]
-    text = "a group of {0.size}: {0.mechanism.words}"
+    text = "a group of {0.size}: {0.mechanism.in_words}"
     is_group = is_symmetric = True
     own_facts = (Fact.SEVERAL_BOUNDS, Fact.OF_WHOLE_RUN)
 
@@ -147,9 +147,9 @@ class Group(OfOne):
                 bounds.append(self.mechanism.group_by_rounds(self.size))
         return list(dict.fromkeys(bounds))
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """Let all of the group contribute the same, where they are chosen independently; else one of them alone."""
-        of_one = self.mechanism.attained()
+        of_one = self.mechanism.attained_mechanism()
         if Fact.LESS_BY_MOMENTS in self.mechanism.facts or of_one is None:
             return of_one
         try:
@@ -187,14 +187,16 @@ class Group(OfOne):
         def delta_at(epsilon: float) -> Bounds:
             part = self.mechanism.delta(epsilon / self.size, points=points)
             if epsilon == 0 or part.upper == 0:
-                return Bounds(0.0, min(1.0, self.size * part.upper), Method.GROUP_PROPERTY_ALONE.of())
+                return Bounds(0.0, min(1.0, self.size * part.upper), Method.GROUP_PROPERTY_ALONE.with_facts())
             upper = min(1.0, part.upper * math.exp(min(_log_factor(epsilon, self.size), 700.0)))
-            return Bounds(0.0, upper, part.origin.within(Method.GROUP_PROPERTY))
+            return Bounds(0.0, upper, part.origin.used_by(Method.GROUP_PROPERTY))
 
         if isinstance(question, DeltaAt):
             return delta_at(question.epsilon)
-        upper = crossing(lambda epsilon: delta_at(epsilon).upper, question.delta, 1e4, 1e-4)[1]
-        return Bounds(0.0, upper, delta_at(upper).origin if upper < math.inf else Method.GROUP_PROPERTY_ALONE.of())
+        upper = level_crossing(lambda epsilon: delta_at(epsilon).upper, question.delta, 1e4, 1e-4)[1]
+        return Bounds(
+            0.0, upper, delta_at(upper).origin if upper < math.inf else Method.GROUP_PROPERTY_ALONE.with_facts()
+        )
 
     def moments(self) -> Moments:
         return GroupMoments(self)
@@ -204,7 +206,7 @@ class Group(OfOne):
         """Whether it is of two people in several rounds."""
         if self.size != 2 or not self.is_private:
             return False
-        return any(other.participation().rounds > 1 for other in self.mechanism.factors()[1])
+        return any(other.participation().rounds > 1 for other in self.mechanism.product_factors()[1])
 
     def sampled_profile(self, detail: Detail = DEFAULT_DETAIL) -> SampledProfile:
         """Return the sampler of two people in hidden rounds of Gaussian releases.
@@ -214,11 +216,11 @@ class Group(OfOne):
         Raises:
             NotEvaluable: other releases, or more people.
         """
-        precision, others = self.mechanism.factors()
+        precision, others = self.mechanism.product_factors()
         parts: list[Factor] = []
         for other, times in others.items():
             found = other.participation()
-            signal, rest = found.mechanism.factors()
+            signal, rest = found.mechanism.product_factors()
             if self.size != 2 or rest or not signal:
                 raise NotEvaluable("only two people in rounds of Gaussian noise are sampled together")
             parts.append(PairOfPeople(GaussianRound(signal**-0.5), found.chances, found.rounds, times, found.rounding))
@@ -227,18 +229,18 @@ class Group(OfOne):
         run = SampledRun(tuple(parts))
         return SampledProfile(run, run, add=None)
 
-    def narrowed(self, found: Bounds, delta: float, precision: float) -> Bounds:
+    def narrowed_bracket(self, found: Bounds, delta: float, precision: float) -> Bounds:
         """Narrow the answer by draws of two people, or of one of them and the group property."""
         if found.lower >= (1 - precision) * found.upper or found.upper > LARGEST_SAMPLED * self.size:
             return found
         coarser = min(2 * precision, 0.1)
         with suppress(NotEvaluable):
             if self.is_pair:
-                return self.intersection(found, sampled_epsilon(self, delta, coarser))
+                return self.bracket_intersection(found, sampled_epsilon(self, delta, coarser))
         with suppress(NotEvaluable):
             if self.mechanism.is_sampled:
                 of_one = lambda spent: sampled_epsilon(self.mechanism, spent, coarser)  # noqa: E731
-                return self.intersection(found, _epsilon_below(found.upper, delta, self.size, of_one))
+                return self.bracket_intersection(found, _epsilon_below(found.upper, delta, self.size, of_one))
         return found
 
 
@@ -265,7 +267,7 @@ def _epsilon_below(known: float, delta: float, size: int, of_one: Callable[[floa
         known = min(known, size * one.upper)
         if known == 0:
             break
-    return Bounds(0.0, known, one.origin.within(Method.GROUP_PROPERTY))
+    return Bounds(0.0, known, one.origin.used_by(Method.GROUP_PROPERTY))
 
 
 class GroupMoments(MomentsOf[Group]):
@@ -275,7 +277,7 @@ class GroupMoments(MomentsOf[Group]):
     1 of j (Mironov 2017, Corollary 4; Schuchardt et al. 2024, Appendix B.1, corrected).
     """
 
-    def _raw(self, highest: int) -> Array:
+    def _raw_moments(self, highest: int) -> Array:
         """Take the moments of the group property, or those of the other bounds where they are smaller."""
         more = max(highest, min(1024, highest * 2 ** math.ceil(math.log2(self.event.size))))
         generic = of_group(log_moments(self.event.mechanism, more), self.event.size)[: highest + 1]
@@ -309,8 +311,8 @@ class PairOfPeople(HiddenRounds):
     people: ClassVar[int] = 2
 
     @property
-    def work(self) -> int:
-        return self.rounds * ((self.most + 1) * (self.most + 2) + 16) + 100
+    def draw_steps(self) -> int:
+        return self.rounds * ((self.most_rounds + 1) * (self.most_rounds + 2) + 16) + 100
 
     @property
     def ratio_rounding(self) -> float:
@@ -318,12 +320,12 @@ class PairOfPeople(HiddenRounds):
 
     def log_ratios(self, ratios: Array) -> Array:
         """Return log X for rows of ratios of one person, shape (draws, rounds)."""
-        rate = min(self.share, 1.0)
-        damp, weights = math.exp(-self.round.log_moment(2.0)), self.weights(rate)
+        rate = min(self.expected_share, 1.0)
+        damp, weights = math.exp(-self.round.log_moment(2.0)), self.chance_ratios(rate)
         means, largest = paired_means(ratios, rate, weights, damp)
         return logs_in_range(means, largest * max(weights.max(), 1.0), 1e100)
 
-    def tilts(self, order: float) -> tuple[Array, Array, Occupancies]:
+    def tilted_occupancies(self, order: float) -> tuple[Array, Array, Occupancies]:
         """Return how rounds are held under X^2, a mean over two pairs of sets.
 
         Rounds held a times by the first pair and b times by the second are of the classes (a + b, a b) = (0, 0), (1,
@@ -340,7 +342,7 @@ class PairOfPeople(HiddenRounds):
 
 @lru_cache(maxsize=16)
 def _pairs_of_pairs(chances: tuple[float, ...], rounds: int) -> Occupancies:
-    """Return the classes of ``PairOfPeople.tilts`` for two pairs of sets.
+    """Return the classes of ``PairOfPeople.tilted_occupancies`` for two pairs of sets.
 
     Let n_ab be the number of rounds held a times by one pair and b times by the other. Given how many rounds either
     pair holds 0, 1 and 2 times, they form a contingency table with these margins. Their chance is a multivariate

@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.accounting.arithmetic import UNIT, Array, log_choose, normal_mass, repeated, rounding_of_chances
+from fedamp.accounting.arithmetic import UNIT, Array, combined_copies, log_choose, normal_mass, rounding_of_chances
 from fedamp.accounting.bounds import (
     Bounds,
     CountField,
@@ -76,14 +76,14 @@ class Poisson(Hidden):
     """
 
     rate: ProbabilityField
-    text = "Poisson sampling at rate {0.rate:g} of ({0.mechanism.words})"
+    text = "Poisson sampling at rate {0.rate:g} of ({0.mechanism.in_words})"
     is_mean = True
 
     def simplified(self) -> Mechanism:
         """A rate of 1 hides nothing."""
         return self.mechanism if self.rate == 1 else self
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """Sample what the part attains: the charge is exact for that (Zhu, Dong, Wang 2022, Theorem 11)."""
         return attained_in_parts(self)
 
@@ -99,8 +99,8 @@ class Poisson(Hidden):
         inner = moments_of(self.mechanism)
         return inner if self.rate == 1 else ThinnedMoments(partial(numerical_law, self), inner, self.rate)
 
-    def outcomes(self) -> Outcomes:
-        return outcomes_of(self.mechanism).thin(self.rate) if self.rate < 1 else super().outcomes()
+    def all_outcomes(self) -> Outcomes:
+        return outcomes_of(self.mechanism).poisson_sampled(self.rate) if self.rate < 1 else super().all_outcomes()
 
     def closed_form(self) -> Revealed:
         """Reveal the coin: nothing is released with chance 1 - q, and the release with chance q."""
@@ -264,7 +264,7 @@ class SubstitutedPoissonGaussian(Mechanism):
 class SubstitutedMoments(MomentsOf[SubstitutedPoissonGaussian]):
     """Moments of a Poisson sample whose neighbours differ by substitution."""
 
-    def _raw(self, highest: int) -> Array:
+    def _raw_moments(self, highest: int) -> Array:
         """Bound moments by joint convexity.
 
         They are 1 where the person is not sampled, and those of a change of two contributions where so.
@@ -301,14 +301,14 @@ class Submodels(Hidden):
     """
 
     count: CountField
-    text = "one hidden submodel of {0.count} ({0.mechanism.words})"
+    text = "one hidden submodel of {0.count} ({0.mechanism.in_words})"
     is_mean = hides_bits = True
 
     def simplified(self) -> Mechanism:
         """One submodel hides nothing."""
         return self.mechanism if self.count == 1 else self
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """Hide a submodel that attains its cost: the charge is exact for that (Dong, Chen, Özgür 2025, Theorem 3.4)."""
         return attained_in_parts(self)
 
@@ -321,12 +321,12 @@ class Submodels(Hidden):
         inner = moments_of(self.mechanism)
         return inner if self.count == 1 else MeanMoments(partial(numerical_law, self), inner, self.count)
 
-    def outcomes(self) -> Outcomes:
+    def all_outcomes(self) -> Outcomes:
         return hidden_outcomes(outcomes_of(self.mechanism), (0.0, 1.0), self.count, 0.0)
 
     def closed_form(self) -> Revealed:
         """Reveal the submodel: each has chance 1 / d, and all are alike."""
-        return closed_form_of(self.mechanism).chosen(1.0, -math.log(self.count))
+        return closed_form_of(self.mechanism).chosen_by_chance(1.0, -math.log(self.count))
 
     def signal_to_noise(self) -> float | None:
         """The sum over all submodels has the signal once, and the noise d times."""
@@ -357,7 +357,7 @@ class Dropout(Hidden):
     """
 
     keep: ProbabilityField
-    text = "hidden dropout, keep {0.keep:g}, of ({0.mechanism.words})"
+    text = "hidden dropout, keep {0.keep:g}, of ({0.mechanism.in_words})"
     hides_bits = True
 
     def check(self) -> None:
@@ -379,7 +379,7 @@ class Dropout(Hidden):
         """
         return Submodels(self.mechanism, max(1, math.floor(1 / self.keep)))
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """Return the larger of two networks: one unit, where dropping it silences the person, or very many units.
 
         With much noise many units have the larger second moment: a contribution spreads evenly over them, and its sum
@@ -391,7 +391,7 @@ class Dropout(Hidden):
         return Poisson(attained_part(self.mechanism), self.keep)
 
     def signal_to_noise(self) -> float | None:
-        """Return that of a contribution that spreads evenly; see :meth:`attained`."""
+        """Return that of a contribution that spreads evenly; see :meth:`attained_mechanism`."""
         signal = self.mechanism.signal_to_noise()
         return None if signal is None else self.keep * signal
 
@@ -407,8 +407,8 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
 
         X = sum over h of c_h e_h(x_1, .., x_T) / C(T, h).
 
-    A kind gives the law of h (:meth:`participation`), bounds with a law (:meth:`charged_as`, :meth:`bounds`), and its
-    beginnings.
+    A kind gives the law of h (:meth:`participation`), bounds with a law (:meth:`charged_as`, :meth:`costlier_runs`),
+    and its beginnings.
     """
 
     is_mean = hides_bits = True
@@ -426,7 +426,7 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         """Return the losses of as many rounds as a person may have."""
         return self.mechanism.unamplified().certain_loss() * min(self.most_rounds, self.span)
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """Return the run of what a round attains if only one round is hidden; of more, one round alone.
 
         ``attained_in_draws`` knows more.
@@ -444,14 +444,14 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         """Return the run of what a round attains."""
         return self.with_parts(attained_part)
 
-    def bounds(self) -> list[Mechanism]:
+    def costlier_runs(self) -> list[Mechanism]:
         """List mechanisms of other kinds, or with more rounds, that each cost at least as much."""
         return [self.charged_as()]
 
     def moments(self) -> Moments:
         return HiddenRoundsMoments(self)
 
-    def outcomes(self) -> Outcomes:
+    def all_outcomes(self) -> Outcomes:
         choice = self.participation()
         return hidden_outcomes(outcomes_of(choice.mechanism), choice.chances, choice.rounds, choice.rounding)
 
@@ -466,7 +466,10 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         if len(possible) > _MOST_SIZES:
             raise NotEvaluable("a person may take part in too many different numbers of rounds")
         for h in possible:
-            known, rounds = known.times(repeated(one, h - rounds, Revealed.times)) if h else known, h
+            known, rounds = (
+                known.composed_with(combined_copies(one, h - rounds, Revealed.composed_with)) if h else known,
+                h,
+            )
             parts.append((known, found.chances[h], math.log(found.chances[h]) - float(log_choose(found.rounds, h))))
         return one_of(parts, found.rounding + 64 * (math.lgamma(found.rounds + 1) + 1) * UNIT)
 
@@ -486,15 +489,15 @@ class HiddenRoundsMoments(MomentsOf[HiddenRoundsOfRun]):
 
     def __init__(self, event: HiddenRoundsOfRun) -> None:
         super().__init__(event)
-        self.bounds = [moments_of(bound) for bound in event.bounds()]
+        self.bounds = [moments_of(bound) for bound in event.costlier_runs()]
 
-    def _raw(self, highest: int) -> Array:
+    def _raw_moments(self, highest: int) -> Array:
         """Take the smallest bound, and the exact moments up to the highest order that is not too much work."""
-        result = np.min([bound.raw(highest) for bound in self.bounds], axis=0)
+        result = np.min([bound.raw_moments(highest) for bound in self.bounds], axis=0)
         found = self.event.participation()
         for order in range(min(_EXACT_ORDER, highest), 1, -1) if len(found.chances) > 2 else ():
             try:
-                one = moments_of(found.mechanism).raw(highest)[: order + 1]
+                one = moments_of(found.mechanism).raw_moments(highest)[: order + 1]
                 exact = hidden_log_moments(one, found.chances, found.rounds, found.rounding)
                 result[: order + 1] = np.minimum(result[: order + 1], exact)
                 break
@@ -502,11 +505,11 @@ class HiddenRoundsMoments(MomentsOf[HiddenRoundsOfRun]):
                 continue
         return np.asarray(result)
 
-    def _negative(self, highest: int) -> Array:
-        return np.asarray(np.min([bound.negative(highest) for bound in self.bounds], axis=0))
+    def _negative_moments(self, highest: int) -> Array:
+        return np.asarray(np.min([bound.negative_moments(highest) for bound in self.bounds], axis=0))
 
-    def _central(self, highest: int) -> Array:
-        return self.bounds[0].central(highest)
+    def _central_moments(self, highest: int) -> Array:
+        return self.bounds[0].central_moments(highest)
 
 
 @dataclass(frozen=True)
@@ -532,9 +535,9 @@ class Allocation(HiddenRoundsOfRun):
     rounds: CountField
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         chosen = "one hidden round" if self.k == 1 else f"{self.k} hidden rounds"
-        return f"{chosen} of {self.rounds} ({self.mechanism.words})"
+        return f"{chosen} of {self.rounds} ({self.mechanism.in_words})"
 
     @property
     def span(self) -> int:
@@ -544,7 +547,7 @@ class Allocation(HiddenRoundsOfRun):
     def most_rounds(self) -> int:
         return self.k
 
-    def _prefix(self, rounds: int) -> Mechanism:
+    def _run_prefix(self, rounds: int) -> Mechanism:
         """The number of a person's rounds in a beginning is random."""
         return AllocationPrefix(self.mechanism, self.k, self.rounds, rounds)
 
@@ -573,7 +576,7 @@ class Allocation(HiddenRoundsOfRun):
                 laws.append((one.mean(each), n))
         return Law.product(laws)
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """Return the run of what a round attains for k = 1 or T; else the sum of all rounds' releases, or one round.
 
         ``attained_in_draws`` knows more.
@@ -615,13 +618,13 @@ class BegunRounds(Hidden, is_kind=False):
         """Check ``released``; all rounds become None (ValueError)."""
         if self.released is not None:
             released = check_count("released", self.released, 0, self.rounds, "rounds")
-            self._set(released=None if released == self.rounds else released)
+            self._set_fields(released=None if released == self.rounds else released)
 
     @property
     def span(self) -> int:
         return self.rounds if self.released is None else self.released
 
-    def _prefix(self, rounds: int) -> Mechanism:
+    def _run_prefix(self, rounds: int) -> Mechanism:
         return replace(self, released=rounds)  # type: ignore[call-arg]
 
 
@@ -630,16 +633,16 @@ class PartOfRun(HiddenRoundsOfRun, is_kind=False):
 
     own_facts = (Fact.SEVERAL_BOUNDS,)
 
-    def costlier(self) -> list[Mechanism]:
+    def costlier_mechanisms(self) -> list[Mechanism]:
         """List the bounds, because the kind has no law of its own."""
-        return self.bounds()
+        return self.costlier_runs()
 
     def by_law(self, question: Question) -> Bounds:
         """Return the smallest of several bounds.
 
         None is exact, so a grid finer than the default is not worth its time.
         """
-        bounds = self.bounds()
+        bounds = self.costlier_runs()
         if question.points is None and len(bounds) > 1:
             question = replace(question, points=DEFAULT_POINTS)
         return min((part.by_law(question) for part in bounds), key=attrgetter("upper"))
@@ -669,8 +672,8 @@ class AllocationPrefix(PartOfRun):
     released: Annotated[int, UpTo("rounds")]
 
     @property
-    def words(self) -> str:
-        return f"the first {self.released} rounds of ({self.whole().words})"
+    def in_words(self) -> str:
+        return f"the first {self.released} rounds of ({self.whole_run().in_words})"
 
     @property
     def span(self) -> int:
@@ -680,18 +683,18 @@ class AllocationPrefix(PartOfRun):
     def most_rounds(self) -> int:
         return self.k
 
-    def whole(self) -> Allocation:
+    def whole_run(self) -> Allocation:
         """Return the run that it is the beginning of."""
         return Allocation(self.mechanism, self.k, self.rounds)
 
-    def _prefix(self, rounds: int) -> Mechanism:
+    def _run_prefix(self, rounds: int) -> Mechanism:
         return replace(self, released=rounds)
 
     def simplified(self) -> Mechanism:
         """All rounds of a person, or all rounds released, are other kinds."""
         if self.k == self.rounds:
             return Repeat(self.mechanism, self.released)
-        return self.whole() if self.released == self.rounds else self
+        return self.whole_run() if self.released == self.rounds else self
 
     def charged_as(self) -> Mechanism:
         """Charge one hidden round for each of several coins; exact for k = 1.
@@ -705,12 +708,12 @@ class AllocationPrefix(PartOfRun):
         groups = best_coin_groups(self.k, self.rounds, self.released)
         return composed((Poisson(Submodels(self.mechanism, size), p), n) for p, size, n in groups)
 
-    def bounds(self) -> list[Mechanism]:
+    def costlier_runs(self) -> list[Mechanism]:
         """List what it is charged as and, where that is not exact, the whole run: more rounds never cost less.
 
         See docs/research/k-of-t.md.
         """
-        return [self.charged_as(), self.whole()] if self.k > 1 else [self.charged_as()]
+        return [self.charged_as(), self.whole_run()] if self.k > 1 else [self.charged_as()]
 
     def participation(self) -> Participation:
         """Return the hypergeometric law of H."""
@@ -749,10 +752,10 @@ class CappedPoisson(BegunRounds, PartOfRun):
     released: int | None = None
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         beginning = "" if self.released is None else f"the first {self.released} of "
         sampled = f"{self.rounds} rounds of Poisson sampling at rate {self.rate:g}"
-        return f"{beginning}{sampled}, at most {self.at_most} a person ({self.mechanism.words})"
+        return f"{beginning}{sampled}, at most {self.at_most} a person ({self.mechanism.in_words})"
 
     @property
     def most_rounds(self) -> int:
@@ -776,7 +779,7 @@ class CappedPoisson(BegunRounds, PartOfRun):
         chance = min(1.0, ever * self.span / self.rounds * (1 + 1e-12))  # up: a larger rate costs more
         return Poisson(Submodels(self.mechanism, self.span), chance) if self.span else NOTHING
 
-    def bounds(self) -> list[Mechanism]:
+    def costlier_runs(self) -> list[Mechanism]:
         """List the charge without the cap and, where that is not exact, the charge of always meeting it.
 
         A choice of more rounds never costs less (docs/research/k-of-t.md).
@@ -809,7 +812,7 @@ def with_refusals(found: Participation) -> Participation:
     while isinstance(found.mechanism, Poisson) and 0 < found.mechanism.rate < 1:
         rate, h = found.mechanism.rate, np.arange(len(found.chances))
         logs = log_choose(h, np.minimum(h[:, None], h)) + h[:, None] * math.log(rate)
-        chances = _mixed(logs + (h - h[:, None]) * math.log1p(-rate), h[:, None] <= h, np.array(found.chances))
+        chances = _mixed_chances(logs + (h - h[:, None]) * math.log1p(-rate), h[:, None] <= h, np.array(found.chances))
         rounding = found.rounding + rounding_of_chances(len(h), rate)
         found = Participation(found.mechanism.mechanism, chances, found.rounds, rounding)
     return found
@@ -825,12 +828,12 @@ def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: i
         there = (j <= h) & (h - j <= rounds - released)
         outside = np.where(there, h - j, 0)
         logs = log_choose(released, j) + log_choose(rounds - released, outside) - log_choose(rounds, h)
-        chances = np.array(_mixed(logs, there, chances))
+        chances = np.array(_mixed_chances(logs, there, chances))
         off += rounding_of_chances(rounds)
     return with_refusals(Participation(mechanism, tuple(chances.tolist()), released, off))
 
 
-def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float, ...]:
+def _mixed_chances(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float, ...]:
     """Return the chances of j = 0, 1, .., given those of j under each h (``logs``, by j and h) and those of h."""
     mixed = np.where(there, np.exp(np.where(there, logs, -np.inf)), 0.0) @ chances
     return tuple(np.trim_zeros(mixed, "b").tolist())
@@ -839,7 +842,7 @@ def _mixed(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float
 # The number of rounds as a sum of independent coins.
 
 
-def _chances(k: int, rounds: int, released: int) -> Array:
+def _coin_chances(k: int, rounds: int, released: int) -> Array:
     """Return probabilities of independent coins whose sum has the law of a person's rounds among the released ones.
 
     They are the roots of a Jacobi polynomial: E[C(H, j)] = C(k, j) C(r, j) / C(T, j) makes the product of (x - p_i)
@@ -853,7 +856,7 @@ def _chances(k: int, rounds: int, released: int) -> Array:
         return np.array([max(k, released) / rounds])
     if k + released > rounds:
         turned = (k, rounds, rounds - released) if k <= released else (rounds - k, rounds, released)
-        hidden = 1 - _chances(*turned)
+        hidden = 1 - _coin_chances(*turned)
         return np.concatenate([np.ones(min(k, released) - len(hidden)), hidden])
     n, alpha, beta = min(k, released), abs(released - k), rounds - k - released
     if n == 0:
@@ -887,7 +890,7 @@ def coin_groups(k: int, rounds: int, released: int, most: int = 12) -> list[tupl
     Returns:
         Triples (probability, size, number of such groups).
     """
-    exact = np.sort(_chances(k, rounds, released))
+    exact = np.sort(_coin_chances(k, rounds, released))
     if not len(exact):
         return []
     # Up, by what eigenvalues of a matrix of norm 1 may be off: a larger rate costs more.

@@ -1,8 +1,9 @@
 """The law of the likelihood ratio X = dP/dQ of a release, from both sides; it knows no mechanism.
 
 All divergences that privacy needs are expectations of convex functions of X under Q. Moving mass apart with its mean
-kept (:func:`spread`, pessimistic) can only raise them. Moving it together (:func:`contract`, optimistic) can only lower
-them. Keeping the mean of X is keeping both the P-mass and the Q-mass: nothing is ever multiplied by a large ratio.
+kept (:func:`spread_cells`, pessimistic) can only raise them. Moving it together (:func:`contract_cells`, optimistic)
+can only lower them. Keeping the mean of X is keeping both the P-mass and the Q-mass: nothing is ever multiplied by a
+large ratio.
 
 :class:`Points` is a finite law. :class:`Law` holds two of them, one larger and one smaller than X in convex order; each
 operation keeps that order, so every answer is a bracket. :class:`Revealed` is the closed form of Gaussian releases
@@ -34,11 +35,11 @@ from fedamp.accounting.arithmetic import (
     UNIT,
     Array,
     chance_of_any,
-    crossing,
+    combined_copies,
     gaussian_delta,
+    level_crossing,
     log_sum,
     normal_mass,
-    repeated,
     rounding_of_cells,
     rounding_of_masses,
     rounding_of_sums,
@@ -90,7 +91,7 @@ class Points:
         return np.where(self.log_ratio > 0, from_in, from_out)
 
     @property
-    def swapped(self) -> "Points":
+    def swapped_law(self) -> "Points":
         """The law of dQ/dP under P."""
         return Points(-self.log_ratio[::-1], self.mass_out[::-1], self.mass_in[::-1], self.infinite, self.zero)
 
@@ -112,17 +113,17 @@ class Cells:
     infinite: float = 0.0
 
 
-Placement = Callable[[Cells], Points]  # :func:`spread` for upper bounds, :func:`contract` for lower bounds
+Placement = Callable[[Cells], Points]  # :func:`spread_cells` for upper bounds, :func:`contract_cells` for lower bounds
 
 
-def spread(cells: Cells) -> Points:
+def spread_cells(cells: Cells) -> Points:
     """Split the mass of every cell between its two edges, larger in convex order.
 
     The shares keep the cell's P-mass and Q-mass, so the mean of X. Outermost cells have an edge at 0 or infinity.
 
     Example:
         >>> half = Cells(np.log([0.5, 2.0]), np.array([0.0, 1.0, 0.0]), np.array([0.0, 1.0, 0.0]))
-        >>> spread(half).mass_out.round(4).tolist(), contract(half).log_ratio.tolist()
+        >>> spread_cells(half).mass_out.round(4).tolist(), contract_cells(half).log_ratio.tolist()
         ([0.6667, 0.3333], [0.0])
     """
     edges, mass_in, mass_out = cells.edges, cells.mass_in, cells.mass_out
@@ -148,7 +149,7 @@ def spread(cells: Cells) -> Points:
     return Points(edges, new_in, new_out, zero, infinite)
 
 
-def contract(cells: Cells) -> Points:
+def contract_cells(cells: Cells) -> Points:
     """Move the mass of every cell to its mean, smaller in convex order."""
     log_ratio = cell_means(cells)
     known = np.isfinite(log_ratio)
@@ -177,7 +178,7 @@ def regrid(law: Points, edges: Array, place: Placement) -> Points:
     Args:
         law: the law.
         edges: log ratios, shape (m,), increasing.
-        place: :func:`spread` for an upper bound, :func:`contract` for a lower one.
+        place: :func:`spread_cells` for an upper bound, :func:`contract_cells` for a lower one.
     """
     cell = np.searchsorted(edges, law.log_ratio)
     mass_in = np.bincount(cell, law.mass_in, len(edges) + 1).astype(np.float64)
@@ -185,7 +186,7 @@ def regrid(law: Points, edges: Array, place: Placement) -> Points:
     return place(Cells(edges, mass_in, mass_out, law.zero, law.infinite))
 
 
-def coarse(law: Points, blocks: int, with_zero: bool = False) -> Points:
+def coarse_points(law: Points, blocks: int, with_zero: bool = False) -> Points:
     """Return about ``blocks`` points, each standing for neighbouring ones: no bound, but enough to choose a grid by.
 
     The grid of a mean also needs the point at X = 0 (``with_zero``).
@@ -200,7 +201,7 @@ def coarse(law: Points, blocks: int, with_zero: bool = False) -> Points:
     return Points(np.r_[-np.inf, few.log_ratio], np.r_[0.0, few.mass_in], np.r_[law.zero, few.mass_out])
 
 
-def thinned(law: Points, rate: float) -> Points:
+def thinned_points(law: Points, rate: float) -> Points:
     """Return the law of ``(1 - rate) + rate X``, for a rate in (0, 1)."""
     mass_in = (1.0 - rate) * law.mass_out + rate * law.mass_in
     log_ratio = np.log1p(rate * np.expm1(np.minimum(law.log_ratio, 700.0)))
@@ -209,15 +210,15 @@ def thinned(law: Points, rate: float) -> Points:
     if law.zero == 0.0:
         return result
     at_zero = Points(np.array([np.log1p(-rate)]), np.array([(1.0 - rate) * law.zero]), np.array([law.zero]))
-    return union([at_zero, result])
+    return union_of_points([at_zero, result])
 
 
-def scaled(law: Points, weight: float) -> Points:
+def scaled_points(law: Points, weight: float) -> Points:
     """Return the law with all masses multiplied."""
     return Points(law.log_ratio, weight * law.mass_in, weight * law.mass_out, weight * law.zero, weight * law.infinite)
 
 
-def union(laws: Sequence[Points]) -> Points:
+def union_of_points(laws: Sequence[Points]) -> Points:
     """Return all the points of several (scaled) laws, sorted."""
     log_ratio, mass_in, mass_out, zero, infinite = np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 0.0
     for law in laws:
@@ -248,11 +249,11 @@ class PointProfile:
     infinite: float
 
     @classmethod
-    def of(cls, law: Points) -> "PointProfile":
+    def of_points(cls, law: Points) -> "PointProfile":
         """Compute the profile of H(P, Q); that of H(Q, P) is of the law ``swapped``."""
         # Of one layout in memory, also where the law is ``swapped``: then there is one function to compile.
         contiguous = np.ascontiguousarray(law.log_ratio), np.ascontiguousarray(law.mass_in)
-        slope, delta = arithmetic.profile(*contiguous, law.infinite)
+        slope, delta = arithmetic.hockey_stick_profile(*contiguous, law.infinite)
         return cls(law.log_ratio, delta, slope, law.infinite)
 
     def delta_at(self, epsilon: ArrayLike) -> Array:
@@ -289,7 +290,7 @@ class Pairing(NamedTuple):
     mean_weights: tuple[float, float] | None
     coefficients: tuple[float, float, float]
 
-    def locate(self, side: int, log_ratio: Array) -> Array:
+    def summand_of(self, side: int, log_ratio: Array) -> Array:
         """Return the summand that side 0 or 1 contributes to the location of a pair.
 
         It is a weighted ratio, or for products a log ratio.
@@ -299,7 +300,7 @@ class Pairing(NamedTuple):
         return self.mean_weights[side] * np.exp(log_ratio)
 
 
-def pair(a: Points, b: Points, pairing: Pairing, edges: Array) -> Cells:
+def paired_points(a: Points, b: Points, pairing: Pairing, edges: Array) -> Cells:
     """Return the law of all pairs, in cells.
 
     Args:
@@ -310,7 +311,7 @@ def pair(a: Points, b: Points, pairing: Pairing, edges: Array) -> Cells:
     weights = pairing.mean_weights
     bounds = edges if weights is None else np.exp(edges)
     in_cells, out_cells = np.zeros(len(edges) + 1), np.zeros(len(edges) + 1)
-    location = pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)
+    location = pairing.summand_of(0, a.log_ratio), pairing.summand_of(1, b.log_ratio)
     symmetric = a is b and (weights is None or weights[0] == weights[1])
     bounds = np.append(bounds, np.inf)
     side_a = location[0], a.mass_in, a.mass_out
@@ -337,11 +338,11 @@ def pair(a: Points, b: Points, pairing: Pairing, edges: Array) -> Cells:
 _TAIL = 1e-22  # probability outside the grid. Its contribution stays bracketed; this only decides how widely
 
 
-def reduced(law: Points, points: int, place: Placement) -> Points:
+def reduced_points(law: Points, points: int, place: Placement) -> Points:
     """Return the law with at most ``points`` points, and without ratios beyond :data:`RATIO_LIMIT`."""
     largest = float(np.max(np.abs(law.log_ratio)))
-    if largest > RATIO_LIMIT and place is spread:
-        law = regrid(law, np.unique(np.clip(law.log_ratio, -RATIO_LIMIT, RATIO_LIMIT)), spread)
+    if largest > RATIO_LIMIT and place is spread_cells:
+        law = regrid(law, np.unique(np.clip(law.log_ratio, -RATIO_LIMIT, RATIO_LIMIT)), spread_cells)
     elif largest > RATIO_LIMIT:
         # Brings in a mass of exp(-RATIO_LIMIT) of the other kind, some 1e-260: far below the rounding of everything.
         mass_in = np.where(law.log_ratio < -RATIO_LIMIT, law.mass_out * np.exp(-RATIO_LIMIT), law.mass_in)
@@ -363,8 +364,8 @@ def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
             return distinct
     larger = b if pairing.mean_weights is not None and pairing.mean_weights[1] > pairing.mean_weights[0] else a
     of_mean = pairing.mean_weights is not None
-    a, b = coarse(a, 80, of_mean), coarse(b, 80, of_mean)
-    location = np.add.outer(pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)).ravel()
+    a, b = coarse_points(a, 80, of_mean), coarse_points(b, 80, of_mean)
+    location = np.add.outer(pairing.summand_of(0, a.log_ratio), pairing.summand_of(1, b.log_ratio)).ravel()
     c_ab, c_ba, c_pp = pairing.coefficients
     mass_out = np.multiply.outer(a.mass_out, b.mass_out).ravel()
     mass_in = (
@@ -375,16 +376,16 @@ def choose_edges(a: Points, b: Points, pairing: Pairing, points: int) -> Array:
     order = np.argsort(location)
     location, mass_in, mass_out = location[order], mass_in[order], mass_out[order]
     if pairing.mean_weights is None:
-        return _aligned(adaptive_edges(location, mass_in, mass_out, points, location), larger.log_ratio)
+        return _aligned_edges(adaptive_edges(location, mass_in, mass_out, points, location), larger.log_ratio)
     first = int(np.searchsorted(location, 0.0, side="right"))
     location, mass_in, mass_out = location[first:], mass_in[first:], mass_out[first:]
     log_ratio = np.log(location)
     # In later sums of a mean the right tail counts by the ratio itself, not its logarithm.
     edges = adaptive_edges(log_ratio, mass_in, mass_out, points, np.maximum(log_ratio, location - 1.0))
-    return _aligned(edges, np.log1p(max(pairing.mean_weights) * np.expm1(larger.log_ratio)))
+    return _aligned_edges(edges, np.log1p(max(pairing.mean_weights) * np.expm1(larger.log_ratio)))
 
 
-def _aligned(edges: Array, images: Array) -> Array:
+def _aligned_edges(edges: Array, images: Array) -> Array:
     """Replace edges in the thin right tail by the images that the points of one side have when paired with X = 1.
 
     A pair far out is one large ratio and one near 1. It falls next to an image, so that hardly anything is moved, where
@@ -401,7 +402,7 @@ def _aligned(edges: Array, images: Array) -> Array:
 
 def _all_pairs(a: Points, b: Points, pairing: Pairing) -> Array:
     """Return every log ratio that a pair of points has: the grid of an exact law."""
-    locations = pairing.locate(0, a.log_ratio), pairing.locate(1, b.log_ratio)
+    locations = pairing.summand_of(0, a.log_ratio), pairing.summand_of(1, b.log_ratio)
     together = np.add.outer(*locations).ravel()
     if pairing.mean_weights is not None:
         together = np.concatenate((together, *locations) if a.zero or b.zero else (together,))
@@ -423,7 +424,7 @@ def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: in
         points: number of edges; fewer where they would coincide.
         distance: shape (n,), increasing, signed distance of each point from X = 1.
     """
-    quantile_in, quantile_out = _quantile(mass_in), _quantile(mass_out)
+    quantile_in, quantile_out = _middle_quantiles(mass_in), _middle_quantiles(mass_out)
     both = mass_in + mass_out
     kept = (np.cumsum(both) > _TAIL) & (np.cumsum(both[::-1])[::-1] > _TAIL)
     if not kept.any():  # all mass at zero and infinity
@@ -444,7 +445,7 @@ def adaptive_edges(log_ratio: Array, mass_in: Array, mass_out: Array, points: in
     return np.asarray(edges[apart])
 
 
-def _quantile(mass: Array) -> Array:
+def _middle_quantiles(mass: Array) -> Array:
     """Return the normal quantile of the middle of each point."""
     below = np.cumsum(mass) - mass / 2
     above = np.cumsum(mass[::-1])[::-1] - mass / 2
@@ -501,17 +502,20 @@ def choose_lattice(factors: Factors, points: int) -> Lattice:
     Raises:
         NotEvaluable: the privacy loss leaves the range of floating point.
     """
-    moments = TiltedMoments.of(factors, 150)
-    between, under_in = float(np.sqrt(moments.centre(0.5)[1])), float(np.sqrt(moments.centre(1.0)[1]))
+    moments = TiltedMoments.of_factors(factors, 150)
+    between, under_in = (
+        float(np.sqrt(moments.mean_and_variance(0.5)[1])),
+        float(np.sqrt(moments.mean_and_variance(1.0)[1])),
+    )
     # A constant has none. At little noise X is nearly constant but where P is: there the scale is P's.
     deviation = max(between, under_in / 32, 1e-9)
     right = _tilt_of_tail(moments, 1.0, 1.0 / deviation)
     left = _tilt_of_tail(moments, 0.0, -1.0 / deviation)
-    together = moments.centre(1.0)[0] - moments.centre(0.0)[0] < 8 * deviation
+    together = moments.mean_and_variance(1.0)[0] - moments.mean_and_variance(0.0)[0] < 8 * deviation
     values = (left, *((0.5,) if together else (0.0, 1.0)), 1.0 + right)
     orders, start, stop = list[Tilt](), math.inf, -math.inf
     for value in values:
-        (low, left_tilt), (high, right_tilt) = moments.reach(value, -1.0), moments.reach(value, 1.0)
+        (low, left_tilt), (high, right_tilt) = moments.tail_reach(value, -1.0), moments.tail_reach(value, 1.0)
         orders.append(Tilt(value, left_tilt, right_tilt))
         start, stop = min(start, low), max(stop, high)
     if not 0 < stop - start < 1e9:
@@ -541,11 +545,11 @@ class TiltedMoments:
     times: Array
 
     @classmethod
-    def of(cls, factors: Factors, blocks: int = 0) -> "TiltedMoments":
+    def of_factors(cls, factors: Factors, blocks: int = 0) -> "TiltedMoments":
         """Compute from the laws themselves, or from their coarse versions of so many ``blocks``."""
         laws, counts, longest = list[Points](), list[float](), 0
         for law, times in factors:
-            laws.append(coarse(law, blocks) if blocks else law)
+            laws.append(coarse_points(law, blocks) if blocks else law)
             counts.append(times)
             longest = max(longest, laws[-1].log_ratio.size)
         log_ratio, log_out = np.zeros((len(laws), longest)), np.full((len(laws), longest), -np.inf)
@@ -560,7 +564,7 @@ class TiltedMoments:
             found.append(log_sum(self.log_out + chunk[:, None, None] * self.log_ratio) @ self.times)
         return np.concatenate(found)
 
-    def centre(self, order: float) -> tuple[float, float]:
+    def mean_and_variance(self, order: float) -> tuple[float, float]:
         """Return mean and variance of log X under ``X^order dQ``."""
         values = self.log_out + order * self.log_ratio
         weight = np.exp(values - log_sum(values)[:, None])
@@ -568,19 +572,19 @@ class TiltedMoments:
         variances = (weight * (self.log_ratio - centres[:, None]) ** 2).sum(axis=1)
         return float(self.times @ centres), float(self.times @ variances)
 
-    def reach(self, order: float, side: float) -> tuple[float, float]:
+    def tail_reach(self, order: float, side: float) -> tuple[float, float]:
         """Return the log ratio with ``exp(-40)`` of the mass beyond it, and the tilt that proves it.
 
         Args:
             order: of the measure ``X^order dQ``.
             side: 1 for the right tail, -1 for the left one.
         """
-        tilts = np.geomspace(0.05, 50.0, 40) / max(np.sqrt(self.centre(order)[1]), 1e-12)
+        tilts = np.geomspace(0.05, 50.0, 40) / max(np.sqrt(self.mean_and_variance(order)[1]), 1e-12)
         rooms = (self.log_means(*(order + side * tilts)) - self.log_means(order) + _OUTSIDE) / tilts
         best = int(np.argmin(rooms))
         return side * float(rooms[best]), float(tilts[best])
 
-    def outside(self, order: Tilt, low: float, high: float) -> tuple[float, float]:
+    def outside_bounds(self, order: Tilt, low: float, high: float) -> tuple[float, float]:
         """Return logs of bounds on the mass of ``X^order dQ``, normalised, left of ``low`` and right of ``high``."""
         here = float(self.log_means(order.value)[0])
         left = float(self.log_means(order.value - order.left_tilt)[0]) - here + order.left_tilt * low
@@ -594,18 +598,18 @@ def _tilt_of_tail(moments: TiltedMoments, base: float, first: float) -> float:
     The search goes in the direction of ``first``. In a heavy tail it stops where the spread doubles, where rare large
     factors become the rule.
     """
-    here, widest, tilt = float(moments.log_means(base)[0]), 4 * moments.centre(base)[1], 0.02 * first
-    slope = moments.centre(base + tilt)[0]
+    here, widest, tilt = float(moments.log_means(base)[0]), 4 * moments.mean_and_variance(base)[1], 0.02 * first
+    slope = moments.mean_and_variance(base + tilt)[0]
     while abs(tilt) < 100 * abs(first):  # a law with an atom at its end may have no such tail
         decay = tilt * slope - (float(moments.log_means(base + tilt)[0]) - here)
-        slope, variance = moments.centre(base + 1.3 * tilt)
+        slope, variance = moments.mean_and_variance(base + 1.3 * tilt)
         if decay >= 10.0 or variance > widest:
             break
         tilt *= 1.3
     return tilt
 
 
-def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, float]:
+def convolve_factors(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, float]:
     """Return the law of the product, larger or smaller in convex order, and a bound on its rounding.
 
     Args:
@@ -617,20 +621,20 @@ def convolve(factors: Factors, lattice: Lattice, above: bool) -> tuple[Points, f
     placed, points, zeros, infinites = list[tuple[Placed, int]](), list[tuple[Points, int]](), [], []
     offset = 0.0
     for law, times in factors:
-        each = Placed.of(law, lattice, above)
+        each = Placed.on_lattice(law, lattice, above)
         placed.append((each, times))
         points.append((each.points, times))
         zeros.append((each.points.zero, times))
         infinites.append((each.points.infinite, times))
         offset += each.offset * times
-    moments = TiltedMoments.of(points)
+    moments = TiltedMoments.of_factors(points)
     first = int(np.ceil((lattice.start - offset) / step))
     log_ratio = offset + step * (first + np.arange(size))
     log_mass, log_error = np.full(size, -np.inf), np.full(size, np.inf)
     outside_out = outside_in = rounding = 0.0
     for order in lattice.orders:
         mass, error = convolve_order(placed, order.value, size)
-        left, right = moments.outside(order, log_ratio[0], log_ratio[-1])
+        left, right = moments.outside_bounds(order, log_ratio[0], log_ratio[-1])
         error += float(np.exp(left) + np.exp(right))
         mass = np.roll(mass, -first) + (error if above else -error)
         to_out = float(moments.log_means(order.value)[0]) - order.value * log_ratio
@@ -671,7 +675,7 @@ class Placed:
     offset: float
 
     @classmethod
-    def of(cls, law: Points, lattice: Lattice, above: bool) -> "Placed":
+    def on_lattice(cls, law: Points, lattice: Lattice, above: bool) -> "Placed":
         """Place a law on the lattice, above or below it in convex order; its heaviest point stays where it is."""
         step = lattice.step
         # The window holds the mean of every order, so a factor this far from its own mean takes the product out of it.
@@ -689,7 +693,7 @@ class Placed:
         edges = anchor + step * index
         if above:
             kept = Points(log_ratio, mass_in, mass_out, zero, infinite)
-            return cls(regrid(kept, edges, spread), index, anchor)
+            return cls(regrid(kept, edges, spread_cells), index, anchor)
         mass_in, mass_out = arithmetic.lattice_below(log_ratio, mass_in, mass_out, anchor, step, index[0], len(index))
         return cls(Points(edges, mass_in, mass_out, law.zero, law.infinite), index, anchor)
 
@@ -712,7 +716,7 @@ def convolve_order(placed: Sequence[tuple[Placed, int]], order: float, size: int
         weights = np.exp(weights - weights.max())
         masses = np.bincount(law.index % size, weights / weights.sum(), size).astype(np.float64)
         transform = np.fft.rfft(masses)
-        product *= repeated(transform, times, operator.mul)  # quicker than numpy's; within 4 * times units
+        product *= combined_copies(transform, times, operator.mul)  # quicker than numpy's; within 4 * times units
         above = np.sqrt(transform.real**2 + transform.imag**2) * (1 + 8 * UNIT) + noise
         largest *= above**times
         relative += times * noise / above
@@ -809,7 +813,7 @@ class Law:
             points: number of points the operations keep.
         """
         cells = Cells(log_ratio, mass_in, mass_out)
-        return cls(spread(cells), contract(cells), rounding_of_masses(log_ratio), points)
+        return cls(spread_cells(cells), contract_cells(cells), rounding_of_masses(log_ratio), points)
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -828,7 +832,12 @@ class Law:
         # Outside [0, 1] the ratio is constant, so the outermost masses sit on the outermost edges.
         cells = Cells(log_ratio, np.r_[0.0, mass_in[1:-1], 0.0], np.r_[0.0, mass_out[1:-1], 0.0])
         ends = Points(log_ratio[[0, -1]], mass_in[[0, -1]], mass_out[[0, -1]])
-        return cls(union([spread(cells), ends]), union([contract(cells), ends]), rounding_of_masses(log_ratio), points)
+        return cls(
+            union_of_points([spread_cells(cells), ends]),
+            union_of_points([contract_cells(cells), ends]),
+            rounding_of_masses(log_ratio),
+            points,
+        )
 
     @classmethod
     def from_points(
@@ -878,8 +887,8 @@ class Law:
         """
         if check_probability("rate", rate) in (0.0, 1.0):
             return self if rate else _ONE
-        lower = self.lower if self.lower is _CONSTANT else thinned(self.lower, rate)
-        return Law(thinned(self.upper, rate), lower, self.rounding + 4 * UNIT, self.points)
+        lower = self.lower if self.lower is _CONSTANT else thinned_points(self.lower, rate)
+        return Law(thinned_points(self.upper, rate), lower, self.rounding + 4 * UNIT, self.points)
 
     def mean(self, copies: int) -> "Law":
         """Return the law of the mean of independent copies: one hidden choice of them.
@@ -893,7 +902,7 @@ class Law:
             >>> print(Law.gaussian(1.0).mean(4).epsilon(1e-5))
             3.031 (at least 3.03)
         """
-        return repeated((self._limited(), 1), check_count("copies", copies), _mean_of_both)[0]
+        return combined_copies((self._pairable_law(), 1), check_count("copies", copies), _mean_of_both)[0]
 
     @staticmethod
     def product(factors: Sequence[tuple["Law", int]]) -> "Law":
@@ -922,13 +931,13 @@ class Law:
         if total < _FEW or not finite:
             whole = _ONE
             for law, times in used:
-                whole = _multiply(whole, repeated(law, times, _multiply))
+                whole = _multiply_laws(whole, combined_copies(law, times, _multiply_laws))
             return whole
         lattice = choose_lattice(uppers, points)
         if not lattice.fine and most > 1:
-            return Law.product(_shortened(used))
-        upper, from_upper = convolve(uppers, lattice, above=True)
-        lower, from_lower = convolve(lowers, lattice, above=False) if lowers else (_CONSTANT, 0.0)
+            return Law.product(_with_fewer_factors(used))
+        upper, from_upper = convolve_factors(uppers, lattice, above=True)
+        lower, from_lower = convolve_factors(lowers, lattice, above=False) if lowers else (_CONSTANT, 0.0)
         return Law(upper, lower, rounding + max(from_upper, from_lower), points)
 
     @staticmethod
@@ -943,9 +952,13 @@ class Law:
         """
         points = max(law.points for law in laws)
         used = [(law, w) for law, w in zip(laws, check_weights("weights", weights, len(laws)), strict=True) if w > 0]
-        upper, lower = (union([scaled(getattr(law, end), w) for law, w in used]) for end in ("upper", "lower"))
+        upper, lower = (
+            union_of_points([scaled_points(getattr(law, end), w) for law, w in used]) for end in ("upper", "lower")
+        )
         rounding = max(law.rounding for law in laws) + rounding_of_sums(upper.log_ratio, lower.log_ratio)
-        return Law(reduced(upper, points, spread), reduced(lower, points, contract), rounding, points)
+        return Law(
+            reduced_points(upper, points, spread_cells), reduced_points(lower, points, contract_cells), rounding, points
+        )
 
     def in_either_order(self) -> "Law":
         """Return the law of a pair whose profile, in either order and from epsilon 0 up, is H(P, Q).
@@ -955,28 +968,30 @@ class Law:
         Raises:
             NotEvaluable: X is above 1 too often under both, so there is no such pair.
         """
-        upper, excess = _mirrored(self.upper)
-        lower, below = (_CONSTANT, 0.0) if self.lower is _CONSTANT else _mirrored(self.lower)
+        upper, excess = _mirrored_points(self.upper)
+        lower, below = (_CONSTANT, 0.0) if self.lower is _CONSTANT else _mirrored_points(self.lower)
         rounding = self.rounding + 2 * rounding_of_sums(upper.log_ratio, lower.log_ratio) + max(excess, below)
         return Law(upper, lower, rounding, self.points)
 
     @cached_property
-    def directions(self) -> tuple["OneDirection", "OneDirection"]:
+    def both_directions(self) -> tuple["OneDirection", "OneDirection"]:
         """The profiles ``remove`` and ``add``; rounding moves their answers by ``slack``."""
         slack = 2 * (self.rounding + rounding_of_sums(self.upper.log_ratio, self.lower.log_ratio))
-        remove = OneDirection(PointProfile.of(self.lower), PointProfile.of(self.upper), slack, self.points)
-        lower, upper = PointProfile.of(self.lower.swapped), PointProfile.of(self.upper.swapped)
+        remove = OneDirection(
+            PointProfile.of_points(self.lower), PointProfile.of_points(self.upper), slack, self.points
+        )
+        lower, upper = PointProfile.of_points(self.lower.swapped_law), PointProfile.of_points(self.upper.swapped_law)
         return remove, OneDirection(lower, upper, slack, self.points)
 
     @property
     def remove(self) -> "OneDirection":
         """The profile of H(P, Q): delta is ``E[(X - e^epsilon)+]``."""
-        return self.directions[0]
+        return self.both_directions[0]
 
     @property
     def add(self) -> "OneDirection":
         """The profile of H(Q, P): delta is ``E[(1 - e^epsilon X)+]``."""
-        return self.directions[1]
+        return self.both_directions[1]
 
     def epsilon(self, delta: float) -> Bounds:
         """Return the smallest epsilon >= 0 with ``delta(epsilon) <= delta``, in both directions.
@@ -987,17 +1002,20 @@ class Law:
         Returns:
             A bracket; its upper end may be infinite.
         """
-        remove, add = self.directions[0].epsilon(delta), self.directions[1].epsilon(delta)
+        remove, add = self.both_directions[0].epsilon(delta), self.both_directions[1].epsilon(delta)
         return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.origin)
 
     def delta(self, epsilon: float) -> Bounds:
         """Return the larger of both directions' delta at ``epsilon`` (>= 0), as a bracket."""
-        remove, add = self.directions[0].delta(epsilon), self.directions[1].delta(epsilon)
+        remove, add = self.both_directions[0].delta(epsilon), self.both_directions[1].delta(epsilon)
         return Bounds(max(remove.lower, add.lower), max(remove.upper, add.upper), remove.origin)
 
-    def _limited(self) -> "Law":
+    def _pairable_law(self) -> "Law":
         """Return the law with few enough points to pair, and without ratios that a mean cannot hold."""
-        upper, lower = reduced(self.upper, self.points, spread), reduced(self.lower, self.points, contract)
+        upper, lower = (
+            reduced_points(self.upper, self.points, spread_cells),
+            reduced_points(self.lower, self.points, contract_cells),
+        )
         return Law(
             upper, lower, self.rounding + rounding_of_sums(self.upper.log_ratio, self.lower.log_ratio), self.points
         )
@@ -1022,24 +1040,24 @@ class OneDirection:
         """Return the smallest epsilon >= 0 with ``delta(epsilon) <= delta`` (in (0, 1)), as a bracket."""
         upper = max(self.upper.epsilon_at(check_delta(delta) / (1 + self.slack)) + self.slack, 0.0)
         lower = self.lower.epsilon_at(min(delta * (1 + self.slack), 1.0)) - self.slack
-        return Bounds(min(max(lower, 0.0), upper), upper, Method.LAW.of(self.points))
+        return Bounds(min(max(lower, 0.0), upper), upper, Method.LAW.with_facts(self.points))
 
     def delta(self, epsilon: float) -> Bounds:
         """Return the smallest delta at ``epsilon`` (>= 0), as a bracket."""
         upper = min(float(self.upper.delta_at(check_epsilon(epsilon) - self.slack)) * (1 + self.slack), 1.0)
         lower = float(self.lower.delta_at(epsilon + self.slack)) / (1 + self.slack)
-        return Bounds(min(lower, upper), upper, Method.LAW.of(self.points))
+        return Bounds(min(lower, upper), upper, Method.LAW.with_facts(self.points))
 
 
-def _combine(a: Law, b: Law, pairing: Pairing) -> Law:
+def _combine_laws(a: Law, b: Law, pairing: Pairing) -> Law:
     """Return the law of a pair, both ends on one grid."""
     points = max(a.points, b.points)
-    a, b = (a._limited(), b._limited()) if a is not b else 2 * (a._limited(),)
+    a, b = (a._pairable_law(), b._pairable_law()) if a is not b else 2 * (a._pairable_law(),)
     edges = choose_edges(a.upper, b.upper, pairing, points)
     rounding = a.rounding + b.rounding + rounding_of_cells(points)
-    upper = spread(pair(a.upper, b.upper, pairing, edges))
+    upper = spread_cells(paired_points(a.upper, b.upper, pairing, edges))
     trivial = a.lower is _CONSTANT and b.lower is _CONSTANT
-    lower = _CONSTANT if trivial else contract(pair(a.lower, b.lower, pairing, edges))
+    lower = _CONSTANT if trivial else contract_cells(paired_points(a.lower, b.lower, pairing, edges))
     return Law(upper, lower, float(rounding), points)
 
 
@@ -1047,15 +1065,15 @@ def _mean_of_both(a: tuple[Law, int], b: tuple[Law, int]) -> tuple[Law, int]:
     """Return the mean of two means, each with its number of copies."""
     copies = a[1] + b[1]
     weights = a[1] / copies, b[1] / copies
-    return _combine(a[0], b[0], Pairing(weights, (*weights, 0.0))), copies
+    return _combine_laws(a[0], b[0], Pairing(weights, (*weights, 0.0))), copies
 
 
-def _multiply(a: Law, b: Law) -> Law:
+def _multiply_laws(a: Law, b: Law) -> Law:
     """Return the product of two laws."""
-    return b if a is _ONE else _combine(a, b, Pairing(None, (0.0, 0.0, 1.0)))
+    return b if a is _ONE else _combine_laws(a, b, Pairing(None, (0.0, 0.0, 1.0)))
 
 
-def _mirrored(law: Points) -> tuple[Points, float]:
+def _mirrored_points(law: Points) -> tuple[Points, float]:
     """Return the points above 1, their mirror images, and the rest of the mass at 1.
 
     The second result is by how much there is too much mass.
@@ -1066,14 +1084,14 @@ def _mirrored(law: Points) -> tuple[Points, float]:
     if rest < -1e-6:
         raise NotEvaluable("a likelihood ratio that is above 1 too often is not of a pair in either order")
     middle = Points(np.zeros(1), np.full(1, max(rest, 0.0)), np.full(1, max(rest, 0.0)))
-    return union([half.swapped, middle, half]), max(-rest, 0.0)
+    return union_of_points([half.swapped_law, middle, half]), max(-rest, 0.0)
 
 
-def _shortened(factors: Sequence[tuple[Law, int]]) -> list[tuple[Law, int]]:
+def _with_fewer_factors(factors: Sequence[tuple[Law, int]]) -> list[tuple[Law, int]]:
     """Return the same product, the law of the highest multiplicity squared: fewer factors need a less fine lattice."""
     longest = max(range(len(factors)), key=lambda i: factors[i][1])
     law, times = factors[longest]
-    squared = [(_multiply(law, law), times // 2), (law, times % 2)]
+    squared = [(_multiply_laws(law, law), times // 2), (law, times % 2)]
     return [*factors[:longest], *(factor for factor in squared if factor[1]), *factors[longest + 1 :]]
 
 
@@ -1142,16 +1160,16 @@ class Revealed:
 
     def epsilon(self, delta: float) -> Bounds:
         """Return the smallest epsilon >= 0 at ``delta``, as a bracket."""
-        upper = crossing(partial(self._delta, upper=True), delta, 1e250, 1e-9)[1]
-        lower = crossing(partial(self._delta, upper=False), delta, 1e250, 1e-9)[0]
-        return Bounds(min(lower, upper), upper, Method.CLOSED_FORM.of())
+        upper = level_crossing(partial(self._delta_end, upper=True), delta, 1e250, 1e-9)[1]
+        lower = level_crossing(partial(self._delta_end, upper=False), delta, 1e250, 1e-9)[0]
+        return Bounds(min(lower, upper), upper, Method.CLOSED_FORM.with_facts())
 
     def delta(self, epsilon: float) -> Bounds:
         """Return the smallest delta at ``epsilon`` >= 0, as a bracket."""
-        upper = self._delta(epsilon, upper=True)
-        return Bounds(min(self._delta(epsilon, upper=False), upper), upper, Method.CLOSED_FORM.of())
+        upper = self._delta_end(epsilon, upper=True)
+        return Bounds(min(self._delta_end(epsilon, upper=False), upper), upper, Method.CLOSED_FORM.with_facts())
 
-    def _delta(self, epsilon: float, upper: bool) -> float:
+    def _delta_end(self, epsilon: float, upper: bool) -> float:
         """Compute one end of delta."""
         if epsilon == math.inf:
             return float(self.chance[(self.most if upper else self.least) == math.inf].sum())
@@ -1161,7 +1179,7 @@ class Revealed:
         lost = epsilon - self.log_weight * (1 + off) + off
         return float(self.chance @ gaussian_delta(self.least * (1 - off), lost, -1)) * (1 - off)
 
-    def times(self, other: "Revealed") -> "Revealed":
+    def composed_with(self, other: "Revealed") -> "Revealed":
         """Return the choices of two mechanisms, one after the other: signals add up, chances multiply."""
         least, most = np.add.outer(self.least, other.least), np.add.outer(self.most, other.most)
         logs, chance = np.add.outer(self.log_weight, other.log_weight), np.multiply.outer(self.chance, other.chance)
@@ -1175,7 +1193,7 @@ class Revealed:
         most = np.full(len(below.chance), self.most.max())
         return Revealed(below.least, most, below.chance, below.log_weight, max(below.off, self.off))
 
-    def chosen(self, chance: float, log_weight: float) -> "Revealed":
+    def chosen_by_chance(self, chance: float, log_weight: float) -> "Revealed":
         """Return the release if a choice with this ``chance`` falls on the mechanism."""
         return Revealed(self.least, self.most, chance * self.chance, self.log_weight + log_weight, self.off)
 

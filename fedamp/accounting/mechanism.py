@@ -12,23 +12,24 @@ refuses, or asks the mechanism that it is ``charged_as``. A kind that says too l
 
 ======================  =============================================================================================
 ``charged_as``          a mechanism that costs at least as much, for evaluators that the kind does not know
-``attained``            a mechanism that some federation with this one leaks as much as, for lower ends
+``attained_mechanism``  a mechanism that some federation with this one leaks as much as, for lower ends
 ``law``                 the numerical law of X
 ``moments``             Rényi moments of X
-``outcomes``            all outcomes, where they are few
+``all_outcomes``        all outcomes, where they are few
 ``closed_form``         Gaussian releases, hidden choices revealed
 ``participation``       in how many hidden rounds a person takes part, for sampling
 ``unamplified``         the same run with all hidden choices known
 ``simplified``          the same release, simpler
 ======================  =============================================================================================
 
-The others (``exact_group``, ``substituted``, ``largest_loss``, ..) say what several people, other neighbours, or
-bounded losses cost. :func:`answered` combines the evaluators to the smallest bracket.
+The others (``exact_group``, ``under_substitution``, ``largest_loss``, ..) say what several people, other neighbours, or
+bounded losses cost. :func:`smallest_bracket` combines the evaluators to the smallest bracket.
 
-A question takes this way: :meth:`Mechanism.epsilon` asks :func:`answered` about the normal form (:func:`normal`:
-without what changes nothing; it has no relation to Gaussian noise). The numerical law answers, and other bounds where
-they may be smaller. :meth:`Mechanism.narrowed` then samples several hidden rounds, as in ``Allocation(Gaussian(1.0),
-10, 100)``, and keeps the intersection of both brackets. In evaluators the mechanism that is asked is called ``event``.
+A question takes this way: :meth:`Mechanism.epsilon` asks :func:`smallest_bracket` about the normal form
+(:func:`normal_form`: without what changes nothing; it has no relation to Gaussian noise). The numerical law answers,
+and other bounds where they may be smaller. :meth:`Mechanism.narrowed_bracket` then samples several hidden rounds, as in
+``Allocation(Gaussian(1.0), 10, 100)``, and keeps the intersection of both brackets. In evaluators the mechanism that is
+asked is called ``event``.
 
 The module knows all evaluators (``law``, ``renyi``, ``outcomes``, ``sampling``) and no kind. A reader goes on with
 ``releases``, where each kind is a few lines, or with :class:`fedamp.testing.MechanismContract`, which tests a new kind.
@@ -116,12 +117,12 @@ class Mechanism:
     returns. Equal fields make equal mechanisms with one hash, so each answer is computed once.
 
     A kind is right if no real mechanism that it describes costs more than the upper end of an answer. The worst one
-    must cost at least the lower end. So ``charged_as``, ``law``, ``moments``, ``outcomes``, ``unamplified`` and
-    ``exact_group`` must be bounds from above, or raise ``NotEvaluable``; ``attained`` must be a release that really
-    occurs. Methods that a kind does not override are safe: they refuse, or cost more.
+    must cost at least the lower end. So ``charged_as``, ``law``, ``moments``, ``all_outcomes``, ``unamplified`` and
+    ``exact_group`` must be bounds from above, or raise ``NotEvaluable``; ``attained_mechanism`` must be a release that
+    really occurs. Methods that a kind does not override are safe: they refuse, or cost more.
 
     Class attributes that a kind may set:
-        text: the description, with the mechanism as {0}; or it overrides :attr:`words`.
+        text: the description, with the mechanism as {0}; or it overrides :attr:`in_words`.
         own_facts: what evaluators must know of the kind.
         is_exact: True if its law is that of a real release, as is that of what it is charged as: it attains itself.
         is_symmetric: True if an involution of the outputs swaps P and Q, so that both directions cost the same.
@@ -178,7 +179,7 @@ class Mechanism:
             ValueError: one line that names the field, its value, and the accepted ones.
         """
 
-    def _set(self, **values: Any) -> None:
+    def _set_fields(self, **values: Any) -> None:
         """Replace fields while the mechanism is made, although it is frozen."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -216,10 +217,10 @@ class Mechanism:
         check_delta(delta)
         if precision is not None:
             check_precision(precision)
-        start, event = (time.perf_counter(), time.process_time()), normal(self)
-        found = answered(event, EpsilonAt(delta, points))
+        start, event = (time.perf_counter(), time.process_time()), normal_form(self)
+        found = smallest_bracket(event, EpsilonAt(delta, points))
         if points is None or precision is not None:
-            found = event.narrowed(found, delta, precision or PRECISION)
+            found = event.narrowed_bracket(found, delta, precision or PRECISION)
         _warn_if_slow("epsilon", start, found)
         return found
 
@@ -245,12 +246,12 @@ class Mechanism:
             0.127 (at least 0.1269)
         """
         check_epsilon(epsilon)
-        start, event = (time.perf_counter(), time.process_time()), normal(self)
-        found = answered(event, DeltaAt(epsilon, points))
+        start, event = (time.perf_counter(), time.process_time()), normal_form(self)
+        found = smallest_bracket(event, DeltaAt(epsilon, points))
         if precision is not None and (event.is_sampled or event.is_pair):
             with suppress(NotEvaluable), in_floating_point():
                 profile = partial(SampledProfile.delta, epsilon=epsilon, precision=precision)
-                found = event.intersection(found, sampled_with_lower(event, profile))
+                found = event.bracket_intersection(found, sampled_with_lower(event, profile))
         _warn_if_slow("delta", start, found)
         return found
 
@@ -281,7 +282,7 @@ class Mechanism:
             raise ValueError(f"orders must be <= 4096, got {float(np.max(array))!r}")
         logs = unbounded_moments(highest)
         with suppress(NotEvaluable), in_floating_point():
-            logs = log_moments(normal(self), highest)
+            logs = log_moments(normal_form(self), highest)
         return divergences_of(logs, array)
 
     def trade_off(self, values: int = 100) -> TradeOff:
@@ -310,9 +311,9 @@ class Mechanism:
         """
         if check_count("rounds", rounds, 0, self.span) == self.span:
             return self
-        return self._prefix(int(rounds))
+        return self._run_prefix(int(rounds))
 
-    def _prefix(self, rounds: int) -> "Mechanism":
+    def _run_prefix(self, rounds: int) -> "Mechanism":
         """Return the mechanism of a beginning; ``rounds`` is checked, and below :attr:`span`.
 
         A kind that spans rounds must override it. It may return what costs more than the beginning, never less.
@@ -404,13 +405,13 @@ class Mechanism:
     # Text and JSON.
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         """A description on one line; ``str`` adds the neighbouring relation."""
         return self.text.format(self)
 
     def __str__(self) -> str:
         """Describe the mechanism on one line, with its neighbouring relation."""
-        return self.words if self.relation is None else f"{self.words}, {self.relation}"
+        return self.in_words if self.relation is None else f"{self.in_words}, {self.relation}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain dictionaries, lists and numbers; :func:`from_json` reads them back.
@@ -420,7 +421,9 @@ class Mechanism:
             >>> Repeat(Gaussian(2.0), 3).to_json()["mechanism"]
             {'kind': 'Gaussian', 'relation': 'zero-out', 'noise_multiplier': 2.0}
         """
-        return {"kind": type(self).__name__} | {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        return {"kind": type(self).__name__} | {
+            each.name: _plain_value(getattr(self, each.name)) for each in fields(self)
+        }
 
     # What a kind tells the evaluators: theorems, from a mechanism to simpler ones.
 
@@ -435,13 +438,13 @@ class Mechanism:
         return self
 
     def representative(self) -> "Mechanism":
-        """Return the run that answers are for, maybe over other rounds; :meth:`begun` counts them.
+        """Return the run that answers are for, maybe over other rounds; :meth:`rounds_begun` counts them.
 
         A kind that overrides it has the fact ``REPRESENTED``. The representative must cost at least as much.
         """
         return self
 
-    def begun(self, rounds: int) -> int:
+    def rounds_begun(self, rounds: int) -> int:
         """Return the most rounds of the ``representative`` among the first ``rounds`` of all."""
         return rounds
 
@@ -471,19 +474,19 @@ class Mechanism:
 
         Example:
             >>> from fedamp.accounting import Allocation, Gaussian
-            >>> Allocation(Gaussian(1.0), 2, 10).charged_as().words
+            >>> Allocation(Gaussian(1.0), 2, 10).charged_as().in_words
             '[2 times (one hidden submodel of 5 (Gaussian noise of multiplier 1))]'
         """
         raise TypeError(f"no evaluator knows mechanisms of kind {type(self).__name__}")
 
-    def costlier(self) -> list["Mechanism"]:
+    def costlier_mechanisms(self) -> list["Mechanism"]:
         """List mechanisms with a law that each cost at least as much; of them the last one is asked first.
 
         By default the mechanism itself, whose own law is the best. The sampler bounds the add direction by these laws.
         """
         return [self]
 
-    def attained(self) -> "Mechanism | None":
+    def attained_mechanism(self) -> "Mechanism | None":
         """Return a mechanism as revealing as this one in some federation, for lower ends; None: none is known.
 
         Some data set and contribution must give a release that is at least as revealing. A lower end is then a true
@@ -491,14 +494,14 @@ class Mechanism:
 
         Example:
             >>> from fedamp.accounting import Dropout, Gaussian
-            >>> Dropout(Gaussian(0.5), 0.5).attained()  # a network of one unit
+            >>> Dropout(Gaussian(0.5), 0.5).attained_mechanism()  # a network of one unit
             Poisson(mechanism=Gaussian(noise_multiplier=0.5), rate=0.5)
         """
         return self if self.is_exact else None
 
     def attained_in_draws(self) -> "Mechanism | None":
-        """Return what :meth:`attained` does, for sampling, which needs no law of several hidden rounds."""
-        return self.attained()
+        """Return what :meth:`attained_mechanism` does, for sampling, which needs no law of several hidden rounds."""
+        return self.attained_mechanism()
 
     def signal_to_noise(self) -> float | None:
         """Return the squared signal-to-noise ratio of a statistic that is Gaussian in both worlds; None: none.
@@ -508,7 +511,7 @@ class Mechanism:
         """
         return None
 
-    def factors(self, times: int = 1) -> tuple[float, dict["Mechanism", int]]:
+    def product_factors(self, times: int = 1) -> tuple[float, dict["Mechanism", int]]:
         """Return the independent factors of X: one Gaussian, and how often it has each other mechanism.
 
         Args:
@@ -520,7 +523,7 @@ class Mechanism:
 
         Example:
             >>> from fedamp.accounting import Compose, Gaussian, Laplace, Repeat
-            >>> Compose([Repeat(Gaussian(2.0), 8), Laplace(1.0)]).factors()
+            >>> Compose([Repeat(Gaussian(2.0), 8), Laplace(1.0)]).product_factors()
             (2.0, {Laplace(scale=1.0): 1})
         """
         return 0.0, {self: times}
@@ -571,7 +574,7 @@ class Mechanism:
         """
         return self.certain_loss(), Fraction(0)
 
-    def substituted(self) -> "Mechanism":
+    def under_substitution(self) -> "Mechanism":
         """Return the same release for neighbours that differ by substitution.
 
         Raises:
@@ -660,7 +663,7 @@ class Mechanism:
         except TypeError:
             return Moments(partial(numerical_law, self), self.is_symmetric)
 
-    def outcomes(self) -> Outcomes:
+    def all_outcomes(self) -> Outcomes:
         """Return all outcomes, with errors bounded (:mod:`fedamp.accounting.outcomes`).
 
         Raises:
@@ -677,7 +680,7 @@ class Mechanism:
         Raises:
             NotEvaluable: releases are not Gaussian.
         """
-        known, below = self.attained(), NOTHING_REVEALED
+        known, below = self.attained_mechanism(), NOTHING_REVEALED
         try:
             other = self.charged_as()
         except TypeError:
@@ -711,7 +714,7 @@ class Mechanism:
             NotEvaluable: a round has no numerical law.
         """
         found = self.participation()
-        return found.factors(*found.mechanism.factors(), times)
+        return found.hidden_factors(*found.mechanism.product_factors(), times)
 
     def begun_factors(self, whole: Factor, rounds: Sequence[int]) -> Mapping[int, Factor]:
         """Return the sampled factor after each of some rounds; none if draws cannot be shared.
@@ -734,7 +737,7 @@ class Mechanism:
     @property
     def is_sampled(self) -> bool:
         """Whether a person takes part in several hidden rounds. Law and moments are only bounds there."""
-        return self.is_private and any(map(attrgetter("is_hidden_factor"), self.factors()[1]))
+        return self.is_private and any(map(attrgetter("is_hidden_factor"), self.product_factors()[1]))
 
     @property
     def is_pair(self) -> bool:
@@ -750,7 +753,7 @@ class Mechanism:
         Raises:
             NotEvaluable: a round, or the rest, has no numerical law.
         """
-        precision, others = self.factors()
+        precision, others = self.product_factors()
         dependent, hidden, rest = list[tuple[Factor, Factor]](), list[tuple[Factor, Factor]](), dict[Mechanism, int]()
         for other, times in others.items():
             if other.is_hidden_factor:
@@ -760,10 +763,10 @@ class Mechanism:
                 rest[other] = times
         if rest or precision:
             noise = 1 / min(precision**-0.5, 1e50) ** 2 if precision else 0.0
-            hidden.append(Participation(self, (0.0, 1.0), 1).factors(noise, rest))
+            hidden.append(Participation(self, (0.0, 1.0), 1).hidden_factors(noise, rest))
         uppers, lowers = zip(*dependent, *hidden, strict=True)
         laws = list[Callable[[], Law]]()
-        for each in reversed(self.costlier()):
+        for each in reversed(self.costlier_mechanisms()):
             laws.append(partial(numerical_law, each, detail))
         # The rule for means of Gaussian ratios is for all factors together; a law of known rounds would be far above.
         add = None if dependent and self.is_mean_of_gaussians else AddProposal
@@ -774,7 +777,7 @@ class Mechanism:
             run, SampledRun(lowers) if self.attained_in_draws() is self else None, tuple(laws), add=add
         )
 
-    def narrowed(self, found: Bounds, delta: float, precision: float) -> Bounds:
+    def narrowed_bracket(self, found: Bounds, delta: float, precision: float) -> Bounds:
         """Narrow the answer for epsilon by sampling, where a person takes part in several hidden rounds.
 
         Args:
@@ -785,14 +788,14 @@ class Mechanism:
         if found.lower >= (1 - precision) * found.upper or found.upper > LARGEST_SAMPLED or not self.is_sampled:
             return found
         with suppress(NotEvaluable):
-            found = self.intersection(found, epsilon_by_blocks(self, delta, precision, found.upper))
+            found = self.bracket_intersection(found, epsilon_by_blocks(self, delta, precision, found.upper))
             if found.lower >= _CLOSE * found.upper:
                 return found
         with suppress(NotEvaluable):
-            return self.intersection(found, sampled_epsilon(self, delta, precision))
+            return self.bracket_intersection(found, sampled_epsilon(self, delta, precision))
         return found
 
-    def intersection(self, found: Bounds, sampled: Bounds) -> Bounds:
+    def bracket_intersection(self, found: Bounds, sampled: Bounds) -> Bounds:
         """Return the intersection of two brackets of one number; the smaller upper end keeps its origin."""
         upper, origin = found.upper, found.origin
         if sampled.upper < upper:
@@ -850,7 +853,7 @@ class OfOne(Mechanism, is_kind=False):
         >>> @dataclass(frozen=True)
         ... class Again(OfOne, is_kind=False):
         ...     times: CountField
-        ...     text = "{0.times} releases of ({0.mechanism.words})"
+        ...     text = "{0.times} releases of ({0.mechanism.in_words})"
         ...     is_exact = True
         ...
         ...     def charged_as(self):
@@ -865,7 +868,7 @@ class OfOne(Mechanism, is_kind=False):
     def span(self) -> int:
         return self.mechanism.span
 
-    def _prefix(self, rounds: int) -> Mechanism:
+    def _run_prefix(self, rounds: int) -> Mechanism:
         return replace(self, mechanism=self.mechanism.after(rounds))
 
 
@@ -874,7 +877,7 @@ class Release(Mechanism, is_kind=False):
     """Base of what one participation releases, and for which neighbours.
 
     A contribution is at most 1 in size (the clipping norm). Its replacement is 0, or up to 2 away under substitution. A
-    kind that inherits it gives the ``law`` of that change (:attr:`change`), or what it is ``charged_as``.
+    kind that inherits it gives the ``law`` of that change (:attr:`largest_change`), or what it is ``charged_as``.
 
     Attributes:
         relation: which data sets are neighbours; default: zero-out.
@@ -892,7 +895,7 @@ class Release(Mechanism, is_kind=False):
         ...     is_exact = is_symmetric = True
         ...
         ...     def law(self, detail):
-        ...         return Law.laplace(self.scale / self.change, points=detail.points)
+        ...         return Law.laplace(self.scale / self.largest_change, points=detail.points)
         >>> print(NoisyCount(2.0, relation="substitution").epsilon(1e-5))
         1 (at least 0.9999)
     """
@@ -914,7 +917,7 @@ class Release(Mechanism, is_kind=False):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
-    def change(self) -> int:
+    def largest_change(self) -> int:
         """The largest distance of a contribution from its replacement: 1, or 2 under substitution."""
         return 2 if self.relation is Relation.SUBSTITUTION else 1
 
@@ -938,7 +941,7 @@ class Hidden(OfOne, is_kind=False):
         >>> from fedamp.accounting import Gaussian, Poisson
         >>> @dataclass(frozen=True)
         ... class CoinFlip(Hidden, is_kind=False):
-        ...     text = "by the toss of a coin ({0.mechanism.words})"
+        ...     text = "by the toss of a coin ({0.mechanism.in_words})"
         ...     is_exact = True
         ...
         ...     def charged_as(self):
@@ -953,10 +956,10 @@ class Hidden(OfOne, is_kind=False):
         kind, mechanism = type(self).__name__, self.mechanism
         if mechanism.relation is Relation.SUBSTITUTION:
             expected = f"{kind} hides whether a person takes part: expected zero-out or add/remove"
-            raise ValueError(f"{expected}, got a mechanism for substitution ({mechanism.words})")
+            raise ValueError(f"{expected}, got a mechanism for substitution ({mechanism.in_words})")
         if Fact.OF_WHOLE_RUN in mechanism.facts:
             expected = f"{kind} takes one person's release; a group or a batch applies to the whole run"
-            raise ValueError(f"{expected}, got {mechanism.words}")
+            raise ValueError(f"{expected}, got {mechanism.in_words}")
 
     def unamplified(self) -> Mechanism:
         return self.mechanism.unamplified()
@@ -983,7 +986,7 @@ class Participation:
     rounds: int
     rounding: float = 0.0
 
-    def factors(
+    def hidden_factors(
         self, precision: float, others: Mapping[Mechanism, int], times: int = 1
     ) -> tuple[HiddenRounds, HiddenRounds]:
         """Return so many factors of X, for upper and for lower ends; one object if they are exact.
@@ -1008,12 +1011,12 @@ class Participation:
         return above, above if lower is upper else replace(above, round=lower)
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Return a field as plain dictionaries, lists and numbers."""
     if isinstance(value, Mechanism):
         return value.to_json()
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_plain_value(item) for item in value]
     return str(value) if isinstance(value, Relation) else value
 
 
@@ -1043,15 +1046,15 @@ def from_json(value: Mapping[str, Any]) -> Mechanism:
     given = set(value) - {"kind"}
     if given | {"relation"} != expected | {"relation"} or given - expected:
         raise ValueError(f"{kind.__name__} must have exactly the keys {sorted(expected)}, got {sorted(given)}")
-    return kind(**{name: _nested(value[name]) for name in given})
+    return kind(**{name: _nested_value(value[name]) for name in given})
 
 
-def _nested(value: Any) -> Any:
+def _nested_value(value: Any) -> Any:
     """Read the mechanisms inside a value of JSON."""
     if isinstance(value, Mapping):
         return from_json(value)
     if isinstance(value, list):
-        return tuple(_nested(item) for item in value)
+        return tuple(_nested_value(item) for item in value)
     return value
 
 
@@ -1059,21 +1062,21 @@ def _nested(value: Any) -> Any:
 
 
 @lru_cache(maxsize=512)
-def normal(event: Mechanism, same_rounds: bool = False) -> Mechanism:
+def normal_form(event: Mechanism, same_rounds: bool = False) -> Mechanism:
     """Return the same release without what changes nothing, inside and out: the form that all evaluators see.
 
     Args:
         event: any mechanism.
         same_rounds: keep a run over its own rounds, in place of its ``representative``.
     """
-    event = event.with_parts(partial(normal, same_rounds=same_rounds))
+    event = event.with_parts(partial(normal_form, same_rounds=same_rounds))
     if not same_rounds and Fact.REPRESENTED in event.own_facts:
-        return normal(event.representative(), same_rounds)
+        return normal_form(event.representative(), same_rounds)
     try:
         simpler = event.simplified()
     except ValueError:  # no rule, or the noise of the simpler one is out of range
         return event
-    return event if simpler is event else normal(simpler, same_rounds)
+    return event if simpler is event else normal_form(simpler, same_rounds)
 
 
 @lru_cache(maxsize=64)
@@ -1110,7 +1113,7 @@ class MomentsOf(Moments, Generic[Kind]):
 @lru_cache(maxsize=256)
 def outcomes_of(event: Mechanism) -> Outcomes:
     """Return the outcomes of a mechanism in normal form; NotEvaluable: too many, or not finitely many."""
-    return NO_OUTCOME if event.releases_nothing else event.outcomes()
+    return NO_OUTCOME if event.releases_nothing else event.all_outcomes()
 
 
 @lru_cache(maxsize=256)
@@ -1121,7 +1124,7 @@ def closed_form_of(event: Mechanism) -> Revealed:
 
 def log_moments(event: Mechanism, highest: int) -> Array:
     """Return the larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest; infinite without noise."""
-    return moments_of(event).larger(highest) if event.is_private else unbounded_moments(highest)
+    return moments_of(event).larger_moments(highest) if event.is_private else unbounded_moments(highest)
 
 
 @lru_cache(maxsize=64)
@@ -1146,7 +1149,7 @@ def law_of_product(precision: float, others: tuple[tuple[Mechanism, int], ...], 
     return Law.product(laws)
 
 
-def losses(event: Mechanism) -> tuple[float, float]:
+def largest_loss_of(event: Mechanism) -> tuple[float, float]:
     """Return ``largest_loss`` as floats, rounded up as decimals; infinity and 0 where none is known."""
     with suppress(NotEvaluable):
         most, chance = map(_float_above, event.largest_loss())
@@ -1186,7 +1189,7 @@ _PATIENCE = 5.0  # seconds, of the clock and of the processor, after which an an
 
 
 @lru_cache(maxsize=512)
-def answered(event: Mechanism, question: Question) -> Bounds:
+def smallest_bracket(event: Mechanism, question: Question) -> Bounds:
     """Answer a question by the evaluators that can: the smallest upper end, and the largest attained lower end.
 
     Few outcomes are enumerated exactly. Else the numerical law answers, and the closed form with hidden choices
@@ -1199,36 +1202,36 @@ def answered(event: Mechanism, question: Question) -> Bounds:
         question: for epsilon or delta.
     """
     if event.releases_nothing:
-        return Bounds(0.0, 0.0, Method.NOTHING.of())
+        return Bounds(0.0, 0.0, Method.NOTHING.with_facts())
     if event.tells_everything:
-        return Bounds(question.unknown, question.unknown, Method.NO_NOISE.of())
+        return Bounds(question.unknown, question.unknown, Method.NO_NOISE.with_facts())
     chance = event.chance_to_take_part()
     if isinstance(question, EpsilonAt) and chance <= question.delta:
-        return Bounds(0.0, 0.0, Method.RARELY.of())
-    by_losses = question.of_losses(*losses(event))
+        return Bounds(0.0, 0.0, Method.RARELY.with_facts())
+    by_losses = question.of_losses(*largest_loss_of(event))
     if question.points is None:
         with suppress(NotEvaluable):
             exact = question.ask(outcomes_of(event))
-            lower = _lower(event, question, exact) if Fact.HIDES_PARTS in event.facts else exact.lower
+            lower = _lower_end(event, question, exact) if Fact.HIDES_PARTS in event.facts else exact.lower
             upper, origin = exact.upper, exact.origin
             if by_losses < upper:
-                upper, origin = by_losses, Method.LOSSES.of()
+                upper, origin = by_losses, Method.LOSSES.with_facts()
             return Bounds(min(lower, upper), upper, origin)
     reason = ""
     try:
         with in_floating_point():
             by_law = event.by_law(question)
     except NotEvaluable as error:
-        by_law, reason = Bounds(0.0, question.unknown, Method.NONE.of(str(error))), f" ({error})"
+        by_law, reason = Bounds(0.0, question.unknown, Method.NONE.with_facts(str(error))), f" ({error})"
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
     shown = _with_choices_revealed(event, question, narrow)
     upper, origin = by_law.upper, by_law.origin
     if shown.upper < upper:
         upper, origin = shown.upper, shown.origin
     if by_losses < upper:
-        upper, origin = by_losses, Method.LOSSES.of()
+        upper, origin = by_losses, Method.LOSSES.with_facts()
     if isinstance(question, DeltaAt) and chance < upper:
-        upper, origin = math.nextafter(float(chance), 1.0), Method.RARELY.of()
+        upper, origin = math.nextafter(float(chance), 1.0), Method.RARELY.with_facts()
     if mixes := Fact.WORST_CASE_CHECKED in event.facts:
         origin = origin._replace(unmixed=True)
     wide = shown.lower < 0.99 * upper and (by_law.upper == question.unknown or 0 < by_law.lower < 0.99 * upper)
@@ -1236,19 +1239,19 @@ def answered(event: Mechanism, question: Question) -> Bounds:
     if (mixes or wide or Fact.LESS_BY_MOMENTS in event.facts) and event.is_private:
         by_order = _by_renyi(event, question, more=not mixes)
         if by_order.value < upper:
-            upper, origin = by_order.value, Method.RENYI.of(by_order.order, reason, CHECKED if mixes else "")
-    lower = max(_lower(event, question, by_law), shown.lower)
+            upper, origin = by_order.value, Method.RENYI.with_facts(by_order.order, reason, CHECKED if mixes else "")
+    lower = max(_lower_end(event, question, by_law), shown.lower)
     if lower > (1 + 1e-6) * upper + 1e-9:  # one end is wrong, and it is not known which one
-        return Bounds(lower, question.unknown, Method.CONTRADICTED.of(origin))
+        return Bounds(lower, question.unknown, Method.CONTRADICTED.with_facts(origin))
     return Bounds(min(lower, upper), upper, origin)
 
 
-def _lower(event: Mechanism, question: Question, by_law: Bounds) -> float:
+def _lower_end(event: Mechanism, question: Question, by_law: Bounds) -> float:
     """Return the lower end by law of an attained mechanism. A group costs at least what one of it costs."""
     found = 0.0
     for part in (event, *event.parts) if event.is_group else (event,):
         with suppress(NotEvaluable), in_floating_point():
-            if (known := part.attained()) is not None:
+            if (known := part.attained_mechanism()) is not None:
                 found = max(found, by_law.lower if known is event else known.by_law(question).lower)
     return found
 
@@ -1270,7 +1273,7 @@ def _with_choices_revealed(event: Mechanism, question: Question, narrow: bool) -
         found = question.ask(plain, points=question.points)
     except ValueError:  # without amplification the noise may be too little
         return unknown
-    return Bounds(0.0, found.upper, found.origin.within(Method.UNAMPLIFIED))
+    return Bounds(0.0, found.upper, found.origin.used_by(Method.UNAMPLIFIED))
 
 
 def _by_renyi(event: Mechanism, question: Question, more: bool) -> ByOrder:
@@ -1281,7 +1284,7 @@ def _by_renyi(event: Mechanism, question: Question, more: bool) -> ByOrder:
     """
     for highest in (HIGHEST_ORDER, 4 * HIGHEST_ORDER) if more else (HIGHEST_ORDER,):
         orders = search_orders(highest)
-        best = question.convert(orders, event.rdp(orders))
+        best = question.from_divergences(orders, event.rdp(orders))
         if best.order < highest:
             break
     return best
@@ -1327,7 +1330,7 @@ def epsilon_by_blocks(event: Mechanism, delta: float, precision: float, known: f
         raise NotEvaluable("there are too few hidden rounds for blocks")
     size, lower = found.rounds // least, 0.0
     with in_floating_point():
-        if below is not None and (one := below.participation().mechanism.attained()) is not None:
+        if below is not None and (one := below.participation().mechanism.attained_mechanism()) is not None:
             choice = below.participation()
             inside = choice.chances, choice.rounds, choice.rounding
             lower = lower_epsilon(numerical_law(one), *inside, size, delta, 1.2 * precision)
@@ -1336,7 +1339,7 @@ def epsilon_by_blocks(event: Mechanism, delta: float, precision: float, known: f
         mean = numerical_law(found.mechanism).mean(size)
         round_, blocks = FiniteRound(mean.upper, mean.rounding), found.rounds // size
         run = SampledRun((HiddenRounds(round_, found.chances, blocks, 1, found.rounding),))
-        laws = tuple(partial(numerical_law, each) for each in reversed(event.costlier()))
+        laws = tuple(partial(numerical_law, each) for each in reversed(event.costlier_mechanisms()))
         profile = SampledProfile(run, None, laws, add=None if event.is_mean_of_gaussians else AddProposal)
         with suppress(NotEvaluable):
             return replace(profile.epsilon(delta, precision=1.6 * precision, known=known), lower=lower)

@@ -60,7 +60,7 @@ class LinearCombination(Mechanism):
 
     def check(self) -> None:
         """Check the assumption, and that runs and scales are of its form (ValueError)."""
-        self._set(scales=tuple(check_positive("scales", each) for each in check_sequence("scales", self.scales)))
+        self._set_fields(scales=tuple(check_positive("scales", each) for each in check_sequence("scales", self.scales)))
         if self.assumption not in (JOINT_RELEASE, FIXED_GRADIENTS):
             expected = f'"{JOINT_RELEASE}" or "{FIXED_GRADIENTS}"'
             raise ValueError(f"assumption must be {expected}, got {self.assumption!r}")
@@ -69,19 +69,19 @@ class LinearCombination(Mechanism):
                 raise ValueError(f"scales must have {len(self.mechanisms)} entries, got {len(self.scales)}")
             if len(self.mechanisms) > 12:
                 raise ValueError(f"mechanisms must be at most 12 under this assumption, got {len(self.mechanisms)}")
-            self.steps()
+            self.training_steps()
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         pairs = zip(self.weights, self.mechanisms, strict=True)
-        combined = " + ".join(f"{weight:g} x ({part.words})" for weight, part in pairs)
+        combined = " + ".join(f"{weight:g} x ({part.in_words})" for weight, part in pairs)
         return f"merged model {combined}, charged under: {self.assumption}"
 
     @property
     def is_private(self) -> bool:
         return all(part.is_private for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0)
 
-    def steps(self) -> tuple[int, list[tuple[float, float]]]:
+    def training_steps(self) -> tuple[int, list[tuple[float, float]]]:
         """Return the number of steps, and each model's noise multiplier and sampling rate.
 
         Raises:
@@ -91,7 +91,7 @@ class LinearCombination(Mechanism):
         for run in self.mechanisms:
             times, step = (run.times, run.mechanism) if isinstance(run, Repeat) else (1, run)
             rate, base = (step.rate, step.mechanism) if isinstance(step, Poisson) else (1.0, step)
-            if not isinstance(base, Gaussian) or base.change != 1:
+            if not isinstance(base, Gaussian) or base.largest_change != 1:
                 expected = "repeated (Poisson sampled) Gaussians under this assumption"
                 raise ValueError(f"mechanisms must be {expected}, got {run}")
             found.append((times, (base.noise_multiplier, rate)))
@@ -118,7 +118,7 @@ class LinearCombination(Mechanism):
         if self.assumption == JOINT_RELEASE:
             used = tuple(part for part, weight in zip(self.mechanisms, self.weights, strict=True) if weight > 0)
             return Compose(used or (NOTHING,))
-        times, steps = self.steps()
+        times, steps = self.training_steps()
         sizes = [weight * scale for weight, scale in zip(self.weights, self.scales, strict=True)]
         noise = math.hypot(*(size * multiplier for size, (multiplier, _) in zip(sizes, steps, strict=True)))
         sums, chances = np.zeros(1), np.ones(1)  # over all subsets of the models that a person's data may be in
@@ -128,13 +128,17 @@ class LinearCombination(Mechanism):
         relation = self.relation or Relation.ZERO_OUT
         return Repeat(GaussianMixture(sums.tolist(), chances.tolist(), relation=relation), times)
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """The merged model may hide its parts: under the joint release nothing is known."""
         return None if self.assumption == JOINT_RELEASE and len(self.mechanisms) > 1 else self
 
-    def factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
-        return self.charged_as().factors(times) if self.assumption == JOINT_RELEASE else super().factors(times)
+    def product_factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+        return (
+            self.charged_as().product_factors(times)
+            if self.assumption == JOINT_RELEASE
+            else super().product_factors(times)
+        )
 
-    def outcomes(self) -> Outcomes:
+    def all_outcomes(self) -> Outcomes:
         """Return the outcomes of the charged mechanism: the merged model may tell less."""
         return outcomes_of(self.charged_as())

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedamp.accounting.arithmetic import Array, log_sum
 from fedamp.accounting.bounds import CountField, NotEvaluable, ScaleField, check_scale_or_zero
-from fedamp.accounting.law import Cells, Detail, Law, contract, spread
+from fedamp.accounting.law import Cells, Detail, Law, contract_cells, spread_cells
 from fedamp.accounting.mechanism import Fact, Mechanism, MomentsOf, Release, moments_of, numerical_law
 from fedamp.accounting.releases import Gaussian, Repeat
 from fedamp.accounting.renyi import HIGHEST_ORDER, Moments, integrated_moments, integrated_order
@@ -59,7 +59,7 @@ class ModelMix(Release):
     def unamplified(self) -> Mechanism:
         return Gaussian(self.noise_multiplier, relation=self.relation)
 
-    def attained(self) -> Mechanism:
+    def attained_mechanism(self) -> Mechanism:
         """Return coordinates with equal shares of the norm, ``linf_coordinates`` of them.
 
         They are the worst case at orders from 2 up, which is checked.
@@ -89,17 +89,17 @@ class ModelMixMoments(MomentsOf[ModelMix]):
 
     def __init__(self, event: ModelMix) -> None:
         super().__init__(event)
-        self.worst = moments_of(event.attained())
+        self.worst = moments_of(event.attained_mechanism())
         self.plain = moments_of(Gaussian(event.noise_multiplier))
 
-    def _central(self, highest: int) -> Array:
-        return (self.worst if worst_is_concentrated(self.event, highest).all() else self.plain).central(highest)
+    def _central_moments(self, highest: int) -> Array:
+        return (self.worst if worst_is_concentrated(self.event, highest).all() else self.plain).central_moments(highest)
 
-    def _raw(self, highest: int) -> Array:
+    def _raw_moments(self, highest: int) -> Array:
         """Take the mixed moments where the check holds, and at most the plain ones."""
-        plain = self.plain.raw(highest)
+        plain = self.plain.raw_moments(highest)
         holds = worst_is_concentrated(self.event, highest)
-        return np.where(holds, np.minimum(self.worst.raw(highest), plain), plain)
+        return np.where(holds, np.minimum(self.worst.raw_moments(highest), plain), plain)
 
 
 @lru_cache(maxsize=64)
@@ -119,10 +119,10 @@ def worst_is_concentrated(event: ModelMix, highest: int = HIGHEST_ORDER) -> Arra
     if event.width == 0:
         return np.ones(highest + 1, dtype=bool)
     largest = 1 / math.sqrt(event.linf_coordinates)
-    end = moments_of(MixedCoordinate(event.noise_multiplier, event.width, largest)).raw(highest)
+    end = moments_of(MixedCoordinate(event.noise_multiplier, event.width, largest)).raw_moments(highest)
     holds = np.isfinite(end)
     for part in (0.1, 0.25, 0.5, 0.75, 0.9):
-        inner = moments_of(MixedCoordinate(event.noise_multiplier, event.width, part * largest)).raw(highest)
+        inner = moments_of(MixedCoordinate(event.noise_multiplier, event.width, part * largest)).raw_moments(highest)
         holds &= inner <= part**2 * end * (1 + 1e-7) + 1e-12
     return holds
 
@@ -187,7 +187,7 @@ class MixedCoordinate(Release):
 
         # Both normal tails beyond 9.5 count as the worst, and for lower ends not at all. The density, a difference of
         # normal masses that are at most 50 units off, keeps 12 digits where the width is a hundredth of the noise.
-        return Law(spread(cells(2.2e-21)), contract(cells(0.0)), 1e-12, detail.points)
+        return Law(spread_cells(cells(2.2e-21)), contract_cells(cells(0.0)), 1e-12, detail.points)
 
     def moments(self) -> Moments:
         return MixedCoordinateMoments(self)
@@ -196,12 +196,12 @@ class MixedCoordinate(Release):
 class MixedCoordinateMoments(MomentsOf[MixedCoordinate]):
     """Moments of one coordinate under Gaussian and uniform noise, by quadrature."""
 
-    def _central(self, highest: int) -> Array:
+    def _central_moments(self, highest: int) -> Array:
         s, shift = self.event.noise_multiplier, self.event.shift
         too_far = integrated_order(shift / s, highest, 4000.0) * shift > 1e5 * s / 16  # no better than without mixing
-        return integrated_moments(shift / s, highest, 0.0 if too_far else 4000.0, self._nodes)
+        return integrated_moments(shift / s, highest, 0.0 if too_far else 4000.0, self._quadrature_nodes)
 
-    def _nodes(self, order: int) -> tuple[Array, Array]:
+    def _quadrature_nodes(self, order: int) -> tuple[Array, Array]:
         """Return log masses and log ratios of a grid that holds E[X^order]; none where the ratio is 1 to all digits."""
         s, width, shift = self.event.noise_multiplier, self.event.width, self.event.shift
         step, reach = s / 16, width / 2 + 10 * s

@@ -3,7 +3,7 @@
 Everything is kept in logarithms, so that no loss is too large. Hidden rounds of a release with m outcomes depend on how
 often each outcome occurs alone: T rounds have C(T + m - 1, m - 1) outcomes, not m^T. Up to 20,000 outcomes are listed.
 
-The module knows no mechanism. Kinds build :class:`Outcomes` in their method ``outcomes``.
+The module knows no mechanism. Kinds build :class:`Outcomes` in their method ``all_outcomes``.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedamp.accounting.arithmetic import UNIT, Array, chance_of_any, crossing, log_choose, log_factorials, log_sum
+from fedamp.accounting.arithmetic import UNIT, Array, chance_of_any, level_crossing, log_choose, log_factorials, log_sum
 from fedamp.accounting.bounds import Bounds, Method, NotEvaluable
 
 _MOST, _MOST_TERMS = 20_000, 4_000_000  # outcomes, and terms of the polynomials of hidden rounds
@@ -38,16 +38,16 @@ class Outcomes(NamedTuple):
 
     def epsilon(self, delta: float) -> Bounds:
         """Return the smallest epsilon >= 0 at ``delta``, in both directions, as a bracket."""
-        upper = crossing(partial(self._delta, side=1), delta, 1e300, 1e-13)[1]
-        lower = crossing(partial(self._delta, side=-1), delta, 1e300, 1e-13)[0]
-        return Bounds(min(lower, upper), upper, Method.OUTCOMES.of(len(self.log_out)))
+        upper = level_crossing(partial(self._delta_end, side=1), delta, 1e300, 1e-13)[1]
+        lower = level_crossing(partial(self._delta_end, side=-1), delta, 1e300, 1e-13)[0]
+        return Bounds(min(lower, upper), upper, Method.OUTCOMES.with_facts(len(self.log_out)))
 
     def delta(self, epsilon: float) -> Bounds:
         """Return the smallest delta at ``epsilon`` >= 0, in both directions, as a bracket."""
-        upper, lower = (self._delta(epsilon, side) for side in (1, -1))
-        return Bounds(min(lower, upper), upper, Method.OUTCOMES.of(len(self.log_out)))
+        upper, lower = (self._delta_end(epsilon, side) for side in (1, -1))
+        return Bounds(min(lower, upper), upper, Method.OUTCOMES.with_facts(len(self.log_out)))
 
-    def _delta(self, epsilon: float, side: int) -> float:
+    def _delta_end(self, epsilon: float, side: int) -> float:
         """Compute delta from above (``side`` 1) or below.
 
         Masses and ratios err by a factor of at most exp(off) each.
@@ -62,7 +62,7 @@ class Outcomes(NamedTuple):
             found.append(alone * (1 + side * 8 * UNIT) + (lost + side * _UNDERFLOW if some.any() else 0.0))
         return min(max(*found, 0.0), 1.0)
 
-    def thin(self, rate: float) -> "Outcomes":
+    def poisson_sampled(self, rate: float) -> "Outcomes":
         """Return the outcomes under Poisson sampling, (1 - rate) + rate X, at a rate in (0, 1)."""
         log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + self.log_ratio)
         return Outcomes(self.log_out, log_ratio, rate * self.infinite, self.off + rounding_of_logs(LARGEST_LOG))
@@ -84,7 +84,7 @@ class Outcomes(NamedTuple):
         """
         whole = NO_OUTCOME
         for one, times in factors:
-            counts, log_out = _counts(one, times)
+            counts, log_out = _outcome_counts(one, times)
             if len(whole.log_out) * len(log_out) > _MOST:
                 raise NotEvaluable(f"there are more than {_MOST:,} outcomes")
             with np.errstate(invalid="ignore"):
@@ -111,7 +111,7 @@ def _sum_off(one: Outcomes, rounds: int) -> float:
     return (len(one.log_out) if rounds > 1 else 1) * each
 
 
-def _counts(one: Outcomes, rounds: int) -> tuple[Array, Array]:
+def _outcome_counts(one: Outcomes, rounds: int) -> tuple[Array, Array]:
     """Return how often each outcome occurs in so many rounds, and the log of its Q-mass.
 
     Returns:
@@ -143,7 +143,7 @@ def hidden_outcomes(one: Outcomes, chances: tuple[float, ...], rounds: int, roun
     Raises:
         NotEvaluable: there are too many.
     """
-    counts, log_out = _counts(one, rounds)
+    counts, log_out = _outcome_counts(one, rounds)
     most, held = len(chances) - 1, np.arange(len(chances))
     if len(counts) * (most + 1) ** 2 > _MOST_TERMS:
         raise NotEvaluable("hidden rounds have too many outcomes")

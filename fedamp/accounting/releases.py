@@ -14,7 +14,7 @@ from typing import Annotated
 
 import numpy as np
 
-from fedamp.accounting.arithmetic import UNIT, Array, log_sum, normal_mass, repeated
+from fedamp.accounting.arithmetic import UNIT, Array, combined_copies, log_sum, normal_mass
 from fedamp.accounting.bounds import (
     CountOrZero,
     NotEvaluable,
@@ -79,7 +79,7 @@ class Gaussian(Release):
 
     def law(self, detail: Detail) -> Law:
         """X = exp(z / s - 1 / (2 s^2)), z standard normal under Q."""
-        return Law.gaussian(self.noise_multiplier / self.change, points=detail.points, reach=detail.reach)
+        return Law.gaussian(self.noise_multiplier / self.largest_change, points=detail.points, reach=detail.reach)
 
     def moments(self) -> Moments:
         """log E[X^a] = a (a - 1) / (2 s^2)."""
@@ -87,18 +87,18 @@ class Gaussian(Release):
 
     def closed_form(self) -> Revealed:
         """Nothing is hidden: one choice, of signal-to-noise ratio 1 / s."""
-        signal = np.full(1, self.change**2 / self.noise_multiplier**2)
+        signal = np.full(1, self.largest_change**2 / self.noise_multiplier**2)
         return Revealed(signal, signal, np.ones(1), np.zeros(1), 4 * UNIT)
 
-    def factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+    def product_factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
         """Return a Gaussian factor: 1 / s^2 of repetitions adds up."""
-        return times * self.change**2 / self.noise_multiplier**2, {}
+        return times * self.largest_change**2 / self.noise_multiplier**2, {}
 
     def signal_to_noise(self) -> float:
         """Return the squared change of a contribution over s^2."""
-        return self.change**2 / self.noise_multiplier**2
+        return self.largest_change**2 / self.noise_multiplier**2
 
-    def substituted(self) -> Mechanism:
+    def under_substitution(self) -> Mechanism:
         return replace(self, relation=Relation.SUBSTITUTION)
 
     def exact_group(self, size: int) -> Mechanism:
@@ -110,32 +110,36 @@ class GaussianMoments(MomentsOf[Gaussian]):
     """Moments of a Gaussian release."""
 
     @property
-    def noise(self) -> float:
+    def noise_per_change(self) -> float:
         """Standard deviation of the noise over the largest change of a contribution."""
-        return self.event.noise_multiplier / self.event.change
+        return self.event.noise_multiplier / self.event.largest_change
 
-    def _nodes(self, order: int, step: float = 0.25) -> tuple[Array, Array]:
+    def _quadrature_nodes(self, order: int, step: float = 0.25) -> tuple[Array, Array]:
         """Return log masses and log ratios of a grid that holds E[X^order]."""
         # E[X^a] is largest around z = a / s.
-        z = np.arange(-10.0, order / self.noise + 10.0, step)
-        return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), z / self.noise - 0.5 / self.noise**2
+        z = np.arange(-10.0, order / self.noise_per_change + 10.0, step)
+        return -z * z / 2 + np.log(
+            step / np.sqrt(2 * np.pi)
+        ), z / self.noise_per_change - 0.5 / self.noise_per_change**2
 
-    def _central(self, highest: int) -> Array:
-        return integrated_moments(1 / self.noise, highest, 4000.0, self._nodes)
+    def _central_moments(self, highest: int) -> Array:
+        return integrated_moments(1 / self.noise_per_change, highest, 4000.0, self._quadrature_nodes)
 
     def finite_law(self) -> tuple[Array, Array, float]:
         """Return the law by quadrature, more accurate than the numerical law.
 
         The mass left of the nodes counts as X = 0.
         """
-        if self.noise < 0.04:
+        if self.noise_per_change < 0.04:
             return super().finite_law()
-        log_masses, log_ratios = self._nodes(2, 0.25 * min(1.0, self.noise))  # exp(-u X) falls within a few s
+        log_masses, log_ratios = self._quadrature_nodes(
+            2, 0.25 * min(1.0, self.noise_per_change)
+        )  # exp(-u X) falls within a few s
         return np.append(log_masses, math.log(1e-22)), np.append(log_ratios, -np.inf), 0.0
 
-    def _raw(self, highest: int) -> Array:
+    def _raw_moments(self, highest: int) -> Array:
         """log E[X^a] = a (a - 1) c^2 / (2 s^2), exactly."""
-        return shifted_moments(1 / self.noise, highest)
+        return shifted_moments(1 / self.noise_per_change, highest)
 
 
 @dataclass(frozen=True, repr=False)
@@ -162,13 +166,13 @@ class Laplace(Release):
 
     def law(self, detail: Detail) -> Law:
         """log X = (|z| - |z - 1|) / b."""
-        return Law.laplace(self.scale / self.change, points=detail.points)
+        return Law.laplace(self.scale / self.largest_change, points=detail.points)
 
     def certain_loss(self) -> Fraction:
         """|log X| is at most the change over b."""
-        return Fraction(self.change) / Fraction(self.scale)
+        return Fraction(self.largest_change) / Fraction(self.scale)
 
-    def substituted(self) -> Mechanism:
+    def under_substitution(self) -> Mechanism:
         return replace(self, relation=Relation.SUBSTITUTION)
 
     def exact_group(self, size: int) -> Mechanism:
@@ -209,7 +213,7 @@ class RandomisedResponse(Release):
         log_weights, log_ratios = np.array([true, false]), np.array([false - true, true - false])
         return Law.from_points(np.exp(log_ratios), np.exp(log_weights), points=detail.points)
 
-    def outcomes(self) -> Outcomes:
+    def all_outcomes(self) -> Outcomes:
         true, false = math.log(self.probability), math.log1p(-self.probability)
         log_ratio = np.array([true - false, false - true])
         return Outcomes(np.array([false, true]), log_ratio, 0.0, rounding_of_logs(false))
@@ -218,7 +222,7 @@ class RandomisedResponse(Release):
         """|log X| is log(p / (1 - p)), rounded up."""
         return Fraction(abs(math.log(self.probability) - math.log1p(-self.probability)) * (1 + 8 * UNIT))
 
-    def substituted(self) -> Mechanism:
+    def under_substitution(self) -> Mechanism:
         return replace(self, relation=Relation.SUBSTITUTION)
 
     def exact_group(self, size: int) -> Mechanism:
@@ -254,7 +258,7 @@ class FiniteOutcomes(Release):
     is_exact = True
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         return f"one of {len(self.present)} outcomes"
 
     def law(self, detail: Detail) -> Law:
@@ -267,7 +271,7 @@ class FiniteOutcomes(Release):
     def moments(self) -> Moments:
         return FiniteMoments(self)
 
-    def outcomes(self) -> Outcomes:
+    def all_outcomes(self) -> Outcomes:
         out, inside = np.array(self.absent), np.array(self.present)
         with np.errstate(divide="ignore"):
             log_out, log_in = np.log(out[out > 0]), np.log(inside[out > 0])
@@ -285,16 +289,16 @@ class FiniteOutcomes(Release):
 class FiniteMoments(MomentsOf[FiniteOutcomes]):
     """Moments of a release with finitely many outcomes, some of which may give the data away."""
 
-    def _negative(self, highest: int) -> Array:
+    def _negative_moments(self, highest: int) -> Array:
         """Return infinity where an outcome is impossible with the person in."""
         law = self._law().upper
         if law.zero:
             return unbounded_moments(highest)[1:]
         return np.array([log_sum(law.log_weights(0.0) - b * law.log_ratio) for b in range(highest)])
 
-    def _raw(self, highest: int) -> Array:
+    def _raw_moments(self, highest: int) -> Array:
         """Return infinity where an outcome gives the person away."""
-        return unbounded_moments(highest) if self._law().upper.infinite else super()._raw(highest)
+        return unbounded_moments(highest) if self._law().upper.infinite else super()._raw_moments(highest)
 
 
 _MOST_KNOWN = 690.0  # beyond, the probabilities of a black box leave floating point
@@ -337,11 +341,11 @@ class Approximate(Release):
         present = (self.known_delta, rest * (1 - less), rest * less, 0.0)
         return FiniteOutcomes(present, present[::-1], relation=self.relation)
 
-    def attained(self) -> Mechanism:
+    def attained_mechanism(self) -> Mechanism:
         """Return the worst one; a release that is private at a smaller epsilon is so at a larger one."""
         return self if self.known_epsilon <= _MOST_KNOWN else replace(self, known_epsilon=_MOST_KNOWN)
 
-    def outcomes(self) -> Outcomes:
+    def all_outcomes(self) -> Outcomes:
         """List the outcomes of :meth:`charged_as`, for any epsilon."""
         known, chance = self.known_epsilon, self.known_delta
         rest = math.log1p(-chance) - math.log1p(math.exp(-known))
@@ -382,7 +386,7 @@ class NotPrivate(Mechanism):
         signal = np.full(1, np.inf)
         return Revealed(signal, signal, np.ones(1), np.zeros(1))
 
-    def substituted(self) -> Mechanism:
+    def under_substitution(self) -> Mechanism:
         return self
 
     def exact_group(self, size: int) -> Mechanism:
@@ -424,10 +428,10 @@ class GaussianMixture(Release):
         for shift, weight in sorted(zip(shifts, check_weights("weights", self.weights, len(shifts)), strict=True)):
             if weight > 0:
                 merged[shift] = merged.get(shift, 0.0) + weight
-        self._set(shifts=tuple(merged), weights=tuple(merged.values()))
+        self._set_fields(shifts=tuple(merged), weights=tuple(merged.values()))
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         return f"Gaussian noise around one of {len(self.shifts)} shifts up to {self.shifts[-1]:g}"
 
     def simplified(self) -> Mechanism:
@@ -462,27 +466,27 @@ class GaussianMixtureMoments(MomentsOf[GaussianMixture]):
     """Moments of Gaussian noise around a random shift, by quadrature."""
 
     @property
-    def largest(self) -> float:
+    def largest_shift(self) -> float:
         """The largest shift, which decides how far the quadrature must reach."""
         return float(self.event.shifts[-1])
 
-    def _nodes(self, low: float, high: float) -> tuple[Array, Array]:
+    def _quadrature_nodes(self, low: float, high: float) -> tuple[Array, Array]:
         """Return log masses and log ratios at a grid of z from ``low`` to ``high``."""
-        step = min(0.25, 0.5 / max(self.largest, 1e-9))
+        step = min(0.25, 0.5 / max(self.largest_shift, 1e-9))
         z = np.arange(low, high, step)
         return -z * z / 2 + np.log(step / np.sqrt(2 * np.pi)), self.event.log_ratio(z)
 
-    def _central(self, highest: int) -> Array:
-        nodes = lambda order: self._nodes(-10.0, order * self.largest + 10.0)  # noqa: E731
-        return integrated_moments(self.largest, highest, 1000.0, nodes)
+    def _central_moments(self, highest: int) -> Array:
+        nodes = lambda order: self._quadrature_nodes(-10.0, order * self.largest_shift + 10.0)  # noqa: E731
+        return integrated_moments(self.largest_shift, highest, 1000.0, nodes)
 
-    def _negative(self, highest: int) -> Array:
+    def _negative_moments(self, highest: int) -> Array:
         """Integrate at low orders; above, the largest shift alone is the worst."""
-        order = integrated_order(self.largest, highest, 1000.0)
-        result = shifted_moments(self.largest, highest)[1:].copy()
+        order = integrated_order(self.largest_shift, highest, 1000.0)
+        result = shifted_moments(self.largest_shift, highest)[1:].copy()
         if not order:
             return result
-        log_weights, log_ratios = self._nodes(-order * self.largest - 10.0, 10.0 + self.largest)
+        log_weights, log_ratios = self._quadrature_nodes(-order * self.largest_shift - 10.0, 10.0 + self.largest_shift)
         result[:order] = [max(0.0, float(log_sum(log_weights - n * log_ratios))) for n in range(order)]
         return result
 
@@ -501,7 +505,7 @@ class Product(Mechanism, is_kind=False):
 
     def law(self, detail: Detail) -> Law:
         """Multiply the laws of independent factors, Gaussians put together (Zhu, Dong, Wang 2022, Theorem 10)."""
-        precision, others = self.factors()
+        precision, others = self.product_factors()
         return law_of_product(precision, tuple(others.items()), detail)
 
     def moments(self) -> Moments:
@@ -509,22 +513,22 @@ class Product(Mechanism, is_kind=False):
         times = self.times if isinstance(self, Repeat) else 1
         return ProductMoments(partial(numerical_law, self), [(moments_of(part), times) for part in self.parts if times])
 
-    def outcomes(self) -> Outcomes:
+    def all_outcomes(self) -> Outcomes:
         """Multiply the outcomes of the factors; Gaussian factors have too many (NotEvaluable)."""
-        precision, others = self.factors()
+        precision, others = self.product_factors()
         if precision:
             raise NotEvaluable("Gaussian releases have too many outcomes")
         return Outcomes.product((outcomes_of(part), times) for part, times in others.items())
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """Compose what the parts attain: the charge is exact for that (Zhu, Dong, Wang 2022, Theorem 10)."""
         return attained_in_parts(self)
 
     def attained_in_draws(self) -> Mechanism | None:
         return self.with_parts(lambda part: part.attained_in_draws() or NOTHING)
 
-    def substituted(self) -> Mechanism:
-        return self.with_parts(lambda part: part.substituted())
+    def under_substitution(self) -> Mechanism:
+        return self.with_parts(lambda part: part.under_substitution())
 
     def exact_group(self, size: int) -> Mechanism:
         """A group sees each release as a group."""
@@ -541,7 +545,7 @@ class Product(Mechanism, is_kind=False):
 
 def attained_part(part: Mechanism) -> Mechanism:
     """Return what a part of a mechanism attains; ``NOTHING`` if nothing is known."""
-    return part.attained() or NOTHING
+    return part.attained_mechanism() or NOTHING
 
 
 def attained_in_parts(event: Mechanism) -> Mechanism | None:
@@ -574,8 +578,8 @@ class Compose(Product):
     mechanisms: Annotated[Sequence[Mechanism], check_mechanisms]
 
     @property
-    def words(self) -> str:
-        return "[" + "; then ".join(part.words for part in self.mechanisms) + "]"
+    def in_words(self) -> str:
+        return "[" + "; then ".join(part.in_words for part in self.mechanisms) + "]"
 
     @property
     def span(self) -> int:
@@ -583,7 +587,7 @@ class Compose(Product):
         spans = [part.span for part in self.mechanisms]
         return 1 if all(span == 1 for span in spans) else sum(spans)
 
-    def _prefix(self, rounds: int) -> Mechanism:
+    def _run_prefix(self, rounds: int) -> Mechanism:
         """Take the parts in order, the last one up to the rounds that are left."""
         released: list[Mechanism] = []
         for part in self.mechanisms:
@@ -603,7 +607,7 @@ class Compose(Product):
     def unamplified(self) -> Mechanism:
         return self.with_parts(lambda part: part.unamplified())
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """Compose what the parts attain: the charge is exact for that (Zhu, Dong, Wang 2022, Theorem 10)."""
         try:
             return self.with_parts(attained_part)
@@ -613,13 +617,13 @@ class Compose(Product):
 
     def closed_form(self) -> Revealed:
         """Signals of revealed choices add up."""
-        return reduce(Revealed.times, [closed_form_of(part) for part in self.mechanisms])
+        return reduce(Revealed.composed_with, [closed_form_of(part) for part in self.mechanisms])
 
-    def factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+    def product_factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
         """Gaussian parts add up to one; equal others are counted."""
         precision, others = 0.0, Counter[Mechanism]()
         for part in self.mechanisms:
-            more, rest = part.factors(times)
+            more, rest = part.product_factors(times)
             precision += more
             others.update(rest)
         return precision, dict(others)
@@ -660,14 +664,14 @@ class Repeat(Product, OfOne):
     times: CountOrZero
 
     @property
-    def words(self) -> str:
-        return f"{self.times} times ({self.mechanism.words})" if self.times else "nothing"
+    def in_words(self) -> str:
+        return f"{self.times} times ({self.mechanism.in_words})" if self.times else "nothing"
 
     @property
     def span(self) -> int:
         return self.times * self.mechanism.span
 
-    def _prefix(self, rounds: int) -> Mechanism:
+    def _run_prefix(self, rounds: int) -> Mechanism:
         """Take whole repetitions, and the beginning of the next one."""
         whole, rest = divmod(rounds, self.mechanism.span)
         released = Repeat(self.mechanism, whole)
@@ -681,10 +685,10 @@ class Repeat(Product, OfOne):
         return Repeat(self.mechanism.unamplified(), self.times)
 
     def closed_form(self) -> Revealed:
-        return repeated(closed_form_of(self.mechanism), self.times, Revealed.times)
+        return combined_copies(closed_form_of(self.mechanism), self.times, Revealed.composed_with)
 
-    def factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
-        return self.mechanism.factors(times * self.times) if self.times else (0.0, {})
+    def product_factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
+        return self.mechanism.product_factors(times * self.times) if self.times else (0.0, {})
 
     def signal_to_noise(self) -> float | None:
         signal = self.mechanism.signal_to_noise()
@@ -742,33 +746,33 @@ class RandomSelection(Mechanism):
     weights: Annotated[Sequence[float], OnePer("mechanisms")]
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         pairs = zip(self.weights, self.mechanisms, strict=True)
-        return "one of (" + ", ".join(f"{weight:g}: {part.words}" for weight, part in pairs) + ")"
+        return "one of (" + ", ".join(f"{weight:g}: {part.in_words}" for weight, part in pairs) + ")"
 
     @property
     def is_private(self) -> bool:
-        return all(part.is_private for part in self.used[0])
+        return all(part.is_private for part in self.used_mechanisms[0])
 
     @property
     def releases_nothing(self) -> bool:
-        return all(part.releases_nothing for part in self.used[0])
+        return all(part.releases_nothing for part in self.used_mechanisms[0])
 
     @property
-    def used(self) -> tuple[tuple[Mechanism, ...], tuple[float, ...]]:
+    def used_mechanisms(self) -> tuple[tuple[Mechanism, ...], tuple[float, ...]]:
         """The mechanisms that may be drawn, and their weights."""
         used = [pair for pair in zip(self.mechanisms, self.weights, strict=True) if pair[1]]
         return tuple(part for part, _ in used), tuple(weight for _, weight in used)
 
     def simplified(self) -> Mechanism:
         """One mechanism that may be drawn is that mechanism."""
-        used, _ = self.used
+        used, _ = self.used_mechanisms
         return used[0] if len(used) == 1 else self
 
     def unamplified(self) -> Mechanism:
         return self.with_parts(lambda part: part.unamplified())
 
-    def attained(self) -> Mechanism | None:
+    def attained_mechanism(self) -> Mechanism | None:
         """Draw among what the parts attain, for which the charge is exact.
 
         See the class (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2).
@@ -777,30 +781,30 @@ class RandomSelection(Mechanism):
 
     def law(self, detail: Detail) -> Law:
         """Mix the parts' laws (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
-        used, weights = self.used
+        used, weights = self.used_mechanisms
         return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
 
     def moments(self) -> Moments:
         """Return the mean of the parts' moments: the law is drawn."""
-        used, weights = self.used
+        used, weights = self.used_mechanisms
         return MixtureMoments(partial(numerical_law, self), [moments_of(part) for part in used], weights)
 
-    def outcomes(self) -> Outcomes:
-        used, weights = self.used
+    def all_outcomes(self) -> Outcomes:
+        used, weights = self.used_mechanisms
         return Outcomes.mixture([outcomes_of(part) for part in used], weights)
 
     def closed_form(self) -> Revealed:
         """The draw may be seen, so it takes no part in the weight of hidden choices."""
-        return one_of([(closed_form_of(part), weight, 0.0) for part, weight in zip(*self.used, strict=True)])
+        return one_of([(closed_form_of(part), weight, 0.0) for part, weight in zip(*self.used_mechanisms, strict=True)])
 
     def chance_to_take_part(self) -> Fraction:
         """Return the weighted mean over the parts."""
-        pairs = zip(*self.used, strict=True)
+        pairs = zip(*self.used_mechanisms, strict=True)
         return sum((Fraction(weight) * part.chance_to_take_part() for part, weight in pairs), Fraction(0))
 
     def certain_loss(self) -> Fraction:
         """Return the largest loss of a part that may be drawn."""
-        return max(part.certain_loss() for part in self.used[0])
+        return max(part.certain_loss() for part in self.used_mechanisms[0])
 
-    def substituted(self) -> Mechanism:
-        return self.with_parts(lambda part: part.substituted())
+    def under_substitution(self) -> Mechanism:
+        return self.with_parts(lambda part: part.under_substitution())

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from fedamp.accounting.arithmetic import RENYI_ROUNDING, Array, log_binomials, log_factorials, log_sum, repeated
+from fedamp.accounting.arithmetic import RENYI_ROUNDING, Array, combined_copies, log_binomials, log_factorials, log_sum
 from fedamp.accounting.bounds import NotEvaluable
 from fedamp.accounting.law import Law
 
@@ -156,7 +156,7 @@ def negative_moments(transform: Callable[[Array], MomentTransform], count: int) 
     """
     values = transform(_GRID)
     v = np.log(_GRID)
-    powers = _powers(count)
+    powers = _negative_powers(count)
     with np.errstate(divide="ignore", invalid="ignore"):
         gap = values.log + np.log(-np.expm1(-np.maximum(values.excess, 0.0)))
         integrand = powers[:, None] * v + gap
@@ -185,7 +185,7 @@ def _trapezoid_error(powers: NDArray[np.int64]) -> Array:
 
 
 @lru_cache(maxsize=8)
-def _powers(count: int) -> NDArray[np.int64]:
+def _negative_powers(count: int) -> NDArray[np.int64]:
     """Return the powers b at which negative moments are computed: all up to 32, then steps of 4 %, and the last."""
     spread = 32 * 1.04 ** np.arange(0, 1 + np.log(max(count, 33) / 32) / np.log(1.04))
     powers = np.unique(np.concatenate([np.arange(1, 33), spread.astype(np.int64), [count - 1]]))
@@ -205,13 +205,13 @@ class Moments:
 
     Args:
         law: makes the numerical law of X.
-        symmetric: whether the two laws are mirror images (an involution swaps them), or ``raw`` bounds both directions:
-            then E[X^-b] is at most the charge for E[X^(b+1)].
+        symmetric: whether the two laws are mirror images (an involution swaps them), or ``raw_moments`` bounds both
+            directions: then E[X^-b] is at most the charge for E[X^(b+1)].
 
     Example:
         >>> from fedamp.accounting import Detail, RandomisedResponse
         >>> bit = Moments(lambda: RandomisedResponse(0.75).law(Detail(100)), symmetric=True)
-        >>> np.exp(bit.raw(3)).round(4).tolist()  # 3/4 3^(a - 1) + 1/4 3^(1 - a), from a = 0
+        >>> np.exp(bit.raw_moments(3)).round(4).tolist()  # 3/4 3^(a - 1) + 1/4 3^(1 - a), from a = 0
         [1.0, 1.0, 2.3333, 6.7778]
     """
 
@@ -219,27 +219,27 @@ class Moments:
         self._law, self.symmetric = law, symmetric
         self._known: dict[tuple[str, int], Array] = {}
 
-    def central(self, highest: int) -> Array:
+    def central_moments(self, highest: int) -> Array:
         """Return log E[(X - 1)^j], j = 0..highest."""
-        return self._once(self._central, highest)
+        return self._computed_once(self._central_moments, highest)
 
-    def raw(self, highest: int) -> Array:
+    def raw_moments(self, highest: int) -> Array:
         """Return log E[X^a], a = 0..highest."""
-        return self._once(self._raw, highest)
+        return self._computed_once(self._raw_moments, highest)
 
-    def negative(self, highest: int) -> Array:
+    def negative_moments(self, highest: int) -> Array:
         """Return log E[X^-b], b = 0..highest-1."""
-        return self._once(self._negative, highest)
+        return self._computed_once(self._negative_moments, highest)
 
-    def larger(self, highest: int) -> Array:
+    def larger_moments(self, highest: int) -> Array:
         """Return the table of log moments: the larger of log E[X^a] and log E[X^(1-a)] at a = 0..highest."""
-        both = self.raw(highest).copy()
-        both[1:] = np.maximum(both[1:], self.negative(highest))
+        both = self.raw_moments(highest).copy()
+        both[1:] = np.maximum(both[1:], self.negative_moments(highest))
         return both
 
-    def transform(self, u: Array) -> MomentTransform:
+    def laplace_transform(self, u: Array) -> MomentTransform:
         """Bound the Laplace transform of X, of a finite law that is larger in convex order."""
-        known = transform_from_moments(self.raw(HIGHEST_ORDER), self.negative(HIGHEST_ORDER), u)
+        known = transform_from_moments(self.raw_moments(HIGHEST_ORDER), self.negative_moments(HIGHEST_ORDER), u)
         try:
             finite = transform_from_nodes(u, *self.finite_law())
         except (NotEvaluable, ArithmeticError, MemoryError):
@@ -255,29 +255,29 @@ class Moments:
         log_zero = math.log(law.zero) if law.zero else -np.inf
         return np.append(law.log_weights(0.0), log_zero), np.append(law.log_ratio, -np.inf), law.infinite
 
-    def _once(self, compute: Callable[[int], Array], highest: int) -> Array:
+    def _computed_once(self, compute: Callable[[int], Array], highest: int) -> Array:
         """Return what was computed before for this order, or compute it."""
         key = compute.__name__, highest
         if key not in self._known:
             self._known[key] = compute(highest)
         return self._known[key]
 
-    def _central(self, highest: int) -> Array:
+    def _central_moments(self, highest: int) -> Array:
         """Compute the central moments from the finite law; NotEvaluable: it has mass at infinity."""
         log_masses, log_ratios, infinite = self.finite_law()
         if infinite:
             raise NotEvaluable("moments do not follow from a numerical law with mass at infinity")
         return central_from_nodes(log_masses, log_ratios, highest)
 
-    def _raw(self, highest: int) -> Array:
+    def _raw_moments(self, highest: int) -> Array:
         """Compute the binomial sum of the central moments: E[X^a] = sum_j C(a, j) E[(X - 1)^j]."""
         with np.errstate(over="ignore"):
-            excess = log_sum((log_binomials(highest) + self.central(highest))[:, 2:])
+            excess = log_sum((log_binomials(highest) + self.central_moments(highest))[:, 2:])
             return np.where(excess < 30, np.log1p(np.exp(np.minimum(excess, 30))), np.logaddexp(0.0, excess))
 
-    def _negative(self, highest: int) -> Array:
+    def _negative_moments(self, highest: int) -> Array:
         """Compute the negative moments from symmetry, or from the Laplace transform."""
-        return self.raw(highest)[1:] if self.symmetric else negative_moments(self.transform, highest)
+        return self.raw_moments(highest)[1:] if self.symmetric else negative_moments(self.laplace_transform, highest)
 
 
 class ProductMoments(Moments):
@@ -290,17 +290,19 @@ class ProductMoments(Moments):
         super().__init__(law, all(part.symmetric for part, _ in factors))
         self.factors = factors
 
-    def _central(self, highest: int) -> Array:
-        powers = [repeated(part.central(highest), times, product_moments) for part, times in self.factors]
+    def _central_moments(self, highest: int) -> Array:
+        powers = [
+            combined_copies(part.central_moments(highest), times, product_moments) for part, times in self.factors
+        ]
         nothing = np.append(0.0, np.full(highest, -np.inf))  # X = 1
         return reduce(product_moments, powers) if powers else nothing
 
-    def _raw(self, highest: int) -> Array:
+    def _raw_moments(self, highest: int) -> Array:
         """Log moments add up."""
-        return sum((times * part.raw(highest) for part, times in self.factors), np.zeros(highest + 1))
+        return sum((times * part.raw_moments(highest) for part, times in self.factors), np.zeros(highest + 1))
 
-    def _negative(self, highest: int) -> Array:
-        return sum((times * part.negative(highest) for part, times in self.factors), np.zeros(highest))
+    def _negative_moments(self, highest: int) -> Array:
+        return sum((times * part.negative_moments(highest) for part, times in self.factors), np.zeros(highest))
 
 
 class MixtureMoments(Moments):
@@ -313,19 +315,19 @@ class MixtureMoments(Moments):
         super().__init__(law, all(part.symmetric for part in parts))
         self.parts, self.weights = parts, weights
 
-    def _mean(self, moments: Callable[[Moments], Array]) -> Array:
+    def _mean_moments(self, moments: Callable[[Moments], Array]) -> Array:
         """Return the log of the weighted mean of the parts' moments."""
         weights = np.log(np.array(self.weights))
         return log_sum(np.stack([moments(part) for part in self.parts]) + weights[:, None], axis=0)
 
-    def _central(self, highest: int) -> Array:
-        return self._mean(lambda part: part.central(highest))
+    def _central_moments(self, highest: int) -> Array:
+        return self._mean_moments(lambda part: part.central_moments(highest))
 
-    def _raw(self, highest: int) -> Array:
-        return self._mean(lambda part: part.raw(highest))
+    def _raw_moments(self, highest: int) -> Array:
+        return self._mean_moments(lambda part: part.raw_moments(highest))
 
-    def _negative(self, highest: int) -> Array:
-        return self._mean(lambda part: part.negative(highest))
+    def _negative_moments(self, highest: int) -> Array:
+        return self._mean_moments(lambda part: part.negative_moments(highest))
 
 
 class ThinnedMoments(Moments):
@@ -338,22 +340,22 @@ class ThinnedMoments(Moments):
         super().__init__(law)
         self.part, self.rate = part, rate
 
-    def _central(self, highest: int) -> Array:
+    def _central_moments(self, highest: int) -> Array:
         """log E[(q (X - 1))^j] = j log q + log E[(X - 1)^j]."""
-        return np.asarray(self.part.central(highest) + np.arange(highest + 1) * np.log(self.rate))
+        return np.asarray(self.part.central_moments(highest) + np.arange(highest + 1) * np.log(self.rate))
 
-    def _negative(self, highest: int) -> Array:
+    def _negative_moments(self, highest: int) -> Array:
         """Use the raw moments where the remove direction is the larger one (Mironov, Talwar, Zhang 2019, Theorem 5).
 
         Else compute them from the transform.
         """
         if self.part.symmetric:  # the remove direction is the larger: Mironov, Talwar, Zhang 2019, Theorem 5
-            return self.raw(highest)[1:]
-        return negative_moments(self.transform, highest)
+            return self.raw_moments(highest)[1:]
+        return negative_moments(self.laplace_transform, highest)
 
-    def transform(self, u: Array) -> MomentTransform:
+    def laplace_transform(self, u: Array) -> MomentTransform:
         """E exp(-u (1 - q + q X)) = e^(-(1 - q) u) E exp(-q u X)."""
-        part = self.part.transform(self.rate * u)
+        part = self.part.laplace_transform(self.rate * u)
         return MomentTransform(part.log - (1 - self.rate) * u, part.excess)
 
 
@@ -368,29 +370,31 @@ class MeanMoments(Moments):
         super().__init__(law)
         self.part, self.copies = part, copies
 
-    def _central(self, highest: int) -> Array:
+    def _central_moments(self, highest: int) -> Array:
         """Raise a power series to the number of copies.
 
         With C(u) = sum_j E[(X-1)^j] u^j / j!, the sum of n copies of X - 1 has C(u)^n, by repeated squaring.
         """
         factorials = log_factorials(highest)
-        summed = repeated(self.part.central(highest) - factorials, self.copies, series_product) + factorials
+        summed = (
+            combined_copies(self.part.central_moments(highest) - factorials, self.copies, series_product) + factorials
+        )
         return np.asarray(summed - np.arange(highest + 1) * np.log(self.copies))
 
-    def _negative(self, highest: int) -> Array:
+    def _negative_moments(self, highest: int) -> Array:
         """Take the smaller of the exact moments and of a bound.
 
         The mean is at least the geometric mean, so E[mean^-b] <= E[copy^(-b / n)]^n.
         """
         # Jensen: the mean is at least the geometric mean, so E[mean^-b] <= E[copy^(-b/n)]^n. Between whole powers the
         # log moment of a copy is convex, so its linear interpolation is above it.
-        exact = negative_moments(self.transform, highest)
-        powers, of_a_copy, copies = np.arange(float(highest)), self.part.negative(highest), self.copies
+        exact = negative_moments(self.laplace_transform, highest)
+        powers, of_a_copy, copies = np.arange(float(highest)), self.part.negative_moments(highest), self.copies
         return np.minimum(exact, copies * np.interp(powers / copies, powers, of_a_copy))
 
-    def transform(self, u: Array) -> MomentTransform:
+    def laplace_transform(self, u: Array) -> MomentTransform:
         """E exp(-u mean) = (E exp(-(u / n) X))^n."""
-        part = self.part.transform(u / self.copies)
+        part = self.part.laplace_transform(u / self.copies)
         return MomentTransform(self.copies * part.log, self.copies * part.excess)
 
 

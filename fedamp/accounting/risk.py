@@ -95,9 +95,9 @@ class TradeOff:
         Raises:
             ValueError: a rate is outside [0, 1].
         """
-        alpha = _rates("false_positive_rate", false_positive_rate)
-        lower = np.maximum(self._certain.at(alpha) - _OFF, 0.0)
-        upper = np.minimum(np.maximum(self._possible.at(alpha), 0.0) + _OFF, 1.0 - alpha)
+        alpha = _checked_rates("false_positive_rate", false_positive_rate)
+        lower = np.maximum(self._lower_lines.highest_at(alpha) - _OFF, 0.0)
+        upper = np.minimum(np.maximum(self._upper_lines.highest_at(alpha), 0.0) + _OFF, 1.0 - alpha)
         return lower, np.maximum(lower, upper)
 
     def true_positive_rate(self, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
@@ -170,7 +170,7 @@ class TradeOff:
             >>> Gaussian(2.0).trade_off().posterior(prior=0.5, false_positive_rate=0.01)[1].round(2).tolist()
             0.77
         """
-        belief, alpha = _rates("prior", prior), _rates("false_positive_rate", false_positive_rate)
+        belief, alpha = _checked_rates("prior", prior), _checked_rates("false_positive_rate", false_positive_rate)
         if not np.all(alpha > 0):
             raise ValueError(f"false_positive_rate must be > 0 for a posterior, got {false_positive_rate!r}")
         lower, upper = (
@@ -181,7 +181,7 @@ class TradeOff:
     @property
     def advantage(self) -> Bounds:
         """Largest true positive rate minus false positive rate of any test: delta at epsilon 0."""
-        return Bounds(float(self.lower[0]), float(self.upper[0]), Method.DELTA_AT_0.of())
+        return Bounds(float(self.lower[0]), float(self.upper[0]), Method.DELTA_AT_0.with_facts())
 
     def gaussian(self, smallest_rate: float = 1e-6) -> GaussianFit:
         """Return the least mu of a Gaussian trade-off that stays below f, and the loss by reporting mu alone.
@@ -214,7 +214,9 @@ class TradeOff:
         if mu.upper == math.inf:
             return GaussianFit(mu, Bounds(0.0, 1.0))
         # The difference of Bayes errors: a line between two points less a concave function is largest at a point.
-        upper, lower = (float(np.max(_regrets(lines, mu.upper))) for lines in (self._possible, self._certain))
+        upper, lower = (
+            float(np.max(_bayes_regrets(lines, mu.upper))) for lines in (self._upper_lines, self._lower_lines)
+        )
         upper = min(max(upper, 0.0) + _OFF, 1.0)
         return GaussianFit(mu, Bounds(min(max(lower - _OFF, 0.0), upper), upper))
 
@@ -226,10 +228,10 @@ class TradeOff:
         from scipy.special import ndtri  # a slow import
 
         smallest, largest = (1.0 - self.upper[0]) / 2, (1.0 - self.lower[0]) / 2
-        origin = Method.ERROR_RATES.of(rate)
+        origin = Method.ERROR_RATES.with_facts(rate)
         if smallest < rate:
             return Bounds(0.0, math.inf, origin)
-        corners = self._certain.corners
+        corners = self._lower_lines.corners
         # G_mu is convex and the certified f is straight between corners: below at the corners is below everywhere.
         alpha = np.r_[rate, corners[(corners > rate) & (corners < largest)], largest]
         certified = self.false_negative_rate(alpha)[0]
@@ -261,9 +263,9 @@ class TradeOff:
         axes.legend()
         return axes
 
-    def coarsest(self, count: int) -> Array:
+    def coarsest_middles(self, count: int) -> Array:
         """Return middles of at most ``count`` intervals of the grid: those where f is known worst."""
-        s, low, high = self._points
+        s, low, high = self._error_points
         slope = np.diff(high) / np.diff(s)
         x, y = _concave_bound(s, low, high)
         excess = y[1] - high[:-1] - slope * (x[1] - s[:-1])
@@ -275,7 +277,7 @@ class TradeOff:
         return np.asarray(self.epsilons[worst] + self.epsilons[worst + 1]) / 2
 
     @property
-    def _points(self) -> tuple[Array, Array, Array]:
+    def _error_points(self) -> tuple[Array, Array, Array]:
         """The points s, from 0, and both ends of c(s) there."""
         small = np.exp(-self.epsilons[:0:-1])
         ends = [np.r_[0.0, small * (1.0 - delta[:0:-1]), 1.0 - delta] for delta in (self.upper, self.lower)]
@@ -284,14 +286,14 @@ class TradeOff:
         return slopes[other], *(end[other] for end in ends)
 
     @cached_property
-    def _certain(self) -> "_Lines":
+    def _lower_lines(self) -> "_Lines":
         """The lower bound of f, as lines."""
-        return _upper_envelope(*self._points[:2])
+        return _upper_envelope(*self._error_points[:2])
 
     @cached_property
-    def _possible(self) -> "_Lines":
+    def _upper_lines(self) -> "_Lines":
         """The upper bound of f: the conjugate of the least concave bound of c."""
-        s, low, high = self._points
+        s, low, high = self._error_points
         x, y = _concave_bound(s, low, high)
         slope = max((high[-1] - low[-2]) / (s[-1] - s[-2]), 0.0)  # on which c continues beyond the grid, until it is 1
         step = (1.0 - high[-1]) / slope if slope > 0 else 0.0
@@ -331,7 +333,7 @@ class _Lines(NamedTuple):
     intercepts: Array
     corners: Array
 
-    def at(self, alpha: Array) -> Array:
+    def highest_at(self, alpha: Array) -> Array:
         """Return the function at each alpha."""
         line = np.searchsorted(-self.corners, -alpha)
         return np.asarray(self.intercepts[line] - self.slopes[line] * alpha)
@@ -359,7 +361,7 @@ def _upper_envelope(slopes: Array, intercepts: Array) -> _Lines:
     return _Lines(s_kept, c_kept, np.array(corners))
 
 
-def _regrets(lines: _Lines, mu: float) -> Array:
+def _bayes_regrets(lines: _Lines, mu: float) -> Array:
     """Return the Bayes error of an attack, less that of the Gaussian, at each s > 0.
 
     The attack has the minimal s-weighted error c(s).
@@ -370,7 +372,7 @@ def _regrets(lines: _Lines, mu: float) -> Array:
     return np.asarray(c / (1.0 + s) - (1.0 - delta) / (1.0 + above))
 
 
-def _rates(name: str, values: ArrayLike) -> Array:
+def _checked_rates(name: str, values: ArrayLike) -> Array:
     """Return rates as an array, each in [0, 1]; or raise ValueError."""
     array = np.asarray(values, dtype=np.float64)
     if not np.all((array >= 0) & (array <= 1)):
@@ -419,10 +421,10 @@ def privacy_profile(mechanism: Profile, epsilons: ArrayLike) -> tuple[Array, Arr
         >>> privacy_profile(Gaussian(1.0), [0.0, 1.0])[1].round(4).tolist()
         [0.3829, 0.1269]
     """
-    return _profile(mechanism, np.asarray(epsilons, dtype=np.float64), None)
+    return _delta_brackets(mechanism, np.asarray(epsilons, dtype=np.float64), None)
 
 
-def _profile(mechanism: Profile, grid: Array, points: int | None) -> tuple[Array, Array]:
+def _delta_brackets(mechanism: Profile, grid: Array, points: int | None) -> tuple[Array, Array]:
     """Return both ends of delta at each number of a grid."""
     answers = [mechanism.delta(epsilon, points=points) for epsilon in grid.ravel().tolist()]
     lower, upper = ([getattr(answer, end) for answer in answers] for end in ("lower", "upper"))
@@ -458,11 +460,11 @@ def trade_off(mechanism: Profile, values: int = 100) -> TradeOff:
     )
     start = np.linspace(0.0, body, 7 * values // 20), np.linspace(body, tail, values // 4)
     epsilons = np.unique(np.concatenate(start))
-    curve = TradeOff(epsilons, *_profile(mechanism, epsilons, _POINTS))
+    curve = TradeOff(epsilons, *_delta_brackets(mechanism, epsilons, _POINTS))
     for step in range(5):
-        more = curve.coarsest(values // 10) if step < 4 else np.linspace(tail, end, values // 4 + 1)
+        more = curve.coarsest_middles(values // 10) if step < 4 else np.linspace(tail, end, values // 4 + 1)
         more = np.setdiff1d(more, curve.epsilons)  # both ends may be the same
-        known, new = (curve.epsilons, curve.lower, curve.upper), (more, *_profile(mechanism, more, _POINTS))
+        known, new = (curve.epsilons, curve.lower, curve.upper), (more, *_delta_brackets(mechanism, more, _POINTS))
         order = np.argsort(np.r_[curve.epsilons, more])
         curve = TradeOff(*(np.r_[old, fresh][order] for old, fresh in zip(known, new, strict=True)))
     return curve

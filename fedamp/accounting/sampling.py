@@ -158,11 +158,11 @@ class FiniteRound:
         Arguments and results are those of :meth:`GaussianRound.draw`.
         """
         ratios = rng.random((len(counts), int(counts[0].sum())))
-        tables = [self._table(float(exponent)) for exponent in exponents]
+        tables = [self._inversion_table(float(exponent)) for exponent in exponents]
         values = np.append(self._log_ratios[::-1], -math.inf)
         below, starts = (np.stack(table) for table in zip(*tables, strict=True))
         with np.errstate(over="ignore"):  # refused where X is computed
-            return ratios, arithmetic.invert(ratios, values, np.exp(values), below, starts, counts)
+            return ratios, arithmetic.invert_uniforms(ratios, values, np.exp(values), below, starts, counts)
 
     @cached_property
     def _log_ratios(self) -> Array:
@@ -174,7 +174,7 @@ class FiniteRound:
         """Logs of the positive Q-masses."""
         return self.points.log_weights(0.0)[self.points.log_weights(0.0) > -math.inf]
 
-    def _table(self, exponent: float) -> tuple[Array, NDArray[np.int32]]:
+    def _inversion_table(self, exponent: float) -> tuple[Array, NDArray[np.int32]]:
         """Return the distribution function of a tilted law, and where in it each of 2**14 equal parts of [0, 1) starts.
 
         The function goes from the largest ratio down to zero.
@@ -243,11 +243,11 @@ class Factor(Protocol):
         """Chances of taking part in 0, 1, .. rounds."""
 
     @property
-    def widest(self) -> int:
+    def draw_width(self) -> int:
         """Number of floats of one draw."""
 
     @property
-    def work(self) -> int:
+    def draw_steps(self) -> int:
         """Number of steps of one draw."""
 
     @property
@@ -257,7 +257,7 @@ class Factor(Protocol):
     def fingerprint(self) -> bytes:
         """Return bytes that tell factors apart, so that each has its own random numbers."""
 
-    def tilted(self, order: float, drift: float = 0.0) -> "_Tilted | DependentTilt":
+    def tilted_factor(self, order: float, drift: float = 0.0) -> "_Tilted | DependentTilt":
         """Return the factor under X^order, and under X^order G^drift."""
 
 
@@ -283,12 +283,12 @@ class HiddenRounds:
     people: ClassVar[int] = 1
 
     @property
-    def share(self) -> float:
+    def expected_share(self) -> float:
         """Expected part of the rounds that a person takes part in."""
         return math.fsum(map(operator.mul, self.chances, range(len(self.chances)))) / self.rounds
 
     @property
-    def most(self) -> int:
+    def most_rounds(self) -> int:
         """The most rounds that a person can take part in."""
         return len(self.chances) - 1
 
@@ -306,13 +306,13 @@ class HiddenRounds:
         """
         if self.chances == (0.0, 1.0) and self.rounds == 1:
             return logs_in_range(ratios[:, 0], float(np.max(ratios)), math.inf)
-        return log_beginnings(self._alone, ratios)[:, 0]
+        return log_beginnings(self._alone_beginnings, ratios)[:, 0]
 
     @cached_property
-    def _alone(self) -> "Beginnings":
-        return Beginnings.of([self])
+    def _alone_beginnings(self) -> "Beginnings":
+        return Beginnings.of_factors([self])
 
-    def weights(self, rate: float) -> Array:
+    def chance_ratios(self, rate: float) -> Array:
         """Return the chance of each h over C(r, h) q^h (1 - q)^(r - h), at a rate q near the share."""
         taken = np.flatnonzero(self.chances)
         logs = np.log(np.array(self.chances)[taken]) - log_choose(self.rounds, taken) - taken * math.log(rate)
@@ -323,9 +323,9 @@ class HiddenRounds:
             weights[taken] = np.exp(logs)
         return weights
 
-    def tilted(self, order: float, drift: float = 0.0) -> "_Tilted":
+    def tilted_factor(self, order: float, drift: float = 0.0) -> "_Tilted":
         """Return the factor under X^order."""
-        exponents, log_mu, (counts, log_chance) = self.tilts(order)
+        exponents, log_mu, (counts, log_chance) = self.tilted_occupancies(order)
         log_weights = log_chance + counts @ log_mu
         largest = float(log_weights.max())
         below = np.cumsum(np.exp(log_weights - largest))
@@ -340,7 +340,7 @@ class HiddenRounds:
         log_moment = largest + math.log(below[-1])
         return _Tilted(counts, exponents, log_mu, below / below[-1], log_moment, log_moment, relative, variation)
 
-    def tilts(self, order: float) -> tuple[Array, Array, "Occupancies"]:
+    def tilted_occupancies(self, order: float) -> tuple[Array, Array, "Occupancies"]:
         """Return how rounds are held under X^order.
 
         That is at whole orders, or below 2 under X times Y of docs/research/k-of-t.md, Proposition 5.
@@ -353,17 +353,17 @@ class HiddenRounds:
         log_mu = np.array(list(map(self.round.log_moment, exponents)))
         if order >= 2:
             return exponents, log_mu, occupancies(self.chances, self.rounds, int(order))
-        return exponents, log_mu, pairs(self.chances, self.rounds, order - 1)
+        return exponents, log_mu, paired_occupancies(self.chances, self.rounds, order - 1)
 
     @property
-    def widest(self) -> int:
+    def draw_width(self) -> int:
         """Number of ratios of one draw."""
         return self.rounds
 
     @property
-    def work(self) -> int:
+    def draw_steps(self) -> int:
         """Number of steps of the recursion for one draw."""
-        return self.rounds * (self.most + 8) + 100
+        return self.rounds * (self.most_rounds + 8) + 100
 
     def fingerprint(self) -> bytes:
         """Return bytes that tell factors apart."""
@@ -378,11 +378,11 @@ class HiddenRounds:
         the factors outside. Underflow adds less than 1e-90: as many steps as there are, each off by 1e-308, times at
         most 1e200 (the growth of the products, and the weight of h successes at the end).
         """
-        rate = min(self.share, 1.0)
-        outside = 16 * (math.lgamma(self.rounds + 1) + self.rounds + 1) - 8 * self.most * math.log(rate)
+        rate = min(self.expected_share, 1.0)
+        outside = 16 * (math.lgamma(self.rounds + 1) + self.rounds + 1) - 8 * self.most_rounds * math.log(rate)
         outside -= 8 * self.rounds * math.log1p(-rate) if rate < 1 else 0.0
-        units = 3 * self.rounds + (4 * EXPONENT + 4) * self.most + outside
-        return units * UNIT + 2 * self.most * self.round.law_rounding + self.chance_rounding
+        units = 3 * self.rounds + (4 * EXPONENT + 4) * self.most_rounds + outside
+        return units * UNIT + 2 * self.most_rounds * self.round.law_rounding + self.chance_rounding
 
 
 class Beginnings(NamedTuple):
@@ -401,16 +401,16 @@ class Beginnings(NamedTuple):
     fewest: int
 
     @classmethod
-    def of(cls, factors: "Sequence[Factor]") -> "Beginnings":
+    def of_factors(cls, factors: "Sequence[Factor]") -> "Beginnings":
         """Collect factors that are beginnings of the last one."""
         numbers, last = np.array(list(map(attrgetter("rounds"), factors))), factors[-1]
         if not isinstance(last, HiddenRounds):
             return cls(numbers, 1.0, np.zeros((0, 0)), 0)
-        rate = min(last.share, 1.0)
+        rate = min(last.expected_share, 1.0)
         tails = np.zeros((len(factors), len(last.chances)))
         for tail, each in zip(tails, factors, strict=True):
             assert isinstance(each, HiddenRounds)
-            tail[: len(each.chances)] = each.weights(rate)
+            tail[: len(each.chances)] = each.chance_ratios(rate)
         return cls(numbers, rate, tails, int(np.flatnonzero(last.chances)[0]))
 
 
@@ -435,7 +435,7 @@ class SampledRun:
     factors: "tuple[Factor, ...]"
 
     @cached_property
-    def hidden(self) -> list[HiddenRounds]:
+    def hidden_factors(self) -> list[HiddenRounds]:
         """The factors whose rounds are independent."""
         found = list[HiddenRounds]()
         for each in self.factors:
@@ -458,11 +458,11 @@ class SampledRun:
         return sum(copies * math.log(chance) if chance else -math.inf for chance, copies in chances)
 
     @cached_property
-    def work(self) -> int:
+    def draw_steps(self) -> int:
         """Number of steps of one draw."""
         found = 0
         for each in self.factors:
-            found += each.copies * each.work
+            found += each.copies * each.draw_steps
         return found
 
     def fingerprint(self) -> bytes:
@@ -591,7 +591,7 @@ def merged_rows(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[n
     return counts[starts], largest + np.log(total)
 
 
-def pairs(chances: tuple[float, ...], rounds: int, power: float) -> Occupancies:
+def paired_occupancies(chances: tuple[float, ...], rounds: int, power: float) -> Occupancies:
     """Return how many rounds are in neither, in the first alone, in the second alone, and in both of two sets.
 
     The first set counts by its probability w, the second by w to a ``power`` in (0, 1), so that the weights are no
@@ -653,7 +653,7 @@ class Proposal(ABC):
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         """Draw logs of two positive numbers a and b; v = (a - exp(epsilon) b)+."""
 
-    def on(self, run: SampledRun) -> "Proposal":
+    def for_run(self, run: SampledRun) -> "Proposal":
         """Return the same proposal for another run."""
         return cast(Callable[..., Proposal], type(self))(run, *self.parameters)
 
@@ -677,7 +677,7 @@ class Pilot:
     bound: float
     slope: float
 
-    def error(self, draws: float, log_term: float, bound: float | None = None) -> float:
+    def relative_error(self, draws: float, log_term: float, bound: float | None = None) -> float:
         """Return the relative error of delta that so many draws will leave.
 
         Args:
@@ -689,7 +689,7 @@ class Pilot:
         return stake * self.spread**2 / 2 + log_term / (draws * stake)
 
     @property
-    def effort(self) -> float:
+    def draws_needed(self) -> float:
         """Number of draws for an epsilon known to 0.01 either way."""
         return self.draws_for(0.01 * self.slope, 32.0)
 
@@ -714,7 +714,7 @@ Rank = Callable[[float, float], float]  # what a moment (order, log) proves abou
 PilotChoice = Callable[[Proposal], Pilot]  # takes the pilot of a proposal
 
 
-def best(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
+def cheapest_pilot(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
     """Return the pilot that needs the fewest draws, with its parameter; the search stops where that rises.
 
     Raises:
@@ -723,13 +723,13 @@ def best(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]:
     chosen = None
     try:
         for parameter, pilot in pilots:
-            if chosen is not None and pilot.effort >= chosen[1].effort:
+            if chosen is not None and pilot.draws_needed >= chosen[1].draws_needed:
                 break
             chosen = parameter, pilot
     except NotEvaluable:
         if chosen is None:
             raise
-    if chosen is None or chosen[1].effort == math.inf:
+    if chosen is None or chosen[1].draws_needed == math.inf:
         raise NotEvaluable("the draws meet no loss beyond epsilon")
     return chosen
 
@@ -778,7 +778,7 @@ class _Coins(NamedTuple):
     error: float
 
     @classmethod
-    def of(cls, factor: HiddenRounds, order: int) -> "_Coins":
+    def with_best_odds(cls, factor: HiddenRounds, order: int) -> "_Coins":
         """Choose the odds that bound X^t best: X <= max_h w_h / C(T, h) r^-h prod_i (1 + r x_i), convex in log r."""
         held, taken = np.arange(order + 1.0), np.flatnonzero(factor.chances)
         log_terms = log_choose(order, np.arange(order + 1)) + [factor.round.log_moment(exponent) for exponent in held]
@@ -792,7 +792,7 @@ class _Coins(NamedTuple):
             moment, bound = logs(position)
             return factor.rounds * moment + bound
 
-        at_share = -math.log(max(1 / factor.share - 1, 1e-15))
+        at_share = -math.log(max(1 / factor.expected_share - 1, 1e-15))
         low, high = at_share - 16, at_share + 4
         for _ in range(40):
             left, right = low + 0.382 * (high - low), low + 0.618 * (high - low)
@@ -810,7 +810,7 @@ def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, fl
 
     Their ratios are to be given to that power. The second result is the log of a factor of their mean.
     """
-    h = np.arange(factor.most + 1)
+    h = np.arange(factor.most_rounds + 1)
     with np.errstate(divide="ignore"):
         logs = power * np.log(factor.chances) + (1 - power) * log_choose(factor.rounds, h)
     total = float(np.logaddexp.reduce(logs))
@@ -836,7 +836,7 @@ class RemoveProposal(Proposal):
     """
 
     def __init__(self, run: SampledRun, order: float, coins: int = 0, drift: float = 0.0) -> None:
-        if coins and len(run.hidden) < len(run.factors):
+        if coins and len(run.hidden_factors) < len(run.factors):
             raise NotEvaluable("rounds of correlated noise are not independent")
         self.run, self.order, self.coins, self.drift = run, order, coins, drift
         self.parameters = order, coins, drift
@@ -846,25 +846,25 @@ class RemoveProposal(Proposal):
         self._tilted, self._coins = list[_Tilted | DependentTilt](), list[_Coins]()
         self.log_moment = self._drifted_moment = self.relative = self.variation = 0.0
         for each in run.factors:
-            tilted = each.tilted(order, drift)
+            tilted = each.tilted_factor(order, drift)
             self._tilted.append(tilted)
             self.log_moment += each.copies * tilted.log_moment
             self._drifted_moment += each.copies * tilted.drifted_moment
             self.relative += each.copies * tilted.relative
             self.variation += each.copies * (tilted.variation + coins * 1e-12)
         self.moment = Moment(order, self.log_moment - math.log(self._share))
-        for factor in run.hidden if coins else ():
-            self._coins.append(_Coins.of(factor, coins))
-        for factor, coin in zip(run.hidden, self._coins, strict=False):
+        for factor in run.hidden_factors if coins else ():
+            self._coins.append(_Coins.with_best_odds(factor, coins))
+        for factor, coin in zip(run.hidden_factors, self._coins, strict=False):
             law_rounding = 4 * coins * factor.rounds * factor.round.law_rounding
             self.relative += factor.copies * (law_rounding + 8 * coins * UNIT + 3 * coin.error)
-        self._powers = list(map(partial(_sum_of_powers, power=order - 1), run.hidden)) if order < 2 else []
+        self._powers = list(map(partial(_sum_of_powers, power=order - 1), run.hidden_factors)) if order < 2 else []
         off = 0.0
         for each, _ in self._powers:
             off += each.copies * (each.ratio_rounding + 64 * UNIT)
         self.relative += off
 
-    def _ratios(
+    def _draw_ratios(
         self, rng: np.random.Generator, j: int, independent: NDArray[np.bool_]
     ) -> tuple[Array, NDArray[np.int32]]:
         """Draw ratios of factor j, and how many of them have each exponent.
@@ -897,7 +897,7 @@ class RemoveProposal(Proposal):
                     log_second += self.drift * log_mean
                     log_ratio += one
                     continue
-                ratios, _ = self._ratios(rng, j, second & (self.coins > 0))
+                ratios, _ = self._draw_ratios(rng, j, second & (self.coins > 0))
                 log_ratio += factor.log_ratios(ratios)
                 if self._powers:
                     powers, log_total = self._powers[j]
@@ -909,7 +909,9 @@ class RemoveProposal(Proposal):
                     )
         if self.drift:
             log_second += self.order * log_ratio - self._drifted_moment
-        return self._excess(log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, log_second)
+        return self._log_excess(
+            log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, log_second
+        )
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
         """Draw like ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n).
@@ -922,11 +924,11 @@ class RemoveProposal(Proposal):
         if not isinstance(factor, HiddenRounds):
             assert not isinstance(tilted, _Tilted)
             log_ratio, later = tilted.draw_beginnings(rng, draws, parts.rounds)
-            log_a, log_b = self._excess(log_ratio, self.order * log_ratio, np.zeros(1))
+            log_a, log_b = self._log_excess(log_ratio, self.order * log_ratio, np.zeros(1))
             return log_a - later, log_b - later
         assert isinstance(tilted, _Tilted)
         independent = rng.random(draws) >= self._share
-        ratios, counts = self._ratios(rng, 0, independent)
+        ratios, counts = self._draw_ratios(rng, 0, independent)
         held = arithmetic.shuffle_ends(ratios, counts, rng.random((draws, factor.rounds - first)))
         log_mu = np.append(tilted.log_mu, np.zeros(self.coins + 1))  # independent later rounds integrate to 1
         later = np.cumsum(np.pad(log_mu[held], ((0, 0), (0, 1)))[:, ::-1], axis=1)[:, ::-1]
@@ -934,10 +936,10 @@ class RemoveProposal(Proposal):
         for coin in self._coins:
             log_coins = (coin.order * np.cumsum(np.log1p(coin.odds * ratios), axis=1))[:, parts.rounds - 1]
             log_coins -= parts.rounds * coin.log_moment
-        log_a, log_b = self._excess(log_ratio, self.order * log_ratio, log_coins)
+        log_a, log_b = self._log_excess(log_ratio, self.order * log_ratio, log_coins)
         return log_a - later[:, parts.rounds - first], log_b - later[:, parts.rounds - first]
 
-    def _excess(self, log_ratio: Array, log_power: Array, log_second: Array) -> tuple[Array, Array]:
+    def _log_excess(self, log_ratio: Array, log_power: Array, log_second: Array) -> tuple[Array, Array]:
         """Return logs of a and b, for v = (X - e^epsilon)+ dQ/dR."""
         density = math.log(self._share) - self.log_moment + log_power
         if self._share < 1:
@@ -946,14 +948,14 @@ class RemoveProposal(Proposal):
         log_b = np.where(some, -density, math.inf)
         return np.where(some, log_b + log_ratio, -math.inf), log_b
 
-    def slack(self, parts: Beginnings) -> float:
+    def log_slack(self, parts: Beginnings) -> float:
         """Return log of a factor of the bound of draws of beginnings: moments of a cut law may be below 1."""
         tilted = self._tilted[0]
         least = float(tilted.log_mu.min()) if isinstance(tilted, _Tilted) else 0.0
         return float(parts.rounds[-1] - parts.rounds[0]) * max(0.0, -least)
 
     @classmethod
-    def pilot(cls, run: SampledRun, rank: Rank, look: PilotChoice, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
+    def best_pilot(cls, run: SampledRun, rank: Rank, look: PilotChoice, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
         """Return the pilot of the order whose bound is the least, or of the whole one below.
 
         Where that leaves a wide spread, it is the pilot of the best independent rounds, or the best drift, beside it.
@@ -971,27 +973,27 @@ class RemoveProposal(Proposal):
                 if rank(*low.moment) < rank(*proposal.moment):
                     return look(low)
         orders = range(int(proposal.order), max(int(proposal.order) - 2, 1), -1)
-        found = best(zip(orders, map(look, map(partial(cls, run), orders)), strict=True))[1]
-        if found.spread < (_WIDE if len(run.hidden) == len(run.factors) else _VERY_WIDE):
+        found = cheapest_pilot(zip(orders, map(look, map(partial(cls, run), orders)), strict=True))[1]
+        if found.spread < (_WIDE if len(run.hidden_factors) == len(run.factors) else _VERY_WIDE):
             return found
         tried = [found]
-        if len(run.hidden) < len(run.factors):
+        if len(run.hidden_factors) < len(run.factors):
             for drift in _DRIFTS:
                 with suppress(NotEvaluable):  # with so much of it ratios leave the range of floating point
                     tried.append(look(cls(run, found.proposal.moment.order, 0, drift)))
-            return min(tried, key=attrgetter("effort"))
+            return min(tried, key=attrgetter("draws_needed"))
         with suppress(NotEvaluable):  # ratios may leave the range of floating point
             coins = cls._best_coins(run, rank)
             tried += [look(cls(run, int(proposal.order), each)) for each in (coins, coins - 1) if each > 1]
         # Where the bound is too large for an upper end, that is left to others: the spread decides about the lower one.
-        return min(tried, key=lambda pilot: replace(pilot, bound=min(pilot.bound, 1000.0)).effort)
+        return min(tried, key=lambda pilot: replace(pilot, bound=min(pilot.bound, 1000.0)).draws_needed)
 
     @staticmethod
     def _best_coins(run: SampledRun, rank: Rank) -> int:
         """Return the order that would prove the least if moments were ``typical``."""
         least, chosen = math.inf, 2
         for order in range(2, _MOST_COINS):
-            typical = sum(each.copies * _Coins.of(each, order).typical for each in run.hidden)
+            typical = sum(each.copies * _Coins.with_best_odds(each, order).typical for each in run.hidden_factors)
             if (found := rank(order, typical)) >= least:
                 break
             least, chosen = found, order
@@ -1012,11 +1014,11 @@ class RemoveProposal(Proposal):
         return found
 
     @staticmethod
-    def share(run: SampledRun) -> float:
+    def infinite_loss_mass(run: SampledRun) -> float:
         """Return the P-mass at infinite ratios. Only rounds taken part in can meet one."""
         chances = list[tuple[float, int]]()
-        for each in run.hidden:
-            chances.append((each.round.infinite, each.copies * each.most))
+        for each in run.hidden_factors:
+            chances.append((each.round.infinite, each.copies * each.most_rounds))
         return chance_of_any(chances)
 
 
@@ -1032,13 +1034,13 @@ class AddProposal(Proposal):
     """
 
     def __init__(self, run: SampledRun, tilt: float) -> None:
-        if len(run.hidden) < len(run.factors):
+        if len(run.hidden_factors) < len(run.factors):
             raise NotEvaluable("rounds of correlated noise are drawn in the remove direction only")
         self.run, self.tilt, self.parameters = run, tilt, (tilt,)
         self.name = f"tilt {tilt:.3g}"
         self.log_moment = self.relative = self.variation = 0.0
-        for each in run.hidden:
-            exponent, rounds = tilt * each.share, each.copies * each.rounds
+        for each in run.hidden_factors:
+            exponent, rounds = tilt * each.expected_share, each.copies * each.rounds
             log_moment = rounds * each.round.log_moment(-exponent)
             on_each = rounds * each.round.table_rounding
             size = (EXPONENT * exponent + abs(log_moment) + 1) * rounds
@@ -1050,8 +1052,8 @@ class AddProposal(Proposal):
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         """Draw logs of a and b, for v = (1 - e^epsilon X)+ dQ/dR."""
         log_a, log_ratio = np.full(draws, self.log_moment), np.zeros(draws)
-        for factor in self.run.hidden:
-            exponent, counts = self.tilt * factor.share, np.full((draws, 1), factor.rounds, np.int32)
+        for factor in self.run.hidden_factors:
+            exponent, counts = self.tilt * factor.expected_share, np.full((draws, 1), factor.rounds, np.int32)
             for _ in range(factor.copies):
                 ratios, log_of_products = factor.round.draw(rng, np.array([-exponent]), counts)
                 log_a += exponent * log_of_products
@@ -1059,16 +1061,16 @@ class AddProposal(Proposal):
         return log_a, log_a + log_ratio
 
     @classmethod
-    def pilot(cls, run: SampledRun, rank: Rank, look: PilotChoice, highest: int = 0) -> Pilot:
+    def best_pilot(cls, run: SampledRun, rank: Rank, look: PilotChoice, highest: int = 0) -> Pilot:
         """Return the pilot of the best tilt, from that of the least bound down."""
         candidates = [cls(run, 2.0**power) for power in np.arange(-10, 10, 0.5)]
         least = int(np.argmin([rank(*proposal.moment) for proposal in candidates]))
-        return best((each.tilt, look(each)) for each in candidates[least::-1])[1]
+        return cheapest_pilot((each.tilt, look(each)) for each in candidates[least::-1])[1]
 
     @staticmethod
-    def share(run: SampledRun) -> float:
+    def infinite_loss_mass(run: SampledRun) -> float:
         """Return the Q-mass at ratio 0, of any round."""
-        return chance_of_any((each.round.zero, each.copies * each.rounds) for each in run.hidden)
+        return chance_of_any((each.round.zero, each.copies * each.rounds) for each in run.hidden_factors)
 
 
 class Block(Proposal):
@@ -1076,12 +1078,12 @@ class Block(Proposal):
 
     def __init__(self, whole: Proposal, parts: "Sequence[Factor]") -> None:
         assert isinstance(whole, RemoveProposal)
-        self.whole, self.run, self.parts, self.moment = whole, whole.run, Beginnings.of(parts), whole.moment
+        self.whole, self.run, self.parts, self.moment = whole, whole.run, Beginnings.of_factors(parts), whole.moment
         self.name, self.relative = f"{whole.name} from {parts[0].rounds}", 2 * whole.relative
         self.variation = whole.variation + parts[-1].rounds ** 2 * UNIT
 
     def log_bound(self, epsilon: float) -> float:
-        return self.whole.log_bound(epsilon) + self.whole.slack(self.parts)
+        return self.whole.log_bound(epsilon) + self.whole.log_slack(self.parts)
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         return self.whole.draw_beginnings(rng, draws, self.parts)
@@ -1102,7 +1104,7 @@ _PILOT, _PILOT_WORK = 4096, 3e8
 Result = TypeVar("Result")
 
 
-def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure: float) -> tuple[Array, Array]:
+def certify_deltas(proposal: Proposal, above: Array, below: Array, draws: int, failure: float) -> tuple[Array, Array]:
     """Return upper and lower bounds of delta from fresh draws, which hold together but for a failure probability.
 
     For v in [0, b], E[prod_i (1 + s v_i)] = (1 + s delta)^n for n independent draws and any stake s > -1/b. So by
@@ -1125,24 +1127,24 @@ def certify(proposal: Proposal, above: Array, below: Array, draws: int, failure:
     bound = np.exp(np.minimum(np.array(list(map(proposal.log_bound, epsilons.flat))) + error, 700.0))
     bound, count = bound.reshape(epsilons.shape), above.shape[-1]
     log_term = math.log(epsilons.size / failure)
-    stakes = _stakes(proposal, epsilons, count, math.sqrt(2 * log_term / draws))
+    stakes = _betting_stakes(proposal, epsilons, count, math.sqrt(2 * log_term / draws))
     stakes[..., :count] = -np.minimum(stakes, STAKE / np.maximum(bound, 1e-300))[..., :count]
-    found = np.expm1((_sums(proposal, epsilons, stakes, draws) - log_term) / draws) / stakes
+    found = np.expm1((_log_wealth(proposal, epsilons, stakes, draws) - log_term) / draws) / stakes
     off = bound * (proposal.variation + 64 * UNIT)
     upper, lower = found * math.exp(error) + off, found * math.exp(-error) - off
     return upper[..., :count], np.maximum(lower[..., count:], 0.0)
 
 
-def _stakes(proposal: Proposal, epsilons: Array, count: int, step: float) -> Array:
+def _betting_stakes(proposal: Proposal, epsilons: Array, count: int, step: float) -> Array:
     """Return stakes for all candidates, of the shape of ``epsilons``.
 
     They are ``step`` over the standard deviation of a draw, at most 1 over its mean, by a pilot at the first of the
     epsilons above and below.
     """
-    (log_a, log_b), found = _drawn(proposal), np.zeros(epsilons.shape)
+    (log_a, log_b), found = _common_draws(proposal), np.zeros(epsilons.shape)
     for part in (slice(0, count), slice(count, None)):
         if found[..., part].size:
-            values = _values(log_a, log_b, epsilons[..., part][..., 0])
+            values = _draw_values(log_a, log_b, epsilons[..., part][..., 0])
             found[..., part] = 1 / np.maximum(values.std(axis=0) / step, values.mean(axis=0) + 1e-300)[..., None]
     return found
 
@@ -1152,30 +1154,30 @@ def pilot_at_delta(proposal: Proposal, delta: float, draws: int = 0) -> Pilot:
 
     The random numbers are the same for every proposal.
     """
-    log_a, log_b = _drawn(proposal, draws)
+    log_a, log_b = _common_draws(proposal, draws)
     low, high = 0.0, 1.0
-    while _values(log_a, log_b, high).mean() > delta:
+    while _draw_values(log_a, log_b, high).mean() > delta:
         low, high = high, 2 * high
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if _values(log_a, log_b, middle).mean() > delta else (low, middle)
-    return _pilot(proposal, low, log_a, log_b)
+        low, high = (middle, high) if _draw_values(log_a, log_b, middle).mean() > delta else (low, middle)
+    return _pilot_of_draws(proposal, low, log_a, log_b)
 
 
 def pilots_of_columns(proposal: Proposal, delta: float) -> list[Pilot]:
     """Take a pilot for each column of the draws, sooner: between two losses delta is linear in exp(epsilon)."""
-    columns = np.stack(_drawn(proposal), axis=1).T
-    return [_pilot(proposal, _epsilon_of(log_a, log_b, delta), log_a, log_b) for log_a, log_b in columns]
+    columns = np.stack(_common_draws(proposal), axis=1).T
+    return [_pilot_of_draws(proposal, _epsilon_of(log_a, log_b, delta), log_a, log_b) for log_a, log_b in columns]
 
 
 def pilot_at_epsilon(proposal: Proposal, epsilon: float, draws: int = 0) -> Pilot:
     """Take a pilot around one epsilon."""
-    return _pilot(proposal, epsilon, *_drawn(proposal, draws))
+    return _pilot_of_draws(proposal, epsilon, *_common_draws(proposal, draws))
 
 
-def _pilot(proposal: Proposal, epsilon: float, log_a: Array, log_b: Array) -> Pilot:
+def _pilot_of_draws(proposal: Proposal, epsilon: float, log_a: Array, log_b: Array) -> Pilot:
     """Take a pilot from draws of a and b at one epsilon."""
-    values = _values(log_a, log_b, epsilon)
+    values = _draw_values(log_a, log_b, epsilon)
     mean = float(values.mean())
     if not 0 < mean < math.inf:
         return Pilot(proposal, epsilon, 0.0, math.inf, math.inf, 1.0)
@@ -1186,7 +1188,7 @@ def _pilot(proposal: Proposal, epsilon: float, log_a: Array, log_b: Array) -> Pi
 
 def pilot_draws(run: SampledRun) -> int:
     """Return how many draws a first look takes."""
-    return max(512, min(_PILOT, int(_PILOT_WORK / run.work)))
+    return max(512, min(_PILOT, int(_PILOT_WORK / run.draw_steps)))
 
 
 def _epsilon_of(log_a: Array, log_b: Array, delta: float) -> float:
@@ -1199,23 +1201,23 @@ def _epsilon_of(log_a: Array, log_b: Array, delta: float) -> float:
     return max(math.log((a[last] - len(log_a) * delta) / b[last]), 0.0) if a[-1:] > len(log_a) * delta else 0.0
 
 
-def _values(log_a: Array, log_b: Array, epsilon: float | Array) -> Array:
+def _draw_values(log_a: Array, log_b: Array, epsilon: float | Array) -> Array:
     """Return (a - exp(epsilon) b)+."""
     excess = log_a - log_b - epsilon
     return np.where(excess > 0, np.exp(np.minimum(log_a, 700.0)) * -np.expm1(-np.maximum(excess, 0.0)), 0.0)
 
 
-def _drawn(proposal: Proposal, draws: int = 0) -> tuple[Array, Array]:
+def _common_draws(proposal: Proposal, draws: int = 0) -> tuple[Array, Array]:
     """Draw the same random numbers for every proposal.
 
     Differences between proposals are then better known than either.
     """
-    parts = _batches(proposal, draws or pilot_draws(proposal.run), 0, lambda log_a, log_b: (log_a, log_b))
+    parts = _in_batches(proposal, draws or pilot_draws(proposal.run), 0, lambda log_a, log_b: (log_a, log_b))
     log_a, log_b = zip(*parts, strict=True)
     return np.concatenate(log_a), np.concatenate(log_b)
 
 
-def _sums(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) -> Array:
+def _log_wealth(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) -> Array:
     """Return sums of log(1 + stake v) at each epsilon and its stake, of the shape of both, from fresh draws."""
     columns = np.atleast_2d(epsilons)
     order = np.argsort(columns, axis=1)
@@ -1229,11 +1231,11 @@ def _sums(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) -> Arr
             found[i] = arithmetic.sums_of_logs(np.exp(a[some]), np.exp(b[some]), scales[i], sorted_stakes[i])
         return found
 
-    total = np.sum(_batches(proposal, draws, _question(proposal, epsilons, draws), summed), axis=0)
+    total = np.sum(_in_batches(proposal, draws, _question_number(proposal, epsilons, draws), summed), axis=0)
     return np.asarray(np.take_along_axis(total, np.argsort(order, axis=1), axis=1).reshape(epsilons.shape))
 
 
-def _batches(proposal: Proposal, draws: int, question: int, use: Callable[[Array, Array], Result]) -> list[Result]:
+def _in_batches(proposal: Proposal, draws: int, question: int, use: Callable[[Array, Array], Result]) -> list[Result]:
     """Return the results of all batches of draws, in order. Batches do not depend on how many threads there are.
 
     Args:
@@ -1242,7 +1244,7 @@ def _batches(proposal: Proposal, draws: int, question: int, use: Callable[[Array
         question: a number that decides the random numbers.
         use: from the draws of a batch to a result.
     """
-    widest = max(map(attrgetter("widest"), proposal.run.factors))
+    widest = max(map(attrgetter("draw_width"), proposal.run.factors))
     rows = max(64, min(MOST_ROWS, _BATCH // widest))
 
     def batch(first: int) -> Result:
@@ -1253,7 +1255,7 @@ def _batches(proposal: Proposal, draws: int, question: int, use: Callable[[Array
         return list(pool.map(batch, range(0, draws, rows)))
 
 
-def _question(proposal: Proposal, epsilons: Array, draws: int) -> int:
+def _question_number(proposal: Proposal, epsilons: Array, draws: int) -> int:
     """Return a number for each question, so that different questions get independent draws."""
     text = f"{proposal.name} {draws}".encode() + epsilons.tobytes() + proposal.run.fingerprint()
     digest = hashlib.blake2b(text, digest_size=8)
@@ -1320,9 +1322,9 @@ class SampledProfile:
         Raises:
             NotEvaluable: too much work, or not worth it; another bound has to answer.
         """
-        remove = self._epsilon(self.remove, delta, precision, known, highest)
-        add = self.known("epsilon", delta, remove.upper)
-        return _with_add(remove, add, lambda: self._epsilon(self.add or self.remove, delta, precision, known))
+        remove = self._one_sided_epsilon(self.remove, delta, precision, known, highest)
+        add = self.add_by_laws("epsilon", delta, remove.upper)
+        return _with_add(remove, add, lambda: self._one_sided_epsilon(self.add or self.remove, delta, precision, known))
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Return the smallest delta at ``epsilon`` >= 0, in both directions; otherwise see :meth:`epsilon`.
@@ -1332,22 +1334,22 @@ class SampledProfile:
             precision: relative width of the bracket on delta that is aimed at.
         """
         remove = self.delta_remove(epsilon, precision=precision)
-        known = self.known("delta", epsilon, remove.upper)
+        known = self.add_by_laws("delta", epsilon, remove.upper)
         return _with_add(remove, known, lambda: self.delta_add(epsilon, precision=precision))
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Return delta of the remove direction H(P, Q) alone; see :meth:`delta`."""
-        return self._delta(self.remove, epsilon, precision)
+        return self._one_sided_delta(self.remove, epsilon, precision)
 
     def delta_add(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Return delta of the add direction H(Q, P) alone; see :meth:`delta`."""
         if not self.add:
             return self.delta_remove(epsilon, precision=precision)
         if epsilon > self.upper.ratio_rounding - self.upper.log_least:
-            return Bounds(0.0, 0.0, Method.RARE_OUTPUT.of())
-        return self._delta(self.add, epsilon, precision)
+            return Bounds(0.0, 0.0, Method.RARE_OUTPUT.with_facts())
+        return self._one_sided_delta(self.add, epsilon, precision)
 
-    def known(self, question: Literal["epsilon", "delta"], at: float, enough: float) -> float:
+    def add_by_laws(self, question: Literal["epsilon", "delta"], at: float, enough: float) -> float:
         """Return an upper end of the add direction by the laws.
 
         No more of them are asked once it is at most ``enough``.
@@ -1360,25 +1362,25 @@ class SampledProfile:
         known = math.inf if self.add else 0.0
         for law in self.laws:
             with suppress(NotEvaluable):
-                add = law().directions[1]
+                add = law().both_directions[1]
                 known = min(known, (add.epsilon(at) if question == "epsilon" else add.delta(at)).upper)
             if known <= enough:
                 break
         return known
 
-    def _epsilon(
+    def _one_sided_epsilon(
         self, direction: Direction, delta: float, precision: float, known: float, highest: int = HIGHEST_SAMPLED_ORDER
     ) -> Bounds:
         """Return epsilon of one direction: a pilot chooses candidates, and fresh draws certify them."""
         check_delta(delta)
         check_precision(precision)
         charge = CHARGE * delta
-        spendable = delta - charge - direction.share(self.upper)
+        spendable = delta - charge - direction.infinite_loss_mass(self.upper)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
         most = self.most_draws(PRECISION / precision)
         look = partial(pilot_at_delta, delta=spendable)
-        pilot = direction.pilot(self.upper, partial(epsilon_of_moment, delta=spendable), look, highest)
+        pilot = direction.best_pilot(self.upper, partial(epsilon_of_moment, delta=spendable), look, highest)
         if pilot.epsilon * (1 + precision / 2) >= known:
             raise NotEvaluable("another bound is as low")
         failure, certified = charge / QUESTIONS, len(STEPS) * 2
@@ -1390,15 +1392,15 @@ class SampledProfile:
         pilot = pilot_at_delta(pilot.proposal, spendable, max(512, min(draws // 4, 500_000)))
         half = half_width(pilot, draws, log_term, bound=1.0)
         below = np.maximum(pilot.epsilon - half * STEPS, 0.0)
-        above = np.minimum(pilot.epsilon + pilot.error(draws, log_term) / pilot.slope * STEPS, 600.0)
+        above = np.minimum(pilot.epsilon + pilot.relative_error(draws, log_term) / pilot.slope * STEPS, 600.0)
         above[0] = above[0] if pilot.epsilon > 0 else 0.0
-        upper_deltas, lower_deltas = self._certified(pilot.proposal, above, below, draws, failure)
+        upper_deltas, lower_deltas = self._certified_deltas(pilot.proposal, above, below, draws, failure)
         kept, exceeded = np.flatnonzero(upper_deltas <= spendable), np.flatnonzero(lower_deltas > delta)
         upper = float(above[kept[0]]) if len(kept) else math.inf
         lower = float(below[exceeded[0]]) if len(exceeded) else 0.0
-        return Bounds(min(lower, upper), upper, Method.SAMPLED.of(draws, pilot.proposal.name, charge))
+        return Bounds(min(lower, upper), upper, Method.SAMPLED.with_facts(draws, pilot.proposal.name, charge))
 
-    def _delta(self, direction: Direction, epsilon: float, precision: float) -> Bounds:
+    def _one_sided_delta(self, direction: Direction, epsilon: float, precision: float) -> Bounds:
         """Return delta of one direction, certified on fresh draws."""
         check_epsilon(epsilon)
         check_positive("precision", precision)
@@ -1406,18 +1408,20 @@ class SampledProfile:
             raise NotEvaluable("epsilon is too large to be sampled")
         at, most = np.array([epsilon]), self.most_draws()
         look = partial(pilot_at_epsilon, epsilon=epsilon)
-        pilot = direction.pilot(self.upper, partial(log_delta_of_moment, epsilon=epsilon), look)
+        pilot = direction.best_pilot(self.upper, partial(log_delta_of_moment, epsilon=epsilon), look)
         charge = CHARGE * min(pilot.delta, 1e-3)
         failure = charge / QUESTIONS
         draws = int(min(max(pilot.draws_for(precision / 2, math.log(4 / failure)), 4096), most))
-        upper_deltas, lower_deltas = self._certified(pilot.proposal, at, at, draws, failure)
-        upper = float(upper_deltas[0]) + charge + direction.share(self.upper)
+        upper_deltas, lower_deltas = self._certified_deltas(pilot.proposal, at, at, draws, failure)
+        upper = float(upper_deltas[0]) + charge + direction.infinite_loss_mass(self.upper)
         if not upper <= 2 * pilot.delta:
             raise NotEvaluable("sampling leaves delta uncertain by more than a factor of two")
         upper = min(upper, 1.0)
-        return Bounds(min(float(lower_deltas[0]), upper), upper, Method.SAMPLED.of(draws, pilot.proposal.name, charge))
+        return Bounds(
+            min(float(lower_deltas[0]), upper), upper, Method.SAMPLED.with_facts(draws, pilot.proposal.name, charge)
+        )
 
-    def estimate(self, delta: float, proposal: Proposal | None = None, draws: int = 0) -> Pilot:
+    def estimated_pilot(self, delta: float, proposal: Proposal | None = None, draws: int = 0) -> Pilot:
         """Estimate epsilon in the remove direction, not certified; for searches.
 
         Equal random numbers for all runs make it a smooth function of the noise.
@@ -1429,28 +1433,28 @@ class SampledProfile:
         """
         look = partial(pilot_at_delta, delta=delta, draws=draws)
         if proposal is None:
-            return self.remove.pilot(self.upper, partial(epsilon_of_moment, delta=delta), look)
-        return look(proposal.on(self.upper))
+            return self.remove.best_pilot(self.upper, partial(epsilon_of_moment, delta=delta), look)
+        return look(proposal.for_run(self.upper))
 
     def by_moments(self, delta: float) -> RemoveProposal:
         """Return the order whose moment proves the least epsilon at ``delta``; for searches."""
         return self.remove.by_moments(self.upper, partial(epsilon_of_moment, delta=delta))
 
-    def _certified(
+    def _certified_deltas(
         self, proposal: Proposal, above: Array, below: Array, draws: int, failure: float
     ) -> tuple[Array, Array]:
         """Return certified bounds of delta: from the upper law at ``above``, from the lower law at ``below``."""
         if self.upper is self.lower:
-            return certify(proposal, above, below, draws, failure)
+            return certify_deltas(proposal, above, below, draws, failure)
         nothing = np.zeros(0)
-        upper, _ = certify(proposal, above, nothing, draws, failure / 2)
+        upper, _ = certify_deltas(proposal, above, nothing, draws, failure / 2)
         if self.lower is None:
             return upper, np.zeros(len(below))
-        return upper, certify(proposal.on(self.lower), nothing, below, draws, failure / 2)[1]
+        return upper, certify_deltas(proposal.for_run(self.lower), nothing, below, draws, failure / 2)[1]
 
     def most_draws(self, finer: float = 1.0) -> float:
         """Return the largest number of draws, for so much finer a precision than 5e-3; NotEvaluable: too few."""
-        most = _WORK / self.upper.work * finer**2 / (1 if self.lower in (self.upper, None) else 2)
+        most = _WORK / self.upper.draw_steps * finer**2 / (1 if self.lower in (self.upper, None) else 2)
         if most < 2_000:
             raise NotEvaluable("a draw of all hidden rounds takes too long")
         return most
@@ -1462,7 +1466,7 @@ def half_width(pilot: Pilot, draws: int, log_term: float, bound: float | None = 
     Raises:
         NotEvaluable: the bracket would be so wide that other bounds are as good.
     """
-    half = pilot.error(draws, log_term, bound) / pilot.slope
+    half = pilot.relative_error(draws, log_term, bound) / pilot.slope
     if 2 * half > _HOPELESS * max(pilot.epsilon, 0.1):
         raise NotEvaluable(f"sampling leaves epsilon, some {pilot.epsilon:.2g}, uncertain by {2 * half:.1g}")
     return half
@@ -1482,6 +1486,6 @@ def _with_add(remove: Bounds, known: float, sample: Callable[[], Bounds]) -> Bou
             raise
         add = Bounds(0.0, math.inf)
     if add.upper > known:
-        add = Bounds(min(add.lower, known), known, remove.origin.within(Method.ADD_BY_LAW))
+        add = Bounds(min(add.lower, known), known, remove.origin.used_by(Method.ADD_BY_LAW))
     decides = max(remove, add, key=lambda bounds: bounds.upper)
     return Bounds(max(remove.lower, add.lower), decides.upper, decides.origin)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedamp.accounting.arithmetic import UNIT, Array, crossing, delta_left, gaussian_delta
+from fedamp.accounting.arithmetic import UNIT, Array, delta_left, gaussian_delta, level_crossing
 from fedamp.accounting.bounds import (
     EpsilonAt,
     Method,
@@ -32,7 +32,7 @@ from fedamp.accounting.bounds import (
 )
 from fedamp.accounting.hidden import Allocation
 from fedamp.accounting.law import DEFAULT_POINTS, Detail
-from fedamp.accounting.mechanism import Fact, Mechanism, in_closed_form, law_upper, normal, upper_epsilon
+from fedamp.accounting.mechanism import Fact, Mechanism, in_closed_form, law_upper, normal_form, upper_epsilon
 from fedamp.accounting.renyi import HIGHEST_ORDER
 from fedamp.accounting.risk import trade_off
 from fedamp.accounting.sampling import (
@@ -47,7 +47,7 @@ from fedamp.accounting.sampling import (
     RemoveProposal,
     SampledProfile,
     SampledRun,
-    certify,
+    certify_deltas,
     half_width,
     pilot_at_delta,
     pilot_at_epsilon,
@@ -106,17 +106,21 @@ def calibrate(
     if delta < 1e-300:
         raise ValueError(f"delta must be at least 1e-300, got {delta!r}")
     check_positive("tolerance", tolerance)
-    if (first := normal(build(1.0))).is_sampled or first.is_pair:
+    if (first := normal_form(build(1.0))).is_sampled or first.is_pair:
         try:
             with in_floating_point():
                 return _calibrate_sampled(
-                    lambda noise: normal(build(noise)), epsilon, delta, check_precision(precision)
+                    lambda noise: normal_form(build(noise)), epsilon, delta, check_precision(precision)
                 )
         except ValueError:
             pass  # the law has to answer
     goal = f"epsilon = {epsilon:g}"
-    coarse = _search(lambda noise: upper_epsilon(normal(build(noise)), delta, 200), epsilon, goal, 1.0, 0.01, 0.7)
-    return _search(lambda noise: upper_epsilon(normal(build(noise)), delta), epsilon, goal, coarse, tolerance, 0.01)
+    coarse = _search_noise(
+        lambda noise: upper_epsilon(normal_form(build(noise)), delta, 200), epsilon, goal, 1.0, 0.01, 0.7
+    )
+    return _search_noise(
+        lambda noise: upper_epsilon(normal_form(build(noise)), delta), epsilon, goal, coarse, tolerance, 0.01
+    )
 
 
 def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float, precision: float) -> float:
@@ -132,20 +136,20 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     def by_law(noise: float) -> float:
         return law_upper(build(noise).like_with_law(), delta, 200)
 
-    near = _search(by_law, epsilon, goal, 1.0, 0.02, 0.3)
+    near = _search_noise(by_law, epsilon, goal, 1.0, 0.02, 0.3)
     first = build(near).sampled_profile()
     first.most_draws(PRECISION / precision)  # or NotEvaluable
-    proposal, draws = first.estimate(delta).proposal, 8 * pilot_draws(first.upper)
+    proposal, draws = first.estimated_pilot(delta).proposal, 8 * pilot_draws(first.upper)
 
-    def estimated(noise: float, draws: int = 0) -> float:
-        return build(noise).sampled_profile().estimate(delta, proposal, draws).epsilon
+    def estimated_epsilon(noise: float, draws: int = 0) -> float:
+        return build(noise).sampled_profile().estimated_pilot(delta, proposal, draws).epsilon
 
-    near = _search(estimated, epsilon, goal, near, 5e-3, 0.01)
+    near = _search_noise(estimated_epsilon, epsilon, goal, near, 5e-3, 0.01)
     if build(near).is_pair:  # whose brackets are twice as wide
         precision = min(2 * precision, 0.1)
     # The slope is known well enough from few draws, the height is not. Where epsilon falls to 0 there is no slope.
-    slope = math.log(estimated(near * 0.99) / estimated(near)) / -math.log(0.99)
-    noise = near * float((estimated(near, draws) / epsilon) ** (1 / slope)) * (1 + 0.3 * precision)
+    slope = math.log(estimated_epsilon(near * 0.99) / estimated_epsilon(near)) / -math.log(0.99)
+    noise = near * float((estimated_epsilon(near, draws) / epsilon) ** (1 / slope)) * (1 + 0.3 * precision)
     for _ in range(_ATTEMPTS):
         found = build(noise).epsilon(delta, precision=asked)
         if found.upper <= epsilon:
@@ -194,17 +198,17 @@ def calibrate_risk(
         if not 0 < false < true < 1:
             raise ValueError(f"tpr_at must be two rates, 0 < first < second < 1, got {tpr_at!r}")
 
-    def gain(noise: float) -> float:
+    def attack_gain(noise: float) -> float:
         """Return the gain of the best attack over guessing."""
         if tpr_at is None:
             return build(noise).delta(0.0).upper
         return float(trade_off(build(noise)).true_positive_rate(false)[1]) - false
 
     goal = f"advantage = {advantage}" if tpr_at is None else f"tpr_at = {tpr_at}"
-    return _search(gain, true - false, goal, 1.0, tolerance, 0.7)
+    return _search_noise(attack_gain, true - false, goal, 1.0, tolerance, 0.7)
 
 
-def _search(
+def _search_noise(
     cost: Callable[[float], float], budget: float, goal: str, start: float, tolerance: float, first_step: float
 ) -> float:
     """Return the noise at which a falling cost meets the budget, from the right.
@@ -223,13 +227,13 @@ def _search(
         ValueError: no noise multiplier up to 1e18 keeps the budget.
     """
 
-    def excess(position: float) -> float:
+    def cost_excess(position: float) -> float:
         return min(math.log(max(cost(math.exp(position)), 1e-9 * budget)) - math.log(budget), 50.0)
 
     ends: dict[bool, tuple[float, float]] = {}  # whether the budget is exceeded: (position, excess)
     position, step = math.log(start), first_step
     while len(ends) < 2:
-        value = excess(position)
+        value = cost_excess(position)
         ends[value > 0] = position, value
         if value > 0 and position >= math.log(_MOST_NOISE):
             raise ValueError(f"{goal} is not reached by any noise multiplier up to {_MOST_NOISE:g}")
@@ -244,7 +248,7 @@ def _search(
         slope = (high_value - low_value) / (high - low)
         guess = high - high_value / slope + 0.2 * tolerance if turn % 4 < 3 and low_value < 20 else (low + high) / 2
         position = min(max(guess, low + 0.3 * tolerance), high - 0.3 * tolerance)
-        value = excess(position)
+        value = cost_excess(position)
         if value > 0:
             low, low_value = position, value
         else:
@@ -279,22 +283,22 @@ def calibrate_count(
 
     sampled = count()
 
-    def fits(number: int) -> bool:
+    def fits_budget(number: int) -> bool:
         mechanism = build(number)
         if upper_epsilon(mechanism, delta) <= epsilon:
             return True
         ask = mechanism.is_sampled and next(sampled) < _ATTEMPTS  # then the law decides
         return ask and mechanism.epsilon(delta).upper <= epsilon
 
-    good, bad = (smallest, largest) if fits(smallest) else (largest, smallest)
-    if good == largest and not fits(largest):
+    good, bad = (smallest, largest) if fits_budget(smallest) else (largest, smallest)
+    if good == largest and not fits_budget(largest):
         raise ValueError(f"epsilon = {epsilon:g} is not kept by any number from {smallest} to {largest}")
-    if good == smallest and fits(largest):
+    if good == smallest and fits_budget(largest):
         rises = upper_epsilon(build(smallest), delta) <= upper_epsilon(build(largest), delta)
         return largest if rises else smallest
     while abs(good - bad) > 1:
         middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(middle) else (good, middle)
+        good, bad = (middle, bad) if fits_budget(middle) else (good, middle)
     return good
 
 
@@ -340,11 +344,11 @@ def epsilon_over_rounds(
         check_count("rounds", number, 0, mechanism.span)
     if sorted(asked) != list(asked):
         raise ValueError("rounds must be ascending")
-    if (simpler := normal(mechanism, same_rounds=True)).span == mechanism.span:
+    if (simpler := normal_form(mechanism, same_rounds=True)).span == mechanism.span:
         mechanism = simpler
     if Fact.REPRESENTED in mechanism.own_facts:
         run = mechanism.representative()
-        begun = np.array([mechanism.begun(number) for number in asked])
+        begun = np.array([mechanism.rounds_begun(number) for number in asked])
         numbers, places = np.unique(begun, return_inverse=True)
         return epsilon_over_rounds(run, delta, numbers.tolist(), precision)[places]
     return _over_rounds(mechanism, delta, asked, check_precision(precision)).copy()
@@ -361,7 +365,7 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], pre
         if precision <= PRECISION:
             spent[:-1] = _by_sampling(mechanism, delta, asked)
     most = SAMPLED_CHECKPOINTS if mechanism.is_sampled else _CHECKPOINTS
-    checkpoints = [i for i in _checkpoints(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
+    checkpoints = [i for i in _checkpoint_places(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
     highest = 0
     if mechanism.is_sampled:
         with suppress(NotEvaluable):  # the beginnings of a run need at most twice its order
@@ -376,7 +380,7 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], pre
     if less or not np.isfinite(spent[checkpoints]).all():
         orders = search_orders(HIGHEST_ORDER)
         for i in checkpoints if mechanism.contains(Allocation) else range(len(asked)):  # hidden rounds take long
-            by_moments = EpsilonAt(delta).convert(orders, mechanism.after(asked[i]).rdp(orders)).value
+            by_moments = EpsilonAt(delta).from_divergences(orders, mechanism.after(asked[i]).rdp(orders)).value
             spent[i] = min(spent[i], by_moments)
     spent = np.minimum.accumulate(spent[::-1])[::-1]
     hides = (whole := in_closed_form(mechanism)) is not None and not whole.is_plain
@@ -399,26 +403,26 @@ def _by_sampling(mechanism: Mechanism, delta: float, asked: tuple[int, ...]) -> 
     question.
     """
     spent = np.full(len(asked), np.inf)
-    found = beginnings(mechanism, [asked[i] for i in _steps(asked) if 0 < asked[i] < mechanism.span])
+    found = factor_beginnings(mechanism, [asked[i] for i in _rounds_to_sweep(asked) if 0 < asked[i] < mechanism.span])
     if found:
-        remove = _swept(list(found.values()), delta)
+        remove = _swept_epsilons(list(found.values()), delta)
         both = np.maximum(remove, _add_by_law([mechanism.after(number) for number in found], delta, remove))
         spent[np.searchsorted(asked, list(found))] = both
     return spent
 
 
-def beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> Mapping[int, Factor]:
+def factor_beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> Mapping[int, Factor]:
     """Return the only factor of X after each of some rounds.
 
     None are returned where there are several factors, nothing is hidden, or draws take too long.
     """
-    if mechanism.factors() != (0.0, {mechanism: 1}) or not mechanism.is_sampled:
+    if mechanism.product_factors() != (0.0, {mechanism: 1}) or not mechanism.is_sampled:
         return {}
     run = mechanism.sampled_profile().upper
-    return {} if _CURVE_WORK / 4 / run.work < _FEWEST else mechanism.begun_factors(run.factors[0], rounds)
+    return {} if _CURVE_WORK / 4 / run.draw_steps < _FEWEST else mechanism.begun_factors(run.factors[0], rounds)
 
 
-def _steps(asked: tuple[int, ...]) -> list[int]:
+def _rounds_to_sweep(asked: tuple[int, ...]) -> list[int]:
     """Return places of rounds: each one up to 300, and then such steps that epsilon hardly rises between them."""
     steps: list[int] = []
     number = 0
@@ -438,7 +442,7 @@ def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Arr
     while parts and left:
         first, end = parts.pop(0)
         profile = beginnings[end - 1].sampled_profile(Detail(300, with_lower=False))
-        last = profile.known("epsilon", delta, float(enough[end - 1]))
+        last = profile.add_by_laws("epsilon", delta, float(enough[end - 1]))
         found[first:end] = np.minimum(found[first:end], last)
         left -= 1
         if np.any(found[first : end - 1] > enough[first : end - 1]):
@@ -447,44 +451,46 @@ def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Arr
     return found
 
 
-def _swept(parts: Sequence[Factor], delta: float) -> Array:
+def _swept_epsilons(parts: Sequence[Factor], delta: float) -> Array:
     """Return upper ends of the remove direction after each of some beginnings; infinite where sampling has none."""
     spent, end, left, failure = np.full(len(parts), np.inf), len(parts), _CURVE_WORK, CHARGE * delta / QUESTIONS
     log_term, proposal = math.log(2 * len(parts) * len(STEPS) / failure), None
     while end:
         run = SampledRun((parts[end - 1],))
-        if left / 4 / run.work < _FEWEST:
+        if left / 4 / run.draw_steps < _FEWEST:
             break
-        spendable = delta - CHARGE * delta - RemoveProposal.share(run)
+        spendable = delta - CHARGE * delta - RemoveProposal.infinite_loss_mass(run)
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
         try:
-            if proposal is None or run.hidden:
+            if proposal is None or run.hidden_factors:
                 look = partial(pilot_at_delta, delta=spendable, draws=1024)
-                proposal = RemoveProposal.pilot(run, partial(epsilon_of_moment, delta=spendable), look).proposal
-            if not run.hidden:  # without drift; the best order changes slowly, and each has a table of its own
+                proposal = RemoveProposal.best_pilot(run, partial(epsilon_of_moment, delta=spendable), look).proposal
+            if not run.hidden_factors:  # without drift; the best order changes slowly, and each has a table of its own
                 proposal = RemoveProposal(run, proposal.moment.order)
             pilots = pilots_of_columns(Block(proposal, parts[max(0, end - _AHEAD) : end]), spendable)[::-1]
-            needed = np.maximum.accumulate([_draws(each, log_term) for each in pilots])
+            needed = np.maximum.accumulate([_sweep_draws(each, log_term) for each in pilots])
             count = int(np.argmin(needed / np.arange(1, len(pilots) + 1))) + 1  # the most rounds for a draw
-            draws = int(min(needed[count - 1], left / 4 / run.work))
+            draws = int(min(needed[count - 1], left / 4 / run.draw_steps))
             pilots, some = pilots[count - 1 :: -1], slice(end - count, end)
             epsilons = np.array([[each.epsilon] for each in pilots])
             above = epsilons + np.array([[half_width(each, draws, log_term)] for each in pilots]) * STEPS
             above[:, :1] = np.where(epsilons > 0, above[:, :1], 0.0)
             share = failure * count / len(parts)
-            held = certify(Block(proposal, parts[some]), above, np.zeros((count, 0)), draws, share)[0] <= spendable
+            held = (
+                certify_deltas(Block(proposal, parts[some]), above, np.zeros((count, 0)), draws, share)[0] <= spendable
+            )
         except NotEvaluable:
             if not np.isfinite(spent).any():  # it is no better earlier on
                 break
-            end, left = end - max(1, end // 8), left - _LOOKING * run.work
+            end, left = end - max(1, end // 8), left - _LOOKING * run.draw_steps
             continue
         spent[some] = np.where(held.any(axis=1), above[np.arange(count), held.argmax(axis=1)], np.inf)
-        end, left = end - count, left - draws * run.work
+        end, left = end - count, left - draws * run.draw_steps
     return spent
 
 
-def _draws(pilot: Pilot, log_term: float) -> float:
+def _sweep_draws(pilot: Pilot, log_term: float) -> float:
     """Return how many draws leave a bracket of one per cent, most of it on one side."""
     error = 0.0075 * max(pilot.epsilon, 0.02) * pilot.slope
     return max(pilot.draws_for(error, log_term) if pilot.epsilon > 0 else FOR_ZERO, 4096.0)
@@ -504,7 +510,7 @@ def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:
         return by_law
 
 
-def _checkpoints(count: int, most: int) -> list[int]:
+def _checkpoint_places(count: int, most: int) -> list[int]:
     """Return at most ``most`` of the numbers 0..count-1.
 
     They are denser at first, where the curve is steep, and one is near the end.
@@ -569,8 +575,8 @@ class Budget:
     Example:
         >>> from fedamp.accounting import Gaussian
         >>> budget = Budget(4.0, 1e-5)
-        >>> share = budget.share(Gaussian(4.0))
-        >>> round(share, 2), round(budget.spent(share), 2), round(budget.spent(1.0), 2)
+        >>> share = budget.share_of_use(Gaussian(4.0))
+        >>> round(share, 2), round(budget.spent_epsilon(share), 2), round(budget.spent_epsilon(1.0), 2)
         (0.07, 0.93, 4.0)
     """
 
@@ -584,14 +590,14 @@ class Budget:
         delta_left(self.delta, _MOST_USES)  # refuses what is too small
 
     @property
-    def _left(self) -> float:
+    def _usable_delta(self) -> float:
         """The part of delta without the finite precision of all uses' noise."""
         return delta_left(self.delta, _MOST_USES)
 
     @property
-    def tails(self) -> float:
+    def tail_delta(self) -> float:
         """The part of delta that pays for what no Gaussian explains."""
-        return PART * self._left
+        return PART * self._usable_delta
 
     @cached_property
     def mu(self) -> float:
@@ -600,9 +606,9 @@ class Budget:
         def kept(size: float) -> float:
             return -float(gaussian_delta(np.array([size**2]), self.epsilon, 1)[0])
 
-        return crossing(kept, -(self._left - self.tails), 1e3, 1e-12)[0]
+        return level_crossing(kept, -(self._usable_delta - self.tail_delta), 1e3, 1e-12)[0]
 
-    def share(self, mechanism: Mechanism, sampled: bool = True) -> float:
+    def share_of_use(self, mechanism: Mechanism, sampled: bool = True) -> float:
         """Return the share of this budget that a use costs, rounded up; infinite: no budget pays for it.
 
         Args:
@@ -615,15 +621,17 @@ class Budget:
             return 0.0
         if not mechanism.is_private:
             return math.inf
-        lines = _curve(mechanism, self.tails * _END)
+        lines = _delta_lines(mechanism, self.tail_delta * _END)
         found = self._share_of(lines)
-        if not sampled or not found < math.inf or not normal(mechanism).is_sampled:
+        if not sampled or not found < math.inf or not normal_form(mechanism).is_sampled:
             return found
-        level = 2.0 ** math.ceil(math.log2(found * self.tails))
+        level = 2.0 ** math.ceil(math.log2(found * self.tail_delta))
         paid = (
-            (1 + CHARGE) * level / 8 / self.tails
+            (1 + CHARGE) * level / 8 / self.tail_delta
         )  # the least share whose part of delta pays for a curve that is wrong
-        return min(found, max(paid, self._share_of(_sampled_curve(mechanism, self.tails * _END, level), 1 + CHARGE)))
+        return min(
+            found, max(paid, self._share_of(_sampled_curve(mechanism, self.tail_delta * _END, level), 1 + CHARGE))
+        )
 
     def _share_of(self, lines: Lines, dearer: float = 1.0) -> float:
         """Return the smallest share at which no line is above the Gaussian's delta and the part for tails, rounded up.
@@ -637,27 +645,27 @@ class Budget:
         with np.errstate(divide="ignore"):
             quantiles = ndtri(lines.a)
 
-        def missing(share: float) -> float:
+        def missing_delta(share: float) -> float:
             # inf over x >= 0 of (Gaussian delta + a x) is the true positive rate at the false positive rate a.
             power = ndtr(quantiles + self.mu * math.sqrt(share)) * (1 - _NORMAL)
-            above = float(np.max(lines.c - power)) - share * self.tails / dearer
+            above = float(np.max(lines.c - power)) - share * self.tail_delta / dearer
             return above if above == above else math.inf  # no number: it is not shown that the share is enough
 
-        return crossing(missing, 0.0, 1e12, 1e-7)[1]
+        return level_crossing(missing_delta, 0.0, 1e12, 1e-7)[1]
 
-    def spent(self, share: float) -> float:
+    def spent_epsilon(self, share: float) -> float:
         """Return the epsilon, at this delta, of a budget that is ``share`` of this one in both parts, rounded up."""
         if share == 0:
             return 0.0
-        left = self._left - share * self.tails
+        left = self._usable_delta - share * self.tail_delta
         signal = np.array([share * self.mu**2 * (1 + 4 * UNIT)])
         if not left > 0 or not math.isfinite(share):
             return math.inf
-        return crossing(lambda epsilon: float(gaussian_delta(signal, epsilon, 1)[0]), left, 1e6, 1e-9)[1]
+        return level_crossing(lambda epsilon: float(gaussian_delta(signal, epsilon, 1)[0]), left, 1e6, 1e-9)[1]
 
 
 @lru_cache(maxsize=256)
-def _curve(mechanism: Mechanism, end: float) -> Lines:
+def _delta_lines(mechanism: Mechanism, end: float) -> Lines:
     """Return lines above delta at every epsilon >= 0, in both directions; from epsilon 0 to where delta is ``end``.
 
     delta is convex in e^epsilon, so a chord between two upper ends is above it: no epsilon is left out.
@@ -665,7 +673,7 @@ def _curve(mechanism: Mechanism, end: float) -> Lines:
     farthest = min(mechanism.epsilon(end, points=DEFAULT_POINTS).upper, _FARTHEST)
     epsilons = np.linspace(0.0, farthest, _CURVE_POINTS)
     upper = np.array([mechanism.delta(float(epsilon)).upper for epsilon in epsilons])
-    return _hull(epsilons, np.minimum(upper, 1.0))
+    return _lower_hull(epsilons, np.minimum(upper, 1.0))
 
 
 @lru_cache(maxsize=256)
@@ -674,9 +682,9 @@ def _sampled_curve(mechanism: Mechanism, end: float, level: float) -> Lines:
 
     There the Gaussian is closest, and a smaller delta lowers the share.
     """
-    lines = _curve(mechanism, end)
+    lines = _delta_lines(mechanism, end)
     known = lines.c - lines.a * np.exp(lines.epsilon)
-    found, profile = [(lines.epsilon, known)], normal(mechanism).sampled_profile()
+    found, profile = [(lines.epsilon, known)], normal_form(mechanism).sampled_profile()
     for low, high in ((0.7, 5), (5, 40), (40, 250)):
         near = (known >= low * level) & (known <= high * level)
         if near.sum() > 1:
@@ -686,7 +694,7 @@ def _sampled_curve(mechanism: Mechanism, end: float, level: float) -> Lines:
                 found.append((at, _sampled_deltas(profile, at, float(known[near][-1]), failure)))
     epsilons, upper = (np.concatenate(each) for each in zip(*found, strict=True))
     order = np.argsort(epsilons, kind="stable")
-    return _hull(epsilons[order], np.minimum(upper[order], 1.0))
+    return _lower_hull(epsilons[order], np.minimum(upper[order], 1.0))
 
 
 def _sampled_deltas(profile: SampledProfile, epsilons: Array, known: float, failure: float) -> Array:
@@ -697,17 +705,19 @@ def _sampled_deltas(profile: SampledProfile, epsilons: Array, known: float, fail
     """
     last = float(epsilons[-1])
     look = partial(pilot_at_epsilon, epsilon=last)
-    pilot = profile.remove.pilot(profile.upper, partial(log_delta_of_moment, epsilon=last), look)
+    pilot = profile.remove.best_pilot(profile.upper, partial(log_delta_of_moment, epsilon=last), look)
     if known <= _HARDLY * pilot.delta:
         raise NotEvaluable("the law is as good")
     needed = pilot.draws_for(_DELTA_PRECISION, math.log(2 * _SAMPLED / failure))
     draws = int(min(max(needed, 4096), profile.most_draws()))
-    remove = certify(pilot.proposal, epsilons, np.zeros(0), draws, failure)[0] + profile.remove.share(profile.upper)
+    remove = certify_deltas(pilot.proposal, epsilons, np.zeros(0), draws, failure)[
+        0
+    ] + profile.remove.infinite_loss_mass(profile.upper)
 
-    return np.maximum(remove, [profile.known("delta", epsilon, 0.0) for epsilon in epsilons.tolist()])
+    return np.maximum(remove, [profile.add_by_laws("delta", epsilon, 0.0) for epsilon in epsilons.tolist()])
 
 
-def _hull(epsilons: Array, upper: Array) -> Lines:
+def _lower_hull(epsilons: Array, upper: Array) -> Lines:
     """Return the lower convex hull of points (e^epsilon, delta), each at or above a convex falling function."""
     x, kept = np.exp(epsilons), list[int]()
     upper = np.minimum.accumulate(upper)

@@ -73,7 +73,7 @@ class Cyclic(Hidden):
     k: Annotated[int, UpTo("rounds")]
     rounds: CountField
     classes: Annotated[int, UpTo("rounds", smallest=1)]
-    text = "{0.of_a_class.words}, in one of {0.classes} public classes of {0.rounds} rounds"
+    text = "{0.of_a_class.in_words}, in one of {0.classes} public classes of {0.rounds} rounds"
     own_facts = (Fact.ROWS_MEET, Fact.REPRESENTED)
 
     def check(self) -> None:
@@ -93,13 +93,13 @@ class Cyclic(Hidden):
         """Return the run over the rounds of a class with the fewest (ours: docs/research/correlated-noise.md)."""
         return self.of_a_class
 
-    def begun(self, rounds: int) -> int:
+    def rounds_begun(self, rounds: int) -> int:
         """Return the most rounds of a class among the first ``rounds`` of all, 0 to rounds // classes."""
         return min(-(-rounds // self.classes), self.rounds // self.classes)
 
-    def _prefix(self, rounds: int) -> Mechanism:
+    def _run_prefix(self, rounds: int) -> Mechanism:
         """A participation of which some rows are out costs at most what all of them cost."""
-        return self.of_a_class.after(self.begun(rounds))
+        return self.of_a_class.after(self.rounds_begun(rounds))
 
     def simplified(self) -> Mechanism:
         """One class is a free choice of rounds."""
@@ -131,22 +131,22 @@ class Correlated(BegunRounds, is_kind=False):
         """Check the coefficients: bands, or a sequence that never rises (ValueError)."""
         given = check_sequence("coefficients", self.coefficients)
         coefficients = tuple(check_scale_or_zero("coefficients", each) for each in given)
-        self._set(coefficients=coefficients)
+        self._set_fields(coefficients=coefficients)
         rise = any(later > sooner for sooner, later in pairwise((1.0, *coefficients)))
         if not self.is_banded and (rise or len(coefficients) >= self.rounds):
             enough = f"the bands ({len(coefficients) + 1}), or the rounds with coefficients that never rise from 1"
             raise ValueError(f"gap must be at least {enough}; got {self.gap} and {self.rounds}")
 
     @property
-    def chosen(self) -> str:
+    def choice_in_words(self) -> str:
         """The hidden rounds of a person, in words."""
         raise NotImplementedError
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         beginning = "" if self.released is None else f"the first {self.released} rounds of "
         noise = f"with noise over {len(self.coefficients) + 1} rounds"
-        return f"{beginning}{self.chosen}, {noise} ({self.mechanism.words})"
+        return f"{beginning}{self.choice_in_words}, {noise} ({self.mechanism.in_words})"
 
     @property
     def is_banded(self) -> bool:
@@ -154,7 +154,7 @@ class Correlated(BegunRounds, is_kind=False):
         return len(self.coefficients) < self.gap
 
     @property
-    def times(self) -> int:
+    def most_released(self) -> int:
         """The most rounds of a person among those released."""
         raise NotImplementedError
 
@@ -164,7 +164,7 @@ class Correlated(BegunRounds, is_kind=False):
 
         Rounds as early, and as close, as can be are the worst (docs/research/correlated-noise.md).
         """
-        column, starts = (1.0, *self.coefficients), [i * self.gap for i in range(self.times)]
+        column, starts = (1.0, *self.coefficients), [i * self.gap for i in range(self.most_released)]
         rows = [math.fsum(column[t - s] for s in starts if 0 <= t - s < len(column)) for t in range(self.span)]
         return math.fsum(row * row for row in rows) / math.fsum(each * each for each in column)
 
@@ -181,8 +181,8 @@ class Correlated(BegunRounds, is_kind=False):
             NotEvaluable: the rows of different participations meet, and releases are not Gaussian.
         """
         if self.is_banded:
-            return Repeat(self.mechanism, self.times)
-        precision, others = self.mechanism.unamplified().factors()
+            return Repeat(self.mechanism, self.most_released)
+        precision, others = self.mechanism.unamplified().product_factors()
         if others:
             raise NotEvaluable("only Gaussian releases are charged beside noise without bands")
         signal = (precision * self.known_signal + BUFFERS**2) * (1 + 1e-12)
@@ -197,12 +197,12 @@ class Correlated(BegunRounds, is_kind=False):
         """Whether its releases are Gaussian."""
         if self.is_empty:
             return False
-        precision, others = self.mechanism.factors()
+        precision, others = self.mechanism.product_factors()
         return precision > 0 and not others
 
     def sampled_factors(self, times: int) -> tuple[Factor, Factor]:
         """Return one factor, exact for upper and for lower ends."""
-        one = self.sampled_rounds(self.mechanism.factors()[0] ** -0.5, times)
+        one = self.sampled_rounds(self.mechanism.product_factors()[0] ** -0.5, times)
         return one, one
 
     def sampled_rounds(self, noise_multiplier: float, copies: int = 1) -> "SpacedRounds":
@@ -242,7 +242,7 @@ class Spaced(Correlated):
 
     Example:
         >>> two_of_six = Spaced(Gaussian(2.0), 2, 6, 3, (0.5,))
-        >>> two_of_six.sets, two_of_six.is_banded
+        >>> two_of_six.number_of_sets, two_of_six.is_banded
         (6, True)
         >>> print(two_of_six.unamplified())
         2 times (Gaussian noise of multiplier 2), zero-out
@@ -257,20 +257,20 @@ class Spaced(Correlated):
 
     def check(self) -> None:
         """Check that the rounds fit (ValueError)."""
-        if not self.sets:
+        if not self.number_of_sets:
             raise ValueError(f"{self.k} rounds {self.gap} apart do not fit into {self.rounds} rounds")
 
     @property
-    def chosen(self) -> str:
+    def choice_in_words(self) -> str:
         return f"{self.k} hidden rounds of {self.rounds}, at least {self.gap} apart"
 
     @property
-    def sets(self) -> int:
+    def number_of_sets(self) -> int:
         """The number of sets of rounds that a person may have."""
         return spaced_sets(self.rounds, self.k, self.gap)
 
     @property
-    def times(self) -> int:
+    def most_released(self) -> int:
         """At most k, and as many as fit into the released rounds."""
         return min(self.k, -(-self.span // self.gap))
 
@@ -280,13 +280,13 @@ class Spaced(Correlated):
             return self
         if 1 in (self.k, self.gap):
             return Allocation(self.mechanism, self.k, self.rounds).after(self.span)
-        if self.sets == 1 and self.released is None:
+        if self.number_of_sets == 1 and self.released is None:
             return self.charged_as()  # with correlated noise the last columns may be cut off: less
         return self
 
     def sampled_rounds(self, noise_multiplier: float, copies: int = 1) -> "SpacedRounds":
         """Return the Markov chain over spaced sets, or listed sets where they are few and columns meet."""
-        kind = SpacedRounds if self.is_banded or self.sets > _MOST_SETS else ListedRounds
+        kind = SpacedRounds if self.is_banded or self.number_of_sets > _MOST_SETS else ListedRounds
         return kind(self, noise_multiplier, copies)
 
     def begun_factors(self, whole: Factor, rounds: Sequence[int]) -> Mapping[int, Factor]:
@@ -316,7 +316,7 @@ class BallsInBins(Correlated):
         released: how many rounds are out, 0 to ``rounds``; default: all.
 
     Example:
-        >>> BallsInBins(Gaussian(1.0), 6, 3, (0.5,)).times
+        >>> BallsInBins(Gaussian(1.0), 6, 3, (0.5,)).most_released
         2
     """
 
@@ -326,11 +326,11 @@ class BallsInBins(Correlated):
     released: int | None = None
 
     @property
-    def chosen(self) -> str:
+    def choice_in_words(self) -> str:
         return f"every {self.gap}th of {self.rounds} rounds from a hidden one on"
 
     @property
-    def times(self) -> int:
+    def most_released(self) -> int:
         """One in each gap of the released rounds."""
         return -(-self.span // self.gap)
 
@@ -406,28 +406,28 @@ class SpacedRounds:
         """How many rounds are released."""
         return self.event.span
 
-    def tilted(self, order: float, drift: float = 0.0) -> "_Schedules | _ListedTuples":
+    def tilted_factor(self, order: float, drift: float = 0.0) -> "_Schedules | _ListedTuples":
         """Return the factor under X^order, and under X^order G^drift."""
-        return _Schedules.of(replace(self, copies=1), order, drift)
+        return _Schedules.under_tilt(replace(self, copies=1), order, drift)
 
     @cached_property
-    def column(self) -> Array:
+    def noise_column(self) -> Array:
         """A column of C over sigma, of length 1 / sigma, shape (bands,)."""
         column = np.array([1.0, *self.event.coefficients])
         return np.asarray(column / (np.linalg.norm(column) * self.noise_multiplier))
 
     @cached_property
-    def overlaps(self) -> Array:
+    def column_overlaps(self) -> Array:
         """<c_s, c_(s - d)> / sigma^2 at [s, d], d = 0..gap, shape (rounds, gap + 1)."""
         rounds, gap, released = self.event.rounds, self.event.gap, self.event.span
-        padded = np.pad(self.column, (0, gap + 1))
-        terms = np.array([self.column * padded[d : d + len(self.column)] for d in range(gap + 1)])
+        padded = np.pad(self.noise_column, (0, gap + 1))
+        terms = np.array([self.noise_column * padded[d : d + len(self.noise_column)] for d in range(gap + 1)])
         sums = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))
-        rows = np.clip(released - np.arange(rounds), 0, len(self.column))
+        rows = np.clip(released - np.arange(rounds), 0, len(self.noise_column))
         return np.ascontiguousarray(sums[:, rows].T)
 
     @cached_property
-    def far(self) -> Far:
+    def far_overlaps(self) -> Far:
         """Overlaps of columns that are a gap apart or more; 0 with bands.
 
         The sum over pairs is at most the largest sum, over a set, of the largest sums over another one:
@@ -439,7 +439,7 @@ class SpacedRounds:
         if event.rounds > _MOST_ROUNDS:
             raise NotEvaluable(f"noise without bands is charged for up to {_MOST_ROUNDS} rounds")
         places = np.subtract.outer(np.arange(event.span), np.arange(event.rounds))
-        column = np.pad(self.column, (0, event.rounds))
+        column = np.pad(self.noise_column, (0, event.rounds))
         cut = np.where(places >= 0, column[np.maximum(places, 0)], 0.0)
         apart = np.abs(np.subtract.outer(np.arange(event.rounds), np.arange(event.rounds)))
         products = np.where(apart >= event.gap, cut.T @ cut, 0.0)
@@ -447,14 +447,17 @@ class SpacedRounds:
         inside = float(products[np.ix_(early, early)].sum())
         own = np.where((apart > 0) & (apart < event.gap), -np.inf, -products)
         own[np.diag_indices(event.rounds)] = event.rounds  # more than all others, so that a round is in its own set
-        least_inside = -float(_most(_most(own, event) - event.rounds, event))
-        between, least = float(_most(_most(products, event), event)), -float(_most(_most(-products, event), event))
+        least_inside = -float(_largest_sums(_largest_sums(own, event) - event.rounds, event))
+        between, least = (
+            float(_largest_sums(_largest_sums(products, event), event)),
+            -float(_largest_sums(_largest_sums(-products, event), event)),
+        )
         ends = (inside / 2, max(least_inside, 0.0) / 2), (between, max(least, 0.0))
         inner, outer = (((most + few) / 2, (most - few) / 2 + 1e-9 * most) for most, few in ends)
         return Far(inner, outer)
 
     @cached_property
-    def shares(self) -> Array:
+    def round_shares(self) -> Array:
         """The chance of each round to be one of a person's, 0 for rounds that are not released, shape (rounds,)."""
         event = self.event
         found = np.zeros(event.rounds)
@@ -463,37 +466,37 @@ class SpacedRounds:
             ways = (
                 spaced_sets(before, c, event.gap) * spaced_sets(behind, left - c, event.gap) for c in range(event.k)
             )
-            found[s] = sum(ways) / event.sets
+            found[s] = sum(ways) / event.number_of_sets
         return found
 
     @cached_property
-    def drift(self) -> tuple[Array, Array, float]:
+    def mean_drift(self) -> tuple[Array, Array, float]:
         """Three numbers about the mean m of all sets' columns over sigma.
 
         They are m, shape (released,); <c_s, m> / sigma, shape (rounds,); and the mean of |c_s|^2 over all sets' rounds,
         summed, over sigma^2.
         """
         released = self.event.span
-        mean = np.convolve(self.shares, self.column)[:released]
+        mean = np.convolve(self.round_shares, self.noise_column)[:released]
         along = np.zeros(self.event.rounds)
-        along[:released] = np.correlate(np.pad(mean, (0, len(self.column) - 1)), self.column, "valid")
-        return mean, along, float(self.shares @ self.overlaps[:, 0])
+        along[:released] = np.correlate(np.pad(mean, (0, len(self.noise_column) - 1)), self.noise_column, "valid")
+        return mean, along, float(self.round_shares @ self.column_overlaps[:, 0])
 
     @property
     def ratio_rounding(self) -> float:
         """Bound on the relative error of X: sums of exponentials, and without bands the buffers and ``Far``."""
-        units = 2 * self.event.rounds + (8 * len(self.column) + 8) * EXPONENT * self.event.k + 64
-        return (0.0 if self.event.is_banded else BUFFERS) + self.far.inside[1] + units * UNIT
+        units = 2 * self.event.rounds + (8 * len(self.noise_column) + 8) * EXPONENT * self.event.k + 64
+        return (0.0 if self.event.is_banded else BUFFERS) + self.far_overlaps.inside[1] + units * UNIT
 
     @property
-    def widest(self) -> int:
+    def draw_width(self) -> int:
         """Numbers of one draw: rows, and the columns that are added to them."""
         return 2 * self.event.rounds
 
     @property
-    def work(self) -> int:
+    def draw_steps(self) -> int:
         """Steps of the recursions a draw."""
-        return self.event.rounds * (self.event.k + len(self.column) + 60) + 100
+        return self.event.rounds * (self.event.k + len(self.noise_column) + 60) + 100
 
     def fingerprint(self) -> bytes:
         """Return bytes that tell factors apart, so that each has its own random numbers."""
@@ -509,15 +512,15 @@ class SpacedRounds:
             NotEvaluable: ratios leave the range in which the stated rounding holds.
         """
         event = self.event
-        scale = math.exp(-math.log(event.sets) / event.k)
-        padded, halves = np.pad(rows, ((0, 0), (0, len(self.column) - 1))), self.overlaps[:, 0] / 2
+        scale = math.exp(-math.log(event.number_of_sets) / event.k)
+        padded, halves = np.pad(rows, ((0, 0), (0, len(self.noise_column) - 1))), self.column_overlaps[:, 0] / 2
         means, logs, largest = spaced_means(
-            padded, self.column, halves, self.shares, scale, event.k, event.gap, event.span
+            padded, self.noise_column, halves, self.round_shares, scale, event.k, event.gap, event.span
         )
-        return logs_in_range(means, largest) - self.far.inside[0], logs
+        return logs_in_range(means, largest) - self.far_overlaps.inside[0], logs
 
 
-def _most(weights: Array, event: Spaced) -> Array:
+def _largest_sums(weights: Array, event: Spaced) -> Array:
     """Return the largest sum of weights over a person's possible rounds.
 
     Args:
@@ -552,7 +555,7 @@ class _Moves(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _moves(k: int, gap: int, order: int) -> _Moves:
+def _set_moves(k: int, gap: int, order: int) -> _Moves:
     """List the moves of ``order`` sets; the first kinds come first, so that a state's rank is a sum of binomials."""
     kind, states = np.arange(1 + k * gap), np.zeros((1, 0), int)
     for size in range(1, order + 1):  # multisets in an order in which those of the first kinds come first
@@ -593,21 +596,21 @@ class _Tables(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def _tables(factor: SpacedRounds, order: int, drift: float) -> _Tables:
+def _chain_tables(factor: SpacedRounds, order: int, drift: float) -> _Tables:
     """Fill the tables of a factor from the last round back.
 
     Raises:
         NotEvaluable: there are too many states, or weights leave the range of floating point.
     """
-    event, gap, overlaps = factor.event, factor.event.gap, factor.overlaps
+    event, gap, overlaps = factor.event, factor.event.gap, factor.column_overlaps
     if (event.rounds + 1) * math.comb(event.k * gap + order, order) > _MOST_STATES:
         raise NotEvaluable(f"{order} spaced schedules have too many states")
-    moves, count = _moves(event.k, gap, order), np.arange(order + 1)
+    moves, count = _set_moves(event.k, gap, order), np.arange(order + 1)
     kinds, which = np.unique(overlaps[:, 1:], axis=0, return_inverse=True)
     beside = np.where(np.arange(gap) < gap - 1, kinds, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
         near = np.exp([each[moves.ages].sum(axis=1) for each in beside])
-        alone = np.multiply.outer(drift * factor.drift[1], count) if drift else 0.0
+        alone = np.multiply.outer(drift * factor.mean_drift[1], count) if drift else 0.0
         alone = np.exp(alone + np.multiply.outer(overlaps[:, 0], count * (count - 1) / 2))
         weight, scale = np.zeros((event.rounds + 1, len(moves.done))), np.ones(event.rounds)
         weight[-1] = moves.done
@@ -634,7 +637,7 @@ class _Schedules(NamedTuple):
     variation: float
 
     @classmethod
-    def of(cls, factor: SpacedRounds, order: float, drift: float) -> "_Schedules":
+    def under_tilt(cls, factor: SpacedRounds, order: float, drift: float) -> "_Schedules":
         """Make both tables, and their moments.
 
         ``log_moment`` is log E_Q[X^order], or with ``Far`` what stands for it in the middle of the density.
@@ -645,16 +648,19 @@ class _Schedules(NamedTuple):
         if order != int(order) or order > _HIGHEST:
             raise NotEvaluable(f"spaced schedules are drawn at whole orders up to {_HIGHEST} only")
         event, t = factor.event, int(order)
-        tables = _tables(factor, t, 0.0), _tables(factor, t, drift)
+        tables = _chain_tables(factor, t, 0.0), _chain_tables(factor, t, drift)
         log_moment, drifted = (
-            each.log_total - t * math.log(event.sets) + t * (t - 1) / 2 * factor.far.between[0] for each in tables
+            each.log_total - t * math.log(event.number_of_sets) + t * (t - 1) / 2 * factor.far_overlaps.between[0]
+            for each in tables
         )
         if drift:
-            mean, _, squares = factor.drift
+            mean, _, squares = factor.mean_drift
             drifted += drift * (drift * float(mean @ mean) - squares) / 2
         size = (t**2 + drift * (t + drift)) * event.k / factor.noise_multiplier**2
-        steps = 8 * event.rounds * (2**t + 4 + t**2) + 64 * (size + t * math.log(event.sets) + EXPONENT * drift)
-        relative = steps * UNIT + t * (t - 1) / 2 * factor.far.between[1]
+        steps = 8 * event.rounds * (2**t + 4 + t**2) + 64 * (
+            size + t * math.log(event.number_of_sets) + EXPONENT * drift
+        )
+        relative = steps * UNIT + t * (t - 1) / 2 * factor.far_overlaps.between[1]
         return cls(factor, t, drift, tables, log_moment, drifted, relative, 16 * steps * UNIT)
 
     def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array]:
@@ -662,15 +668,15 @@ class _Schedules(NamedTuple):
         rows = rng.standard_normal((len(drifted), self.factor.rounds))
         for which, drift in ((~drifted, 0.0), (drifted, self.drift)):
             if which.any():
-                moved = rows[which] + drift * self.factor.drift[0] if drift else rows[which]
-                add_columns(moved, self._taken(rng, len(moved), drift), self.factor.column)
+                moved = rows[which] + drift * self.factor.mean_drift[0] if drift else rows[which]
+                add_columns(moved, self._draw_rounds(rng, len(moved), drift), self.factor.noise_column)
                 rows[which] = moved
         return self.factor.log_ratios(rows)
 
-    def _taken(self, rng: np.random.Generator, draws: int, drift: float) -> NDArray[np.int8]:
+    def _draw_rounds(self, rng: np.random.Generator, draws: int, drift: float) -> NDArray[np.int8]:
         """Draw how many of the t sets take each round, shape (draws, rounds)."""
         event, tables = self.factor.event, self.tables[drift > 0]
-        moves = _moves(event.k, event.gap, self.order)
+        moves = _set_moves(event.k, event.gap, self.order)
         uniforms = rng.random((event.rounds, draws))
         drawn: NDArray[np.int8] = taken_rounds(uniforms, *tables[:-1], moves.starts, moves.targets, moves.taken)
         return drawn
@@ -683,14 +689,14 @@ class _Schedules(NamedTuple):
         """
         factor, event = self.factor, self.factor.event
         rows = rng.standard_normal((draws, factor.rounds))
-        taken, signal, squares = self._taken(rng, draws, 0.0), np.zeros(rows.shape), np.zeros(rows.shape)
-        add_columns(signal, taken, factor.column)
-        add_columns(squares, taken, factor.column**2)
+        taken, signal, squares = self._draw_rounds(rng, draws, 0.0), np.zeros(rows.shape), np.zeros(rows.shape)
+        add_columns(signal, taken, factor.noise_column)
+        add_columns(squares, taken, factor.noise_column**2)
         later = np.cumsum(np.pad((signal**2 - squares) / 2, ((0, 0), (0, 1)))[:, ::-1], axis=1)[:, ::-1]
-        scale = math.exp(-math.log(event.sets) / event.k)
+        scale = math.exp(-math.log(event.number_of_sets) / event.k)
         ways = [[spaced_sets(n, c, event.gap) * scale**c for c in range(event.k + 1)] for n in range(event.rounds + 1)]
         means, largest = spaced_beginnings(
-            rows + signal, factor.column, scale, np.array(ways, float), event.k, event.gap, ends
+            rows + signal, factor.noise_column, scale, np.array(ways, float), event.k, event.gap, ends
         )
         return logs_in_range(means, largest), later[:, ends]
 
@@ -701,13 +707,13 @@ class ListedRounds(SpacedRounds):
 
     event: Correlated  # type: ignore[assignment]
 
-    def tilted(self, order: float, drift: float = 0.0) -> "_ListedTuples":
+    def tilted_factor(self, order: float, drift: float = 0.0) -> "_ListedTuples":
         return _ListedTuples(self, order, drift)
 
     @cached_property
-    def signals(self) -> Array:
+    def set_signals(self) -> Array:
         """C 1_S over sigma for each set, shape (sets, released)."""
-        event, column = self.event, np.pad(self.column, (0, self.event.rounds))
+        event, column = self.event, np.pad(self.noise_column, (0, self.event.rounds))
         if isinstance(event, Spaced):
             moved = np.arange(event.k) * (event.gap - 1)
             sets = [np.array(each, int) + moved for each in combinations(range(event.rounds - moved[-1]), event.k)]
@@ -727,23 +733,23 @@ class ListedRounds(SpacedRounds):
 
         It covers sums of ``span`` products of up to ``EXPONENT``, their exponentials, and the mean.
         """
-        units = (4 * self.event.span + 8) * EXPONENT + len(self.signals)
+        units = (4 * self.event.span + 8) * EXPONENT + len(self.set_signals)
         return (0.0 if self.event.is_banded else BUFFERS) + units * UNIT
 
     @property
-    def widest(self) -> int:
-        return self.event.span + len(self.signals)
+    def draw_width(self) -> int:
+        return self.event.span + len(self.set_signals)
 
     @property
-    def work(self) -> int:
-        return self.signals.size // 16 + 8 * len(self.signals) + 100
+    def draw_steps(self) -> int:
+        return self.set_signals.size // 16 + 8 * len(self.set_signals) + 100
 
     def log_ratios(self, rows: Array) -> tuple[Array, Array]:
         """Return log X of z in ``rows``, shape (draws, released), twice."""
-        logs = rows @ self.signals.T - (self.signals**2).sum(1) / 2
+        logs = rows @ self.set_signals.T - (self.set_signals**2).sum(1) / 2
         if not np.abs(logs).max() < EXPONENT:
             raise NotEvaluable("likelihood ratios leave the range of floating point")
-        found = np.asarray(log_sum(logs) - math.log(len(self.signals)))
+        found = np.asarray(log_sum(logs) - math.log(len(self.set_signals)))
         return found, found
 
 
@@ -754,7 +760,7 @@ class _ListedTuples:
     """
 
     def __init__(self, factor: ListedRounds, order: float, drift: float) -> None:
-        signals, t = factor.signals, int(order)
+        signals, t = factor.set_signals, int(order)
         if drift or order != t or len(signals) ** t > _MOST_TUPLES:
             raise NotEvaluable("few sets are drawn at whole orders, as long as their tuples are few")
         self.factor, self.signals, self.order = factor, signals, t

@@ -122,13 +122,13 @@ class Check:
     found: str
 
     @classmethod
-    def of(cls, name: str, passed: str, caution: str | None = None, fail: str | None = None) -> "Check":
+    def of_failure(cls, name: str, passed: str, caution: str | None = None, fail: str | None = None) -> "Check":
         """Return the failure or caution, if it has a text; else a check that passes.
 
         Example:
-            >>> Check.of("noise", "from the operating system").verdict
+            >>> Check.of_failure("noise", "from the operating system").verdict
             'pass'
-            >>> Check.of("noise", "from the operating system", fail="none was added")
+            >>> Check.of_failure("noise", "from the operating system", fail="none was added")
             Check(name='noise', verdict='fail', found='none was added')
         """
         return cls(name, "fail" if fail else "caution" if caution else "pass", fail or caution or passed)
@@ -143,7 +143,7 @@ class Check:
 # changes. A forger may make the chain anew: a head that was written down elsewhere, or signed, shows that.
 
 
-def link(previous: str, content: Json) -> str:
+def release_link(previous: str, content: Json) -> str:
     """Return the link of a release; after an empty one, of a ledger's plan and cost.
 
     Args:
@@ -151,12 +151,12 @@ def link(previous: str, content: Json) -> str:
         content: the release, or the ledger.
     """
     excluded = {*last_keys(), "releases", "head", "link"}
-    return chained(previous, {key: value for key, value in content.items() if key not in excluded})
+    return chained_digest(previous, {key: value for key, value in content.items() if key not in excluded})
 
 
-def head(last: str, ledger: Json) -> str:
+def ledger_head(last: str, ledger: Json) -> str:
     """Return the head: of the last link, why the run stopped, and the digests of its files."""
-    return chained(last, {key: ledger[key] for key in last_keys() if key in ledger})
+    return chained_digest(last, {key: ledger[key] for key in last_keys() if key in ledger})
 
 
 def last_keys() -> tuple[str, ...]:
@@ -164,20 +164,20 @@ def last_keys() -> tuple[str, ...]:
     return ("stopped_because", "files", *(each.at_end for each in side_sums().values()))
 
 
-def chained(previous: str, content: Json) -> str:
+def chained_digest(previous: str, content: Json) -> str:
     """Return SHA-256 of the link before and of content, as JSON with sorted keys."""
     return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
 
 
 def altered_ledger(ledger: Json) -> Iterator[str]:
     """List the rounds and keys of a ledger that differ from its chain, in words."""
-    last = link("", ledger)
+    last = release_link("", ledger)
     for release in ledger["releases"]:
-        if release["link"] != link(last, release):
+        if release["link"] != release_link(last, release):
             also = ", or a key that stands before releases," if release["round"] == 1 else ""
             yield f"ledger.json: releases: round {release['round']}{also} is not as it was written down"
         last = release["link"]
-    if ledger["head"] != head(last, ledger):
+    if ledger["head"] != ledger_head(last, ledger):
         what = "stopped_because, files or the number of releases" if ledger["releases"] else "a key"
         yield f"ledger.json: head: {what} is not as it was written down"
 
@@ -202,7 +202,7 @@ class LedgerKey(ABC):
     other: ClassVar[str] = "with other keys of an extension"
 
     @abstractmethod
-    def check(self, told: Json) -> Check:
+    def check_value(self, told: Json) -> Check:
         """Compute the value again from itself: a bundle has no more.
 
         Args:
@@ -217,13 +217,13 @@ class LedgerKey(ABC):
             run: the run folder.
             scenario: of the run; None: unknown.
         """
-        return self.check(told)
+        return self.check_value(told)
 
     @abstractmethod
     def is_asked(self, scenario: Any) -> bool:
         """Return whether the ledger of a scenario's run has the key."""
 
-    def identity(self, told: Json) -> Any:
+    def run_identity(self, told: Json) -> Any:
         """Return the part of the value that no two independent runs have in common, as JSON; None: nothing."""
         return None
 
@@ -334,7 +334,7 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     private, precision = mechanism.is_private, ledger.get("precision", PRECISION)
     by_another = ledger.get("written_by", own := f"fedamp {version()}") != own
     planned_cost = mechanism.epsilon(delta, precision=precision)
-    whole = bracket("whole run", "whole_run_epsilon", ledger["whole_run_epsilon"], planned_cost, by_another)
+    whole = compare_bracket("whole run", "whole_run_epsilon", ledger["whole_run_epsilon"], planned_cost, by_another)
     if whole.passed and ledger["epsilon_bound"] != planned_cost.method:
         told = f"epsilon_bound is {ledger['epsilon_bound']}; computed again it is {planned_cost.method}"
         whole = Check("whole run", "caution", f"{whole.found}; {told}")
@@ -345,7 +345,7 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
             yield Check(whom, "fail", f"{whom}_mechanism and epsilon_{whom}: one is missing; expected: both or none")
         elif seen is not None and claimed is not None:
             seen_cost = from_json(seen).epsilon(delta, precision=precision)
-            yield bracket(whom, f"epsilon_{whom}", claimed, seen_cost, by_another)
+            yield compare_bracket(whom, f"epsilon_{whom}", claimed, seen_cost, by_another)
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
     at_end = sum(_every(ledger, key) == "end" for key in side_sums())
@@ -364,7 +364,7 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
 
     if follows:
         by_round = epsilon_over_rounds(mechanism, delta, range(1 + ahead, planned + ahead + 1), precision)
-    spent = [_epsilon(entry["epsilon_upper"]) for entry in releases]
+    spent = [_epsilon_value(entry["epsilon_upper"]) for entry in releases]
     if not spent and has_left(ledger):
         spent = [before_rounds(mechanism, beside).epsilon(delta, precision=precision).upper]
     if by_round is None:
@@ -373,19 +373,21 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     else:
         wrong: list[Check] = []
         for number, (upper, cost) in enumerate(zip(spent[: len(releases)], by_round.tolist(), strict=False), start=1):
-            each = compared("releases", f"round {number}: epsilon_upper", upper, cost, partial(at_least, number))
+            each = compare_claim("releases", f"round {number}: epsilon_upper", upper, cost, partial(at_least, number))
             wrong += [each] * (not each.passed)
             if each.verdict == "fail":
                 break
         delta_told = f"{ledger['delta']:g}".replace("e-0", "e-")
-        found = f"epsilon {_shown(spent[-1] if spent else 0.0)} at delta {delta_told} after the last one"
+        found = f"epsilon {_epsilon_in_words(spent[-1] if spent else 0.0)} at delta {delta_told} after the last one"
         yield wrong[-1] if wrong else Check("releases", "pass", found)
-        guarantee = _guarantee(ledger, by_round, at_least)
+        guarantee = _check_guarantee(ledger, by_round, at_least)
         if private or not guarantee.passed:
             yield guarantee
     budget, most = ledger["budget_epsilon"], max(spent, default=0.0)
-    over = f"{_shown(most)} exceeds {budget:g}" if budget is not None and not most <= budget else None
-    yield Check.of("budget", "none was set" if budget is None else f"{_shown(most)} of {budget:g}", fail=over)
+    over = f"{_epsilon_in_words(most)} exceeds {budget:g}" if budget is not None and not most <= budget else None
+    yield Check.of_failure(
+        "budget", "none was set" if budget is None else f"{_epsilon_in_words(most)} of {budget:g}", fail=over
+    )
     if ledger.get("unchecked"):
         yield Check("schemes", "caution", str(ledger["unchecked"]))
     said = str(ledger.get("rehearsal") or ledger["noise_seed"])
@@ -398,7 +400,7 @@ def mechanism_check(ledger: Json) -> Check:
     others = {key: from_json(ledger[key]) for key in ("server_mechanism", "nodes_mechanism") if ledger.get(key)}
     charged = {"it": mechanism} | others
     for name, each in charged.items():
-        noise = set(_values(each.to_json(), "noise_multiplier"))
+        noise = set(_values_of_key(each.to_json(), "noise_multiplier"))
         multipliers = {f"part {part['name']!r}": part["noise_multiplier"] for part in ledger["parts"]}
         for key in side_sums():
             multipliers |= {f"the {key}": ledger[key]["noise_multiplier"]} if ledger.get(key) else {}
@@ -410,7 +412,7 @@ def mechanism_check(ledger: Json) -> Check:
             if not together and not noise & {multiplier, multiplier / size}:
                 wrong = f"the noise multiplier {multiplier} of {what} is not in {name}"
     told = list(ledger["noise_coefficients"])
-    if any(coefficients != told for coefficients in _values(mechanism.to_json(), "coefficients")):
+    if any(coefficients != told for coefficients in _values_of_key(mechanism.to_json(), "coefficients")):
         wrong = f"noise_coefficients are {told}, but not in it"
     if mechanism.relation is not None and not ledger["adjacency"].startswith(f"{mechanism.relation}: "):
         wrong = f"adjacency is {ledger['adjacency']}, but its relation is {mechanism.relation}"
@@ -420,9 +422,9 @@ def mechanism_check(ledger: Json) -> Check:
         left = [entry.get(side.in_round) is None or asked for entry, asked in zip(ledger["releases"], due, strict=True)]
         if not (all(left) and (ledger.get(side.at_end) is None or every == "end")):
             wrong = f"{side.words} was released that is not in it"
-    if any(len(told) >= classes for classes in _values(mechanism.to_json(), "classes")):
+    if any(len(told) >= classes for classes in _values_of_key(mechanism.to_json(), "classes")):
         wrong = f"noise_coefficients are of {len(told) + 1} bands, more than the classes in it"
-    return Check.of("mechanism", str(mechanism), fail=wrong)
+    return Check.of_failure("mechanism", str(mechanism), fail=wrong)
 
 
 def _every(ledger: Json, key: str) -> Any:
@@ -439,10 +441,12 @@ def rounds_check(ledger: Json) -> Check:
     if (ledger["files"] is None) != (ledger["stopped_because"] is None):
         return Check("rounds", "fail", "it has ended, or not: stopped_because and files contradict each other")
     ended = ledger["stopped_because"] in ("failed", "diverged")
-    return Check.of("rounds", found, caution=f"{found}; the run {ledger['stopped_because']}" if ended else None)
+    return Check.of_failure("rounds", found, caution=f"{found}; the run {ledger['stopped_because']}" if ended else None)
 
 
-def compared(name: str, what: str, claimed: float, cost: float, at_least: Callable[[], float] | None = None) -> Check:
+def compare_claim(
+    name: str, what: str, claimed: float, cost: float, at_least: Callable[[], float] | None = None
+) -> Check:
     """Compare a claimed epsilon with the upper end of the cost: it may be more (its accountant may be looser).
 
     It must not be less, but for a ledger of another version, whose samples may have been others: from the lower end
@@ -455,57 +459,61 @@ def compared(name: str, what: str, claimed: float, cost: float, at_least: Callab
         cost: computed again.
         at_least: gives the lower end, for a ledger of another version.
     """
-    both = f"{what} is {_exactly(claimed)}; computed again it is"
+    both = f"{what} is {_exact_epsilon(claimed)}; computed again it is"
     if not claimed >= cost * (1 - TOLERANCE):  # also of what is no number
         if at_least is None or not claimed >= (least := at_least()):
-            return Check(name, "fail", f"{both} {_exactly(cost)}")
-        return Check(name, "caution", f"{both} at most {_exactly(cost)} and at least {_exactly(least)}")
+            return Check(name, "fail", f"{both} {_exact_epsilon(cost)}")
+        return Check(name, "caution", f"{both} at most {_exact_epsilon(cost)} and at least {_exact_epsilon(least)}")
     looser = claimed > cost * (1 + TOLERANCE)
-    return Check(name, "pass", f"{both} less, {_exactly(cost)}" if looser else f"epsilon {_shown(cost)}")
+    return Check(
+        name, "pass", f"{both} less, {_exact_epsilon(cost)}" if looser else f"epsilon {_epsilon_in_words(cost)}"
+    )
 
 
-def bracket(name: str, what: str, claimed: Json, cost: Bounds, by_another: bool = False) -> Check:
+def compare_bracket(name: str, what: str, claimed: Json, cost: Bounds, by_another: bool = False) -> Check:
     """Compare both ends of a claimed bracket with the cost.
 
     An upper end may be more than computed again, a lower one less (of a looser accountant). Of another version, a
-    number between both ends is a caution, as in :func:`compared`.
+    number between both ends is a caution, as in :func:`compare_claim`.
     """
     at_least, most = (cost.lower, cost.upper) if by_another else (math.inf, cost.lower)
-    upper = compared(name, what, _epsilon(claimed["upper"]), cost.upper, lambda: at_least)
-    lower = _epsilon(claimed["lower"])
+    upper = compare_claim(name, what, _epsilon_value(claimed["upper"]), cost.upper, lambda: at_least)
+    lower = _epsilon_value(claimed["lower"])
     if not upper.passed or math.isclose(lower, cost.lower, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
         return upper
-    both = f"the lower end of {what} is {_exactly(lower)}; computed again it is {_exactly(cost.lower)}"
+    both = f"the lower end of {what} is {_exact_epsilon(lower)}; computed again it is {_exact_epsilon(cost.lower)}"
     return Check(name, "caution" if lower <= most else "fail", both)
 
 
-def _guarantee(ledger: Json, spent: Array, at_least: Callable[[int], float]) -> Check:
+def _check_guarantee(ledger: Json, spent: Array, at_least: Callable[[int], float]) -> Check:
     """Check the guarantee however the run was stopped: the cost of all rounds that the budget pays for."""
     last = int(np.searchsorted(spent, float(ledger["budget_epsilon"] or math.inf), side="right"))
     cost, released = float(spent[last - 1]) if last else 0.0, len(ledger["releases"])
     told, stop = ledger["guaranteed_epsilon"], ledger["stopped_because"] or "not finished"
     if (told is None) != math.isinf(cost):
-        return Check("guarantee", "fail", f"guaranteed_epsilon is {told}; computed again it is {_exactly(cost)}")
-    again = compared("guarantee", "guaranteed_epsilon", _epsilon(told), cost, partial(at_least, last))
+        return Check("guarantee", "fail", f"guaranteed_epsilon is {told}; computed again it is {_exact_epsilon(cost)}")
+    again = compare_claim("guarantee", "guaranteed_epsilon", _epsilon_value(told), cost, partial(at_least, last))
     if again.verdict != "pass":
         return again
     if stop in ENDED and (released < last or stop != ENDED[last < len(spent)]):
         return Check("guarantee", "fail", f"stopped_because is {stop}, but after round {released} of {last}")
     if stop in ENDED or math.isinf(cost):
-        cost = max(cost, _epsilon(told))
-        return Check("guarantee", "pass", f"epsilon {_shown(cost)}; the stop was decided before the run began")
+        cost = max(cost, _epsilon_value(told))
+        return Check(
+            "guarantee", "pass", f"epsilon {_epsilon_in_words(cost)}; the stop was decided before the run began"
+        )
     if not has_left(ledger):
         return Check("guarantee", "pass", "epsilon 0.000: nothing was released, so no release decided the stop")
     early = f"{stop} after round {released}, perhaps because of its releases"
-    return Check("guarantee", "caution", f"epsilon {_shown(cost)}, the cost of all {last} rounds: {early}")
+    return Check("guarantee", "caution", f"epsilon {_epsilon_in_words(cost)}, the cost of all {last} rounds: {early}")
 
 
-def worst(checks: Sequence[Check]) -> Verdict:
+def worst_verdict(checks: Sequence[Check]) -> Verdict:
     """Return the worst verdict of all checks; ``pass`` if there are none."""
     return max((check.verdict for check in checks), key=VERDICTS.index, default="pass")
 
 
-def _values(mechanism: Any, key: str) -> Iterator[Any]:
+def _values_of_key(mechanism: Any, key: str) -> Iterator[Any]:
     """List the values of a key in an expression and those in it."""
     if isinstance(mechanism, dict):
         if key in mechanism:
@@ -513,22 +521,22 @@ def _values(mechanism: Any, key: str) -> Iterator[Any]:
         mechanism = list(mechanism.values())
     if isinstance(mechanism, list):
         for inner in mechanism:
-            yield from _values(inner, key)
+            yield from _values_of_key(inner, key)
 
 
-def _epsilon(value: float | None) -> float:
+def _epsilon_value(value: float | None) -> float:
     """Return an epsilon of a ledger, where null is infinite: JSON has no infinity."""
     return math.inf if value is None else value  # JSON has no infinity
 
 
-def _shown(epsilon: float) -> str:
+def _epsilon_in_words(epsilon: float) -> str:
     """Write an epsilon to three digits, rounded up."""
     if math.isinf(epsilon):
         return "infinite (no noise)"
     return f"{math.ceil(epsilon * 1000 * (1 - 1e-12)) / 1000:,.3f}"  # up, except for what multiplying rounded
 
 
-def _exactly(epsilon: float) -> str:
+def _exact_epsilon(epsilon: float) -> str:
     """Write an epsilon to six digits."""
     return "infinite" if math.isinf(epsilon) else f"{epsilon:.6g}"
 
@@ -548,7 +556,7 @@ def text_of(manifest: Json) -> str:
     return json.dumps(manifest, indent=1, sort_keys=True) + "\n"
 
 
-def signed(manifest: Json) -> bytes:
+def signed_content(manifest: Json) -> bytes:
     """Return the bytes that the signature of a manifest covers."""
     return json.dumps({key: manifest[key] for key in _KEYS}, sort_keys=True).encode()
 
@@ -601,7 +609,7 @@ class Bundle:
         self._open.close()
 
     @property
-    def names(self) -> set[str]:
+    def file_names(self) -> set[str]:
         """The names of its files."""
         return set(self._sizes)
 
@@ -611,7 +619,7 @@ class Bundle:
             for name in (name for name in (MANIFEST, *FILES) if name in self._sizes):
                 about = zipfile.ZipInfo(name)  # of 1980, without attributes
                 about.create_system, about.file_size = 0, self._sizes[name]
-                with self.stream(name) as content, archive.open(about, "w") as copied:
+                with self.open_stream(name) as content, archive.open(about, "w") as copied:
                     shutil.copyfileobj(content, copied, _PIECE)
 
     def _is_canonical(self) -> bool:
@@ -624,24 +632,24 @@ class Bundle:
                 if one != other or not one:
                     return one == other
 
-    def stream(self, name: str) -> IO[bytes]:
+    def open_stream(self, name: str) -> IO[bytes]:
         """Open a file, by a name that a bundle may hold."""
         return open_regular(self._path / name) if self._archive is None else self._archive.open(name)
 
-    def text(self, name: str) -> str:
+    def read_text(self, name: str) -> str:
         """Return the content of a file of text; ValueError: it is none, or too large."""
         if self._sizes.get(name, 0) > _MOST_TEXT:
             raise ValueError(f"{name}: larger than any ledger")
         try:
-            with self.stream(name) as stream:
+            with self.open_stream(name) as stream:
                 return stream.read(_MOST_TEXT).decode()
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise ValueError(f"{name}: cannot be read ({error})") from None
 
-    def json(self, name: str) -> dict[str, Any]:
+    def read_json(self, name: str) -> dict[str, Any]:
         """Return the content of a file of JSON; ValueError: it is no object, has a key twice, or is too large."""
         try:
-            found = json.loads(self.text(name), object_pairs_hook=each_key_once)
+            found = json.loads(self.read_text(name), object_pairs_hook=each_key_once)
         except (RecursionError, ValueError) as error:
             why = "nested too deeply" if isinstance(error, RecursionError) else error
             raise ValueError(f"{name}: cannot be read ({why})") from None
@@ -649,10 +657,10 @@ class Bundle:
             raise ValueError(f"{name}: not an object")
         return found
 
-    def sha256(self, name: str) -> str:
+    def file_digest(self, name: str) -> str:
         """Return the SHA-256 of a file's content, in hexadecimal."""
         try:
-            with self.stream(name) as stream:
+            with self.open_stream(name) as stream:
                 return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
         except (OSError, zipfile.BadZipFile) as error:
             raise ValueError(f"{name}: cannot be read ({error})") from None
@@ -679,11 +687,11 @@ def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
     with Bundle(path) as bundle:
         if bundle.strange:  # before anything is read
             return [Check("files", "fail", "; ".join(f"{name}: not of the bundle" for name in bundle.strange))]
-        manifest = bundle.json(MANIFEST)
-        checks = [*_of_files(bundle, manifest), signature(manifest, public_key)]
+        manifest = bundle.read_json(MANIFEST)
+        checks = [*_of_files(bundle, manifest), check_signature(manifest, public_key)]
         if checks[0].verdict == "fail":
             return checks  # nothing in it can be believed
-        ledger = bundle.json("ledger.json")
+        ledger = bundle.read_json("ledger.json")
         try:
             return checks + list(_of_ledger(ledger, manifest))
         except KeyError as error:
@@ -695,20 +703,20 @@ def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
 def _of_files(bundle: Bundle, manifest: Json) -> Iterator[Check]:
     """Check the manifest, and the digests of all files."""
     known = set(manifest) == _KEYS | {"signature"} and manifest["format"] == FORMAT
-    known = known and bundle.text(MANIFEST) == text_of(manifest)
+    known = known and bundle.read_text(MANIFEST) == text_of(manifest)
     digits = known and re.fullmatch("[0-9a-f]{64} [0-9a-f]{128}", f"{manifest['public_key']} {manifest['signature']}")
     if not digits or not isinstance(manifest["files"], dict):
         yield Check("files", "fail", f"{MANIFEST} is not a manifest of {FORMAT!r}")
         return
     told = manifest["files"]
-    wrong = [f"{name}: not in {MANIFEST}" for name in sorted(bundle.names - {MANIFEST, *told})]
-    wrong += [f"{name}: missing" for name in sorted({*told, *FILES[:2]} - bundle.names)]
-    present = [name for name in FILES if name in bundle.names and name in told]
-    wrong += [f"{name}: not as it was released" for name in present if bundle.sha256(name) != told[name]]
-    yield Check.of("files", f"{len(told)} files, as they were released", fail="; ".join(wrong) or None)
+    wrong = [f"{name}: not in {MANIFEST}" for name in sorted(bundle.file_names - {MANIFEST, *told})]
+    wrong += [f"{name}: missing" for name in sorted({*told, *FILES[:2]} - bundle.file_names)]
+    present = [name for name in FILES if name in bundle.file_names and name in told]
+    wrong += [f"{name}: not as it was released" for name in present if bundle.file_digest(name) != told[name]]
+    yield Check.of_failure("files", f"{len(told)} files, as they were released", fail="; ".join(wrong) or None)
 
 
-def signature(manifest: Json, public_key: str | None) -> Check:
+def check_signature(manifest: Json, public_key: str | None) -> Check:
     """Check that the server's key has signed the manifest.
 
     Args:
@@ -726,11 +734,11 @@ def signature(manifest: Json, public_key: str | None) -> Check:
         return Check("signature", "fail", f"by the key {own:.64}, but {public_key.strip():.64} was expected")
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(own))
-        key.verify(bytes.fromhex(manifest["signature"]), signed(manifest))
+        key.verify(bytes.fromhex(manifest["signature"]), signed_content(manifest))
     except (InvalidSignature, LookupError, TypeError, ValueError):
         return Check("signature", "fail", f"not a signature of {MANIFEST} by the key {own:.64}")
     unknown = f"by the key {own}, as the bundle itself says: compare it with what the server told you, or give --key"
-    return Check.of("signature", f"by the key {own}", caution=None if public_key else unknown)
+    return Check.of_failure("signature", f"by the key {own}", caution=None if public_key else unknown)
 
 
 def _of_ledger(ledger: Json, manifest: Json) -> Iterator[Check]:
@@ -741,13 +749,13 @@ def _of_ledger(ledger: Json, manifest: Json) -> Iterator[Check]:
     left, released = ledger["files"] or {}, manifest["files"]["model.safetensors"]
     if left.get("model.safetensors") != released:
         complaints.append("model.safetensors: not the model of this ledger")
-    yield Check.of("chain", f"head {ledger['head']}", fail="; ".join(complaints) or None)
+    yield Check.of_failure("chain", f"head {ledger['head']}", fail="; ".join(complaints) or None)
     yield mechanism_check(ledger)
     yield rounds_check(ledger)
     yield from ledger_checks(ledger)
     for key, added in ledger_keys().items():
         if told := ledger.get(key):
-            yield added.check(told)
+            yield added.check_value(told)
 
 
 def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -811,7 +819,7 @@ class Claims:
         Raises:
             ValueError: a number makes no sense on its own, or the noise is not given.
         """
-        return list(self._checks())
+        return list(self._contradictions())
 
     def mechanism(self, noise_multiplier: float) -> Mechanism:
         """Return the mechanism that is released, at a noise multiplier in units of a contribution.
@@ -826,11 +834,11 @@ class Claims:
             return Allocation(one, self.k, self.rounds)
         if self.rate is None:
             return Repeat(one, self.rounds)
-        if one.change == 2:
+        if one.largest_change == 2:
             return Repeat(SubstitutedPoissonGaussian(noise_multiplier, self.rate), self.rounds)
         return Repeat(Poisson(one, self.rate), self.rounds)
 
-    def _checks(self) -> Iterator[Check]:
+    def _contradictions(self) -> Iterator[Check]:
         """Make the checks, one after another."""
         self.mechanism(1.0)  # refuses what makes no sense
         check_delta(self.delta)
@@ -840,12 +848,14 @@ class Claims:
         if self.people is not None:
             share = 1 / check_count("people", self.people)
             large = f"delta {self.delta:g} is not below 1 / people, {share:.2g}" if self.delta >= share else None
-            yield Check.of("delta", f"{self.delta:g}", caution=large)
+            yield Check.of_failure("delta", f"{self.delta:g}", caution=large)
             chance = self.rate if self.k is None else self.k / self.rounds
             if self.cohort is not None and chance is not None:
                 means = f"{chance:g} of {self.people} people is {chance * self.people:g}"
                 wrong = f"cohort {self.cohort:g} contradicts the chance to take part: {means}"
-                yield Check.of("cohort", means, fail=wrong if _differ(self.cohort, chance * self.people) else None)
+                yield Check.of_failure(
+                    "cohort", means, fail=wrong if _values_differ(self.cohort, chance * self.people) else None
+                )
         if self.clip is None or self.clip == math.inf:
             yield Check("epsilon", "fail", "none: without clipping one person moves a round by any amount")
             return
@@ -854,14 +864,14 @@ class Claims:
         by = f"a person moves the release by up to {moved:g} (clip {clip:g} over {divided_by:g}, {self.relation})"
         expected = moved if self.sensitivity is None else check_positive("sensitivity", self.sensitivity)
         wrong = f"sensitivity {expected:g} contradicts the clip: {by}"
-        yield Check.of("sensitivity", by, fail=wrong if _differ(expected, moved) else None)
+        yield Check.of_failure("sensitivity", by, fail=wrong if _values_differ(expected, moved) else None)
         noise = self.noise
         if self.noise_multiplier is not None:
             said = check_scale_or_zero("noise_multiplier", self.noise_multiplier) * expected
             noise = said if noise is None else noise
             means = f"noise_multiplier {self.noise_multiplier:g} at sensitivity {expected:g} is a deviation of {said:g}"
             wrong = f"noise {noise:g} contradicts it: {means}"
-            yield Check.of("noise", means, fail=wrong if _differ(noise, said) else None)
+            yield Check.of_failure("noise", means, fail=wrong if _values_differ(noise, said) else None)
         if noise is None:
             raise ValueError("noise or noise_multiplier must be given")
         if not check_scale_or_zero("noise", noise):
@@ -871,9 +881,9 @@ class Claims:
         cost = plan.epsilon(self.delta)
         found = f"{cost} at delta {self.delta:g}: {plan}"
         too_low = self.epsilon is not None and cost.upper > self.epsilon
-        yield Check.of("epsilon", found, fail=f"{self.epsilon} is claimed, it is {found}" if too_low else None)
+        yield Check.of_failure("epsilon", found, fail=f"{self.epsilon} is claimed, it is {found}" if too_low else None)
 
 
-def _differ(a: float, b: float) -> bool:
+def _values_differ(a: float, b: float) -> bool:
     """Return whether two numbers differ by more than one part in 1000: people write so many digits."""
     return not math.isclose(a, b, rel_tol=1e-3)  # people write so many digits

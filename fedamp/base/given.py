@@ -112,7 +112,7 @@ def keep(thing: Any, what: str) -> str:
     try:
         import cloudpickle
 
-        facts, content = [fact.encode() for fact in _facts(thing, {})], cloudpickle.dumps(thing)
+        facts, content = [fact.encode() for fact in _facts_of(thing, {})], cloudpickle.dumps(thing)
         copied = copy.deepcopy(thing)  # of classes and functions the same
     except Exception as error:  # an object may raise anything
         raise InputError(f"{what}: cannot be handed to other processes ({one_line(error)})") from None
@@ -142,7 +142,7 @@ def find(name: str) -> Any:
     return pickle.loads(read_regular(folder() / known[0], owned=True))
 
 
-def _facts(thing: Any, seen: _Seen) -> Iterator[str]:
+def _facts_of(thing: Any, seen: _Seen) -> Iterator[str]:
     """Write what an object is made of, without names of files, numbers of lines, or the order of sets.
 
     Args:
@@ -157,13 +157,13 @@ def _facts(thing: Any, seen: _Seen) -> Iterator[str]:
     else:
         if not isinstance(thing, tuple | frozenset):  # Python merges equal ones at times
             seen[id(thing)] = len(seen), thing  # held, so that no other object gets its id
-        parts = list(_parts(thing, seen))
+        parts = list(_parts_of(thing, seen))
         yield f"{type(thing).__name__} of {len(parts)}"
         for part in parts:
-            yield from _facts(part, seen)
+            yield from _facts_of(part, seen)
 
 
-def _parts(thing: Any, seen: _Seen) -> Iterable[Any]:
+def _parts_of(thing: Any, seen: _Seen) -> Iterable[Any]:
     """Take an object apart into what decides its behaviour; unknown kinds by what pickle would write of them."""
     match thing:
         case ModuleType():
@@ -189,7 +189,7 @@ def _parts(thing: Any, seen: _Seen) -> Iterable[Any]:
         case dict():
             return [part for pair in thing.items() for part in pair]
         case set() | frozenset():
-            return sorted("".join(_facts(each, dict(seen))) for each in thing)
+            return sorted("".join(_facts_of(each, dict(seen))) for each in thing)
     if hasattr(thing, "detach"):  # a tensor
         thing = thing.detach().cpu().numpy()
     reduced = thing.__reduce_ex__(4)

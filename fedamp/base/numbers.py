@@ -18,12 +18,12 @@ def at_most(value: float | None, digits: int | None = None) -> str:
         value: the bound; None stands for infinity.
         digits: decimals; default: 2 below 10, 1 below 100, else none.
     """
-    return "infinite" if value in (None, math.inf) else _rounded(value, digits, math.ceil)
+    return "infinite" if value in (None, math.inf) else _rounded_text(value, digits, math.ceil)
 
 
 def at_least(value: float | None, digits: int | None = None) -> str:
     """Write a lower bound, rounded down; arguments are those of :func:`at_most`."""
-    return "infinite" if value in (None, math.inf) else _rounded(value, digits, math.floor)
+    return "infinite" if value in (None, math.inf) else _rounded_text(value, digits, math.floor)
 
 
 def power(value: float) -> str:
@@ -60,7 +60,7 @@ def amount_of_time(seconds: float) -> str:
     return f"{seconds * 1e6:.2g} µs"
 
 
-def _rounded(value: float, digits: int | None, to_side: Callable[[float], int]) -> str:
+def _rounded_text(value: float, digits: int | None, to_side: Callable[[float], int]) -> str:
     """Round to one side, with a number of decimals that depends on the size unless it is given."""
     if digits is None:
         digits = 2 if value < 10 else 1 if value < 100 else 0

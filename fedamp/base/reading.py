@@ -33,11 +33,11 @@ def open_regular(file: _Path, most: int | None = None, links: bool = True, owned
     Raises:
         OSError: it cannot be opened, is a folder, a pipe, a socket or a device, is larger, or is another user's.
     """
-    _check(file, os.stat(file, follow_symlinks=links), most, owned)  # opening a device may change something
+    _check_file(file, os.stat(file, follow_symlinks=links), most, owned)  # opening a device may change something
     flags = _NEVER_WAIT | (0 if links else getattr(os, "O_NOFOLLOW", 0))
     stream = open(file, "rb", opener=lambda path, asked: os.open(path, asked | flags))  # noqa: SIM115
     try:
-        _check(file, os.fstat(stream.fileno()), most, owned)
+        _check_file(file, os.fstat(stream.fileno()), most, owned)
     except OSError:
         stream.close()
         raise
@@ -56,7 +56,7 @@ def read_regular(file: _Path, most: int = LARGEST, links: bool = True, owned: bo
     """
     with open_regular(file, most, links, owned) as stream:
         content = stream.read(most + 1)
-        _check(file, os.fstat(stream.fileno()), most, owned)  # it may have grown meanwhile
+        _check_file(file, os.fstat(stream.fileno()), most, owned)  # it may have grown meanwhile
     return content
 
 
@@ -113,7 +113,7 @@ def regular_inside(folder: Path) -> Path:
     return folder
 
 
-def _check(file: _Path, status: os.stat_result, most: int | None, owned: bool) -> None:
+def _check_file(file: _Path, status: os.stat_result, most: int | None, owned: bool) -> None:
     """Raise OSError, as a system call does, with a number, a reason and the path."""
     path = os.fspath(file)
     if not stat.S_ISREG(status.st_mode):

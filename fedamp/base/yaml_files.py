@@ -28,8 +28,8 @@ class Loader(yaml.SafeLoader):
         node = super().get_single_node()
         self.lines = {}
         if node is not None:
-            _size(node, {})
-            self.lines = dict(_lines(node))
+            _expanded_size(node, {})
+            self.lines = dict(_lines_by_path(node))
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -103,7 +103,7 @@ def value_of(text: str, several: bool = False) -> Any:
     return text if is_text else Loader("").construct_object(yaml.ScalarNode(kind, word))
 
 
-def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+def _expanded_size(node: yaml.Node, sizes: dict[int, int]) -> int:
     """Count the values of a node once its aliases are written out: ten lines of aliases can be a billion of them.
 
     Raises:
@@ -113,7 +113,7 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
         sizes[id(node)] = LARGEST  # for a reference to it from within
         below = node.value if isinstance(node, yaml.CollectionNode) else ()
         pairs = (part for pair in below for part in pair) if isinstance(node, yaml.MappingNode) else below
-        size = 1 + sum(_size(part, sizes) for part in pairs)
+        size = 1 + sum(_expanded_size(part, sizes) for part in pairs)
         if size > LARGEST:
             raise yaml.constructor.ConstructorError(
                 None, None, f"more than {LARGEST:,} values when its aliases are written out", node.start_mark
@@ -122,10 +122,10 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
     return sizes[id(node)]
 
 
-def _lines(node: yaml.Node, path: str = "") -> Iterator[tuple[str, int]]:
+def _lines_by_path(node: yaml.Node, path: str = "") -> Iterator[tuple[str, int]]:
     """Yield the path of every key below a node, and its line from 1."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             below = f"{path}.{key.value}" if path else str(key.value)
             yield below, key.start_mark.line + 1
-            yield from _lines(value, below)
+            yield from _lines_by_path(value, below)

@@ -87,16 +87,16 @@ def check(
     foreign = brings_code(asked) and not import_model
     plan = make_plan(asked, privacy_units(asked), answers=KEPT)
     plan.charge.check_budget()
-    patiently(plan.charge.compute)
+    patiently(plan.charge.compute_now)
     from fedamp.server.preflight import preflight, refuse  # torch takes a while, and nothing above needs it
     from fedamp.server.setup import prepare
 
-    counted = _sizes((records_of if import_model else shown_records)(asked)) if private else None
+    counted = _record_counts((records_of if import_model else shown_records)(asked)) if private else None
     sizes = None if counted is None or counted[1].all() else counted[0][~counted[1]]
     prepared = None if foreign else prepare(asked, planned=plan)
     checks = preflight(plan, prepared, thorough=True, sizes=sizes)
-    if prepared is not None and asked.federation.hosted:
-        checks.append(Check.of("task", f"{prepared.task.without_places().digest}, for the policies of nodes"))
+    if prepared is not None and asked.federation.hosted_units:
+        checks.append(Check.of_failure("task", f"{prepared.task.without_places().digest}, for the policies of nodes"))
     if foreign:
         named = ", ".join(name for name in (asked.model.name, asked.client.loss) if ":" in name)
         checks.append(Check("code", "caution", f"{named} was not tried, because that runs it; add --import to try it"))
@@ -110,7 +110,7 @@ def check(
     judge(checks)
 
 
-def _sizes(dataset: "Dataset") -> "tuple[NDArray[np.int64], NDArray[np.bool_], str]":
+def _record_counts(dataset: "Dataset") -> "tuple[NDArray[np.int64], NDArray[np.bool_], str]":
     """Count the records of each client that is here, which of them cannot train, and why. The answer is private."""
     import numpy as np
 
@@ -126,9 +126,9 @@ def explain(
 
     Of a section it lists the keys. Unknown keys are refused, with the nearest one.
     """
-    from fedamp.federation.messages import explained
+    from fedamp.federation.messages import explain_key
 
-    print_answer(explained(key), as_json, lambda answer: tables.facts(key, answer))
+    print_answer(explain_key(key), as_json, lambda answer: tables.facts(key, answer))
 
 
 def new(
@@ -151,7 +151,7 @@ def new(
     import yaml
 
     from fedamp.base.files import write_atomically
-    from fedamp.federation.reader import validate
+    from fedamp.federation.reader import validate_scenario
 
     def ask(question: str, given: str | None, default: str) -> str:
         if given is None and sys.stdin.isatty():
@@ -184,7 +184,7 @@ def new(
     for answer in (file.stem, unit, epsilon, classes or ""):
         if not re.fullmatch(r"[\w.+-]*", answer):  # YAML would read another one
             raise ScenarioError(f"{printable(answer)}: expected: a name of letters, digits, . - and _, or a number")
-    validate(yaml.safe_load(text), str(file))
+    validate_scenario(yaml.safe_load(text), str(file))
     if file.exists() or file.is_symlink():
         raise ScenarioError(f"{file}: File exists; expected: the name of a new file")
     write_atomically(file, text.encode())

@@ -60,7 +60,7 @@ class _Terminal(Console):
 out, err = _Terminal(**PLAIN), _Terminal(stderr=True, **PLAIN)
 
 
-def _shipped(incomplete: str) -> list[str]:
+def _shipped_names(incomplete: str) -> list[str]:
     """Complete the name of a shipped scenario."""
     from fedamp.federation.reader import shipped_files
 
@@ -76,18 +76,18 @@ def complete_key(incomplete: str) -> list[tuple[str, str]]:
     Returns:
         Each completion with the schema's words about the key.
     """
-    from fedamp.federation.messages import accepted_values, keys
+    from fedamp.federation.messages import accepted_values, described_keys
 
     key, equals, _ = incomplete.partition("=")
     if equals:
         return [(found, "") for each in accepted_values(key) if (found := f"{key}={each}").startswith(incomplete)]
-    return [(each, does) for each, does in keys().items() if each.startswith(incomplete)]
+    return [(each, does) for each, does in described_keys().items() if each.startswith(incomplete)]
 
 
 T = TypeVar("T")
 
 SCENARIO_HELP = "a YAML file, or the name of a shipped scenario"
-ScenarioArgument = Annotated[str, Argument(help=SCENARIO_HELP, autocompletion=_shipped)]
+ScenarioArgument = Annotated[str, Argument(help=SCENARIO_HELP, autocompletion=_shipped_names)]
 Overrides = Annotated[
     list[str],
     Option(
@@ -103,7 +103,7 @@ Format = Annotated[
 ]
 
 
-def _formats(text: str) -> str:
+def _checked_formats(text: str) -> str:
     """Check the value of ``--pictures``.
 
     Raises:
@@ -114,7 +114,9 @@ def _formats(text: str) -> str:
     return text
 
 
-Pictures = Annotated[str, Option(help="formats, e.g. pdf,svg; paper: for a column, without titles", callback=_formats)]
+Pictures = Annotated[
+    str, Option(help="formats, e.g. pdf,svg; paper: for a column, without titles", callback=_checked_formats)
+]
 AsJson = Annotated[bool, Option("--json", help="one JSON object on standard output")]
 
 
@@ -203,9 +205,9 @@ def caution_about(scenario: "Scenario") -> None:
     Args:
         scenario: whose units are counted; that may read a column of its data.
     """
-    from fedamp.federation.plan import privacy_units, weakness
+    from fedamp.federation.plan import privacy_units, weak_delta
 
-    if words := weakness(scenario.privacy.delta, privacy_units(scenario)):
+    if words := weak_delta(scenario.privacy.delta, privacy_units(scenario)):
         caution(words)
 
 
@@ -287,28 +289,30 @@ def _status_of(app: Typer) -> int:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fedamp"
         instead = REMOVED.get(getattr(error, "option_name", ""), f"see {command} --help")
-        return _fail(f"error: {error.format_message().rstrip('.')}; {instead}", error.exit_code)
+        return _print_failure(f"error: {error.format_message().rstrip('.')}; {instead}", error.exit_code)
     except FedampError as error:
-        return _fail(f"{error.kind}: {error}", error.exit_code)
+        return _print_failure(f"{error.kind}: {error}", error.exit_code)
     except BrokenPipeError:  # Python would complain again when it closes standard output
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 1
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (words := missing(error.name)):
-            return _fail(f"error: {words}", InputError.exit_code)
+            return _print_failure(f"error: {words}", InputError.exit_code)
         if isinstance(error, OSError) and (error.errno in FULL or (error.filename and error.errno in WRONG_PATH)):
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (as above)
-            return _fail(f"error: {error.filename or 'standard output'}: {error.strerror}", InputError.exit_code)
+            return _print_failure(
+                f"error: {error.filename or 'standard output'}: {error.strerror}", InputError.exit_code
+            )
         reason = next(iter(str(error).splitlines()), "")
         with tempfile.NamedTemporaryFile("w", prefix="fedamp-", suffix=".log", delete=False) as file:
             file.write(traceback.format_exc())
-        return _fail(f"failed: {type(error).__name__}: {reason}; traceback in {file.name}", 1)
+        return _print_failure(f"failed: {type(error).__name__}: {reason}; traceback in {file.name}", 1)
     if result == 128 + signal.SIGINT:  # typer's answer to a KeyboardInterrupt before a run begins
-        return _fail("interrupted", Interrupted.exit_code)
+        return _print_failure("interrupted", Interrupted.exit_code)
     return result if isinstance(result, int) else 0
 
 
-def _fail(message: str, exit_code: int) -> int:
+def _print_failure(message: str, exit_code: int) -> int:
     """Print a line on standard error, without control characters, and return the exit status."""
     print(printable(message), file=sys.stderr)
     return exit_code

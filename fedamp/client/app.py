@@ -229,7 +229,7 @@ class PrivateClientApp(ClientApp):
     def _trainer(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> NodeTraining:
         """Choose what trains the units of an order, clips each update, and adds them up."""
         if self._loop is not None:
-            one = _looped(self._loop, order, context, self._reads_records(order.task))
+            one = _trained_by_loop(self._loop, order, context, self._reads_records(order.task))
             return partial(sum_of_units, train_one=one)
         dummies = order.dummies
 
@@ -381,7 +381,7 @@ def sum_of_units(order: RoundOrder, train_one: Callable[[int], Mapping[str, Any]
         try:
             word = int(rng.client_words(seed.reshape(1), "own loop", 1)[0, 0])
             with generators_from(word >> 1, gpus=True):  # so that no unit's draws depend on another's
-                update = _update(order.arrays, train_one(client))
+                update = _update_of(order.arrays, train_one(client))
         except Exception as error:  # custom training may raise anything; the other clients' updates count
             report.fail(client, one_line(error))
             continue
@@ -396,7 +396,7 @@ def sum_of_units(order: RoundOrder, train_one: Callable[[int], Mapping[str, Any]
     return report
 
 
-def _looped(
+def _trained_by_loop(
     loop: TrainingLoop, order: RoundOrder, context: Context, external: bool
 ) -> Callable[[int], Mapping[str, Any]]:
     """Return a function that gives the trained arrays of a unit, by a custom loop.
@@ -437,7 +437,7 @@ def _looped(
     return train_one
 
 
-def _update(arrays: Arrays, trained: Mapping[str, Any]) -> dict[str, Tensor]:
+def _update_of(arrays: Arrays, trained: Mapping[str, Any]) -> dict[str, Tensor]:
     """Subtract the received arrays from the trained ones, as float32 of shape [1, size] by name.
 
     Raises:

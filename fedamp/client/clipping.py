@@ -211,7 +211,7 @@ def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, uni
         total = np.zeros(stack.shape[1], np.int64)
         _add_quanta()(stack.numpy(), scales, np.float32(limit), total)
         return torch.from_numpy(total * unit)
-    return _quanta(stack, scales, limit).sum(0).double() * unit
+    return _whole_quanta(stack, scales, limit).sum(0).double() * unit
 
 
 def _sum_of_rows(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float, rows: TableRows) -> Tensor:
@@ -220,13 +220,13 @@ def _sum_of_rows(stack: Tensor, scales: NDArray[np.float32], limit: float, unit:
     Returns:
         float64 [rows, numbers].
     """
-    quanta = _quanta(stack, scales, limit).long()
+    quanta = _whole_quanta(stack, scales, limit).long()
     total = torch.zeros(rows.table, stack.shape[2], dtype=torch.int64, device=stack.device)
     total.index_add_(0, rows.numbers.to(stack.device).flatten(), quanta.flatten(0, 1))
     return total.double() * unit
 
 
-def _quanta(stack: Tensor, scales: NDArray[np.float32], limit: float) -> Tensor:
+def _whole_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float) -> Tensor:
     """Compute the whole quanta of units [units, ...], int32; zeros for a scale of zero."""
     scale = torch.from_numpy(scales).to(stack.device).view(-1, *[1] * (stack.dim() - 1))
     scaled = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit)

@@ -146,7 +146,7 @@ class _Products:
         self._length = None
         if entered is not None:
             self._length = squares.new_empty(len(entered))
-            for block in _blocks(*entered.shape):
+            for block in _record_blocks(*entered.shape):
                 self._length[block] = torch.linalg.vector_norm(entered[block].double(), dim=1)
             squares = squares * self._length.square()
         self.square_norms = squares
@@ -156,7 +156,7 @@ class _Products:
         kept = ((scales > 0) & (self.square_norms > 0))[:, None]
         back = torch.where(kept, self._back * scales[:, None], 0.0)
         if self._entered is None or self._length is None:
-            return _whole(back, quantum).sum(0)
+            return _whole_multiples(back, quantum).sum(0)
         # By powers of two alone: a logarithm may be rounded by a number's place among the others.
         length = torch.where(kept[:, 0], self._length, 1.0)
         _, size = torch.frexp(length)
@@ -164,10 +164,10 @@ class _Products:
         _, bits = torch.frexp(torch.linalg.vector_norm(back, dim=1) * length / quantum)
         unit = _power_of_two(size - 1 - bits.clamp(0, _ALL_BITS) * _INPUT_BITS // _ALL_BITS)[:, None]
         total = back.new_zeros(back.shape[1], self._entered.shape[1])
-        for block in _blocks(len(back), self._entered.shape[1]):
-            left = _whole(back[block], quantum / unit[block])
+        for block in _record_blocks(len(back), self._entered.shape[1]):
+            left = _whole_multiples(back[block], quantum / unit[block])
             entered = torch.where(kept[block], self._entered[block], 0.0)
-            total.addmm_(left.T, _whole(entered.double(), unit[block]))
+            total.addmm_(left.T, _whole_multiples(entered.double(), unit[block]))
         return total
 
 
@@ -176,14 +176,14 @@ def _power_of_two(exponents: Tensor) -> Tensor:
     return ((exponents.long() + 1023) << 52).view(torch.float64)
 
 
-def _whole(values: Tensor, unit: Tensor | float) -> Tensor:
+def _whole_multiples(values: Tensor, unit: Tensor | float) -> Tensor:
     """Truncate float64 values towards zero to whole multiples of powers of two; in new memory."""
     quanta = values / unit
     quanta -= quanta.frac()  # torch's trunc takes ten times as long
     return quanta.mul_(unit)
 
 
-def _blocks(records: int, width: int) -> Iterator[slice]:
+def _record_blocks(records: int, width: int) -> Iterator[slice]:
     """Yield slices of the records, such that a block of rows of this width stays in the cache."""
     size = max(1, _BLOCK // max(1, width))
     for start in range(0, records, size):

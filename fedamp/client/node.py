@@ -95,11 +95,15 @@ class _Node:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(place))
         self._listener.listen(64)  # it outlives a parent: who asks meanwhile waits for the next one
-        why_not = "" if (ours := _flower()).startswith(FLOWER) else f"Flower {ours} is untried; expected: {FLOWER[-1]}x"
+        why_not = (
+            ""
+            if (ours := _flower_version()).startswith(FLOWER)
+            else f"Flower {ours} is untried; expected: {FLOWER[-1]}x"
+        )
         if not os.access(name, os.X_OK):  # the tmpfs of a container, say
             why_not = f"no program may run in {folder.parent}; expected: RUNTIME_DIRECTORY names another folder"
         if why_not:
-            _say(f"each message gets a process of its own, as Flower starts it: {why_not}")
+            _say_line(f"each message gets a process of its own, as Flower starts it: {why_not}")
         path = [str(folder), os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")]
         self._environment = os.environ | {"PATH": os.pathsep.join(path[bool(why_not) :])}
         self._lasting = not why_not
@@ -131,7 +135,7 @@ class _Node:
                 if self._stopping or code == _WRONG_ARGUMENTS:
                     return code if code >= 0 else 128 - code
                 self._supernode, ended = None, f"the SuperNode ended with {code}"
-            _say(f"{ended}; started again in {PAUSE:g} s")
+            _say_line(f"{ended}; started again in {PAUSE:g} s")
             until = monotonic() + PAUSE
             while not self._stopping and monotonic() < until:
                 time.sleep(0.1)
@@ -167,12 +171,12 @@ def _in_foreground() -> bool:
         return False
 
 
-def _say(line: str) -> None:
+def _say_line(line: str) -> None:
     """Print a line for the node's owner on standard error."""
     print(f"fedamp node: {line}", file=sys.stderr, flush=True)
 
 
-def _flower() -> str:
+def _flower_version() -> str:
     """Return the version of Flower that is installed."""
     return importlib.metadata.version("flwr")
 
@@ -193,7 +197,7 @@ def supernode(arguments: Sequence[str]) -> None:
     _tell_refusals()
     from flwr.supernode.cli import flower_supernode
 
-    if _flower().startswith(FLOWER):
+    if _flower_version().startswith(FLOWER):
         sys.modules["flwr.supernode.start_client_internal"].time = Waits()  # type: ignore[attr-defined]
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
@@ -202,7 +206,7 @@ def supernode(arguments: Sequence[str]) -> None:
 def _tell_refusals() -> None:
     """Say once that the server refuses this node's key; Flower says that it could not establish a connection."""
     httpx = import_module("httpx")
-    send, tell = httpx.Client.send, cache(_say)
+    send, tell = httpx.Client.send, cache(_say_line)
 
     @wraps(send)
     def heard(*arguments: Any, **options: Any) -> Any:
@@ -256,8 +260,8 @@ def parent(listener: socket.socket, prepare: Callable[[], Callable[[], None]]) -
         descriptor, _ = poll.poll()[0]  # one event: what it closes may have others, under a number that comes again
         if descriptor == listener.fileno():
             link, _ = listener.accept()
-            if (reason := _unsafe()) is not None:
-                _send(link, reason.encode())
+            if (reason := _fork_refusal()) is not None:
+                _send_descriptors(link, reason.encode())
                 link.close()
                 continue
             process = os.fork()
@@ -266,19 +270,19 @@ def parent(listener: socket.socket, prepare: Callable[[], Callable[[], None]]) -
                     other.close()
                 for neighbour in forks:
                     os.close(neighbour)
-                _handle(link, run)
+                _handle_process(link, run)
             fork = os.pidfd_open(process)
             forks[fork] = process, link
             poll.register(fork, select.POLLIN)
             poll.register(link, select.POLLHUP)
-            _send(link, b"forked", [fork])
+            _send_descriptors(link, b"forked", [fork])
         elif descriptor in forks:
             process, link = forks.pop(descriptor)
             for each in (descriptor, link):
                 with suppress(KeyError):  # the program was killed before
                     poll.unregister(each)
             code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-            _send(link, code.to_bytes(4, "big", signed=True))
+            _send_descriptors(link, code.to_bytes(4, "big", signed=True))
             link.close()
             os.close(descriptor)
         else:  # the program was killed: so is its fork
@@ -304,19 +308,19 @@ def everything() -> Callable[[], None]:
     return run
 
 
-def _unsafe() -> str | None:
+def _fork_refusal() -> str | None:
     """Say why this process must not fork; None where it may."""
     threads = len(os.listdir("/proc/self/task"))
     return None if threads == 1 else f"the parent of its messages runs {threads} threads"
 
 
-def _send(link: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
+def _send_descriptors(link: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
     """Send bytes, and descriptors, to a program that may have ended."""
     with suppress(OSError):  # the program is gone
         socket.send_fds(link, [data], descriptors)
 
 
-def _handle(link: socket.socket, run: Callable[[], None]) -> NoReturn:
+def _handle_process(link: socket.socket, run: Callable[[], None]) -> NoReturn:
     """Become, in a fork, the process that the program at the other end stands for, and end as it would."""
     code = 1
     try:

@@ -46,7 +46,7 @@ class StackProof:
     """
 
     def __init__(self, task: ClientTask, stack: object) -> None:
-        self._told = "\n".join([task.digest, repr(stack), code(), *_machine()]).encode()
+        self._told = "\n".join([task.digest, repr(stack), code(), *_machine_facts()]).encode()
 
     @property
     def _file(self) -> Path:
@@ -100,7 +100,7 @@ def code() -> str:
     return found.hexdigest()
 
 
-def _machine() -> list[str]:
+def _machine_facts() -> list[str]:
     """Describe processor, libraries and threads; a hidden processor is never the same one twice."""
     try:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()

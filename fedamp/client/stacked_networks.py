@@ -100,11 +100,11 @@ class FullyConnected:
 
     def __call__(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Return outputs [clients, records, outputs] with autograd, for any loss and optimiser."""
-        values = _filled(inputs.flatten(2), 2)
+        values = _fill_axis(inputs.flatten(2), 2)
         for name in self.layers:
             weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
             values = values if name == self.layers[0] else values.relu()
-            values = torch.baddbmm(_filled(bias, 1).unsqueeze(1), values, _filled(_filled(weight, 1), 2).mT)
+            values = torch.baddbmm(_fill_axis(bias, 1).unsqueeze(1), values, _fill_axis(_fill_axis(weight, 1), 2).mT)
         return values[..., : parameters[f"{self.layers[-1]}.bias"].shape[1]]
 
     def descend(
@@ -128,19 +128,23 @@ class FullyConnected:
             return {name: value.new_zeros(clients, *value.shape) for name, value in start.items()}, losses
         inputs = inputs.flatten(2)
         kinds = [_First if inputs.shape[1] <= inputs.shape[2] else _Layer, *[_Layer] * (len(self.layers) - 1)]
-        inputs = _filled(inputs, 2)
+        inputs = _fill_axis(inputs, 2)
         classes = len(start[f"{self.layers[-1]}.bias"])
         stack = [
-            kind(_stacked(start[f"{name}.weight"], clients), _stacked(start[f"{name}.bias"], clients), rate)
+            kind(
+                _stack_parameter(start[f"{name}.weight"], clients),
+                _stack_parameter(start[f"{name}.bias"], clients),
+                rate,
+            )
             for name, kind in zip(self.layers, kinds, strict=True)
         ]
         for number, batch in enumerate(batches):
-            values = inputs if isinstance(stack[0], _First) else _rows(inputs, batch.records)
+            values = inputs if isinstance(stack[0], _First) else _rows_of(inputs, batch.records)
             for layer in stack[:-1]:
                 values = layer.forward(values, batch.records).relu_()
             logits = stack[-1].logits(values, batch.records)
             if number == 0:
-                losses = _losses(logits[:, :classes], batch)
+                losses = _summed_losses(logits[:, :classes], batch)
             gradients = _logit_gradients(logits[:, :classes], batch).mT
             for layer in reversed(stack[1:]):
                 gradients = layer.backward(gradients)
@@ -153,16 +157,16 @@ class FullyConnected:
         return updates, losses
 
 
-def _filled(tensor: Tensor, axis: int) -> Tensor:
+def _fill_axis(tensor: Tensor, axis: int) -> Tensor:
     """Fill an axis with zeros up to the next multiple of 16, so that each client's block lies alike in memory."""
     missing = -tensor.shape[axis] % _WIDTH
     return nn.functional.pad(tensor, [0, 0] * (tensor.dim() - 1 - axis) + [0, missing]) if missing else tensor
 
 
-def _stacked(parameter: Tensor, clients: int) -> Tensor:
+def _stack_parameter(parameter: Tensor, clients: int) -> Tensor:
     """Fill a parameter to multiples of 16 and expand it to [clients, *filled]; the clients share its memory."""
     for axis in range(parameter.dim()):
-        parameter = _filled(parameter, axis)
+        parameter = _fill_axis(parameter, axis)
     return parameter.expand(clients, *parameter.shape)
 
 
@@ -181,7 +185,7 @@ class _Layer:
     def forward(self, inputs: Tensor, records: Tensor | None) -> Tensor:
         """Compute outputs [clients, batch, out] from inputs [clients, batch, in], in new memory."""
         self._inputs = inputs
-        return _linear(inputs, self._weight, self._bias)
+        return _batched_linear(inputs, self._weight, self._bias)
 
     def logits(self, inputs: Tensor, records: Tensor | None) -> Tensor:
         """Compute outputs as [clients, out, batch]: operations over a short last axis are several times slower."""
@@ -227,11 +231,11 @@ class _First(_Layer):
         """Compute outputs [clients, records, out] from those at the start and the gradients of all steps so far."""
         self._records = records
         if self._sum is None:
-            self._inputs, self._before = inputs, _linear(inputs, self._weight, self._bias)
-            return self._before.clone() if records is None else _rows(self._before, records)
+            self._inputs, self._before = inputs, _batched_linear(inputs, self._weight, self._bias)
+            return self._before.clone() if records is None else _rows_of(self._before, records)
         if self._products is None:
             self._products = torch.bmm(inputs, inputs.mT).add_(1).mul_(-self._rate)
-        return torch.baddbmm(_rows(self._before, records), _rows(self._products, records), self._sum)
+        return torch.baddbmm(_rows_of(self._before, records), _rows_of(self._products, records), self._sum)
 
     def step(self, gradients: Tensor) -> None:
         """Add the gradients [clients, batch, out] of a step to those of their records."""
@@ -248,21 +252,21 @@ class _First(_Layer):
         return torch.bmm(self._sum.mT, self._inputs), self._sum.sum(1)
 
 
-def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _batched_linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply a linear layer to inputs [clients, batch, in]; one product where all clients still share the weights."""
     if len(weight) == 1 or weight.stride(0) == 0:  # the same for all clients: one product
         return nn.functional.linear(inputs, weight[0], bias[0, 0])
     return torch.baddbmm(bias, inputs, weight.mT)
 
 
-def _rows(values: Tensor, records: Tensor | None) -> Tensor:
+def _rows_of(values: Tensor, records: Tensor | None) -> Tensor:
     """Take the rows of some records, [clients, batch, n] of [clients, records, n]; None: all."""
     if records is None:
         return values
     return values.gather(1, records.unsqueeze(2).expand(-1, -1, values.shape[2]))
 
 
-def _losses(logits: Tensor, batch: StackBatch) -> Tensor:
+def _summed_losses(logits: Tensor, batch: StackBatch) -> Tensor:
     """Add up each client's cross-entropies, over records with a weight: float64 [clients]."""
     picked = torch.log_softmax(logits, 1).gather(1, batch.labels.unsqueeze(1)).squeeze(1)
     return -torch.where(batch.weights > 0, picked, 0.0).double().sum(1)
@@ -339,7 +343,7 @@ class _Stack(Tensor):
         return run(*args, **(kwargs or {}))
 
 
-def _convolution(
+def _grouped_convolution(
     inputs: Tensor, weight: _Stack, bias: _Stack | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Tensor:
     """Convolve inputs [records, clients * channels, ...] with as many times the groups as there are clients."""
@@ -360,7 +364,7 @@ def _linear_of_all(inputs: Tensor, weight: _Stack, bias: _Stack) -> Tensor:
 
 
 _RUN: dict[Any, Callable[..., Tensor]] = {
-    F.conv2d: _convolution,
+    F.conv2d: _grouped_convolution,
     F.group_norm: _group_norm,
     F.linear: _linear_of_all,
 }
@@ -385,7 +389,7 @@ class _ReluMaxPool(torch.autograd.Function):
         """Pool images, and keep them for the backward pass."""
         pooled = inputs.new_empty(*inputs.shape[:-2], inputs.shape[-2] // 2, inputs.shape[-1] // 2)
         inputs = inputs.contiguous()
-        _relu_max_pool()(_images(inputs), _images(pooled))
+        _relu_max_pool()(_images_of(inputs), _images_of(pooled))
         ctx.save_for_backward(inputs, pooled)
         return pooled
 
@@ -396,11 +400,11 @@ class _ReluMaxPool(torch.autograd.Function):
         inputs, pooled = ctx.saved_tensors
         covered = all(size % 2 == 0 for size in inputs.shape[-2:])
         found = torch.empty_like(inputs) if covered else torch.zeros_like(inputs)
-        _relu_max_pool_backward()(*map(_images, (gradients.contiguous(), inputs, pooled, found)))
+        _relu_max_pool_backward()(*map(_images_of, (gradients.contiguous(), inputs, pooled, found)))
         return found
 
 
-def _images(stack: Tensor) -> Any:
+def _images_of(stack: Tensor) -> Any:
     """View a contiguous tensor as NumPy images [images, height, width] that share its memory."""
     return stack.detach().flatten(0, -3).numpy()
 
@@ -450,7 +454,7 @@ def _relu_max_pool_backward(gradients: Any, inputs: Any, pooled: Any, found: Any
 _TORCH: Any = decompositions  # private to torch, and without types; a test compares what it gives
 
 
-def _lstm(
+def _decomposed_lstm(
     inputs: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], biased: bool, layers: int, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Torch's own decomposition of ``torch.lstm`` without the kernel of the CPU, which cannot be stacked."""
@@ -462,7 +466,9 @@ def _lstm(
     return answers, torch.stack(hidden), torch.stack(cells)
 
 
-def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **named: Any) -> Tensor:
+def _stacked_embedding(
+    indices: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **named: Any
+) -> Tensor:
     """Look up rows as torch does, without a gradient for the row of padding: of every client, not of the first alone.
 
     Torch hands the number of that row on to one table of all clients' rows, where it is the first client's.
@@ -476,7 +482,7 @@ def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, 
 _SAME = {torch.gru: torch.ops.aten.gru.input, torch.rnn_tanh: torch.ops.aten.rnn_tanh.input}
 _SAME |= {torch.rnn_relu: torch.ops.aten.rnn_relu.input}
 _FOUND = get_decompositions(list(_SAME.values()))
-_UNFUSED: dict[Any, Callable[..., Any]] = {torch.lstm: _lstm, F.embedding: _embedding}
+_UNFUSED: dict[Any, Callable[..., Any]] = {torch.lstm: _decomposed_lstm, F.embedding: _stacked_embedding}
 _UNFUSED |= {fused: _FOUND[same] for fused, same in _SAME.items()}
 # On a GPU, recurrent layers ask where their weights lie, to move them together. In a stack they have no place; the same
 # answer for all means that they stay.

@@ -104,7 +104,7 @@ def stacking_refusal(train: StackTraining, like: PaddedRecords, numbers: int, vo
     """
     generator, slots = rng.public_stream(0, "units apart"), len(like.sizes)
     for _ in range(min(_TRIES, math.ceil(_COMPARED / (numbers * slots))) if slots > 1 else 0):
-        for first, second, kept in _twice(generator, like, vocabulary):
+        for first, second, kept in _same_units_twice(generator, like, vocabulary):
             try:
                 before, after = train(*first, kept[0]), train(*second, kept[1])
             except torch.OutOfMemoryError:
@@ -116,7 +116,7 @@ def stacking_refusal(train: StackTraining, like: PaddedRecords, numbers: int, vo
     return ""
 
 
-def _twice(
+def _same_units_twice(
     generator: np.random.Generator, like: PaddedRecords, vocabulary: int | None
 ) -> Iterator[tuple[_Filled, _Filled, tuple[NDArray[np.int64], NDArray[np.int64]]]]:
     """Yield random units in a stack, and the same units in other slots without one half; then without the other half.

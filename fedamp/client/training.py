@@ -140,7 +140,7 @@ class StackTrainer:
                 outputs = together(dict(zip(start, leaves, strict=True)), *given)
             found = outputs.detach().float()
             if step == 0:
-                losses = self.loss.sums(found, batch.labels, batch.weights).cpu()
+                losses = self.loss.loss_sums(found, batch.labels, batch.weights).cpu()
             # Through a scalar: handing torch the outputs' gradients makes it import its symbolic algebra, which takes
             # longer than many rounds.
             scalar = (outputs * self.loss.gradients(found, batch.labels, batch.weights)).sum()

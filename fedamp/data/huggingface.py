@@ -138,7 +138,7 @@ class Images:
     def _image(self, number: np.int64) -> tuple[NDArray[Any], float] | None:
         """Read one image, channels first, and its divisor; None where it cannot be read, or has pixels out of range."""
         try:
-            pixels, largest = _pixels(self._rows[int(number)][self._name], self._mode)
+            pixels, largest = _pixels_of(self._rows[int(number)][self._name], self._mode)
         except Exception:  # of foreign code
             return None
         if self._scale is not None:
@@ -146,7 +146,7 @@ class Images:
         return (pixels, largest) if pixels.min() >= 0 and pixels.max() <= largest else None
 
 
-def _pixels(stored: Any, asked: str | None) -> tuple[NDArray[Any], float]:
+def _pixels_of(stored: Any, asked: str | None) -> tuple[NDArray[Any], float]:
     """Read an image with channels first, in the mode that is asked for.
 
     Args:
@@ -258,7 +258,7 @@ class HuggingFaceData(Columns):
             return spelled(rows.with_format("arrow")[:][name])
 
         columns = {each: partial(column, each) for each in rows.column_names}
-        return _table(rows, self, f"{self.dataset} ({name})", public, columns)
+        return _table_of_rows(rows, self, f"{self.dataset} ({name})", public, columns)
 
     def _split(self, place: Path, name: str, is_local: bool, public: bool) -> Table:
         """Open a split's files or its folder of images.
@@ -281,7 +281,7 @@ class HuggingFaceData(Columns):
                 expected = "data.classes, the list of these words; without it, the classes of a public test set"
                 raise DataError(f"{place / name}: people's images must not decide the classes; expected: {expected}")
             images, paths = in_folders(place / name, self.words)
-            return _table(images, self, str(place / name), public, place=paths.__getitem__)
+            return _table_of_rows(images, self, str(place / name), public, place=paths.__getitem__)
         found = [files for each in (place, *below) if (files := Files.of(each, name, kinds, self.max_bytes))]
         if len(found) > 1:
             both = " and ".join(str(files.paths[0].relative_to(place)) for files in found[:2])
@@ -302,17 +302,17 @@ class HuggingFaceData(Columns):
 
 def _of_files(files: Files, section: "TabularData | HuggingFaceData", public: bool) -> Table:
     """Return the table of a split's files; labels that are words are read as they are spelled."""
-    features, label = _list(section.features), _list(section.label)
+    features, label = _as_list(section.features), _as_list(section.label)
     for key, names in (("features", features), ("label", label)):
         for name in names:
             require(name, files.names, f"data.{key}", files.source)
     words = files.spelled(label[0]) if section.words and len(label) == 1 and files.kind != "parquet" else None
     rows = files.rows(list(dict.fromkeys(features + (label if words is None else []))))
     columns = {name: partial(files.spelled, name) for name in files.names}
-    return _table(rows, section, files.source, public, columns, files.place, words)
+    return _table_of_rows(rows, section, files.source, public, columns, files.place, words)
 
 
-def _table(
+def _table_of_rows(
     rows: "datasets.Dataset",
     section: "TabularData | HuggingFaceData",
     source: str,
@@ -335,7 +335,7 @@ def _table(
     Raises:
         DataError: records are not public, and neither the scenario nor a type says the shape of inputs or labels.
     """
-    features, label = _list(section.features), _list(section.label)
+    features, label = _as_list(section.features), _as_list(section.label)
     for key, names in (("features", features), ("label", label if words is None else [])):
         for name in names:
             require(name, rows.column_names, f"data.{key}", source)
@@ -365,7 +365,7 @@ def _table(
     )
 
 
-def _list(names: Names) -> list[str]:
+def _as_list(names: Names) -> list[str]:
     """Return one or several names of columns as a list."""
     return [names] if isinstance(names, str) else list(names)
 

@@ -47,7 +47,7 @@ class NpzData(ColumnsData):
             return None
         source = str(folder / (f"{split}.npz" if (folder / f"{split}.npz").exists() else f"{split}_*.npy"))
 
-        columns = {name: partial(_read, files[name], name, self.max_bytes) for name in files}
+        columns = {name: partial(_read_array, files[name], name, self.max_bytes) for name in files}
         keys = {}
         for key, names in {"features": self.features, "label": self.label}.items():
             if not isinstance(names, str) and len(names) > 1:
@@ -80,7 +80,7 @@ def arrays_of(folder: Path, split: str) -> dict[str, Path]:
         raise DataError(f"{archive}: not a readable npz archive ({why}); write it with numpy.savez") from None
 
 
-def _read(path: Path, name: str, most: int) -> NDArray[Any]:
+def _read_array(path: Path, name: str, most: int) -> NDArray[Any]:
     """Read an array, or map it from an npy file.
 
     Args:
@@ -136,7 +136,9 @@ def store(data: Sequence[Any], test: Sequence[Any] | None = None) -> str:
         DataError: other arrays than these, or of other lengths.
         InputError: there is no space.
     """
-    arrays = _named("data", data, "(x, y, client)") | ({} if test is None else _named("test", test, "(x, y)"))
+    arrays = _named_arrays("data", data, "(x, y, client)") | (
+        {} if test is None else _named_arrays("test", test, "(x, y)")
+    )
     found = []
     with given.writing() as beside:
         for name, array in arrays.items():
@@ -149,7 +151,7 @@ def store(data: Sequence[Any], test: Sequence[Any] | None = None) -> str:
     return target.name
 
 
-def _named(what: str, arrays: Sequence[Any], expected: str) -> dict[str, NDArray[Any]]:
+def _named_arrays(what: str, arrays: Sequence[Any], expected: str) -> dict[str, NDArray[Any]]:
     """Check the arrays that a person gives, and name each as its file, ``train_x`` and so on.
 
     Args:
@@ -166,7 +168,7 @@ def _named(what: str, arrays: Sequence[Any], expected: str) -> dict[str, NDArray
     found, split = {}, "train" if what == "data" else "test"
     for name, each in zip(names, arrays, strict=False):
         try:
-            array = _clients(each) if name == "client" else _plain(each)
+            array = _client_names(each) if name == "client" else _plain_array(each)
             shown = f"{name} is of type {array.dtype} and shape {list(array.shape)}"
             fits = array.dtype != object and array.ndim and len(array) == len(arrays[0])
         except DataError:
@@ -182,7 +184,7 @@ def _named(what: str, arrays: Sequence[Any], expected: str) -> dict[str, NDArray
     return found
 
 
-def _plain(each: Any) -> NDArray[Any]:
+def _plain_array(each: Any) -> NDArray[Any]:
     """Convert inputs or labels to an array. A masked number is NaN: its record cannot be trained on."""
     if isinstance(each, np.ma.MaskedArray) and np.any(each.mask):
         nothing, of_texts = each.mask, each.dtype.kind in "US"
@@ -191,7 +193,7 @@ def _plain(each: Any) -> NDArray[Any]:
     return array.astype(str) if array.dtype == object and all(isinstance(one, str) for one in array.flat) else array
 
 
-def _clients(each: Any) -> NDArray[Any]:
+def _client_names(each: Any) -> NDArray[Any]:
     """Convert the client of each record, as exact as it was given.
 
     Raises:

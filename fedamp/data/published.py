@@ -161,7 +161,7 @@ class InstEvalData(BenchmarkData):
 
     def open(self, folder: Path) -> Tables:
         """Read the ratings, and hold out each student's fifth, tenth, ... one."""
-        students, lecturers, ratings = _read(self._folder(folder), self.max_bytes)
+        students, lecturers, ratings = _read_ratings(self._folder(folder), self.max_bytes)
         order = np.argsort(students, kind="stable")
         starts = np.searchsorted(students[order], students[order])
         place = np.empty(len(order), dtype=np.int64)
@@ -186,7 +186,7 @@ class InstEvalData(BenchmarkData):
         raise DataError(f"data.name insteval: no {' and '.join(_FILES)}; expected: make data, or data.path")
 
 
-def _read(folder: Path, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def _read_ratings(folder: Path, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Read students, lecturers (from 0) and ratings of all records.
 
     Args:
@@ -199,10 +199,10 @@ def _read(folder: Path, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
     with needs_extras():
         import rdata
     try:
-        index = _objects(rdata, inflated(folder / _FILES[0], read_regular(folder / _FILES[0]), most))
+        index = _objects_of_r(rdata, inflated(folder / _FILES[0], read_regular(folder / _FILES[0]), most))
         first, length = (int(each) for each in index["variables"]["InstEval"])
         raw = read_regular(folder / _FILES[1])[first : first + length]
-        frame = _objects(rdata, inflated(folder / _FILES[1], raw[4:], most))
+        frame = _objects_of_r(rdata, inflated(folder / _FILES[1], raw[4:], most))
         student, lecturer = (np.asarray(frame[name].astype(int)) for name in "sd")
         return student, np.unique(lecturer, return_inverse=True)[1], np.asarray(frame["y"], dtype=np.float64)
     except DataError:
@@ -211,7 +211,7 @@ def _read(folder: Path, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
         raise DataError(f"{folder}: not the data of lme4 ({one_line(error)})") from None
 
 
-def _objects(rdata: Any, content: bytes) -> Any:
+def _objects_of_r(rdata: Any, content: bytes) -> Any:
     """Parse what R has serialised, after it was unfolded under a limit here."""
     if not content.startswith(b"X\n"):  # the library would unfold it once more
         raise ValueError("not serialised by R")

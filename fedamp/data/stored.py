@@ -252,7 +252,7 @@ class StoredDataset(Dataset):
         values = table.column(column, complete=False, key=key)[self.training.numbers].tolist()
         groups = np.full(self.num_clients, len(names))
         some = np.flatnonzero(np.diff(self.offsets))
-        groups[some] = [place.get(_name(values[first]), len(names)) for first in self.offsets[some]]
+        groups[some] = [place.get(_client_name(values[first]), len(names)) for first in self.offsets[some]]
         return groups
 
     def by_record(self) -> "StoredDataset":
@@ -354,7 +354,7 @@ class StoredData(DataSection):
         """Name each client as its column does; without such a column, by its number."""
         tables = self.open(folder)
         if tables.federation is None and isinstance(self.partition, NaturalPartition):
-            return [_name(each) for each in distinct(tables.train.column(self.partition.column))[0].tolist()]
+            return [_client_name(each) for each in distinct(tables.train.column(self.partition.column))[0].tolist()]
         return super().unit_names(folder)
 
     def count_records(self, folder: Path) -> int:
@@ -535,7 +535,7 @@ class StoredData(DataSection):
                 found = f"inputs have shape {list(tables.test.input_shape)}, {other}"
                 raise DataError(f"{tables.test.source}: {found}; they must agree")
             return training, Records.all_of(tables.test, form, outputs).public(form, outputs)
-        held_out = self._held_out(tables, _strata(training, kind), seed)
+        held_out = self._held_out(tables, _strata_of(training, kind), seed)
         return training.take(~held_out), training.take(held_out).public(form, outputs)
 
     def _testers(self, tables: Tables, testing: Records) -> NDArray[np.int64] | None:
@@ -563,7 +563,7 @@ class StoredData(DataSection):
             if self.clients is None:
                 return np.arange(records), records
             self.partition.check_enough(records, self.clients)
-            stream, strata = rng.public_stream(seed, "partition"), _strata(training, kind)
+            stream, strata = rng.public_stream(seed, "partition"), _strata_of(training, kind)
             return self.partition.owners(stream, strata, self.clients), self.clients
         if not len(training.numbers):
             assert federation is not None
@@ -593,14 +593,14 @@ class BenchmarkData(StoredData):
         return partition.hold_out(rng.public_stream(seed, "test-set"), strata, self.test_fraction)
 
 
-def _name(client: Any) -> str:
+def _client_name(client: Any) -> str:
     """Return the name that a column gives a client: a whole number is written alike in every format."""
     if isinstance(client, bytes):
         return client.decode(errors="backslashreplace")
     return str(int(client) if isinstance(client, float | np.floating) and client.is_integer() else client)
 
 
-def _strata(records: Records, kind: Labels) -> NDArray[np.int64]:
+def _strata_of(records: Records, kind: Labels) -> NDArray[np.int64]:
     """Return the groups in which records are partitioned and held out: their classes, if they have one each."""
     return records.labels if kind.are_classes else np.zeros(len(records.labels), dtype=np.int64)
 

@@ -164,11 +164,11 @@ class SyntheticDataset(Dataset):
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Compute inputs [*records.shape, *input_shape] and labels of the shape of ``records``."""
         labels, features = self._labels(part, records), self.centres.shape[1]
-        inputs = _normals(self._seeds(part, records.ravel()), "synthetic-noise", features)
+        inputs = _standard_normals(self._seeds(part, records.ravel()), "synthetic-noise", features)
         inputs += self.centres[labels.ravel()]
         if self.config.heterogeneity > 0:
             owners, position = np.unique(records.ravel() // records_per_client, return_inverse=True)
-            shifts = _normals(self._seeds(part, owners), "synthetic-shift", features)
+            shifts = _standard_normals(self._seeds(part, owners), "synthetic-shift", features)
             inputs += np.float32(self.config.heterogeneity) * shifts[position]
         return inputs.reshape(*records.shape, *self.input_shape), labels
 
@@ -178,7 +178,7 @@ class SyntheticDataset(Dataset):
         return base + numbers.astype(np.uint64)
 
 
-def _normals(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.float32]:
+def _standard_normals(seeds: NDArray[np.uint64], purpose: str, count: int) -> NDArray[np.float32]:
     """Draw standard normals of shape [seeds, count], float32, by the transform of Box and Muller (1958)."""
     half = (count + 1) // 2
     normals = np.empty((len(seeds), 2 * half), dtype=np.float32)

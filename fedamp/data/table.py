@@ -70,7 +70,7 @@ def check_files(paths: Iterable[Path], most: int) -> None:
     total = 0
     for path in paths:
         try:
-            measure = {".parquet": _parquet, ".arrow": _arrow}.get(path.suffix)
+            measure = {".parquet": _parquet_size, ".arrow": _arrow_size}.get(path.suffix)
             total += _A_CELL * path.stat().st_size if measure is None else measure(path, most - total)
         except Exception:  # of foreign formats: what reads the file says what is wrong with it
             continue
@@ -96,7 +96,7 @@ def array_bytes(archive: IO[bytes], name: str) -> int:
     return int(dtype.itemsize * math.prod(shape))
 
 
-def _arrow(path: Path, most: int) -> int:
+def _arrow_size(path: Path, most: int) -> int:
     """Add up the bytes of one batch after another, until they are too many.
 
     Batches are mapped into memory, unless they are compressed.
@@ -112,7 +112,7 @@ def _arrow(path: Path, most: int) -> int:
     return total
 
 
-def _parquet(path: Path, most: int) -> int:
+def _parquet_size(path: Path, most: int) -> int:
     """Count the bytes that the footer says.
 
     Cells of bytes may repeat one long value; they are read and counted where they could be too many.

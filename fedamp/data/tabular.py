@@ -149,8 +149,8 @@ class Files:
 
                 return tuple(pq.read_schema(regular(path)).names)
             if self.kind == "csv":
-                return tuple(next(_csv(path), ()))
-            return tuple(dict.fromkeys(name for line in _json(path) for name in line))
+                return tuple(next(_csv_rows(path), ()))
+            return tuple(dict.fromkeys(name for line in _json_objects(path) for name in line))
 
     def _schema(self, names: Sequence[str], spelled: bool) -> "pa.Schema":
         """Find the types of columns, which all files must share."""
@@ -166,8 +166,8 @@ class Files:
         import pyarrow.parquet as pq
 
         schemas = [pq.read_schema(regular(path)) for path in self.paths]
-        described = {_features(schema, names) for schema in schemas}
-        types = {name: _common([schema.field(name).type for schema in schemas], spelled) for name in names}
+        described = {_noted_features(schema, names) for schema in schemas}
+        types = {name: _common_type([schema.field(name).type for schema in schemas], spelled) for name in names}
         for name, found in types.items():
             if found is None or len(described) > 1:
                 shown = ", ".join(sorted({str(schema.field(name).type) for schema in schemas}))
@@ -185,12 +185,12 @@ class Files:
 
             with pq.ParquetFile(regular(path)) as file:
                 for batch in file.iter_batches(1024, columns=list(names)):
-                    yield pa.table([_decoded(batch.column(name)) for name in names], names=list(names))
+                    yield pa.table([_without_dictionary(batch.column(name)) for name in names], names=list(names))
             return
         rows = _json_cells(path, names) if self.kind == "json" else _csv_cells(path, names)
         while block := list(islice(rows, _BLOCK)):
-            texts = map(_texts, zip(*block, strict=True))
-            yield pa.table(list(texts if spelled else map(_numbers, texts)), names=list(names))
+            texts = map(_as_texts, zip(*block, strict=True))
+            yield pa.table(list(texts if spelled else map(_as_numbers, texts)), names=list(names))
 
 
 def spelled(column: "pa.ChunkedArray") -> NDArray[Any]:
@@ -228,7 +228,7 @@ def _of_kind(folder: Path, split: str, kind: str) -> tuple[Path, ...]:
     return (whole,) if whole.exists() else tuple(pieces)
 
 
-def _csv(path: Path) -> Iterator[list[str]]:
+def _csv_rows(path: Path) -> Iterator[list[str]]:
     """Yield the rows of a csv file, its header first, with cells as they are spelled.
 
     A cell in double quotes may have commas. Bytes that are no UTF-8 are written as escapes.
@@ -243,14 +243,14 @@ def _csv(path: Path) -> Iterator[list[str]]:
 
 def _csv_cells(path: Path, names: Sequence[str]) -> Iterator[list[str | None]]:
     """Yield the cells of some columns. A row of another length has none: nobody knows which cells are whose."""
-    rows = _csv(path)
+    rows = _csv_rows(path)
     header = next(rows, [])
     places = [header.index(name) for name in names]
     for row in rows:
         yield [row[place] if len(row) == len(header) else None for place in places]
 
 
-def _json(path: Path) -> Iterator[dict[str, Any]]:
+def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file with one a line, whose numbers are spelled; a line that is no object has no keys."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -269,13 +269,13 @@ def _json(path: Path) -> Iterator[dict[str, Any]]:
 
 def _json_cells(path: Path, names: Sequence[str]) -> Iterator[list[str | None]]:
     """Yield the cells of some keys; a list or an object in a cell counts as none."""
-    for line in _json(path):
+    for line in _json_objects(path):
         cells = [line.get(name) for name in names]
         cells = [str(cell).lower() if isinstance(cell, bool) else cell for cell in cells]
         yield [cell if isinstance(cell, str) else None for cell in cells]
 
 
-def _texts(cells: Iterable[str | None]) -> "pa.Array":
+def _as_texts(cells: Iterable[str | None]) -> "pa.Array":
     """Make an arrow array of texts; half a surrogate pair, which arrow refuses, is written as an escape."""
     import pyarrow as pa
 
@@ -287,17 +287,17 @@ def _texts(cells: Iterable[str | None]) -> "pa.Array":
         return pa.array(plain, pa.large_string())
 
 
-def _numbers(texts: "pa.Array") -> "pa.Array":
+def _as_numbers(texts: "pa.Array") -> "pa.Array":
     """Convert texts to float64; NaN where a text is no number."""
     import pyarrow as pa
 
     try:
         return texts.cast(pa.float64()).fill_null(math.nan)
     except pa.ArrowInvalid:
-        return pa.array(map(_number, texts.to_pylist()), pa.float64())
+        return pa.array(map(_as_number, texts.to_pylist()), pa.float64())
 
 
-def _number(cell: str | None) -> float:
+def _as_number(cell: str | None) -> float:
     """Convert a cell to a number; true and false are 1 and 0, and NaN stands for a cell that is none."""
     try:
         return math.nan if cell is None or "_" in cell else float(cell)
@@ -305,14 +305,14 @@ def _number(cell: str | None) -> float:
         return _TRUTH.get(str(cell).strip().lower(), math.nan)
 
 
-def _decoded(column: "pa.Array") -> "pa.Array":
+def _without_dictionary(column: "pa.Array") -> "pa.Array":
     """Write out the values of a column that has a dictionary."""
     import pyarrow as pa
 
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _common(types: "list[pa.DataType]", spelled: bool) -> "pa.DataType | None":
+def _common_type(types: "list[pa.DataType]", spelled: bool) -> "pa.DataType | None":
     """Find the type of a column whose type in each file is given; None if values would change.
 
     Args:
@@ -338,12 +338,12 @@ def _common(types: "list[pa.DataType]", spelled: bool) -> "pa.DataType | None":
         return pa.uint64()
     if all_are(pa.types.is_integer, pa.types.is_floating) and not spelled:
         return pa.float64()
-    if all_are(*is_list) and (inside := _common([each.value_type for each in types], spelled)):
+    if all_are(*is_list) and (inside := _common_type([each.value_type for each in types], spelled)):
         return pa.large_list(inside)
     return None
 
 
-def _features(schema: "pa.Schema", names: Sequence[str]) -> str:
+def _noted_features(schema: "pa.Schema", names: Sequence[str]) -> str:
     """Return what ``datasets`` has noted about columns: that they are images, and the order of the classes."""
     noted = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = (noted.get("info") or {}).get("features") or {}

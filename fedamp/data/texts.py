@@ -110,7 +110,7 @@ class Texts(FolderData):
             DataError: the file cannot be read.
         """
         if self.tokenizer is None:
-            return _characters, CHARACTERS, CHARACTERS - 1
+            return _code_points, CHARACTERS, CHARACTERS - 1
         file = folder / self.tokenizer
         try:
             return _tokenizer_in(read_regular(file).decode())
@@ -159,7 +159,7 @@ def _tokenizer_in(text: str) -> tuple[Callable[[str], Any], int, int]:
     return lambda text: found.encode(text).ids, found.get_vocab_size(), pad
 
 
-def _characters(text: str) -> NDArray[np.int32]:
+def _code_points(text: str) -> NDArray[np.int32]:
     """Turn a text into the numbers of its printable ASCII characters; all others, and its end, are one token."""
     codes = np.frombuffer((text + "\0").encode("utf-32-le", "surrogatepass"), np.int32)
     return np.where((codes >= _FIRST) & (codes <= _LAST), codes - _FIRST, CHARACTERS - 1)

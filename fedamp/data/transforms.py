@@ -263,19 +263,19 @@ class Scattering(Transform):
         step = 2**self.scales
         padding = [(step, step + -size % step) for size in inputs.shape[2:]]
         padded = np.pad(inputs, [(0, 0), (0, 0), *padding], mode="reflect")
-        low, wavelets = _filters(padded.shape[2], padded.shape[3], self.scales, self.angles)
+        low, wavelets = _scattering_filters(padded.shape[2], padded.shape[3], self.scales, self.angles)
         signal = scipy.fft.fft2(padded, workers=-1)
-        averages, second = [_average(signal, low, self.scales)], []
+        averages, second = [_local_mean(signal, low, self.scales)], []
         for wavelet in wavelets:
-            modulus = _modulus(signal, wavelet, 0)
-            averages.append(_average(modulus, low, self.scales))
+            modulus = _wavelet_modulus(signal, wavelet, 0)
+            averages.append(_local_mean(modulus, low, self.scales))
             for finer in (other for other in wavelets if other.scale > wavelet.scale):
-                second.append(_average(_modulus(modulus, finer, wavelet.scale), low, self.scales))
+                second.append(_local_mean(_wavelet_modulus(modulus, finer, wavelet.scale), low, self.scales))
         features = np.stack(averages + second, axis=2)[..., 1 : 1 + height, 1 : 1 + width]
         return np.ascontiguousarray(features.reshape(len(inputs), channels, height, width))
 
 
-def _modulus(signal: NDArray[np.complex64], wavelet: _Wavelet, sampled: int) -> NDArray[np.complex64]:
+def _wavelet_modulus(signal: NDArray[np.complex64], wavelet: _Wavelet, sampled: int) -> NDArray[np.complex64]:
     """Compute the Fourier transform of |signal * wavelet|, sampled every 2^scale pixels.
 
     Args:
@@ -283,19 +283,19 @@ def _modulus(signal: NDArray[np.complex64], wavelet: _Wavelet, sampled: int) -> 
         wavelet: with its scale.
         sampled: octaves.
     """
-    band = signal * _coarse(wavelet.transform, sampled)
-    coefficients = scipy.fft.ifft2(_sample(band, wavelet.scale - sampled), workers=-1)
+    band = signal * _coarse_filter(wavelet.transform, sampled)
+    coefficients = scipy.fft.ifft2(_downsample_spectrum(band, wavelet.scale - sampled), workers=-1)
     return np.asarray(scipy.fft.fft2(np.abs(coefficients), workers=-1))
 
 
-def _average(signal: NDArray[np.complex64], low: SingleFloats, scales: int) -> SingleFloats:
+def _local_mean(signal: NDArray[np.complex64], low: SingleFloats, scales: int) -> SingleFloats:
     """Compute the signal's local mean, sampled every 2^scales pixels."""
     sampled = round(math.log2(low.shape[0] / signal.shape[-2]))
-    band = _sample(signal * _coarse(low, sampled), scales - sampled)
+    band = _downsample_spectrum(signal * _coarse_filter(low, sampled), scales - sampled)
     return np.asarray(scipy.fft.ifft2(band, workers=-1).real)
 
 
-def _sample(signal: NDArray[np.complex64], octaves: int) -> NDArray[np.complex64]:
+def _downsample_spectrum(signal: NDArray[np.complex64], octaves: int) -> NDArray[np.complex64]:
     """Compute the Fourier transform of a signal sampled every 2^octaves pixels: the mean of its aliases."""
     if octaves == 0:
         return signal
@@ -304,29 +304,31 @@ def _sample(signal: NDArray[np.complex64], octaves: int) -> NDArray[np.complex64
     return np.asarray(signal.reshape(*outer, step, height // step, step, width // step).mean(axis=(-4, -2)))
 
 
-def _coarse(filter_: SingleFloats, octaves: int) -> SingleFloats:
+def _coarse_filter(filter_: SingleFloats, octaves: int) -> SingleFloats:
     """Compute the filter for signals sampled every 2^octaves pixels: the sum of its aliases."""
     step, (height, width) = 2**octaves, filter_.shape
     return np.asarray(filter_.reshape(step, height // step, step, width // step).sum(axis=(0, 2)))
 
 
 @cache
-def _filters(height: int, width: int, scales: int, angles: int) -> tuple[SingleFloats, list[_Wavelet]]:
+def _scattering_filters(height: int, width: int, scales: int, angles: int) -> tuple[SingleFloats, list[_Wavelet]]:
     """Compute the averaging filter and the wavelets, finest first, for padded images of a size."""
     grid = height, width
-    low = _gabor(grid, _WIDTH * 2 ** (scales - 1), 0.0, 0.0, 1.0)
+    low = _gabor_wavelet(grid, _WIDTH * 2 ** (scales - 1), 0.0, 0.0, 1.0)
     wavelets = []
     for scale, angle in product(range(scales), range(angles)):
         theta = (angles - angles // 2 - 1 - angle) * math.pi / angles
         width_, frequency, slant = _WIDTH * 2**scale, _FREQUENCY / 2**scale, 4 / angles
-        wave, envelope = (_gabor(grid, width_, theta, f, slant) for f in (frequency, 0.0))
+        wave, envelope = (_gabor_wavelet(grid, width_, theta, f, slant) for f in (frequency, 0.0))
         # A wavelet has mean zero: subtract the mean of the modulated envelope.
         morlet = wave - wave.sum() / envelope.sum() * envelope
         wavelets.append(_Wavelet(scale, scipy.fft.fft2(morlet).real.astype(np.float32)))
     return scipy.fft.fft2(low).real.astype(np.float32), wavelets
 
 
-def _gabor(grid: tuple[int, int], width: float, theta: float, frequency: float, slant: float) -> NDArray[np.complex128]:
+def _gabor_wavelet(
+    grid: tuple[int, int], width: float, theta: float, frequency: float, slant: float
+) -> NDArray[np.complex128]:
     """Compute a plane wave under a Gaussian of mass one, wrapped around the grid, complex128 [height, width].
 
     Args:
@@ -385,7 +387,7 @@ class Whiten(Transform):
         values = np.concatenate([block.reshape(len(block), -1) for block in blocks])
         mean = values.mean(0)
         values -= mean
-        variances, vectors = _principal(values, self.components)
+        variances, vectors = _principal_components(values, self.components)
         floor = self.damping * float(np.square(values).sum(1).mean())
         directions = np.ascontiguousarray(vectors / np.sqrt(variances + floor), dtype=np.float32)
 
@@ -398,7 +400,7 @@ class Whiten(Transform):
         return whitened
 
 
-def _principal(values: SingleFloats, components: int) -> tuple[SingleFloats, SingleFloats]:
+def _principal_components(values: SingleFloats, components: int) -> tuple[SingleFloats, SingleFloats]:
     """Compute the largest variances of centred values, and their directions.
 
     Args:
@@ -426,14 +428,14 @@ def shapes(count: int, shape: tuple[int, int, int]) -> SingleFloats:
     images = np.zeros((count, *shape), dtype=np.float32)
     shown = generator.integers(1, _MOST_SHAPES + 1, count)
     for number in range(_MOST_SHAPES):
-        inside, stripes = _shape(generator, count, height, width)
+        inside, stripes = _draw_shape(generator, count, height, width)
         grey = generator.random((count, channels, 1, 1)).astype(np.float32)
         seen = inside & (number < shown)[:, None, None]
         np.copyto(images, (grey * stripes[:, None]).clip(0, 1), where=seen[:, None])
     return images
 
 
-def _shape(
+def _draw_shape(
     generator: np.random.Generator, count: int, height: int, width: int
 ) -> tuple[NDArray[np.bool_], SingleFloats]:
     """Draw which pixels are in a shape, and its stripes, both [count, height, width]."""
@@ -578,7 +580,7 @@ class _Features:
 
     def _computed(self, records: NDArray[np.int64]) -> SingleFloats:
         """Compute the features of these record numbers."""
-        return _composed(self._steps, self._identities, self._table.input_shape)(self._table.read(records))
+        return _composed_steps(self._steps, self._identities, self._table.input_shape)(self._table.read(records))
 
     @cached_property
     def _identities(self) -> tuple[str, ...]:
@@ -608,7 +610,7 @@ class _Features:
 
 
 @cache
-def _composed(steps: tuple[AnyTransform, ...], identities: tuple[str, ...], input_shape: Shape) -> Function:
+def _composed_steps(steps: tuple[AnyTransform, ...], identities: tuple[str, ...], input_shape: Shape) -> Function:
     """Return the steps, one after another.
 
     It is cached, since training and test records share what a step learns or reads.
@@ -620,6 +622,6 @@ def _composed(steps: tuple[AnyTransform, ...], identities: tuple[str, ...], inpu
     """
     if not steps:
         return lambda inputs: inputs
-    before = _composed(steps[:-1], identities[:-1], input_shape)
+    before = _composed_steps(steps[:-1], identities[:-1], input_shape)
     last = steps[-1].prepared(before, input_shape)
     return lambda inputs: last(before(inputs))

@@ -48,7 +48,7 @@ def main() -> None:
     client_app, engine, folder = pipe.recv()
     status = 1
     try:
-        _serve(pipe, client_app, engine, folder)
+        _serve_calls(pipe, client_app, engine, folder)
     except (EOFError, BrokenPipeError):  # the other process is gone
         ray.shutdown()
         status = 0
@@ -62,9 +62,9 @@ def main() -> None:
     os._exit(status)  # where Ray is broken, Python's own exit may hang
 
 
-def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> None:
+def _serve_calls(pipe: Connection, client_app: str, engine: Engine, folder: str) -> None:
     """Start Ray, or join a cluster; make the workers; then call their methods as the pipe asks."""
-    _start_ray(engine, folder) if engine.address is None else _connect(engine.address)
+    _start_ray(engine, folder) if engine.address is None else _connect_cluster(engine.address)
     here = psutil.Process().children()
     daemons = {process.name(): process for process in here if process.name() in ("gcs_server", "raylet")}
     _refuse_without_token()
@@ -100,7 +100,7 @@ def _serve(pipe: Connection, client_app: str, engine: Engine, folder: str) -> No
 def _start_ray(engine: Engine, folder: str) -> None:
     """Start a Ray of this machine alone, in a private folder."""
     services.start_raylet = partial(_start_raylet, services.start_raylet)
-    services.get_node = partial(_patiently, services.get_node)
+    services.get_node = partial(_ask_patiently, services.get_node)
     ray.init(
         "local",
         include_dashboard=False,
@@ -122,7 +122,7 @@ def _start_raylet(start: Callable[..., Any], *arguments: Any, **options: Any) ->
     return start(*arguments, **options)
 
 
-def _patiently(ask: Callable[..., Any], *question: Any) -> Any:
+def _ask_patiently(ask: Callable[..., Any], *question: Any) -> Any:
     """Ask Ray for its node with pauses, as long as the raylet runs.
 
     Ray itself asks without a pause, on a core that the node needs, and for 30 seconds at most.
@@ -134,7 +134,7 @@ def _patiently(ask: Callable[..., Any], *question: Any) -> Any:
     raise FederationError("Ray's raylet did not come up")
 
 
-def _connect(address: str) -> None:
+def _connect_cluster(address: str) -> None:
     """Join the cluster at an address; ``auto`` is the one that this user or root has started here.
 
     Ray itself would also tell its token to a program of another user that looks like a cluster.

@@ -243,7 +243,7 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: WorkerDe
         device = "cuda" if gpus and (engine.address is not None or devices.here("auto") == "cuda") else "cpu"
     if not devices.is_gpu(device):
         workers = max(1, int(cores)) if engine.workers == "auto" else engine.workers
-        return WorkerResources(workers, device, cpus=_share(workers, cores), gpus=0)
+        return WorkerResources(workers, device, cpus=_resource_share(workers, cores), gpus=0)
     if not gpus:
         raise InputError(f"engine.device: {device} needs a GPU and Ray sees none; expected here: auto, cpu")
     if engine.address is not None and device != "cuda":
@@ -253,9 +253,9 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: WorkerDe
         fitting = int(demand.free_bytes * USED / demand.worker_bytes)
         sharing = max(1, min(fitting, int(cores / gpus), math.ceil(demand.batches / gpus), MOST))
     workers = int(gpus) * sharing if engine.workers == "auto" else engine.workers
-    return WorkerResources(workers, "cuda", cpus=_share(workers, cores), gpus=_share(workers, gpus))
+    return WorkerResources(workers, "cuda", cpus=_resource_share(workers, cores), gpus=_resource_share(workers, gpus))
 
 
-def _share(workers: int, units: float) -> float:
+def _resource_share(workers: int, units: float) -> float:
     """Compute the part of a core or GPU that a worker gets, so that all fit; at most a whole one."""
     return 1 / math.ceil(workers / max(1, int(units)))

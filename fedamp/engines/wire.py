@@ -246,7 +246,7 @@ class RoundOrder:
 
     def sealed(self) -> bytes:
         """Write the order as sealed bytes, for the node of a deployment."""
-        return _sealed([self._head(), *(np.ascontiguousarray(array).data for array in self.arrays.values())])
+        return _seal_parts([self._head(), *(np.ascontiguousarray(array).data for array in self.arrays.values())])
 
     @classmethod
     def of(cls, content: RecordDict) -> Self:
@@ -258,7 +258,7 @@ class RoundOrder:
         order, arrays, data = content.get("order"), content.get("arrays"), sealed_bytes(content)
         try:
             if data is not None:
-                return cls._read(_opened(data))
+                return cls._read(_open_sealed(data))
             if not isinstance(order, ConfigRecord) or not isinstance(arrays, ArrayRecord):
                 raise ValueError("it has no order")
             return cls._read(memoryview(order["head"]), flower.from_record(arrays))  # type: ignore[arg-type]
@@ -401,7 +401,7 @@ class RoundAnswer(UpdateCounts):
         if has_sums and {name: array.shape for name, array in self.sums.items()} != form.shapes:
             raise ValueError(f"the sums are {sorted(self.sums)}; expected: {sorted(form.shapes)} in the model's shapes")
         sums = (self.sums[name] for name in form.shapes) if has_sums else [np.zeros(form.sums // 8)]
-        return _sealed([head, *(np.ascontiguousarray(array, "<f8").data for array in sums)])
+        return _seal_parts([head, *(np.ascontiguousarray(array, "<f8").data for array in sums)])
 
     @classmethod
     def of(cls, content: RecordDict, order: RoundOrder) -> Self:
@@ -441,7 +441,7 @@ class RoundAnswer(UpdateCounts):
         form = order._form
         if len(data) != order.answer_size:
             raise ValueError(f"its answer has {len(data)} bytes; expected: {order.answer_size}, {_EXPECTED[10:]}")
-        body, sums = _opened(data), dict[str, NDArray[np.float64]]()
+        body, sums = _open_sealed(data), dict[str, NDArray[np.float64]]()
         place = form.head
         for name, shape in form.shapes.items():
             sums[name] = np.frombuffer(body, "<f8", math.prod(shape), place).reshape(shape)
@@ -492,24 +492,24 @@ def sealed_bytes(content: RecordDict) -> bytes | None:
     return found["bytes"].data if isinstance(found, ArrayRecord) and set(found) == {"bytes"} else None
 
 
-def _sealed(parts: Iterable[Any]) -> bytes:
+def _seal_parts(parts: Iterable[Any]) -> bytes:
     """Put a fresh nonce before the parts, and the parts under its keystream."""
     nonce = rng.fresh_bytes(_NONCE)
-    return nonce + _keystream(nonce).masked(b"".join([_MAGIC, *parts]))
+    return nonce + _nonce_stream(nonce).masked(b"".join([_MAGIC, *parts]))
 
 
-def _opened(data: bytes) -> memoryview:
+def _open_sealed(data: bytes) -> memoryview:
     """Decrypt sealed bytes.
 
     Raises:
         ValueError: they are none of this version.
     """
-    stream, start = _keystream(data[:_NONCE]), _NONCE + len(_MAGIC)
+    stream, start = _nonce_stream(data[:_NONCE]), _NONCE + len(_MAGIC)
     if stream.masked(data[_NONCE:start]) != _MAGIC:
         raise ValueError("its bytes are no message of this version of fedamp")
     return memoryview(stream.masked(memoryview(data)[start:]))
 
 
-def _keystream(nonce: bytes) -> rng.Stream:
+def _nonce_stream(nonce: bytes) -> rng.Stream:
     """Make the keystream of a nonce: it hides equal contents from Flower's store, and nothing from a reader."""
     return rng.stream(int.from_bytes(nonce, "little"), "sealed")

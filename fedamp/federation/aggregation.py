@@ -26,7 +26,7 @@ class AggregationScheme(Declared):
     aggregator: ClassVar[str] = ""
     concerns = frozenset({facts.SERVER_ADDS_NOISE, facts.SUM_OF_ALL})
 
-    def agreed(self, plan: Any) -> Any:
+    def agreed_terms(self, plan: Any) -> Any:
         """Make the terms on which the nodes agree before the run; None: they agree on nothing.
 
         Args:
@@ -41,11 +41,11 @@ class AggregationScheme(Declared):
         """Return the number of nodes that agree, where it decides the cost; None: it does not.
 
         Args:
-            agreed: the terms, from :meth:`agreed`.
+            agreed: the terms, from :meth:`agreed_terms`.
         """
         return None
 
-    def assumption(self, agreed: Any) -> str:
+    def trust_assumption(self, agreed: Any) -> str:
         """Write which parties are trusted, as the ledger says it."""
         return "The server is trusted: it sees each node's sum before noise, and keeps it to itself."
 

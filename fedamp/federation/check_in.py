@@ -99,7 +99,7 @@ class CheckIn(Declared, ABC):
         """
         return facts.UNITS_INDEPENDENT in self.keeps
 
-    def check(self, rounds: int) -> None:
+    def check_rounds(self, rounds: int) -> None:
         """Refuse keys that do not fit the number of rounds.
 
         Raises:
@@ -166,7 +166,7 @@ class CheckIn(Declared, ABC):
             Array of shape [repetitions].
         """
 
-    def shown(self, one_round: "Mechanism") -> "Mechanism":
+    def known_cost(self, one_round: "Mechanism") -> "Mechanism":
         """Make the cost of a round for a unit that is known to take part.
 
         Args:
@@ -177,7 +177,7 @@ class CheckIn(Declared, ABC):
         """
         return one_round.unamplified()
 
-    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+    def fitted_to(self, coefficients: tuple[float, ...], units: int) -> Self:
         """Return the scheme of a run, where it depends on the noise or on the number of units.
 
         Args:
@@ -187,7 +187,7 @@ class CheckIn(Declared, ABC):
         return self
 
     @property
-    def independent(self) -> "CheckIn | None":
+    def independent_scheme(self) -> "CheckIn | None":
         """Scheme with which noise is compared: balanced check-in of as many rounds a unit; None: there is none."""
         return None
 
@@ -196,7 +196,7 @@ class CheckIn(Declared, ABC):
         """Scheme of about the same cost that is quickly charged, to compare numbers of bands with."""
         return self
 
-    def shortened(self, rounds: int, shorter: int) -> Self:
+    def for_fewer_rounds(self, rounds: int, shorter: int) -> Self:
         """Return a scheme for fewer rounds with about the same rate of check-ins, as an audit plays it.
 
         Args:
@@ -278,7 +278,7 @@ class CappedPoissonCheckIn(CheckIn):
     at_most: Count = Field(description="largest number of rounds in which a unit takes part", examples=[3])
     keeps = USUAL_FACTS
 
-    def check(self, rounds: int) -> None:
+    def check_rounds(self, rounds: int) -> None:
         _check_most("at_most", self.at_most, rounds)
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
@@ -294,21 +294,25 @@ class CappedPoissonCheckIn(CheckIn):
         return min(first, self.at_most)
 
     def expected_cohort(self, rounds: int, units: int) -> float:
-        return units * float(np.minimum(np.arange(rounds + 1), self.at_most) @ self._probabilities(rounds)) / rounds
+        return (
+            units
+            * float(np.minimum(np.arange(rounds + 1), self.at_most) @ self._success_probabilities(rounds))
+            / rounds
+        )
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
         rounds = ratios.shape[1]
-        probabilities, numbers = self._probabilities(rounds), np.minimum(np.arange(rounds + 1), self.at_most)
+        probabilities, numbers = self._success_probabilities(rounds), np.minimum(np.arange(rounds + 1), self.at_most)
         sums = log_sums_over_sets(ratios, self.at_most)
         means = [sums[k] - math.log(math.comb(rounds, k)) for k in range(self.at_most + 1)]
         with np.errstate(divide="ignore"):
             capped = np.log(np.bincount(numbers, probabilities))
         return np.asarray(np.logaddexp.reduce(np.stack(means) + capped[:, None], axis=0))
 
-    def shortened(self, rounds: int, shorter: int) -> Self:
+    def for_fewer_rounds(self, rounds: int, shorter: int) -> Self:
         return self.model_copy(update={"at_most": max(1, round(self.at_most * shorter / rounds))})
 
-    def _probabilities(self, rounds: int) -> Floats:
+    def _success_probabilities(self, rounds: int) -> Floats:
         """Compute the probability of each number of successes among ``rounds`` coins, shape [rounds + 1]."""
         from scipy.stats import binom  # only here: the import takes long
 
@@ -325,13 +329,13 @@ class KOfRounds(CheckIn):
     k: Count = Field(examples=[4], description="number of hidden rounds in which each unit takes part")
     keeps = USUAL_FACTS
 
-    def check(self, rounds: int) -> None:
+    def check_rounds(self, rounds: int) -> None:
         _check_most("k", self.k, rounds)
 
     def expected_cohort(self, rounds: int, units: int) -> float:
         return units * self.k / rounds
 
-    def shortened(self, rounds: int, shorter: int) -> Self:
+    def for_fewer_rounds(self, rounds: int, shorter: int) -> Self:
         return self.model_copy(update={"k": max(1, round(self.k * shorter / rounds))})
 
 
@@ -357,7 +361,7 @@ class BalancedCheckIn(KOfRounds):
         return min(first, self.k)
 
     @property
-    def independent(self) -> CheckIn:
+    def independent_scheme(self) -> CheckIn:
         return self
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
@@ -430,7 +434,7 @@ class Attendance:
         self._drawn, self._cohorts = 0, self._draw()
         self._last: deque[UnitIds] = deque(maxlen=2)
 
-    def cohort(self, round_: int) -> UnitIds:
+    def cohort_of(self, round_: int) -> UnitIds:
         """Return the sorted ids of the units that check in to a round.
 
         Args:

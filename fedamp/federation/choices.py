@@ -49,7 +49,7 @@ else:
         return globals()[name]
 
 
-def members(key: str) -> tuple[type[Declared], ...]:
+def schemes_of(key: str) -> tuple[type[Declared], ...]:
     """List the schemes of a key: the core's own ones in order, with those of extensions at their places.
 
     Args:
@@ -79,7 +79,7 @@ def scheme_of(member: type[Declared]) -> str:
 
 def one_of(key: str) -> Any:
     """Build the union of the schemes of a key, told apart by ``scheme``, as a type for pydantic."""
-    schemes = members(key)
+    schemes = schemes_of(key)
     return Annotated[Union[schemes], Field(discriminator="scheme")] if len(schemes) > 1 else schemes[0]  # noqa: UP007
 
 
@@ -106,7 +106,7 @@ def by_name(raw: Any) -> Any:
         scheme = section.get(last) if isinstance(section, dict) else None
         path = scheme.get("scheme") if isinstance(scheme, dict) else None
         if isinstance(path, str) and ":" in path:
-            named = {path_of(member): scheme_of(member) for member in members(key)}
+            named = {path_of(member): scheme_of(member) for member in schemes_of(key)}
             if path not in named:
                 theirs = ", ".join(each for each in named if not each.startswith("fedamp.")) or "none is installed"
                 expected = f"expected: a name, or the path of one: {theirs}"
@@ -121,7 +121,7 @@ def with_value(raw: dict[str, Any], path: list[str], value: Any) -> dict[str, An
     return raw | {first: with_value(raw[first], below, value) if below else value}
 
 
-def marked(mark: type[Mark]) -> Iterator[tuple[str, str, Mark]]:
+def marked_keys(mark: type[Mark]) -> Iterator[tuple[str, str, Mark]]:
     """Yield the keys of extensions that have a mark.
 
     Args:
@@ -143,6 +143,6 @@ def refuse_hooks(scenario: Section) -> None:
     Raises:
         ScenarioError: one line with the key, and why it needs them.
     """
-    for section, key, needs in marked(NeedsHooks):
+    for section, key, needs in marked_keys(NeedsHooks):
         if getattr(getattr(scenario, section), key):
             raise ScenarioError(f"{section}.{key}: {needs.words}; expected: a run of fedamp")

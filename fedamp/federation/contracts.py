@@ -51,7 +51,7 @@ def package_of(kind: type) -> str:
 
 def has_passed(kind: type) -> bool:
     """Say whether a class met its contract on this machine, with this code and these versions."""
-    file = _note(kind)
+    file = _note_file(kind)
     return file is not None and file.is_file()
 
 
@@ -63,9 +63,9 @@ def note_pass(kind: type) -> None:
     Args:
         kind: the class of the scheme; the pytest suites of :mod:`fedamp.testing` call this at their end.
     """
-    if (file := _note(kind)) is not None:
+    if (file := _note_file(kind)) is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(_identity(kind)).encode())
+        write_atomically(file, json.dumps(_identity_of(kind)).encode())
 
 
 class _OpenCheckIn:
@@ -74,7 +74,7 @@ class _OpenCheckIn:
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         return accounting.Repeat(one_round.unamplified(), rounds)
 
-    def shown(self, one_round: "Mechanism") -> "Mechanism":
+    def known_cost(self, one_round: "Mechanism") -> "Mechanism":
         return one_round.unamplified()
 
     def most_check_ins(self, first: int, rounds: int) -> int:
@@ -134,13 +134,13 @@ def refuse_unproved(scenario: AnyScenario) -> None:
         why, expected = "is of another package, and no contract of fedamp covers it", "a scheme of fedamp"
         if key in _CONTRACTS:
             why, expected = "has not met its contract on this machine", f"its {_CONTRACTS[key]} has passed"
-        raise ValueError(f"{key}: {_name(kind)} {why}; expected: {expected}, or privacy.unchecked: true")
+        raise ValueError(f"{key}: {_class_name(kind)} {why}; expected: {expected}, or privacy.unchecked: true")
 
 
 def unchecked_words(scenario: AnyScenario) -> str:
     """Say which schemes are charged though nobody has checked them; empty: none is."""
     schemes = foreign_schemes(scenario) if scenario.privacy.unchecked else {}
-    names = [f"{key} {_name(kind)}" for key, kind in schemes.items() if not has_passed(kind)]
+    names = [f"{key} {_class_name(kind)}" for key, kind in schemes.items() if not has_passed(kind)]
     return f"unchecked: no contract has tested the charge of {' and of '.join(names)}" if names else ""
 
 
@@ -148,7 +148,7 @@ def charged_openly(scenario: AnyScenario) -> list[str]:
     """Say which schemes are charged without amplification because their contract has not passed, one a line."""
     schemes = {} if scenario.privacy.unchecked else foreign_schemes(scenario)
     return [
-        f"{key} is charged without amplification: {_name(kind)} has not met its contract on this machine; "
+        f"{key} is charged without amplification: {_class_name(kind)} has not met its contract on this machine; "
         f"expected: its {_CONTRACTS[key]} has passed, or privacy.unchecked: true"
         for key, kind in schemes.items()
         if key in _OPEN and not has_passed(kind)
@@ -163,19 +163,19 @@ def assumptions_of(scenario: AnyScenario) -> list[str]:
         if scenario.privacy.unchecked:
             otherwise = "is charged as it says, unchecked"
         met = "has met its contract" if has_passed(kind) else otherwise
-        said.append(f"the scheme of {key} is {_name(kind)}, which {met}")
+        said.append(f"the scheme of {key} is {_class_name(kind)}, which {met}")
     return said
 
 
-def _name(kind: type) -> str:
+def _class_name(kind: type) -> str:
     """Write a class with its package, for people."""
     package = package_of(kind)
     return path_of(kind) + (f" of {package}" if package else "")
 
 
-def _note(kind: type) -> Path | None:
+def _note_file(kind: type) -> Path | None:
     """Return the file of a class's note; None where nothing is noted."""
-    identity = _identity(kind)
+    identity = _identity_of(kind)
     if identity is None or os.environ.get("FEDAMP_CACHE") == "off":
         return None
     return (
@@ -185,7 +185,7 @@ def _note(kind: type) -> Path | None:
     )
 
 
-def _identity(kind: type) -> dict[str, object] | None:
+def _identity_of(kind: type) -> dict[str, object] | None:
     """Return the content of a note; None: the source of a base cannot be found."""
     foreign = [base for base in kind.__mro__ if is_foreign(base) and base.__module__ not in ("builtins", "abc")]
     code = {}

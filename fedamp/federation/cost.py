@@ -19,7 +19,7 @@ from fedamp.federation.contracts import charged_openly
 from fedamp.federation.kept_answers import ANEW, KEPT, Answers
 from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.plan import Plan, make_plan, privacy_units
-from fedamp.federation.reader import validate
+from fedamp.federation.reader import validate_scenario
 from fedamp.federation.scenario import Scenario
 
 ROUNDS_LISTED = 10_000  # of a longer run: evenly spaced rounds
@@ -52,7 +52,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "scenario": scenario.name,
         "known_seed": scenario.known_seed,
         **({"rehearsal": plan.rehearsal} if plan.rehearsal else {}),
-        **({"unchecked": plan.unchecked} if plan.unchecked else {}),
+        **({"unchecked": plan.unchecked_schemes} if plan.unchecked_schemes else {}),
         "delta": scenario.privacy.delta,
         "adjacency": plan.adjacency,
         "unit": scenario.privacy.unit,
@@ -75,11 +75,11 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "mechanism": str(charge.mechanism),
         **_side_sum(plan),
         "per_round": [
-            {"round": round_, "epsilon_upper": _finite(amplified), "unamplified_upper": _finite(plain)}
+            {"round": round_, "epsilon_upper": _finite_or_none(amplified), "unamplified_upper": _finite_or_none(plain)}
             for round_, (amplified, plain) in enumerate(by_round, 1)
             if round_ % every == 0 or round_ == scenario.rounds
         ],
-        "groups": _groups(plan, groups),
+        "groups": _group_costs(plan, groups),
         "prefix_noise": _prefix_noise(plan),
     }
 
@@ -129,7 +129,9 @@ def calibration(scenario: Scenario, epsilon: float) -> dict[str, Any]:
     """
     budget = {"epsilon": epsilon, "noise_multiplier": "auto"}
     raw = scenario.model_dump(mode="json")
-    scenario = validate(raw | {"privacy": raw["privacy"] | budget}, f"scenario {scenario.name} with this budget")
+    scenario = validate_scenario(
+        raw | {"privacy": raw["privacy"] | budget}, f"scenario {scenario.name} with this budget"
+    )
     plan = _planned(scenario)
     return {
         "scenario": scenario.name,
@@ -175,7 +177,7 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
     """
     if not plan.is_private:
         return None
-    other = plan.check_in.independent
+    other = plan.check_in.independent_scheme
     over = None if other is None else 1.0
     if other is not None and other is not plan.check_in:
         privacy = plan.scenario.privacy.model_copy(
@@ -191,7 +193,7 @@ def _prefix_noise(plan: Plan) -> dict[str, float | None] | None:
     return {"rms": model_noise.root_mean_square(plan), "over_independent": over}
 
 
-def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
+def _group_costs(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
     """Compute the cost for groups of units; it is quick only where the law of the privacy loss is exact."""
     if facts.GROUPS_CHARGED not in plan.check_in.keeps:
         return None
@@ -200,11 +202,11 @@ def _groups(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
         return None
     delta = delta_left(plan.scenario.privacy.delta)
     return [
-        {"size": size, "epsilon_upper": _finite(plan.answers.epsilon(mechanism, delta, PRECISION).upper)}
+        {"size": size, "epsilon_upper": _finite_or_none(plan.answers.epsilon(mechanism, delta, PRECISION).upper)}
         for size, mechanism in mechanisms.items()
     ]
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     """Turn infinity into None, because JSON has none."""
     return float(value) if math.isfinite(value) else None  # JSON has no infinity

@@ -69,7 +69,7 @@ NOBODY_PAYS = ScenarioFact("the run stands alone, and no population pays for it"
 FACTS = frozenset(value for value in vars().values() if isinstance(value, ScenarioFact))
 
 
-def always(scenario: AnyScenario) -> bool:
+def always_holds(scenario: AnyScenario) -> bool:
     """Accept every scenario: the claim holds whenever its key is there."""
     return True
 
@@ -89,7 +89,7 @@ class Claim:
     fact: ScenarioFact
     key: str = ""
     accepted: str = ""
-    when: Callable[[AnyScenario], bool] = always
+    when: Callable[[AnyScenario], bool] = always_holds
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,6 @@ class Declared(Section):
         """
 
 
-def needing(*facts: ScenarioFact) -> tuple[Claim, ...]:
+def needs_facts(*facts: ScenarioFact) -> tuple[Claim, ...]:
     """Make claims that a section needs these facts, whatever its keys are."""
     return tuple(map(Claim, facts))

@@ -51,7 +51,9 @@ class Answers:
         if not self._is_in_use:
             return mechanism.epsilon(delta, precision=precision)
         question = ["epsilon", mechanism.to_json(), delta, precision]
-        return _bounds(self._kept(question, lambda: _told(mechanism.epsilon(delta, precision=precision))))
+        return _bounds_from_content(
+            self._kept_answer(question, lambda: _bounds_content(mechanism.epsilon(delta, precision=precision)))
+        )
 
     def over_rounds(
         self, mechanism: Mechanism, delta: float, rounds: range, precision: float = PRECISION
@@ -68,7 +70,7 @@ class Answers:
             Array of shape [len(rounds)].
         """
         question = ["over rounds", mechanism.to_json(), delta, [rounds.start, rounds.stop, rounds.step], precision]
-        found = self._kept(question, lambda: epsilon_over_rounds(mechanism, delta, rounds, precision).tolist())
+        found = self._kept_answer(question, lambda: epsilon_over_rounds(mechanism, delta, rounds, precision).tolist())
         return np.array(found, np.float64)
 
     def noise_multiplier(
@@ -92,11 +94,11 @@ class Answers:
             return calibrate(build, budget, delta, precision=precision)
         question = ["calibrate", build(1.0).to_json(), build(2.0).to_json(), budget, delta, precision]
 
-        def compute() -> float:
+        def compute_noise() -> float:
             return calibrate(build, budget, delta, precision=precision)
 
-        found = float(self._kept(question, compute))
-        return found if self.epsilon(build(found), delta, precision).upper <= budget else compute()
+        found = float(self._kept_answer(question, compute_noise))
+        return found if self.epsilon(build(found), delta, precision).upper <= budget else compute_noise()
 
     def membership_risk(self, mechanism: Mechanism, rate: float, whom: str) -> tuple[float, float, str]:
         """Compute the true positive rate of the best membership test.
@@ -110,11 +112,11 @@ class Answers:
             Lower and upper end of the true positive rate, and a sentence.
         """
 
-        def compute() -> list[Any]:
+        def compute_risk() -> list[Any]:
             lower, upper = mechanism.trade_off().true_positive_rate(rate)
             return [float(lower), float(upper), in_words(mechanism, rate, whom)]
 
-        lower, upper, words = self._kept(["risk", mechanism.to_json(), rate, whom], compute)
+        lower, upper, words = self._kept_answer(["risk", mechanism.to_json(), rate, whom], compute_risk)
         return lower, upper, words
 
     @property
@@ -122,7 +124,7 @@ class Answers:
         """Say whether answers are looked up and kept; the environment may forbid it at any time."""
         return self.keep and os.environ.get("FEDAMP_CACHE") != "off"
 
-    def _kept(self, question: Sequence[Any], compute: Callable[[], Any]) -> Any:
+    def _kept_answer(self, question: Sequence[Any], compute: Callable[[], Any]) -> Any:
         """Return the answer to a question, as JSON: a kept one, or a computed one, which is kept from then on.
 
         Args:
@@ -131,15 +133,15 @@ class Answers:
         """
         if not self._is_in_use:
             return compute()
-        asked = json.dumps([_versions(), *question])
+        asked = json.dumps([_code_versions(), *question])
         name = f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
         with suppress(OSError, RuntimeError, ValueError, LookupError, TypeError):  # a damaged file is no answer
             found = json.loads(read_regular(cache_folder() / _FOLDER / name, _LARGEST, links=False, owned=True))
-            if found["question"] == asked and found["digest"] == _digest(asked, found["answer"]):
+            if found["question"] == asked and found["digest"] == _answer_digest(asked, found["answer"]):
                 return found["answer"]
         answer = compute()
         with suppress(Exception):  # no place, no permission, a full disk: the answer is the same
-            text = json.dumps({"question": asked, "answer": answer, "digest": _digest(asked, answer)}).encode()
+            text = json.dumps({"question": asked, "answer": answer, "digest": _answer_digest(asked, answer)}).encode()
             if len(text) <= _LARGEST:
                 folder = cache_folder() / _FOLDER
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -151,7 +153,7 @@ class Answers:
 ANEW, KEPT = Answers(), Answers(keep=True)
 
 
-def _digest(asked: str, answer: Any) -> str:
+def _answer_digest(asked: str, answer: Any) -> str:
     """Compute the digest of a question with its answer, which shows a damaged file."""
     return hashlib.sha256(json.dumps([asked, answer]).encode()).hexdigest()
 
@@ -165,7 +167,7 @@ def _forget_the_oldest(folder: Path) -> None:
 
 
 @cache
-def _versions() -> list[str]:
+def _code_versions() -> list[str]:
     """Name what an answer depends on besides its question: the accountant's code, and the libraries that compute."""
     code, top = hashlib.sha256(), Path(accounting.__file__).parent
     for file in sorted(top.glob("*.py")):
@@ -173,23 +175,23 @@ def _versions() -> list[str]:
     return [code.hexdigest(), *(metadata.version(name) for name in ("numpy", "scipy", "numba"))]
 
 
-def _told(bounds: Bounds) -> dict[str, Any]:
-    """Write a bracket as JSON; :func:`_bounds` reads it again."""
+def _bounds_content(bounds: Bounds) -> dict[str, Any]:
+    """Write a bracket as JSON; :func:`_bounds_from_content` reads it again."""
     return {"lower": bounds.lower, "upper": bounds.upper, "origin": _of_origin(bounds.origin)}
 
 
 def _of_origin(origin: Origin) -> dict[str, Any]:
-    """Write how a bracket was computed, as JSON; :func:`_origin` reads it again."""
+    """Write how a bracket was computed, as JSON; :func:`_origin_from_content` reads it again."""
     facts = [_of_origin(each) if isinstance(each, Origin) else each for each in origin.facts]
     return {"method": origin.method.name, "facts": facts, "unmixed": origin.unmixed}
 
 
-def _bounds(told: dict[str, Any]) -> Bounds:
-    """Read a bracket as :func:`_told` has written it."""
-    return Bounds(told["lower"], told["upper"], _origin(told["origin"]))
+def _bounds_from_content(told: dict[str, Any]) -> Bounds:
+    """Read a bracket as :func:`_bounds_content` has written it."""
+    return Bounds(told["lower"], told["upper"], _origin_from_content(told["origin"]))
 
 
-def _origin(told: dict[str, Any]) -> Origin:
+def _origin_from_content(told: dict[str, Any]) -> Origin:
     """Read how a bracket was computed."""
-    facts = tuple(_origin(each) if isinstance(each, dict) else each for each in told["facts"])
+    facts = tuple(_origin_from_content(each) if isinstance(each, dict) else each for each in told["facts"])
     return Origin(Method[told["method"]], facts, told["unmixed"])

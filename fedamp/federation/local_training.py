@@ -1,7 +1,7 @@
 """Define the scenario's ``client`` section: local training.
 
-How it is computed is in :mod:`fedamp.client.training`. A plan reads :attr:`LocalTraining.drift` for ``clip: auto``. The
-section is part of what clients are told (:class:`fedamp.client.task.ClientTask`).
+How it is computed is in :mod:`fedamp.client.training`. A plan reads :attr:`LocalTraining.largest_drift` for ``clip:
+auto``. The section is part of what clients are told (:class:`fedamp.client.task.ClientTask`).
 """
 
 from typing import Annotated, Literal
@@ -67,7 +67,7 @@ class LocalTraining(Section):
         return at(self.learning_rates, round_)
 
     @property
-    def drift(self) -> float:
+    def largest_drift(self) -> float:
         """Distance by which gradients of norm 1 move a client in a round. An epoch counts as one step; adam gives 1."""
         if self.optimizer == "adam":
             return 1.0

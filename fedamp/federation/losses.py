@@ -121,14 +121,14 @@ class Loss(ABC):
             (gradients,) = torch.autograd.grad((losses * weights).sum(), leaf)
         return gradients
 
-    def exact(self, outputs: "Tensor") -> "Tensor":
+    def exact_outputs(self, outputs: "Tensor") -> "Tensor":
         """Convert outputs to the type in which they are evaluated: float64, or float32 for a custom loss.
 
         A custom loss may hold tensors of its own, which would not fit float64.
         """
         return outputs.double() if self.is_known else outputs.float()
 
-    def sums(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
+    def loss_sums(self, outputs: "Tensor", labels: "Tensor", weights: "Tensor") -> "Tensor":
         """Sum the losses of each client's real records: float64 of shape [clients].
 
         Args:
@@ -274,14 +274,14 @@ class TokenCrossEntropy(Loss):
     output_axes = 3
 
     def each(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
-        return self._places(outputs, labels).sum(1) / (labels != NOT_COUNTED).sum(1).clamp(min=1)
+        return self._place_losses(outputs, labels).sum(1) / (labels != NOT_COUNTED).sum(1).clamp(min=1)
 
     def tally(self, outputs: "Tensor", labels: "Tensor") -> Tally:
         counted = labels != NOT_COUNTED
         return {
             "right": ((outputs.argmax(2) == labels) & counted).sum(),
             "places": counted.sum(),
-            "losses": self._places(outputs.double(), labels).sum(),
+            "losses": self._place_losses(outputs.double(), labels).sum(),
         }
 
     def metrics(self, tally: Tally) -> dict[str, float]:
@@ -289,7 +289,7 @@ class TokenCrossEntropy(Loss):
         perplexity = math.exp(min(float(tally["losses"]) / places, 700.0))
         return {"accuracy": int(tally["right"]) / places, "perplexity": perplexity}
 
-    def _places(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
+    def _place_losses(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
         """Compute the cross-entropy at each place, shape [records, length]; 0 where a place does not count."""
         flat = functional.cross_entropy(
             outputs.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=NOT_COUNTED
@@ -321,11 +321,14 @@ class Functions:
         kind = LOSSES[self.like]
         own = kind() if self.each is None else type("Given", (kind,), {"each": staticmethod(self.each), "name": name})()
         if self.metrics:
-            measure: Any = {"tally": lambda outputs, labels: {"all": [(outputs, labels)]}, "metrics": self._measured}
+            measure: Any = {
+                "tally": lambda outputs, labels: {"all": [(outputs, labels)]},
+                "metrics": self._measured_metrics,
+            }
             vars(own).update(measure)
         return own
 
-    def _measured(self, tally: Tally) -> dict[str, float]:
+    def _measured_metrics(self, tally: Tally) -> dict[str, float]:
         """Call each metric with all outputs and labels; FederationError names the one that fails."""
         outputs, labels = (torch.cat(each).cpu() for each in zip(*tally["all"], strict=True))
         found = {}

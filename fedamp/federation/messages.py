@@ -3,7 +3,7 @@
 The schema is the only source, so a new key needs no words here but those in :data:`CHANGES`. Reading a scenario
 (:mod:`fedamp.federation.reader`) explains errors with it; ``fedamp explain`` shows a key.
 
->>> explained("rounds")["default"]
+>>> explain_key("rounds")["default"]
 'none: it must be given'
 """
 
@@ -40,7 +40,7 @@ CHANGES = {
 _LIMITS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
 
 
-def explanation(error: ValidationError) -> tuple[str, str]:
+def explain_error(error: ValidationError) -> tuple[str, str]:
     """Explain an invalid scenario: the first of several errors, with the number of the others.
 
     Args:
@@ -51,8 +51,8 @@ def explanation(error: ValidationError) -> tuple[str, str]:
     """
     # An unknown key is usually the cause of what else is wrong (a misspelt key is also a missing one).
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
-    keys, section, accepted = _walk(details[0])
-    others = len({tuple(_walk(detail)[0]) for detail in details} - {tuple(keys)})
+    keys, section, accepted = _walk_error(details[0])
+    others = len({tuple(_walk_error(detail)[0]) for detail in details} - {tuple(keys)})
     words = _words_of(details[0], keys, section, accepted)
     return ".".join(keys), words + (f" (and {others} more)" if others else "")
 
@@ -69,7 +69,7 @@ def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         known = list(dict.fromkeys(key for node in section for key in node.get("properties", {})))
-        close = _meant(keys, known)
+        close = _likely_keys(keys, known)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         return f"unknown key; {hint}expected keys: {', '.join(known)}"
     if kind == "value_error":
@@ -78,26 +78,26 @@ def _words_of(detail: Any, keys: list[str], section: list[Node], accepted: list[
         tag, expected = str(context["tag"]), context["expected_tags"].replace("'", "")
         close = difflib.get_close_matches(tag, expected.split(", "), n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        return f"{context['discriminator'].strip(chr(39))} is {_shortened(tag)}; expected: {expected}{hint}"
-    words = _expected(accepted)
+        return f"{context['discriminator'].strip(chr(39))} is {_shortened_value(tag)}; expected: {expected}{hint}"
+    words = _expected_values(accepted)
     found = {"missing": "missing", "union_tag_not_found": f"missing key {context.get('discriminator')}"}
-    return f"{found.get(kind) or 'got ' + _shortened(detail['input'])}; expected: {words}"
+    return f"{found.get(kind) or 'got ' + _shortened_value(detail['input'])}; expected: {words}"
 
 
-def keys() -> dict[str, str]:
+def described_keys() -> dict[str, str]:
     """List what each key of a scenario does, by its path, in the schema's words."""
-    return {path: _does(nodes) for path, nodes in _paths().items()}
+    return {path: _description_of(nodes) for path, nodes in _schemas_by_path().items()}
 
 
 def accepted_values(key: str) -> list[str]:
     """List the words that a key accepts; empty for a key that accepts other values, for shell completion."""
-    options = [option for node in _paths().get(key, ()) for option in _options(node)]
+    options = [option for node in _schemas_by_path().get(key, ()) for option in _alternatives_of(node)]
     words = [word for option in options for word in [option.get("const"), *option.get("enum", [])]]
     words += [word for option in options if option.get("type") == "boolean" for word in ("true", "false")]
     return [str(word) for word in dict.fromkeys(words) if word is not None]
 
 
-def explained(key: str) -> dict[str, str]:
+def explain_key(key: str) -> dict[str, str]:
     """Explain a key: what it does and accepts, its default, and which others change with it.
 
     Args:
@@ -109,17 +109,17 @@ def explained(key: str) -> dict[str, str]:
     Raises:
         ScenarioError: no such key; the line names similar ones.
     """
-    paths = _paths()
+    paths = _schemas_by_path()
     if key not in paths:
-        close = difflib.get_close_matches(key, paths, n=3, cutoff=0.4) or list(_keys(_schema()))
+        close = difflib.get_close_matches(key, paths, n=3, cutoff=0.4) or list(_keys_of(_scenario_schema()))
         raise ScenarioError(f"{key}: no key of a scenario; expected: a path such as {', '.join(close)}")
     nodes = paths[key]
     defaults = dict.fromkeys(json.dumps(node["default"]) for node in nodes if "default" in node)
     changes = [words for roots, words in CHANGES.items() if any(f"{key}.".startswith(f"{r}.") for r in roots.split())]
     below = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == key]
     return {
-        "does": _does(nodes),
-        "accepts": _expected([option for node in nodes for option in _options(node)]),
+        "does": _description_of(nodes),
+        "accepts": _expected_values([option for node in nodes for option in _alternatives_of(node)]),
         **({"keys": ", ".join(below)} if below else {}),
         "default": " or ".join(defaults) or "none: it must be given",
         "changes with it": "; ".join(changes) or "nothing else",
@@ -127,94 +127,96 @@ def explained(key: str) -> dict[str, str]:
 
 
 @cache
-def _paths() -> dict[str, list[Node]]:
+def _schemas_by_path() -> dict[str, list[Node]]:
     """Collect the schemas of every key, by its path: one for each section that has it."""
     found: dict[str, list[Node]] = {}
 
-    def walk(node: Node, above: str) -> None:
-        for option in _options(node):
-            for key, below in _keys(option).items():
+    def walk_schema(node: Node, above: str) -> None:
+        for option in _alternatives_of(node):
+            for key, below in _keys_of(option).items():
                 found.setdefault(above + key, []).append(below)
-                walk(below, f"{above}{key}.")
+                walk_schema(below, f"{above}{key}.")
 
-    walk(_schema(), "")
+    walk_schema(_scenario_schema(), "")
     return found
 
 
-def _does(nodes: list[Node]) -> str:
+def _description_of(nodes: list[Node]) -> str:
     """Join the descriptions of a key; for a section, the first lines of its classes' docstrings."""
     own = [node["description"] for node in nodes if "description" in node]
-    sections = [option.get("description", "") for node in nodes for option in _options(node) if "properties" in option]
+    sections = [
+        option.get("description", "") for node in nodes for option in _alternatives_of(node) if "properties" in option
+    ]
     words = own or [text.partition("\n")[0].replace("`", "") for text in sections] or ["which of the variants"]
     return " / ".join(dict.fromkeys(words))
 
 
-def _expected(nodes: list[Node]) -> str:
+def _expected_values(nodes: list[Node]) -> str:
     """Write which values are accepted: a choice of sections, or kinds of values."""
-    words = _section_of(nodes) or " or ".join(dict.fromkeys(filter(None, map(_accepted, nodes))))
+    words = _section_of(nodes) or " or ".join(dict.fromkeys(filter(None, map(_accepted_values, nodes))))
     return words or "see fedamp scenarios schema"
 
 
-def _meant(keys: list[str], known: list[str]) -> list[str]:
+def _likely_keys(keys: list[str], known: list[str]) -> list[str]:
     """Find likely corrections of a key: one of its section, or one of another section with its path."""
     name = _SHORT.get(keys[-1], keys[-1])
     if name in known:
         return [name]
-    sections = {path: _options(node) for path, node in _schema()["properties"].items()}
-    elsewhere = [f"{path}.{name}" for path, nodes in sections.items() if any(name in _keys(node) for node in nodes)]
+    sections = {path: _alternatives_of(node) for path, node in _scenario_schema()["properties"].items()}
+    elsewhere = [f"{path}.{name}" for path, nodes in sections.items() if any(name in _keys_of(node) for node in nodes)]
     others = [path for path in elsewhere if path != ".".join(keys)]
     return others or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
 
 
-def _keys(node: Node) -> Node:
+def _keys_of(node: Node) -> Node:
     """Return the schemas of a section's keys."""
     keys: Node = node.get("properties", {})
     return keys
 
 
-def _walk(detail: Any) -> tuple[list[str], list[Node], list[Node]]:
+def _walk_error(detail: Any) -> tuple[list[str], list[Node], list[Node]]:
     """Find the path as written in the file, the section of its last key, and what is expected there.
 
     pydantic's locations also name places in lists and branches of unions (``data.digits.clients``).
     """
     keys: list[str] = []
     section: list[Node] = []
-    nodes = _options(_schema())
+    nodes = _alternatives_of(_scenario_schema())
     *_, last = detail["loc"] or [None]
     for step in detail["loc"]:
         if isinstance(step, int):
             nodes = [option for node in nodes for option in _sections_listed(node)] or nodes
-        branches = [node for node in nodes if step in _tags(node)]
+        branches = [node for node in nodes if step in _section_tags(node)]
         below = [node["properties"][step] for node in nodes if step in node.get("properties", {})]
         unknown = step is last and detail["type"] == "extra_forbidden"
         if branches and len(nodes) > 1:
             nodes = branches
         elif below or unknown:
             keys.append(str(step))
-            section, nodes = nodes, [option for node in below for option in _options(node)]
+            section, nodes = nodes, [option for node in below for option in _alternatives_of(node)]
     return keys, section, nodes
 
 
 @cache
-def _schema() -> Node:
+def _scenario_schema() -> Node:
     """Compute the JSON schema of a scenario once."""
     return Scenario.model_json_schema()
 
 
-def _options(node: Node) -> list[Node]:
+def _alternatives_of(node: Node) -> list[Node]:
     """List the alternatives of a node: references followed, unions split."""
     if "$ref" in node:
-        return _options(_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]])
+        return _alternatives_of(_scenario_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]])
     branches = node.get("anyOf") or node.get("oneOf") or []
-    return [option for branch in branches for option in _options(branch)] or [node]
+    return [option for branch in branches for option in _alternatives_of(branch)] or [node]
 
 
 def _sections_listed(node: Node) -> list[Node]:
     """List the possible sections of a list."""
-    return [option for option in _options(node.get("items", {})) if "properties" in option]
+    return [option for option in _alternatives_of(node.get("items", {})) if "properties" in option]
 
 
-def _tags(node: Node) -> list[Any]:
+def _section_tags(node: Node) -> list[Any]:
     """List the tags by which pydantic may name a section among others: its class, scheme or name."""
     properties = node.get("properties", {})
     tagged = [properties[key] for key in ("scheme", "name") if key in properties]
@@ -232,11 +234,11 @@ def _section_of(nodes: list[Node]) -> str:
 
 def _tags_of(node: Node, key: str) -> list[str]:
     """List the words that a section accepts for its scheme or name."""
-    tag = _keys(node).get(key, {})
+    tag = _keys_of(node).get(key, {})
     return [str(tag["const"])] if "const" in tag else [str(each) for each in tag.get("enum", [])]
 
 
-def _accepted(node: Node) -> str:
+def _accepted_values(node: Node) -> str:
     """Write a kind of value; empty for null."""
     kind, properties = node.get("type"), node.get("properties", {})
     most = next((f", at most {node[key]}" for key in ("maxItems", "maxProperties") if key in node), "")
@@ -253,13 +255,13 @@ def _accepted(node: Node) -> str:
     if kind == "string":
         return f"text matching {node['pattern']}" if "pattern" in node else "text"
     if kind == "array" and "prefixItems" in node:
-        return f"[{', '.join(map(_accepted, node['prefixItems']))}]"
+        return f"[{', '.join(map(_accepted_values, node['prefixItems']))}]"
     if kind == "array":
-        return f"a list of {_accepted(node.get('items', {})) or 'values'}{most}"
+        return f"a list of {_accepted_values(node.get('items', {})) or 'values'}{most}"
     return "true or false" if kind == "boolean" else ""
 
 
-def _shortened(value: Any) -> str:
+def _shortened_value(value: Any) -> str:
     """Write a found value in one line of at most 60 letters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."

@@ -3,7 +3,7 @@
 It costs nothing, and looks at no data.
 
 Choosing the bands of correlated noise (:attr:`fedamp.federation.plan.Plan.coefficients`) and ``fedamp privacy`` ask
-here. The response of the optimizer (:meth:`fedamp.federation.optimizers.ServerOptimizer.response`) says how long a
+here. The response of the optimizer (:meth:`fedamp.federation.optimizers.ServerOptimizer.step_response`) says how long a
 round's noise stays in the model.
 """
 
@@ -30,10 +30,10 @@ def per_clip(plan: AnyPlan) -> float:
 
     ``clip: auto`` shortens updates where noise grows; less noise in the model is then no gain by itself.
     """
-    return _per_clip(plan, plan.optimizer.response(plan.scenario.rounds))
+    return _per_clip(plan, plan.optimizer.step_response(plan.scenario.rounds))
 
 
-def error(plan: AnyPlan) -> float:
+def noise_criterion(plan: AnyPlan) -> float:
     """Compute the criterion for choosing the bands of noise: the noise in the models.
 
     With ``clip: auto`` it is multiplied by the root of the noise multiplier, because updates are shortened by that
@@ -43,7 +43,7 @@ def error(plan: AnyPlan) -> float:
     that clients train on. Training pulls the model back before the noise of later rounds cancels that of one, so that
     much noise a round is worse. docs/research/correlated-noise.md has the measurements.
     """
-    noise = _per_clip(plan, *plan.optimizer.responses(plan.scenario.rounds)) * plan.parts[0].clip
+    noise = _per_clip(plan, *plan.optimizer.step_responses(plan.scenario.rounds)) * plan.parts[0].clip
     return float(noise * (math.sqrt(plan.noise_multiplier) if plan.clipping.normalises else 1.0))
 
 

@@ -47,7 +47,7 @@ class NoiseScheme(Declared):
         """
         return ()
 
-    def drawn(self, coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
+    def noise_of(self, coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
         """Make the mechanism that draws the noise.
 
         Args:
@@ -56,7 +56,7 @@ class NoiseScheme(Declared):
         """
         return IndependentGaussian()
 
-    def matched(self, products: Floats, coefficients: Coefficients) -> tuple[Floats, Floats]:
+    def matched_filter(self, products: Floats, coefficients: Coefficients) -> tuple[Floats, Floats]:
         """Compute what an adversary, who sees releases and coefficients, knows of each round's contribution.
 
         Args:

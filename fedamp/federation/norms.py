@@ -63,7 +63,7 @@ class ClippingRule(ABC):
     normalises: ClassVar[bool] = False
 
     @abstractmethod
-    def norm(self, noise_multiplier: float) -> float:
+    def first_norm(self, noise_multiplier: float) -> float:
         """Compute the clipping norm of a unit's update in the first round (of the split part of a split model).
 
         Args:
@@ -75,14 +75,14 @@ class ClippingRule(ABC):
         """Deviation of the noise on the centred count of short updates; 0: it is not used."""
         return 0.0
 
-    def charges(self) -> "tuple[Mechanism, ...]":
+    def additional_releases(self) -> "tuple[Mechanism, ...]":
         """Make the costs of a round for a unit in addition to the model's release."""
         return ()
 
     def next_scale(self, scale: float, counts: NormCounts, seed: int, round_: int, private: bool) -> float:
         """Compute the norm after a round divided by the first one, given the same quotient of this round.
 
-        The result may depend on ``counts`` only through the noise that :meth:`charges` names.
+        The result may depend on ``counts`` only through the noise that :meth:`additional_releases` names.
 
         Args:
             scale: the quotient of this round; 1 in the first one.
@@ -104,7 +104,7 @@ class FixedNorm(ClippingRule):
 
     chosen: float
 
-    def norm(self, noise_multiplier: float) -> float:
+    def first_norm(self, noise_multiplier: float) -> float:
         return self.chosen
 
 
@@ -127,7 +127,7 @@ class Normalised(ClippingRule):
         rounds, momentum, rate: of the run and its server.
         cohort: expected number of units a round.
         share: probability that a unit trains a given parameter.
-        drift: how far gradients of norm 1 move a client in a round (``LocalTraining.drift``).
+        drift: how far gradients of norm 1 move a client in a round (``LocalTraining.largest_drift``).
     """
 
     rounds: int
@@ -138,7 +138,7 @@ class Normalised(ClippingRule):
     rate: float = 1.0
     normalises = True
 
-    def norm(self, noise_multiplier: float) -> float:
+    def first_norm(self, noise_multiplier: float) -> float:
         noise = noise_multiplier / (self.cohort * self.share * math.sqrt(self.rounds))
         distance = _TRAVEL / math.sqrt(noise) if noise else math.inf
         longest = _LONGEST * math.sqrt(self.drift * self.share) / max(self.rate, 1.0)
@@ -164,10 +164,10 @@ class AdaptiveClip(Section, ClippingRule):
     def count_noise(self) -> float:
         return self.noise_multiplier
 
-    def norm(self, noise_multiplier: float) -> float:
+    def first_norm(self, noise_multiplier: float) -> float:
         return self.initial
 
-    def charges(self) -> "tuple[Mechanism, ...]":
+    def additional_releases(self) -> "tuple[Mechanism, ...]":
         # A unit moves the centred count by at most one half (Andrew et al. 2021, section 2.2).
         return (accounting.Gaussian(2 * self.noise_multiplier),)
 

@@ -38,36 +38,36 @@ def with_digests(raw: Any, settings: Mapping[str, Any]) -> tuple[Any, dict[str, 
     model, data, test, loss, metrics = map(settings.get, OBJECTS)
     changes: dict[str, Any] = {}
     if callable(model):
-        changes["model"] = _rest(raw, "model") | {"name": given.keep(model, "model")}
+        changes["model"] = _section_rest(raw, "model") | {"name": given.keep(model, "model")}
     if isinstance(data, tuple | list):
         natural: dict[str, Any] = {"partition": {"scheme": "natural"}} if len(data) == 3 else {}
         public = {} if test is None else {"test_is_public": True}  # whoever gives a test set says that it is public
-        changes["data"] = natural | _rest(raw, "data") | public | {"name": "given", "digest": store(data, test)}
+        changes["data"] = natural | _section_rest(raw, "data") | public | {"name": "given", "digest": store(data, test)}
     elif test is not None:
         raise ScenarioError("test: given without data; expected: data=(x, y, client) beside it")
     if loss is not None or metrics is not None:
         client = settings.get("client")
         named = client.get("loss") if isinstance(client, Mapping) else settings.get("client.loss")
-        changes["client.loss"] = _loss(raw, data, named if loss is None else loss, metrics or {})
+        changes["client.loss"] = _loss_name(raw, data, named if loss is None else loss, metrics or {})
     taken = {"test", "loss", "metrics"} | changes.keys()
     changes |= {key: value for key, value in settings.items() if key not in taken}
     return ({"name": "notebook", **raw} if isinstance(raw, Mapping) else raw), changes
 
 
-def _rest(raw: Any, key: str) -> dict[str, Any]:
+def _section_rest(raw: Any, key: str) -> dict[str, Any]:
     """Return the keys of a section that names no data or model itself; an object takes the place of the name."""
     section = raw.get(key) if isinstance(raw, Mapping) else None
     return dict(section) if isinstance(section, Mapping) and "name" not in section else {}
 
 
-def _loss(raw: Any, data: Any, loss: Any, metrics: Mapping[str, Any]) -> str:
+def _loss_name(raw: Any, data: Any, loss: Any, metrics: Mapping[str, Any]) -> str:
     """Keep a loss and metrics, and return the name that stands for them in ``client.loss``."""
     for name in metrics:
         if not name.isidentifier() or name in _TAKEN or not callable(metrics[name]):
             raise ScenarioError(
                 f"metrics: {name!r}; expected: functions by names such as auc, none of a frame's columns"
             )
-    like = loss if isinstance(loss, str) else _like(raw, data)
+    like = loss if isinstance(loss, str) else _loss_of_labels(raw, data)
     is_class = isinstance(loss, type) and issubclass(loss, Loss)
     if metrics and (is_class or like not in LOSSES):
         raise ScenarioError("metrics: the loss is a class with its own; expected: a function as loss, or no metrics")
@@ -76,7 +76,7 @@ def _loss(raw: Any, data: Any, loss: Any, metrics: Mapping[str, Any]) -> str:
     return given.keep(loss if is_class else Functions(like, loss if callable(loss) else None, dict(metrics)), "loss")
 
 
-def _like(raw: Any, data: Any) -> str:
+def _loss_of_labels(raw: Any, data: Any) -> str:
     """Choose the built-in loss whose labels are those of the data."""
     if isinstance(data, tuple | list):
         labels = np.asarray(data[1])

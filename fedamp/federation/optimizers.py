@@ -71,7 +71,7 @@ class ServerOptimizer(ABC):
             The coordinates, float32 of shape [n], and their state by the same names.
         """
 
-    def response(self, rounds: int) -> Doubles:
+    def step_response(self, rounds: int) -> Doubles:
         """Compute how much a unit of one round's mean update has added to the model after 0, 1, .. further rounds.
 
         It serves the choice of correlated noise. A step that is not linear counts as its learning rate.
@@ -81,9 +81,9 @@ class ServerOptimizer(ABC):
         """
         return np.full(rounds, self.learning_rate)
 
-    def responses(self, rounds: int) -> tuple[Doubles, ...]:
-        """Compute :meth:`response` of the model that clients start from, and of the released one if that is another."""
-        return (self.response(rounds),)
+    def step_responses(self, rounds: int) -> tuple[Doubles, ...]:
+        """Compute :meth:`step_response` of the model that clients start from, and of the released one if it differs."""
+        return (self.step_response(rounds),)
 
     def apply(
         self, parameters: Arrays, sums: Sums, denominators: Mapping[str, float], state: State, round_: int
@@ -127,7 +127,7 @@ class Sgd(ServerOptimizer):
     def init(self, parameters: Arrays) -> State:
         return {"velocity": zeros_like(parameters)} if self.momentum else {}
 
-    def response(self, rounds: int) -> Doubles:
+    def step_response(self, rounds: int) -> Doubles:
         return self.learning_rate * (1 - self.momentum ** np.arange(1, rounds + 1)) / (1 - self.momentum)
 
     def step(self, parameters: Singles, update: Doubles, state: Mapping[str, Singles], round_: int) -> Step:
@@ -181,12 +181,12 @@ class Averaged(ServerOptimizer):
     def init(self, parameters: Arrays) -> State:
         return self.optimizer.init(parameters) | {AVERAGE: parameters}
 
-    def response(self, rounds: int) -> Doubles:
-        steps = ((1 - self.decay) * self.optimizer.response(rounds)).tolist()
+    def step_response(self, rounds: int) -> Doubles:
+        steps = ((1 - self.decay) * self.optimizer.step_response(rounds)).tolist()
         return np.array(list(accumulate(steps, lambda average, step: self.decay * average + step)))
 
-    def responses(self, rounds: int) -> tuple[Doubles, ...]:
-        return (*self.optimizer.responses(rounds), self.response(rounds))
+    def step_responses(self, rounds: int) -> tuple[Doubles, ...]:
+        return (*self.optimizer.step_responses(rounds), self.step_response(rounds))
 
     def step(self, parameters: Singles, update: Doubles, state: Mapping[str, Singles], round_: int) -> Step:
         moved, following = self.optimizer.step(parameters, update, state, round_)

@@ -36,7 +36,7 @@ class OptionalSection(Declared):
 
     keeps_last_model: ClassVar[bool] = False
 
-    def fitted(self, plan: AnyPlan) -> Self:
+    def fitted_to(self, plan: AnyPlan) -> Self:
         """Return the section of a plan, with all numbers that follow from the plan.
 
         Raises:
@@ -57,7 +57,7 @@ class OptionalSection(Declared):
 
     # --- the charge ---------------------------------------------------------------------------------------------------
 
-    def beside(self, plan: AnyPlan) -> tuple["Mechanism", ...]:
+    def releases_beside(self, plan: AnyPlan) -> tuple["Mechanism", ...]:
         """Make the costs of releases of all units that are made once, beside the rounds.
 
         Args:
@@ -68,7 +68,7 @@ class OptionalSection(Declared):
         """
         return ()
 
-    def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
+    def round_kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
         """List the kinds of the plan's rounds, where rounds cost differently.
 
         At most one section of a scenario may have several kinds.
@@ -79,20 +79,20 @@ class OptionalSection(Declared):
         Returns:
             Pairs (kind, number of rounds), in the order in which they are charged; the numbers add up to the rounds.
         """
-        return ((self.dearest(plan), plan.scenario.rounds),)
+        return ((self.dearest_kind(plan), plan.scenario.rounds),)
 
-    def dearest(self, plan: AnyPlan) -> RoundKind:
+    def dearest_kind(self, plan: AnyPlan) -> RoundKind:
         """Return the kind of rounds that costs the most; the cost without amplification charges it for every round."""
         return None
 
-    def wrap(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: RoundKind) -> "Mechanism":
+    def charge_part(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: RoundKind) -> "Mechanism":
         """Make the cost of a part's release in a round of a kind.
 
         Args:
             plan: of the run.
             part: the released part.
             release: the cost of its noise alone.
-            kind: one of :meth:`kinds`.
+            kind: one of :meth:`round_kinds`.
         """
         return release
 
@@ -101,7 +101,7 @@ class OptionalSection(Declared):
 
         Args:
             plan: of the run.
-            kind: one of :meth:`kinds`.
+            kind: one of :meth:`round_kinds`.
 
         Returns:
             One expression a release, for a unit of the cohort; check-in amplifies them together with the model's.
@@ -128,7 +128,7 @@ class OptionalSection(Declared):
         """Number p, where a unit's coordinates are truncated at clip / sqrt(p); 0: they are not."""
         return 0
 
-    def start(
+    def start_of_step(
         self, plan: AnyPlan, part_of: Mapping[str, int], current: Arrays, previous: Arrays | None, round_: int
     ) -> tuple[Arrays, dict[str, Uniform]]:
         """Choose the model from which a round's step is taken, and uniform numbers that hide arrays of the sum.
@@ -147,7 +147,7 @@ class OptionalSection(Declared):
 
     # --- an audit -----------------------------------------------------------------------------------------------------
 
-    def shortened(self, rounds: int) -> Self:
+    def for_fewer_rounds(self, rounds: int) -> Self:
         """Return the section for the first rounds alone, as an audit plays them."""
         return self
 
@@ -175,14 +175,16 @@ def check_charged(key: str, section: Declared | Stance) -> None:
         ValueError: one line with the key.
     """
 
-    def charges(*names: str) -> bool:
+    def overrides_charge(*names: str) -> bool:
         kind = type(section)
         return isinstance(section, OptionalSection) and any(
             getattr(kind, name) is not getattr(OptionalSection, name) for name in names
         )
 
-    releases = {facts.MODEL_ALONE, facts.ROUNDS_ALONE} - section.keeps and not charges("beside", "beside_model")
-    if releases or (facts.NOISE_ALONE not in section.keeps and not charges("wrap")):
+    releases = {facts.MODEL_ALONE, facts.ROUNDS_ALONE} - section.keeps and not overrides_charge(
+        "releases_beside", "beside_model"
+    )
+    if releases or (facts.NOISE_ALONE not in section.keeps and not overrides_charge("charge_part")):
         raise ValueError(
             f"{key} may release something, or change what hides a release, and charges nothing; expected: a section "
             "that says what it costs, or that keeps these facts (fedamp.federation.facts)"

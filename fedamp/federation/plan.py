@@ -68,7 +68,7 @@ class Plan:
     """The whole course of a run: who takes part when, with which part of the model, norm and noise.
 
     It is frozen, and every further number is computed from it when it is first asked for. Public numbers and secrets
-    stand side by side: ``seed``, ``attendance`` and ``coins`` must not leave the server.
+    stand side by side: ``seed``, ``attendance`` and ``canary_coins`` must not leave the server.
 
     Attributes:
         scenario: as read.
@@ -119,7 +119,7 @@ class Plan:
         return f"a rehearsal: not private with {self.units:,} {unit}s; epsilon is for {full.units:,} {unit}s"
 
     @property
-    def unchecked(self) -> str:
+    def unchecked_schemes(self) -> str:
         """Return the words that must accompany every epsilon if nobody has checked a scheme's charge, else nothing."""
         return unchecked_words(self.scenario)
 
@@ -140,7 +140,7 @@ class Plan:
         (:mod:`fedamp.federation.contracts`).
         """
         asked = charged_as(self.scenario.check_in, "check_in", self.scenario.privacy.unchecked)
-        return asked.fitted(self.coefficients, self.units)
+        return asked.fitted_to(self.coefficients, self.units)
 
     @property
     def adjacency(self) -> str:
@@ -156,26 +156,26 @@ class Plan:
         asked = self.scenario
         compared = asked.model_copy(update={"check_in": asked.check_in.stand_in})
 
-        def error(bands: int) -> float:
-            return model_noise.error(replace(self, scenario=compared.with_bands(bands)))
+        def error_of_bands(bands: int) -> float:
+            return model_noise.noise_criterion(replace(self, scenario=compared.with_bands(bands)))
 
-        return asked.privacy.noise.coefficients_for(asked.check_in, asked.rounds, self.optimizer, error)
+        return asked.privacy.noise.coefficients_for(asked.check_in, asked.rounds, self.optimizer, error_of_bands)
 
     @cached_property
     def noise(self) -> Noise:
         """Mechanism that draws the noise of each round, independent or correlated."""
         multipliers = [part.noise_multiplier for part in self.parts]
-        return self.scenario.privacy.noise.drawn(self.coefficients, multipliers)
+        return self.scenario.privacy.noise.noise_of(self.coefficients, multipliers)
 
     @cached_property
-    def agreed(self) -> Any:
+    def agreed_terms(self) -> Any:
         """Terms on which the nodes agree before the run, where the aggregation asks for it, else None.
 
         Raises:
             ScenarioError: the nodes cannot agree on such terms.
         """
         try:
-            return self.scenario.aggregation.agreed(self)
+            return self.scenario.aggregation.agreed_terms(self)
         except ValueError as error:
             raise ScenarioError(str(error)) from None
 
@@ -187,10 +187,10 @@ class Plan:
     @cached_property
     def attendance(self) -> Attendance:
         """Cohorts of this run, drawn from the seed; secret until the run has ended."""
-        return Attendance(self.check_in, self.scenario.rounds, self.units, self.seed, self.coins)
+        return Attendance(self.check_in, self.scenario.rounds, self.units, self.seed, self.canary_coins)
 
     @cached_property
-    def coins(self) -> NDArray[np.bool_]:
+    def canary_coins(self) -> NDArray[np.bool_]:
         """Coins of the canaries, where an extension plants some; True is in. They are secret until the run ends."""
         planted = getattr(self.scenario.privacy, "canaries", 0)
         return rng.happens(rng.stream(self.seed, "canary coins").words(planted), 0.5)
@@ -211,8 +211,8 @@ class Plan:
         if self.full_size is not self:
             return self.full_size.clipping
         asked = self.scenario
-        share = self.submodels.share(self.units)
-        given = (asked.server, asked.rounds, self.expected_cohort, share, asked.client.drift)
+        share = self.submodels.training_share(self.units)
+        given = (asked.server, asked.rounds, self.expected_cohort, share, asked.client.largest_drift)
         return clipping_of(asked.privacy.clip, *given)
 
     @cached_property
@@ -221,9 +221,9 @@ class Plan:
 
         Private means come first, under the key ``data.transform``. The charge asks the sections in this order.
         """
-        means = PrivateMeans.of(self.scenario)
+        means = PrivateMeans.from_scenario(self.scenario)
         asked = {**({} if means is None else {"data.transform": means}), **self.scenario.sections}
-        return {key: section.fitted(self) for key, section in asked.items()}
+        return {key: section.fitted_to(self) for key, section in asked.items()}
 
     @cached_property
     def side_sum(self) -> SideSum | None:
@@ -259,10 +259,10 @@ class Plan:
             return float(privacy.noise_multiplier)
         assert privacy.epsilon is not None, "validated with the scenario"
         try:
-            build = partial(self.charge.at, group_size=privacy.group_size)
+            build = partial(self.charge.with_noise, group_size=privacy.group_size)
             return self.answers.noise_multiplier(build, privacy.epsilon, delta_left(privacy.delta), privacy.precision)
         except ValueError as error:
-            why = self.charge.beyond(privacy.epsilon, self.scenario.rounds) or error
+            why = self.charge.keys_beyond(privacy.epsilon, self.scenario.rounds) or error
             raise ScenarioError(f"privacy.noise_multiplier: auto finds none: {why}") from None
 
     @cached_property
@@ -276,11 +276,11 @@ class Plan:
         Args:
             noise_multiplier: that of the whole update, or of its split part; ``clip: auto`` follows from it.
         """
-        clip = self.clipping.norm(noise_multiplier)
+        clip = self.clipping.first_norm(noise_multiplier)
         return self.submodels.parts(clip, noise_multiplier, self.expected_cohort, self.units)
 
     @cached_property
-    def dummies(self) -> bool:
+    def asks_every_node(self) -> bool:
         """Say whether a deployment asks every node in every round (``federation.dummies``).
 
         With ``auto`` it does where units check in independently, ``hosts`` names them all, and dummies are cheap: one
@@ -289,7 +289,7 @@ class Plan:
         federation = self.scenario.federation
         if federation.dummies != "auto" or not self.check_in.units_are_independent:
             return federation.dummies is True
-        alone, work = set(federation.hosted.values()) == {1}, self.units / self.expected_cohort
+        alone, work = set(federation.hosted_units.values()) == {1}, self.units / self.expected_cohort
         return federation.names_units and (alone or federation.answer_after is not None or work <= DUMMY_WORK)
 
     @cached_property
@@ -305,7 +305,7 @@ class Plan:
             return None
         if self.nodes_draw:
             return "drawn_by_nodes"
-        if not (self.dummies and federation.names_units and self.check_in.units_are_independent):
+        if not (self.asks_every_node and federation.names_units and self.check_in.units_are_independent):
             return "none"
         return "dummies" if federation.answer_after is None else "answer_after"
 
@@ -325,7 +325,7 @@ class Plan:
         return other
 
     @property
-    def run(self) -> str:
+    def run_digest(self) -> str:
         """Digest of the seed, 32 hexadecimal letters; runs with the same one share hidden choices.
 
         It is keyed by the seed itself, so it tells nothing about a secret seed.
@@ -338,7 +338,7 @@ class Plan:
         return min(self.scenario.rounds, self.charge.affordable_rounds)
 
 
-def weakness(delta: float, units: int) -> str | None:
+def weak_delta(delta: float, units: int) -> str | None:
     """Write one line if a delta is too large for the number of units; None if it is not.
 
     Publishing all data of one unit in a thousand is (0, 0.001)-private. So delta must be well below 1 / units (Dwork,

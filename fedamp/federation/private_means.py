@@ -30,14 +30,14 @@ class PrivateMeans(OptionalSection):
     keeps = facts.FACTS - {facts.ROUNDS_ALONE}
 
     @classmethod
-    def of(cls, scenario: AnyScenario) -> Self | None:
+    def from_scenario(cls, scenario: AnyScenario) -> Self | None:
         """Make the release that a scenario's data ask for; None: they ask for none, or its numbers are known."""
         step = scenario.data.statistics
         noise = None if step is None else step.noise_multiplier
         return None if noise is None else cls(noise_multiplier=noise)
 
-    def beside(self, plan: AnyPlan) -> "tuple[Mechanism, ...]":
-        return (plan.check_in.shown(accounting.Gaussian(self.noise_multiplier)),)
+    def releases_beside(self, plan: AnyPlan) -> "tuple[Mechanism, ...]":
+        return (plan.check_in.known_cost(accounting.Gaussian(self.noise_multiplier)),)
 
     def costs_without(self, scenario: AnyScenario) -> Mapping[str, Mapping[str, Any]]:
         data = scenario.data.with_statistics(None)

@@ -24,9 +24,9 @@ from fedamp.base.text import printable
 from fedamp.base.yaml_files import UNREADABLE, Loader, value_of
 from fedamp.data.table import folder_of
 from fedamp.errors import ModelError, ScenarioError
-from fedamp.federation.choices import marked
+from fedamp.federation.choices import marked_keys
 from fedamp.federation.losses import check_name
-from fedamp.federation.messages import explanation
+from fedamp.federation.messages import explain_error
 from fedamp.federation.scenario import Scenario
 from fedamp.models.architectures import architecture_of
 from fedamp.models.custom import is_import_path
@@ -60,28 +60,30 @@ def load(
     Raises:
         ScenarioError: one line with the file, the key path, and the expected values.
     """
-    file = None if isinstance(source, Mapping) else find(source)
-    raw, lines = _read(file) if file else (_plain(source), {})
+    file = None if isinstance(source, Mapping) else find_scenario(source)
+    raw, lines = _read_lines(file) if file else (_plain_value(source), {})
     for text in overrides:
-        override(raw, text)
+        apply_override(raw, text)
     for key, value in (changes or {}).items():
-        _change(raw, key, _plain(value), key)
-    said = {text.partition("=")[0].strip(): f"--set {text}" for text in overrides} | _values(_plain(changes or {}))
+        _change_key(raw, key, _plain_value(value), key)
+    said = {text.partition("=")[0].strip(): f"--set {text}" for text in overrides} | _values_by_path(
+        _plain_value(changes or {})
+    )
     changed = {key.partition(".")[0] for key in said}
     if changed - _NOT_DESCRIBED and "description" not in changed:
         raw.pop("description", None)
     folder = file.resolve().parent if file and file.is_file() else Path()  # a pipe has none
-    return _with_absolute_paths(validate(raw, str(file or "scenario"), said, lines), folder)
+    return _with_absolute_paths(validate_scenario(raw, str(file or "scenario"), said, lines), folder)
 
 
-def override(raw: Any, text: str) -> None:
+def apply_override(raw: Any, text: str) -> None:
     """Change parsed YAML in place by a text of the form ``key.path=value``.
 
     Raises:
         ScenarioError: the text is not of this form, or the path leads through a value that is no section.
     """
     path, parsed = key_and_value(text)
-    _change(raw, path, parsed, f"--set {text}", whole=True)
+    _change_key(raw, path, parsed, f"--set {text}", whole=True)
 
 
 def key_and_value(text: str, several: bool = False) -> tuple[str, Any]:
@@ -107,7 +109,7 @@ def key_and_value(text: str, several: bool = False) -> tuple[str, Any]:
         raise ScenarioError(printable(f"--set {text}: cannot be read; expected: {expected}")) from None
 
 
-def _change(raw: Any, path: str, value: Any, said: str, whole: bool = False) -> None:
+def _change_key(raw: Any, path: str, value: Any, said: str, whole: bool = False) -> None:
     """Set a key in place; a mapping is merged into the section that is there, unless it is to be the whole one."""
     *sections, last = path.split(".")
     for key in sections:
@@ -121,18 +123,18 @@ def _change(raw: Any, path: str, value: Any, said: str, whole: bool = False) -> 
         raw[last] = value
         return
     for key, each in value.items():
-        _change(below, str(key), each, f"{said}.{key}")
+        _change_key(below, str(key), each, f"{said}.{key}")
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Turn a value of Python into what YAML would give; other values are left to the validation."""
     match value:
         case BaseModel():
             return value.model_dump(mode="json")
         case Mapping():
-            return {str(key): _plain(each) for key, each in value.items()}
+            return {str(key): _plain_value(each) for key, each in value.items()}
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [_plain_value(each) for each in value]
         case np.generic() | np.ndarray():
             return value.tolist()
         case Path():
@@ -140,16 +142,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _values(changes: Mapping[str, Any], above: str = "") -> dict[str, str]:
+def _values_by_path(changes: Mapping[str, Any], above: str = "") -> dict[str, str]:
     """Write the given value of every key path as ``key.path=value``, for errors."""
     said = {}
     for key, value in changes.items():
         said[above + key] = f"{above}{key}={value!r:.200}"
-        said |= _values(value, f"{above}{key}.") if isinstance(value, Mapping) else {}
+        said |= _values_by_path(value, f"{above}{key}.") if isinstance(value, Mapping) else {}
     return said
 
 
-def validate(
+def validate_scenario(
     raw: Any, source: str, said: Mapping[str, str] | None = None, lines: Mapping[str, int] | None = None
 ) -> Scenario:
     """Validate parsed YAML.
@@ -175,30 +177,30 @@ def validate(
         # A custom model is checked when it is built; an external app's model is not checked.
         if scenario.data.name != "external" and not is_import_path(scenario.model.name):
             architecture_of(scenario.model)
-            scenario.submodels.check(scenario.model)
+            scenario.submodels.check_model(scenario.model)
     except ValidationError as error:
-        key, words = explanation(error)
+        key, words = explain_error(error)
     except (ValueError, ModelError) as error:
         key, words = "", str(error)
     else:
-        key, words = next(_mistaken(raw, scenario), ("", ""))
+        key, words = next(_mistaken_keys(raw, scenario), ("", ""))
         if not key:
             return scenario
     if key in (said or {}):
         raise ScenarioError(printable(f"{said[key]}: {words}"))  # type: ignore[index]
-    line = _line(key, lines or {})
+    line = _line_of(key, lines or {})
     where = source + (f", line {line}" if line else "") + (f": {key}" if key else "")
     raise ScenarioError(printable(f"{where}: {words}"))
 
 
-def _line(key: str, lines: Mapping[str, int]) -> int | None:
+def _line_of(key: str, lines: Mapping[str, int]) -> int | None:
     """Find the line of a key; for one that is missing, that of the section it should be in."""
     while key and key not in lines:
         key = key.rpartition(".")[0]
     return lines.get(key)
 
 
-def find(path: str | Path) -> Path:
+def find_scenario(path: str | Path) -> Path:
     """Find the file of a scenario, given by path or by the name of a shipped one.
 
     Raises:
@@ -227,7 +229,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}
 
 
-def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _mistaken_keys(raw: Any, read: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Find values that the validation would convert without a word, and numbers that are too large.
 
     A truth value would become a number or the other way round; squares of large numbers, or arrays of that size, would
@@ -238,10 +240,10 @@ def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """
     if isinstance(raw, dict) and isinstance(read, BaseModel):
         for key, value in raw.items():
-            yield from _mistaken(value, getattr(read, key, None), f"{path}.{key}".lstrip("."))
+            yield from _mistaken_keys(value, getattr(read, key, None), f"{path}.{key}".lstrip("."))
     elif isinstance(raw, list) and isinstance(read, list | tuple):
         for value, each in zip(raw, read, strict=False):
-            yield from _mistaken(value, each, path)
+            yield from _mistaken_keys(value, each, path)
     elif all(isinstance(each, bool | int | float | str) for each in (raw, read)):
         if isinstance(raw, bool) != isinstance(read, bool):
             yield path, "expected: true or false for a choice, and a number for a number"
@@ -250,7 +252,7 @@ def _mistaken(raw: Any, read: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield path, f"got {read:g}; expected: at most {most:g}"
 
 
-def _read(file: Path) -> tuple[Any, Mapping[str, int]]:
+def _read_lines(file: Path) -> tuple[Any, Mapping[str, int]]:
     """Read the content of a file, and the line of every key."""
     try:
         loader = Loader(read_own(file, LARGEST_FILE).decode())
@@ -284,7 +286,7 @@ def _with_absolute_paths(scenario: Scenario, folder: Path) -> Scenario:
         # A custom model or loss: the scenario of a run folder must find it in the same place.
         "model": {"initial": initial, "folder": (model.folder or "") if imports else None},
     }
-    for section, key, _ in marked(OwnersFile):
+    for section, key, _ in marked_keys(OwnersFile):
         paths.setdefault(section, {})[key] = getattr(getattr(scenario, section), key)
     changes = {}
     for section, found in paths.items():

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from fedamp.base.section import Section
 from fedamp.extension import keys, offered
 from fedamp.federation import facts
-from fedamp.federation.choices import FAMILIES, members, scheme_of
+from fedamp.federation.choices import FAMILIES, scheme_of, schemes_of
 from fedamp.federation.facts import FACTS, AnyScenario, Claim, Declared, ScenarioFact, Stance
 from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.optional import check_charged
@@ -41,7 +41,7 @@ def _is_local(scenario: AnyScenario) -> bool:
     return bool(scenario.model.local)
 
 
-def _rehearses(scenario: AnyScenario) -> bool:
+def _is_rehearsal(scenario: AnyScenario) -> bool:
     """Say whether the run rehearses a larger federation."""
     return scenario.privacy.noise_cohort is not None
 
@@ -77,7 +77,7 @@ NEEDS: tuple[Claim, ...] = (
     Claim(facts.GROUPS_CHARGED, "privacy.group_size", "1", lambda scenario: scenario.privacy.group_size > 1),
     Claim(facts.SERVER_ADDS_NOISE, "data.transform", _NUMBERS, _has_statistics),
     *(
-        Claim(fact, "privacy.noise_cohort", _LEFT_OUT, _rehearses)
+        Claim(fact, "privacy.noise_cohort", _LEFT_OUT, _is_rehearsal)
         for fact in (
             facts.SEED_PUBLIC,
             facts.NOISE_INDEPENDENT,
@@ -123,7 +123,7 @@ BREAKS: tuple[Claim, ...] = (
         "auto with epsilon",
         lambda scenario: scenario.privacy.noise_multiplier != "auto",
     ),
-    Claim(facts.OWN_NOISE, "privacy.noise_cohort", _LEFT_OUT, _rehearses),
+    Claim(facts.OWN_NOISE, "privacy.noise_cohort", _LEFT_OUT, _is_rehearsal),
     Claim(facts.ROUNDS_ALONE, "data.transform", _NUMBERS, _has_statistics),
     Claim(facts.SHOWN_ONCE, "server.momentum", "0", lambda scenario: scenario.server.momentum > 0),
     *(
@@ -141,14 +141,14 @@ BREAKS: tuple[Claim, ...] = (
         facts.ONE_NODE_EACH,
         "federation.hosts",
         "ids by name",
-        lambda scenario: scenario.federation.hosts == "trusted" or 0 in scenario.federation.hosted.values(),
+        lambda scenario: scenario.federation.hosts == "trusted" or 0 in scenario.federation.hosted_units.values(),
     ),
     Claim(facts.ONE_MACHINE, "engine.address", _LEFT_OUT, lambda scenario: scenario.engine.address is not None),
 )
 """Facts that keys of the core break."""
 
 
-def refuse(scenario: AnyScenario) -> None:
+def refuse_contradictions(scenario: AnyScenario) -> None:
     """Refuse a scenario with a key that breaks a fact that another one needs, or with numbers that do not fit.
 
     The validation of a scenario calls it last, so all keys have their types.
@@ -159,17 +159,17 @@ def refuse(scenario: AnyScenario) -> None:
     Raises:
         ValueError: one line with both keys, what was found, the fact, and what is accepted.
     """
-    stances = dict(_stances(scenario))
+    stances = dict(_stances_by_path(scenario))
     for key in keys("sections"):
         if key in stances:
             is_asked = "." not in key  # a plan asks the sections at the top
             check_charged(key, stances[key] if is_asked else Stance(keeps=stances[key].keeps))
-    for needing, need in _needs(scenario, stances):
-        for breaking, accepted in _breaks(scenario, stances, need.fact):
+    for needing, need in _claims_of_needs(scenario, stances):
+        for breaking, accepted in _keys_breaking(scenario, stances, need.fact):
             if breaking != needing:
-                instead = need.accepted or _without(needing, need.fact)
+                instead = need.accepted or _schemes_without(needing, need.fact)
                 raise ValueError(
-                    f"{_found(scenario, needing)} needs a fact that {_found(scenario, breaking)} breaks: "
+                    f"{_found_value(scenario, needing)} needs a fact that {_found_value(scenario, breaking)} breaks: "
                     f"{need.fact.sentence}; expected: {breaking} {accepted}, or {needing} {instead}"
                 )
     for stance in stances.values():
@@ -177,7 +177,7 @@ def refuse(scenario: AnyScenario) -> None:
             stance.check_within(scenario)
 
 
-def _stances(scenario: AnyScenario) -> Iterator[tuple[str, Declared | Stance]]:
+def _stances_by_path(scenario: AnyScenario) -> Iterator[tuple[str, Declared | Stance]]:
     """Yield the stances of schemes and of extensions' keys that are not left out, by path."""
     for key in dict.fromkeys([*FAMILIES, *keys("sections")]):
         value = value_at(scenario, key)
@@ -185,17 +185,17 @@ def _stances(scenario: AnyScenario) -> Iterator[tuple[str, Declared | Stance]]:
             yield key, value
         elif value is not None:
             (kind,) = offered("sections", key)
-            yield key, next(iter(_stated(kind)), Stance())
+            yield key, next(iter(_stated_stance(kind)), Stance())
 
 
-def _needs(scenario: AnyScenario, stances: dict[str, Declared | Stance]) -> Iterator[Claimed]:
+def _claims_of_needs(scenario: AnyScenario, stances: dict[str, Declared | Stance]) -> Iterator[Claimed]:
     """Yield the keys that need some fact in this scenario."""
     for path, stance in stances.items():
         yield from ((f"{path}.{claim.key}".rstrip("."), claim) for claim in stance.needs if claim.when(scenario))
     yield from ((claim.key, claim) for claim in NEEDS if claim.when(scenario))
 
 
-def _breaks(
+def _keys_breaking(
     scenario: AnyScenario, stances: dict[str, Declared | Stance], fact: ScenarioFact
 ) -> Iterator[tuple[str, str]]:
     """Yield the keys that break a fact, and what is accepted in their places."""
@@ -205,23 +205,29 @@ def _breaks(
             if claim.when(scenario):
                 yield f"{path}.{claim.key}".rstrip("."), claim.accepted or _LEFT_OUT
         if not claims and fact not in stance.keeps and (stance.concerns is None or fact in stance.concerns):
-            yield path, _keeping(path, fact)
+            yield path, _schemes_keeping(path, fact)
     yield from ((claim.key, claim.accepted) for claim in BREAKS if claim.fact == fact and claim.when(scenario))
 
 
-def _keeping(path: str, fact: ScenarioFact) -> str:
+def _schemes_keeping(path: str, fact: ScenarioFact) -> str:
     """Name the schemes of a family that keep a fact; for another key, say that it is left out."""
-    return _named(path, [each for each in members(path) if fact in each.keeps]) if path in FAMILIES else _LEFT_OUT
+    return (
+        _schemes_in_words(path, [each for each in schemes_of(path) if fact in each.keeps])
+        if path in FAMILIES
+        else _LEFT_OUT
+    )
 
 
-def _without(path: str, fact: ScenarioFact) -> str:
+def _schemes_without(path: str, fact: ScenarioFact) -> str:
     """Name the schemes of a family that do not need a fact; for another key, say that it is left out."""
     if path not in FAMILIES:
         return _LEFT_OUT
-    return _named(path, [each for each in members(path) if fact not in [claim.fact for claim in each.needs]])
+    return _schemes_in_words(
+        path, [each for each in schemes_of(path) if fact not in [claim.fact for claim in each.needs]]
+    )
 
 
-def _named(path: str, schemes: list[type[Declared]]) -> str:
+def _schemes_in_words(path: str, schemes: list[type[Declared]]) -> str:
     """Write the schemes that would be accepted."""
     return f"scheme {' or '.join(map(scheme_of, schemes))}" if schemes else "of another scheme"
 
@@ -233,7 +239,7 @@ def value_at(scenario: AnyScenario, path: str) -> Any:
     return scenario
 
 
-def _found(scenario: AnyScenario, path: str) -> str:
+def _found_value(scenario: AnyScenario, path: str) -> str:
     """Write a key and its value, for people."""
     value = value_at(scenario, path)
     for name in ("scheme", "name") if isinstance(value, Section) else ():
@@ -244,7 +250,7 @@ def _found(scenario: AnyScenario, path: str) -> str:
     return f"{path} {json.dumps(value) if value is None or isinstance(value, bool) else value}"
 
 
-def listed() -> dict[ScenarioFact, tuple[list[str], list[str]]]:
+def keys_by_fact() -> dict[ScenarioFact, tuple[list[str], list[str]]]:
     """List the keys that need each fact, and those that break it, for the table in docs/matrix.md.
 
     Returns:
@@ -252,29 +258,29 @@ def listed() -> dict[ScenarioFact, tuple[list[str], list[str]]]:
     """
     found: dict[ScenarioFact, tuple[list[str], list[str]]] = {}
 
-    def add(place: int, fact: ScenarioFact, key: str) -> None:
+    def add_key(place: int, fact: ScenarioFact, key: str) -> None:
         keys_ = found.setdefault(fact, ([], []))[place]
         keys_ += [key] if key not in keys_ else []
 
     for place, claims in enumerate((NEEDS, BREAKS)):
         for claim in claims:
-            add(place, claim.fact, claim.key)
-    kinds = [(path, f"{path} {scheme_of(each)}", each) for path in FAMILIES for each in members(path)]
+            add_key(place, claim.fact, claim.key)
+    kinds = [(path, f"{path} {scheme_of(each)}", each) for path in FAMILIES for each in schemes_of(path)]
     for path in keys("sections"):
         (kind,) = offered("sections", path)
-        kinds += [(path, path, each) for each in _stated(kind)]
+        kinds += [(path, path, each) for each in _stated_stance(kind)]
     for path, name, kind in kinds:
         for place, claims in enumerate((kind.needs, kind.breaks)):
             for claim in claims:
-                add(place, claim.fact, f"{path}.{claim.key}" if claim.key else name)
+                add_key(place, claim.fact, f"{path}.{claim.key}" if claim.key else name)
         claimed = [claim.fact for claim in kind.breaks]
         for fact in FACTS if kind.concerns is None else kind.concerns:
             if fact not in kind.keeps and fact not in claimed:
-                add(1, fact, name)
+                add_key(1, fact, name)
     return {fact: found[fact] for fact in sorted(found, key=lambda each: each.sentence)}
 
 
-def _stated(kind: Any) -> list[Any]:
+def _stated_stance(kind: Any) -> list[Any]:
     """Find the stances of an extension's key in its annotated type."""
     parts = [kind, *(part for each in get_args(kind) for part in (each, *get_args(each)))]
     return [

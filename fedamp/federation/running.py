@@ -118,7 +118,7 @@ class Federation(Section):
                 raise ValueError(f"federation.hosts: unit {first} stands for {one} and for {other}; expected: one node")
         if isinstance(self.hosts, dict) and (strangers := sorted(set(self.without) - set(self.hosts))):
             raise ValueError(f"federation.without names {', '.join(strangers)}; expected: names in federation.hosts")
-        if self.dummies is True and 0 in self.hosted.values():
+        if self.dummies is True and 0 in self.hosted_units.values():
             raise ValueError("federation.dummies needs to know each node's units; expected in federation.hosts: no all")
         if self.answer_after is not None and self.answer_after >= self.round_deadline:
             raise ValueError(
@@ -127,7 +127,7 @@ class Federation(Section):
         return self
 
     @property
-    def hosted(self) -> dict[str, int]:
+    def hosted_units(self) -> dict[str, int]:
         """Number of units of each node in ``hosts``; 0: it can train all of them."""
         named = self.hosts if isinstance(self.hosts, dict) else {}
         pairs = {name: () if text == "all" else ids.ranges(text) for name, text in named.items()}
@@ -136,7 +136,7 @@ class Federation(Section):
     @property
     def names_units(self) -> bool:
         """Say whether the operator names for every unit the single node on which it lives."""
-        return bool(self.hosted) and 0 not in self.hosted.values()
+        return bool(self.hosted_units) and 0 not in self.hosted_units.values()
 
 
 class Faults(Section):
@@ -167,7 +167,7 @@ def _name_alone(tracker: Any) -> Any:
     return tracker["name"]
 
 
-def _once(trackers: tuple[str, ...]) -> tuple[str, ...]:
+def _each_once(trackers: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse a tracker that is named more than once."""
     if len(set(trackers)) < len(trackers):
         raise ValueError("duplicate tracker; expected: each at most once")
@@ -180,4 +180,4 @@ if TYPE_CHECKING:
     TrackerName = str
 else:  # without any extension there is no name that is accepted
     TrackerName = Annotated[Literal[_NAMES] if _NAMES else str, BeforeValidator(_name_alone)]
-Trackers = Annotated[tuple[TrackerName, ...], Field(max_length=None if _NAMES else 0), AfterValidator(_once)]
+Trackers = Annotated[tuple[TrackerName, ...], Field(max_length=None if _NAMES else 0), AfterValidator(_each_once)]

@@ -27,7 +27,7 @@ from fedamp.federation.noise import IndependentNoise
 from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.optional import OptionalSection
-from fedamp.federation.refusals import refuse
+from fedamp.federation.refusals import refuse_contradictions
 from fedamp.federation.running import Engine, Faults, Federation, Trackers
 from fedamp.federation.side_sums import SideSum, side_sum_of
 from fedamp.federation.submodels import NoSubmodels
@@ -43,7 +43,7 @@ class NoiseCohort(Section):
     check_in: AnyCheckIn | None = Field(None, description="who checks in when, in that federation; none: as here")
 
 
-def _named(raw: Any) -> Any:
+def _named_group(raw: Any) -> Any:
     """Read a number alone as the size of a noise cohort."""
     return {"size": raw} if isinstance(raw, int | float) else raw
 
@@ -80,7 +80,7 @@ class Privacy(Section):
     )
     group_size: Count = Field(1, le=1000, description="number of units protected together")
     noise: AnyNoise = IndependentNoise()
-    noise_cohort: Annotated[NoiseCohort, BeforeValidator(_named)] | None = Field(
+    noise_cohort: Annotated[NoiseCohort, BeforeValidator(_named_group)] | None = Field(
         None,
         exclude_if=lambda cohort: cohort is None,
         description="a rehearsal with few clients: the mean update gets the noise of a cohort of this size; a number, "
@@ -178,8 +178,8 @@ class Scenario(Section):
     @model_validator(mode="after")
     def _possible_together(self) -> "Scenario":
         """Refuse keys that cannot stand together, and schemes of other packages without a contract."""
-        self.check_in.check(self.rounds)
+        self.check_in.check_rounds(self.rounds)
         side_sum_of(self.sections.values())  # refuses several
-        refuse(self)
+        refuse_contradictions(self)
         refuse_unproved(self)
         return self

@@ -93,7 +93,7 @@ class SideSum(OptionalSection):
 
     @property
     @abstractmethod
-    def cells(self) -> int:
+    def number_of_cells(self) -> int:
         """Length of a unit's vector, at least 1."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class SideSum(OptionalSection):
         if self.every != "end" and self.every > scenario.rounds:
             raise ValueError(f"{self.key}.every must be at most rounds ({scenario.rounds}) or end, got {self.every}")
 
-    def fitted(self, plan: AnyPlan) -> Self:
+    def fitted_to(self, plan: AnyPlan) -> Self:
         if self.epsilon is None:
             return self
         try:
@@ -165,12 +165,12 @@ class SideSum(OptionalSection):
         """
         check_in, release = plan.check_in, accounting.Gaussian(noise_multiplier or self.noise)
         rounds, size = plan.scenario.rounds, plan.scenario.privacy.group_size
-        return accounting.group(check_in.shown(release) if self.at_end else check_in.charge(release, rounds), size)
+        return accounting.group(check_in.known_cost(release) if self.at_end else check_in.charge(release, rounds), size)
 
-    def beside(self, plan: AnyPlan) -> "tuple[Mechanism, ...]":
-        return (plan.check_in.shown(accounting.Gaussian(self.noise)),) if self.at_end else ()
+    def releases_beside(self, plan: AnyPlan) -> "tuple[Mechanism, ...]":
+        return (plan.check_in.known_cost(accounting.Gaussian(self.noise)),) if self.at_end else ()
 
-    def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
+    def round_kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
         rounds = plan.scenario.rounds
         if self.every != "end" and plan.check_in.rounds_are_independent:
             some = rounds // self.every  # in which order they come changes no cost; those that cost more lead
@@ -178,7 +178,7 @@ class SideSum(OptionalSection):
                 return ((True, some), (False, rounds - some))
         return ((True, rounds),)
 
-    def dearest(self, plan: AnyPlan) -> RoundKind:
+    def dearest_kind(self, plan: AnyPlan) -> RoundKind:
         return True
 
     def beside_model(self, plan: AnyPlan, kind: RoundKind) -> "tuple[Mechanism, ...]":

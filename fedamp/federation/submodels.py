@@ -68,7 +68,7 @@ class SubmodelScheme(Declared, ABC):
     Attributes:
         scheme: its name in a scenario.
         copies: number of disjoint submodels among which a unit's submodel is hidden; 1: none is hidden.
-        choices_are_all: whether :meth:`choices` lists all possible submodels.
+        choices_are_all: whether :meth:`possible_draws` lists all possible submodels.
         capacities: names of public classes of units that pay differently, the most first; empty: all pay alike.
     """
 
@@ -85,7 +85,7 @@ class SubmodelScheme(Declared, ABC):
         return ()
 
     @abstractmethod
-    def share(self, units: int) -> float:
+    def training_share(self, units: int) -> float:
         """Compute the probability that a unit trains a given parameter of the split part; 1 without a split part."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class SubmodelScheme(Declared, ABC):
         """
 
     @abstractmethod
-    def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
+    def possible_draws(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
         """List the possible draws of a unit that pays the most: an audit attacks them, and their pieces are measured.
 
         Args:
@@ -134,7 +134,7 @@ class SubmodelScheme(Declared, ABC):
             Pairs (seed of the client, number of the submodel).
         """
 
-    def trained(self, units: int) -> list[tuple[float, int]]:
+    def submodel_frequencies(self, units: int) -> list[tuple[float, int]]:
         """List how often a unit trains each submodel: pairs (share of its check-ins, number of the submodel)."""
         return [(1.0, WHOLE)]
 
@@ -144,10 +144,10 @@ class SubmodelScheme(Declared, ABC):
 
     def a_piece(self, pieces: "Pieces") -> "Piece":
         """Return the submodel that some unit trains in the first round: what is measured once stands for all."""
-        ((_, submodel), *_others) = self.choices(masks=1)
+        ((_, submodel), *_others) = self.possible_draws(masks=1)
         return pieces(submodel, 1)
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """Refuse, without torch, a built-in model that cannot be cut so.
 
         Raises:
@@ -183,7 +183,7 @@ class NoSubmodels(SubmodelScheme):
     choices_are_all = True
     keeps = frozenset({facts.WHOLE_MODEL})
 
-    def share(self, units: int) -> float:
+    def training_share(self, units: int) -> float:
         return 1.0
 
     def parts(self, clip: float, noise_multiplier: float, expected_cohort: float, units: int) -> tuple[Part, ...]:
@@ -195,7 +195,7 @@ class NoSubmodels(SubmodelScheme):
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return np.full(len(cohort), WHOLE)
 
-    def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
+    def possible_draws(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
         return [(bytes(rng.SEED_BYTES), WHOLE)]
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
@@ -242,7 +242,7 @@ class _SplitModel(SubmodelScheme):
         return self
 
     def parts(self, clip: float, noise_multiplier: float, expected_cohort: float, units: int) -> tuple[Part, ...]:
-        share = self.share(units)
+        share = self.training_share(units)
         split = Part("split", clip, noise_multiplier, expected_cohort * share)
         if not self._has_shared_part:
             return (split,)
@@ -274,10 +274,10 @@ class _SplitModel(SubmodelScheme):
         return float(self.shared_noise_multiplier)
 
     def charge(self, part: Part, release: "Mechanism", capacity: str | None = None) -> "Mechanism":
-        return self._hide(release, capacity) if part.name == "split" else release
+        return self._hidden_charge(release, capacity) if part.name == "split" else release
 
     @abstractmethod
-    def _hide(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
+    def _hidden_charge(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
         """Make the cost of the split part's release for a unit, from that of a known submodel."""
 
 
@@ -318,7 +318,7 @@ class DisjointSubmodels(_SplitModel):
             raise ValueError(f"whole {error}, or a share") from None
         return self
 
-    def share(self, units: int) -> float:
+    def training_share(self, units: int) -> float:
         among = ids.ranges(self.whole) if isinstance(self.whole, str) else None
         number = int(np.ceil(units * (self.whole or 0.0))) if among is None else ids.how_many(among, units)
         return number / units + (1 - number / units) / self.count
@@ -331,8 +331,8 @@ class DisjointSubmodels(_SplitModel):
     def capacities(self) -> tuple[str, ...]:
         return () if self.whole is None else ("whole", f"1/{self.count}")
 
-    def trained(self, units: int) -> list[tuple[float, int]]:
-        whole = (self.share(units) * self.count - 1) / (self.count - 1)
+    def submodel_frequencies(self, units: int) -> list[tuple[float, int]]:
+        whole = (self.training_share(units) * self.count - 1) / (self.count - 1)
         numbers = [0] if self.assignment == "static" else range(self.count)
         submodels = [((1 - whole) / len(numbers), number) for number in numbers]
         return [(whole, WHOLE), *submodels] if self.whole is not None else submodels
@@ -349,7 +349,7 @@ class DisjointSubmodels(_SplitModel):
         """Say whether layers, or parameters that no node owns, are in a shared part."""
         return self.unowned == "shared" or bool(self.shared)
 
-    def _hide(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
+    def _hidden_charge(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
         """Credit the hidden choice among ``count`` submodels, except to a unit whose submodel is known."""
         is_whole = self.whole is not None and capacity in (None, "whole")
         return release if is_whole or self.assignment != "random" else accounting.Submodels(release, self.count)
@@ -357,23 +357,23 @@ class DisjointSubmodels(_SplitModel):
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         drawn = rng.stream(seed, "submodels", round_).integers(self.count, len(cohort)).astype(np.int64)
         if self.assignment != "random":
-            drawn[:] = self._known(round_)
+            drawn[:] = self._known_submodel(round_)
         drawn[self._are_whole(cohort)] = WHOLE
         return drawn
 
-    def _known(self, round_: int) -> int:
+    def _known_submodel(self, round_: int) -> int:
         """Return the submodel that all units train in a round, where nothing hides it."""
         return (round_ - 1) % self.count if self.assignment == "rolling" else 0
 
-    def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
-        known = [WHOLE] if self.whole is not None else [self._known(round_)]
+    def possible_draws(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
+        known = [WHOLE] if self.whole is not None else [self._known_submodel(round_)]
         hidden = self.assignment == "random" and self.whole is None
         return [(bytes(rng.SEED_BYTES), submodel) for submodel in (range(self.count) if hidden else known)]
 
     def cut_index(self, round_: int) -> int:
         return round_ if self.partition == "fresh" else 0
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         check_split(model, self.count, self.shared)
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
@@ -402,7 +402,7 @@ class DropoutSubmodels(_SplitModel):
     layers: Annotated[tuple[str, ...], *removed((), "all hidden layers")] = ()
     choices_are_all = False
 
-    def share(self, units: int) -> float:
+    def training_share(self, units: int) -> float:
         return self.keep
 
     @property
@@ -411,24 +411,24 @@ class DropoutSubmodels(_SplitModel):
         return max(1, math.floor(1 / self.keep))
 
     @property
-    def probability(self) -> float:
+    def keeping_probability(self) -> float:
         """Probability of keeping a node: ``keep``, or the next smaller number if so many disjoint masks would not fit.
 
         For instance 0.1 in floating point is more than a tenth.
         """
         return self.keep if self.copies * Fraction(self.keep) <= 1 else math.nextafter(self.keep, 0.0)
 
-    def _hide(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
+    def _hidden_charge(self, release: "Mechanism", capacity: str | None) -> "Mechanism":
         """Credit the hidden mask."""
         return accounting.Dropout(release, self.keep)
 
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return np.full(len(cohort), WHOLE)  # each client draws its mask from its own seed
 
-    def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
+    def possible_draws(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
         return [(seed, WHOLE) for seed in rng.client_seeds(0, "audited mask", 0, np.arange(masks)).tolist()]
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         check_masked(model)
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> "Pieces":
@@ -438,7 +438,7 @@ class DropoutSubmodels(_SplitModel):
 
         module = build(model, input_shape, num_classes)
         random = is_random(module, model, input_shape)
-        masked = MaskedPiece(Masks(module, self.unowned), self.probability, random)
+        masked = MaskedPiece(Masks(module, self.unowned), self.keeping_probability, random)
         return lambda submodel, round_: masked
 
 

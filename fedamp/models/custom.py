@@ -93,7 +93,7 @@ def name_of(path: str, folder: str | None) -> str:
     first = path.partition(".")[0]
     if folder is None or not _is_in(folder, first):
         return path
-    return f"{_package(folder)}.{path}"
+    return f"{_private_package(folder)}.{path}"
 
 
 def _is_in(folder: str, first: str) -> bool:
@@ -105,7 +105,7 @@ def _is_in(folder: str, first: str) -> bool:
     return not is_installed and PathFinder.find_spec(first, [folder]) is not None
 
 
-def _package(folder: str) -> str:
+def _private_package(folder: str) -> str:
     """Return the private package of a folder, made when it is first used."""
     name = _PREFIX + hashlib.sha256(folder.encode()).hexdigest()[:16]
     if name not in sys.modules:

@@ -81,10 +81,10 @@ def build(config: Model, input_shape: tuple[int, ...], num_classes: int, seed: i
     input_shape = tuple(input_shape)
     with generators_from(seed):
         if not is_import_path(config.name):
-            network = _network(config, input_shape, num_classes)
+            network = _built_in_network(config, input_shape, num_classes)
             check(network)
             return network
-        module = _import(config, input_shape, num_classes)
+        module = _import_model(config, input_shape, num_classes)
         check(module)
         check_calls(module, config, input_shape, num_classes)
     pin = config.frozen_sha256
@@ -124,11 +124,11 @@ def initial_parameters(
     """
     model_seed = int(rng.public_stream(seed, "initial-model").integers(2**63))
     module = build(config, input_shape, num_classes, model_seed)
-    values = _values(module)
+    values = _parameter_values(module)
     if config.initial is not None and not module.__dict__.get("starts_there"):
         return read_parameters(folder / config.initial, values, config.initial_names)
     if is_import_path(config.name):
-        again = _values(build(config, input_shape, num_classes, model_seed))
+        again = _parameter_values(build(config, input_shape, num_classes, model_seed))
         for name, value in values.items():
             if not np.array_equal(value, again[name], equal_nan=True):
                 raise ModelError(
@@ -159,7 +159,7 @@ def input_type(config: Model) -> torch.dtype:
     return torch.float32 if config.vocabulary is None else torch.int64
 
 
-def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Network:
+def _built_in_network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> Network:
     """Build a built-in model, after a look at its size and at keys that only custom models take."""
     try:
         architecture = architecture_of(config)
@@ -180,7 +180,7 @@ def _network(config: Model, input_shape: tuple[int, ...], num_classes: int) -> N
     return Network(architecture, input_shape, num_classes)
 
 
-def _import(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+def _import_model(config: Model, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Build a custom model. Its frozen weights are buffers with the values of ``config.initial``."""
     of_library = next(offered("model_libraries", library_of(config.name)), None)
     module = of_library(config, num_classes) if of_library else _import_own(config, input_shape, num_classes)
@@ -231,7 +231,7 @@ def _takes_shapes(factory: Any) -> bool:
 def _frozen_digest(config: Model, input_shape: tuple[int, ...], num_classes: int) -> str:
     """Compute SHA-256, in hex, of names, types, shapes and bytes of a custom module's constants."""
     with generators_from(0):
-        module = _import(config, input_shape, num_classes)
+        module = _import_model(config, input_shape, num_classes)
     state = hashlib.sha256()
     for name, value in sorted(constants(module).items()):
         state.update(f"{name} {value.dtype} {list(value.shape)}\0".encode())
@@ -239,7 +239,7 @@ def _frozen_digest(config: Model, input_shape: tuple[int, ...], num_classes: int
     return state.hexdigest()
 
 
-def _values(module: nn.Module) -> Arrays:
+def _parameter_values(module: nn.Module) -> Arrays:
     """Copy a module's parameters to NumPy, by name."""
     return {name: parameter.detach().cpu().numpy().copy() for name, parameter in module.named_parameters()}
 

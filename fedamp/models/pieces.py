@@ -357,7 +357,9 @@ class DisjointPiece(Piece):
         """Cut this submodel's part out of the whole model's arrays."""
         if not self._cut.extractable:
             return dict(arrays)
-        return {name: arrays[name][_like(arrays[name], at)] for name, at in self._places.items() if name in arrays}
+        return {
+            name: arrays[name][_index_like(arrays[name], at)] for name, at in self._places.items() if name in arrays
+        }
 
     def embed_add(self, total: Mapping[str, Any], part: Mapping[str, Any]) -> None:
         """Add this submodel's arrays to the whole model's, in place.
@@ -366,10 +368,10 @@ class DisjointPiece(Piece):
         """
         for name, index in self._places.items():
             if name in self._own:
-                (place,) = _like(total[name], (self._own[name],))
+                (place,) = _index_like(total[name], (self._own[name],))
                 total[name][place] += part[name][place]
             elif name not in self.frozen:
-                place = _like(total[name], index)
+                place = _index_like(total[name], index)
                 total[name][place] += part[name] if self._cut.extractable else part[name][place]
 
     def _holds(self, name: str) -> bool:
@@ -388,7 +390,7 @@ class DisjointPiece(Piece):
         return (slice(None),) * first + np.ix_(*between)
 
 
-def _like(array: Any, index: Index) -> Index:
+def _index_like(array: Any, index: Index) -> Index:
     """Return the index for arrays of this kind: on a tensor's device."""
     if not isinstance(array, Tensor):
         return index

@@ -125,7 +125,7 @@ def load_start(module: nn.Module, path: Path, names: Mapping[str, str | None]) -
     tied = {name for name in frozen if any(state[name] is state[each] for each in given if each in state)}
     problems = {"lacks": frozen - given.keys() - tied, "has unexpected": given.keys() - state.keys()}
     if any(problems.values()):
-        found = "; ".join(f"{problem} {_shown(wrong)}" for problem, wrong in problems.items() if wrong)
+        found = "; ".join(f"{problem} {_names_in_words(wrong)}" for problem, wrong in problems.items() if wrong)
         raise ModelError(f"model.initial {path}: {found}; model.initial_names maps prefixes")
     for name, value in given.items():
         if state[name].shape != value.shape:
@@ -134,7 +134,7 @@ def load_start(module: nn.Module, path: Path, names: Mapping[str, str | None]) -
     module.load_state_dict(given, strict=False)
 
 
-def _shown(names: Iterable[str]) -> str:
+def _names_in_words(names: Iterable[str]) -> str:
     """Name the first five for an error line, and count the others."""
     first, *rest = sorted(names)
     return ", ".join([first, *rest[:4]]) + (f" and {len(rest) - 4} more" if len(rest) > 4 else "")
@@ -154,7 +154,7 @@ def read_tensors(path: Path, names: Mapping[str, str | None] = MappingProxyType(
         ModelError: the file cannot be read, or the folder has no weights.
     """
     found = {}
-    for name, value in _read(path).items():
+    for name, value in _read_weights(path).items():
         prefix = max((prefix for prefix in names if name.startswith(prefix)), key=len, default=None)
         to = "" if prefix is None else names[prefix]
         if to is not None:
@@ -162,7 +162,7 @@ def read_tensors(path: Path, names: Mapping[str, str | None] = MappingProxyType(
     return found
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read_weights(path: Path) -> dict[str, Tensor]:
     """Read tensors by their names in the file; a folder's index, where there is one, names several files."""
     if path.is_dir():
         file = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)

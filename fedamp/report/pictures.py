@@ -81,20 +81,20 @@ def _by_round(models: Sequence[ReleasedModel]) -> Figure:
         any(found) for found in zip(*((it.evaluated, it.is_private) for it in runs.values()), strict=True)
     )
     alone = models[0] if len(models) == 1 and isinstance(models[0], Run) else None
-    title = alone.scenario.name if alone else f"{_metric(models)} and privacy cost by round"
-    canvas, axes = style.figure(title, _protection(list(runs.values())), (2.4,) * (measured + private))
+    title = alone.scenario.name if alone else f"{_leading_metric(models)} and privacy cost by round"
+    canvas, axes = style.figure(title, _protection_in_words(list(runs.values())), (2.4,) * (measured + private))
     highest = 0.0
     for index, run in runs.items():
-        quality = _quality(run)
+        quality = _quality_by_round(run)
         if measured:
-            axes[0].plot(_rounds(run.evaluated), quality, **_line(index, len(quality)), clip_on=False)
-        for place, costs in _curves(run, run.rounds, index).items():
+            axes[0].plot(_round_numbers(run.evaluated), quality, **_line_look(index, len(quality)), clip_on=False)
+        for place, costs in _cost_curves(run, run.rounds, index).items():
             if place == index or alone:
-                line = _line(place, len(costs))
-                axes[-1].plot(_rounds(run.rounds), costs, drawstyle="steps-post", **line)
+                line = _line_look(place, len(costs))
+                axes[-1].plot(_round_numbers(run.rounds), costs, drawstyle="steps-post", **line)
                 highest = max(highest, costs[-1])
     if measured:
-        _quality_axis(axes[0], models, np.concatenate([_quality(run) for run in runs.values()]))
+        _quality_axis(axes[0], models, np.concatenate([_quality_by_round(run) for run in runs.values()]))
     round_axis(axes[-1])
     if alone:
         highest = _add_cost_key(canvas, axes, alone)
@@ -113,10 +113,10 @@ def _models_by_cost(models: Sequence[ReleasedModel]) -> Figure:
 
     A model without privacy is a line across the picture, because it has no epsilon.
     """
-    canvas, (axes,) = style.figure(f"what {_metric(models)} costs", _protection(models))
+    canvas, (axes,) = style.figure(f"what {_leading_metric(models)} costs", _protection_in_words(models))
     costs: list[float] = []
     for index, model in enumerate(models):
-        look, quality = style.look(index), _shown(model.score)
+        look, quality = style.look(index), _shown_score(model.score)
         if model.epsilon is None:
             axes.axhline(quality, color=look.color, linestyle=look.dash, linewidth=1.2)
             continue
@@ -130,7 +130,7 @@ def _models_by_cost(models: Sequence[ReleasedModel]) -> Figure:
         costs.append(model.epsilon)
     style.logarithmic(axes)
     axes.set(xlabel=COST, xlim=(min(costs) / 1.5, max(costs) * 1.5))
-    _quality_axis(axes, models, [_shown(model.score) for model in models])
+    _quality_axis(axes, models, [_shown_score(model.score) for model in models])
     circle: dict[str, Any] = {"color": style.GREY, "marker": "o", "linestyle": ""}
     shown = [Line2D([], [], label="charged", **circle)]
     if any(isinstance(model, Run) and model.is_amplified for model in models):
@@ -171,7 +171,7 @@ def round_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-def _line(index: int, points: int) -> dict[str, Any]:
+def _line_look(index: int, points: int) -> dict[str, Any]:
     """Return the look of a line with about eight markers.
 
     Args:
@@ -185,10 +185,10 @@ def _line(index: int, points: int) -> dict[str, Any]:
 def _add_key(canvas: Figure, models: Mapping[int, ReleasedModel], also: Sequence[Line2D] = ()) -> None:
     """Put the look of each model below the picture, the best model first."""
     handles = list(also)
-    for index, model in sorted(models.items(), key=lambda item: -_shown(item[1].score)):
+    for index, model in sorted(models.items(), key=lambda item: -_shown_score(item[1].score)):
         merged = ", merged" if model.merged_by else ""
         name = style.shortened(model.name, 34 - len(merged))
-        handles.append(Line2D([], [], label=f"{name}{merged}: {_final_words(model)}", **_line(index, 0)))
+        handles.append(Line2D([], [], label=f"{name}{merged}: {_final_words(model)}", **_line_look(index, 0)))
     style.key(canvas, handles)
 
 
@@ -204,15 +204,15 @@ def _add_cost_key(canvas: Figure, axes: Sequence[Axes], run: Run) -> float:
         The highest epsilon shown; 0 without privacy.
     """
     if run.evaluated:
-        style.at_end(axes[0], _final_words(run), _quality(run)[-1])
+        style.at_end(axes[0], _final_words(run), _quality_by_round(run)[-1])
     if not run.is_private:
         return 0.0
     last = run.rounds[-1:]
     names = [f"charged: {at_most(run.epsilon)}", f"{WITHOUT}: {at_most(run.unamplified_epsilon)}"]
     if run.was_stopped_early:
         names[0] += f" (these rounds: {at_most(last[0].epsilon_upper)})"
-    curves, budget = _curves(run, last), run.ledger.budget_epsilon
-    handles = [Line2D([], [], label=names[place], **_line(place, 0)) for place in curves]
+    curves, budget = _cost_curves(run, last), run.ledger.budget_epsilon
+    handles = [Line2D([], [], label=names[place], **_line_look(place, 0)) for place in curves]
     highest = max(float(costs[-1]) for costs in curves.values())
     if budget is not None and budget < 3 * highest:
         handles.append(Line2D([], [], label=f"budget: {budget:g}", **GREY))
@@ -222,17 +222,17 @@ def _add_cost_key(canvas: Figure, axes: Sequence[Axes], run: Run) -> float:
     return highest
 
 
-def _rounds(records: Sequence[RoundRecord]) -> NDArray[np.int64]:
+def _round_numbers(records: Sequence[RoundRecord]) -> NDArray[np.int64]:
     """Return the numbers of some rounds, from 1."""
     return np.array([record.round for record in records])
 
 
-def _quality(run: Run) -> NDArray[np.float64]:
+def _quality_by_round(run: Run) -> NDArray[np.float64]:
     """Return the leading metric of the evaluated rounds; shares in per cent."""
-    return np.array([_shown(record.score) for record in run.evaluated])
+    return np.array([_shown_score(record.score) for record in run.evaluated])
 
 
-def _curves(run: Run, records: Sequence[RoundRecord], place: int = 0) -> dict[int, NDArray[np.float64]]:
+def _cost_curves(run: Run, records: Sequence[RoundRecord], place: int = 0) -> dict[int, NDArray[np.float64]]:
     """Return the cost after each of some rounds: as charged, and without amplification if that is more.
 
     Args:
@@ -247,11 +247,11 @@ def _curves(run: Run, records: Sequence[RoundRecord], place: int = 0) -> dict[in
         return {}
     curves = {place: np.array([record.epsilon_upper for record in records], dtype=float)}
     if run.is_amplified:
-        curves[place + 1] = run.plan.charge.unamplified_epsilon_by_round[_rounds(records) - 1]
+        curves[place + 1] = run.plan.charge.unamplified_epsilon_by_round[_round_numbers(records) - 1]
     return curves
 
 
-def _shown(score: Score | None) -> float:
+def _shown_score(score: Score | None) -> float:
     """Return a score as an axis shows it: a share in per cent."""
     name, value = score or ("accuracy", 0.0)
     return 100 * value if words.is_share(name) else value
@@ -263,7 +263,7 @@ def _final_words(model: ReleasedModel) -> str:
     return f"{100 * value:.1f} %" if words.is_share(name) else f"{words.metric(name)} {value:.3g}"
 
 
-def _metric(models: Sequence[ReleasedModel]) -> str:
+def _leading_metric(models: Sequence[ReleasedModel]) -> str:
     """Name the leading metric; of models of several tasks, all that lead."""
     return " or ".join(map(words.metric, sorted({model.score[0] for model in models if model.score})))
 
@@ -271,10 +271,10 @@ def _metric(models: Sequence[ReleasedModel]) -> str:
 def _quality_axis(axes: Axes, models: Sequence[ReleasedModel], values: Iterable[float]) -> None:
     """Label and limit the vertical axis of quality."""
     percent = any(words.is_share(model.score[0]) for model in models if model.score)
-    style.quality(axes, _metric(models), percent, values)
+    style.quality(axes, _leading_metric(models), percent, values)
 
 
-def _protection(models: Sequence[ReleasedModel]) -> str:
+def _protection_in_words(models: Sequence[ReleasedModel]) -> str:
     """Describe the subjects of the guarantees, and their deltas, for a subtitle."""
     private = [model.promise for model in models if model.is_private]
     if not private:

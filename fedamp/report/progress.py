@@ -250,5 +250,5 @@ def guarantee(plan: "Plan") -> list[str]:
         f"assumptions: {GUARANTEES}",
         *nodes,
         *([f"[yellow]known seed[/]: {known_seed(plan.rehearsal)}"] if plan.known_seed else []),
-        *([f"[yellow]{plan.unchecked}[/]"] if plan.unchecked else []),
+        *([f"[yellow]{plan.unchecked_schemes}[/]"] if plan.unchecked_schemes else []),
     ]

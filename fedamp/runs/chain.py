@@ -31,7 +31,7 @@ def digests(folder: RunFolder, salt: bytes) -> dict[str, str]:
         SHA-256 in hexadecimal letters, for the files that are there.
     """
     files = [folder.path / name for name in _NAMED]
-    return {file.name: _digest(file, salt) for file in files if file.is_file()}
+    return {file.name: _digest_of_file(file, salt) for file in files if file.is_file()}
 
 
 def altered(folder: RunFolder) -> Iterator[str]:
@@ -46,7 +46,7 @@ def altered(folder: RunFolder) -> Iterator[str]:
     Raises:
         RunFolderError: a file cannot be read.
     """
-    ledger = json.loads(_content(folder.ledger))  # a valid one: it was read before
+    ledger = json.loads(_read_content(folder.ledger))  # a valid one: it was read before
     yield from altered_ledger(ledger)
     yield from altered_files(folder, ledger.get("files"), [release["record"] for release in ledger["releases"]])
 
@@ -74,7 +74,7 @@ def altered_files(
         if not folder.salt.is_file():
             yield f"{folder.salt.name}: missing, so nothing shows whether {', '.join(_OWNERS)} were altered"
             return
-        salt = _content(folder.salt)
+        salt = _read_content(folder.salt)
     lines = list(_altered_lines(folder.rounds, records, salt, resumed_after)) if folder.rounds.name in here else []
     yield from lines  # also where the file's digest fits: that of a resumed run is as new as the file
     if named is None:
@@ -88,28 +88,28 @@ def altered_files(
                 yield f"{name}: missing (if the run was killed as it ended, --resume writes it again)"
         elif name not in named:
             yield f"{name}: was not there when the run ended"
-        elif _digest(folder.path / name, salt) != named[name] and not (lines and name == folder.rounds.name):
+        elif _digest_of_file(folder.path / name, salt) != named[name] and not (lines and name == folder.rounds.name):
             yield f"{name}: not as the run left it"
 
 
 def _altered_lines(file: Path, records: Sequence[str | None], salt: bytes, last: int | None) -> Iterator[str]:
     """Find those of the first ``last`` lines that differ from the releases; an unfinished last one does not count."""
-    for number, line in enumerate(_content(file).split(b"\n")[:-1][:last]):
+    for number, line in enumerate(_read_content(file).split(b"\n")[:-1][:last]):
         if number >= len(records):
             yield f"{file.name}: line {number + 1}: of no release"
         elif records[number] != salted(salt, line):
             yield f"{file.name}: line {number + 1}: not as it was written down with the release of round {number + 1}"
 
 
-def _digest(file: Path, salt: bytes) -> str:
+def _digest_of_file(file: Path, salt: bytes) -> str:
     """Compute the digest of a file: salted for the owner's files; a model is read in pieces."""
     if file.suffix != ".safetensors":
-        return salted(salt if file.name in _OWNERS else b"", _content(file))
+        return salted(salt if file.name in _OWNERS else b"", _read_content(file))
     with open_regular(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _content(file: Path) -> bytes:
+def _read_content(file: Path) -> bytes:
     """Read a file of the folder, or raise RunFolderError."""
     try:
         return read_regular(file)

@@ -111,17 +111,19 @@ def read_checkpoint(
         RunFolderError: it is damaged or belongs to another scenario; the line names the newest older one that is good.
     """
     try:
-        return _read(file, fingerprint, like, owners)
+        return _read_checkpoint(file, fingerprint, like, owners)
     except ValueError as problem:
         for older in [other for other in reversed(checkpoints(file.parent)) if other < file]:
             with suppress(ValueError):
-                _read(older, fingerprint, like, owners)
+                _read_checkpoint(older, fingerprint, like, owners)
                 advice = f"{older.name} is good: delete {file.name} to resume from it"
                 raise RunFolderError(f"{file}: {problem}; {advice}") from None
         raise RunFolderError(f"{file}: {problem}; there is no older one that is good") from None
 
 
-def _read(file: Path, fingerprint: str, like: ServerState, owners: str | None) -> tuple[ServerState, RoundRecord]:
+def _read_checkpoint(
+    file: Path, fingerprint: str, like: ServerState, owners: str | None
+) -> tuple[ServerState, RoundRecord]:
     """Read a checkpoint, or raise ValueError: why the run cannot resume from it."""
     try:
         with safe_open(regular(file), framework="numpy") as content:

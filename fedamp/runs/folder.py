@@ -208,7 +208,7 @@ def opened(scenario: Scenario, out: Path | None, resume: bool) -> Iterator[tuple
     with locked(folder.path):
         if not resume and not holds_no_run(folder.path):  # any more
             raise RunFolderError(f"{folder.path}: another process began a run in it")
-        seed = _seed(folder, private)
+        seed = _secret_seed(folder, private)
         for path in (folder.path, *folder.path.rglob("*")) if private else ():  # a copy may be open to others
             if not path.is_symlink():
                 with writing(path):
@@ -232,7 +232,7 @@ def opened(scenario: Scenario, out: Path | None, resume: bool) -> Iterator[tuple
                 raise
 
 
-def _seed(folder: RunFolder, secret: bool) -> int | None:
+def _secret_seed(folder: RunFolder, secret: bool) -> int | None:
     """Return the secret seed of a run, a new one if nothing was released yet; None for a known seed.
 
     It decides who takes part when. Without the ledger nobody knows the releases under that seed.

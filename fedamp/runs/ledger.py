@@ -32,7 +32,7 @@ from fedamp.data.transforms import Standardise
 from fedamp.errors import FederationError, InputError, RunFolderError
 from fedamp.federation import reader
 from fedamp.federation.aggregation import PlainAggregation
-from fedamp.federation.choices import marked
+from fedamp.federation.choices import marked_keys
 from fedamp.federation.contracts import assumptions_of
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
@@ -110,7 +110,7 @@ class Ledger:
             assumptions=assumptions(plan, evaluation),
             **(added or {}),
             statistics=statistics,
-            run=plan.run,
+            run=plan.run_digest,
             stopped_because=None,
             files=None,
             releases=(),
@@ -121,7 +121,7 @@ class Ledger:
             planned = planned.model_copy(update={"run": found.run})  # its seed may be deleted
         self._head = {key: value for key, value in planned.content().items() if key not in ("releases", "head")}
         self._text = ""  # of the keys before the releases: the same in every round
-        self._start = verify.link("", self._head)
+        self._start = verify.release_link("", self._head)
         if found:
             if found.run not in (None, planned.run) and self.folder.seed.exists():  # else it was killed before any use
                 raise RunFolderError(f"{self.folder.seed}: not the seed of this run; expected: as the run left it")
@@ -322,7 +322,7 @@ class Ledger:
     def _add(self, releases: Iterable[LedgerEntry]) -> None:
         """Append entries with their links."""
         for entry in releases:
-            link = verify.link(self._last, entry.content())
+            link = verify.release_link(self._last, entry.content())
             self.releases.append(entry.model_copy(update={"link": link}))
 
     @property
@@ -334,7 +334,7 @@ class Ledger:
         """Replace the file: the keys of the plan, a line for each release, and the head."""
         # One line a round: a person can read it, and rewriting a few thousand lines takes less than a millisecond.
         self._lines += [entry.to_json() for entry in self.releases[len(self._lines) :]]
-        releases, head = ",\n  ".join(self._lines), verify.head(self._last, self._head)
+        releases, head = ",\n  ".join(self._lines), verify.ledger_head(self._last, self._head)
         self._text = self._text or json.dumps(self._head, indent=1, allow_nan=False, ensure_ascii=False)[:-2]
         text = f'{self._text},\n "releases": [\n  {releases}\n ],\n "head": "{head}"\n}}\n'
         write_atomically(self.file, text.encode(), durable)
@@ -363,7 +363,7 @@ def _of_the_plan(plan: Plan, asked: Scenario, frozen_sha256: str | None) -> dict
         "nodes_mechanism": plan.charge.nodes_mechanism,
         "noise_seed": KNOWN_SEED if plan.known_seed else verify.FROM_SYSTEM,
         "rehearsal": plan.rehearsal,
-        "unchecked": plan.unchecked,
+        "unchecked": plan.unchecked_schemes,
         **{key: plan.sections.get(key) for key in verify.side_sums()},
     }
 
@@ -377,7 +377,7 @@ def assumptions(plan: Plan, evaluation: str) -> tuple[str, ...]:
     """
     step, side = plan.scenario.data.statistics, plan.scenario.side_sum
     return (
-        plan.scenario.aggregation.assumption(plan.agreed),
+        plan.scenario.aggregation.trust_assumption(plan.agreed_terms),
         *ASSUMPTIONS,
         *assumptions_of(plan.scenario),
         *([] if side and evaluation == NOT_EVALUATED else [evaluation]),
@@ -450,7 +450,7 @@ def differences(
     wanted = _of_the_plan(plan, asked or plan.scenario, frozen_sha256)
     unasked = (ledger.statistics is None) != (plan.scenario.data.statistics is None)
     if plan.known_seed and ledger.run is not None:
-        wanted["run"] = plan.run
+        wanted["run"] = plan.run_digest
     if ledger.nodes_mechanism is None and ledger.written_by != WRITTEN_BY:
         del wanted["nodes_mechanism"]  # earlier versions charged registered nodes with nothing
     return [key for key, value in wanted.items() if getattr(ledger, key) != value] + ["statistics"] * unasked
@@ -480,7 +480,7 @@ def fingerprint(scenario: Scenario) -> str:
     excluded: dict[str, Any] = {"description": True, "known_seed": True, "federation": True, "trackers": True}
     excluded |= {"engine": {"kind", "workers", "device", "address"}, "model": {"frozen_sha256"}}
     excluded["privacy"] = {"precision"}  # which the ledger holds
-    for section, key, _ in marked(OwnersFile):
+    for section, key, _ in marked_keys(OwnersFile):
         excluded[section] = {*excluded.get(section, ()), key}
     if isinstance(scenario.aggregation, PlainAggregation):  # as before there was another
         excluded["aggregation"] = True

@@ -48,7 +48,7 @@ EVALUATED_BY_APP = "What the app evaluates itself, it evaluates on public record
 NOT_EVALUATED = "No evaluation: no model was tested on anybody's records."
 
 
-def _mechanism(value: Any) -> Mechanism:
+def _mechanism_of(value: Any) -> Mechanism:
     """Read an expression, and refuse one that spans more rounds than a run can have."""
     mechanism = value if isinstance(value, Mechanism) else from_json(value)
     if mechanism.span > LONGEST_RUN:
@@ -56,7 +56,7 @@ def _mechanism(value: Any) -> Mechanism:
     return mechanism
 
 
-def _finite(value: float | None, asked: ValidationInfo) -> float | None:
+def _finite_or_none(value: float | None, asked: ValidationInfo) -> float | None:
     """Turn a number that is not finite into None; a file with one is refused."""
     if value is None or math.isfinite(value):
         return value
@@ -71,8 +71,8 @@ Epsilon = Annotated[
     BeforeValidator(lambda value: math.inf if value is None else value),
     PlainSerializer(lambda value: value if math.isfinite(value) else None),
 ]
-FiniteOrNone = Annotated[float | None, AfterValidator(_finite)]
-Expression = Annotated[Mechanism, PlainValidator(_mechanism), PlainSerializer(lambda mechanism: mechanism.to_json())]
+FiniteOrNone = Annotated[float | None, AfterValidator(_finite_or_none)]
+Expression = Annotated[Mechanism, PlainValidator(_mechanism_of), PlainSerializer(lambda mechanism: mechanism.to_json())]
 """Accounting expression; in a file it is what ``fedamp.accounting.from_json`` reads."""
 
 
@@ -343,7 +343,7 @@ class LedgerEntry(SideReleased):
     link: str
 
 
-def _added() -> dict[str, Any]:
+def _extension_keys() -> dict[str, Any]:
     """List the keys of extensions, each with its place."""
     records = {name: key.record for name, key in ledger_keys().items()}
     records |= {name: each.section for name, each in side_sums().items()}
@@ -351,7 +351,7 @@ def _added() -> dict[str, Any]:
     return added | {each.at_end: _or_left_out(each.release, Before("releases")) for each in side_sums().values()}
 
 
-@partial(with_keys, added=_added())
+@partial(with_keys, added=_extension_keys())
 class LedgerRecord(Charged):
     """The file ``ledger.json``: the plan, its cost, and the releases; docs/results.md explains the keys.
 
@@ -370,7 +370,7 @@ class LedgerRecord(Charged):
         nodes_mechanism, epsilon_nodes: towards a registered node of a deployment, for units of other nodes.
         statistics: the released numbers of ``data.transform`` with ``mean: private``, as a scenario takes them.
         noise_seed: words for where the seed came from.
-        run: :attr:`fedamp.federation.plan.Plan.run`; None: an earlier version wrote the ledger.
+        run: :attr:`fedamp.federation.plan.Plan.run_digest`; None: an earlier version wrote the ledger.
         rehearsal, unchecked: sentences of the :class:`fedamp.federation.plan.Plan`; mostly empty.
         stopped_because, files: why the run stopped, and digests of its files; None while it is played.
         releases: in order of the rounds.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedamp.accounting import Bounds, Compose, Mechanism, from_json
-from fedamp.accounting.arithmetic import crossing, delta_left
+from fedamp.accounting.arithmetic import delta_left, level_crossing
 from fedamp.accounting.search import LARGEST_EPSILON, Budget
 from fedamp.accounting.verify import Bundle, altered_ledger, ledger_keys, side_sums
 from fedamp.errors import RunFolderError
@@ -66,11 +66,11 @@ def check_independent(ledgers: Sequence[tuple[Path, Mapping[str, Any]]]) -> None
         RunFolderError: one line with both folders, and what they have in common.
     """
     seen: dict[str, Path] = {}
-    unknown = {_origin(ledger): folder for folder, ledger in ledgers if ledger.get("run") is None}
+    unknown = {_origin_of(ledger): folder for folder, ledger in ledgers if ledger.get("run") is None}
     for folder, ledger in ledgers:
-        told = _told(ledger)
+        told = _identities_of(ledger)
         found = [(seen[key], f"have {what} in common") for key, what in told.items() if key in seen]
-        if (other := unknown.get(_origin(ledger), folder)) != folder:
+        if (other := unknown.get(_origin_of(ledger), folder)) != folder:
             found.append((other, "may have a seed in common, which an earlier version did not name"))
         if found:
             why = "so their costs do not add up; expected: each run once, no copies of a run, no known seed twice"
@@ -78,7 +78,7 @@ def check_independent(ledgers: Sequence[tuple[Path, Mapping[str, Any]]]) -> None
         seen |= dict.fromkeys(told, folder)
 
 
-def _told(ledger: Mapping[str, Any]) -> dict[str, str]:
+def _identities_of(ledger: Mapping[str, Any]) -> dict[str, str]:
     """List what no two independent runs have in common, as JSON, each with its name."""
     side_releases = {
         side.words: [ledger.get(side.at_end), *(entry.get(side.in_round) for entry in ledger["releases"])]
@@ -87,7 +87,7 @@ def _told(ledger: Mapping[str, Any]) -> dict[str, str]:
     found = {
         "a ledger": [ledger["head"]],
         "a seed": [ledger.get("run")],
-        **{key.shared: [key.identity(ledger[name])] for name, key in ledger_keys().items() if ledger.get(name)},
+        **{key.shared: [key.run_identity(ledger[name])] for name, key in ledger_keys().items() if ledger.get(name)},
         "a released model": [entry["digest"] for entry in ledger["releases"]],
         "private means": [ledger.get("statistics")],
         **{words: [each["sums"] for each in released if each] for words, released in side_releases.items()},
@@ -95,7 +95,7 @@ def _told(ledger: Mapping[str, Any]) -> dict[str, str]:
     return {json.dumps(one): what for what, each in found.items() for one in each if one is not None}
 
 
-def _origin(ledger: Mapping[str, Any]) -> str:
+def _origin_of(ledger: Mapping[str, Any]) -> str:
     """Return what copies of a run have in common, at least; a known seed may be that of another scenario."""
     return "known" if ledger["noise_seed"].startswith("known") else str(ledger["scenario_sha256"])
 
@@ -116,10 +116,10 @@ def adaptive(mechanisms: Sequence[Mechanism], delta: float) -> float | None:
 
     def excess(epsilon: float, sampled: bool = False) -> float:
         budget = Budget(max(epsilon, 1e-6), delta)
-        shares = [budget.share(each, sampled) for each in mechanisms]
+        shares = [budget.share_of_use(each, sampled) for each in mechanisms]
         return 2.0 if math.inf in shares else sum(shares) * (1 + 1e-12)
 
-    found = crossing(lambda epsilon: excess(min(epsilon, LARGEST_EPSILON)), 1.0, LARGEST_EPSILON, 1e-3)[1]
+    found = level_crossing(lambda epsilon: excess(min(epsilon, LARGEST_EPSILON)), 1.0, LARGEST_EPSILON, 1e-3)[1]
     while found < math.inf and excess(found / 1.002, sampled=True) <= 1:  # hidden rounds cost a little less if sampled
         found /= 1.002
     return found if found <= LARGEST_EPSILON else None
@@ -133,7 +133,7 @@ def ledger_of(run: Path) -> dict[str, Any]:
     """
     try:
         with Bundle(run) as bundle:
-            ledger = bundle.json("ledger.json")
+            ledger = bundle.read_json("ledger.json")
         wrong = next(altered_ledger(ledger), None)
     except (LookupError, TypeError, ValueError) as error:
         raise RunFolderError(f"{run}: no ledger that can be read ({' '.join(str(error).split())})") from None

@@ -29,20 +29,20 @@ from fedamp.accounting.verify import (
     Check,
     SideSumKeys,
     Verdict,
-    bracket,
+    compare_bracket,
     ledger_checks,
     ledger_keys,
     mechanism_check,
     rounds_check,
     side_sums,
     verify_bundle,
-    worst,
+    worst_verdict,
 )
 from fedamp.base.numbers import power
 from fedamp.base.reading import regular
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.federation import reader
-from fedamp.federation.plan import Plan, weakness
+from fedamp.federation.plan import Plan, weak_delta
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.side_sums import SideSum
 from fedamp.federation.submodels import Part
@@ -72,7 +72,7 @@ CLAIMED = (
 def checks_json(checks: Sequence[Check]) -> dict[str, Any]:
     """Write checks as JSON; the verdict of all checks is the worst one."""
     each = [{"name": it.name, "verdict": it.verdict, "fine": it.passed, "found": it.found} for it in checks]
-    return {"verdict": worst(checks), "fine": worst(checks) == "pass", "checks": each}
+    return {"verdict": worst_verdict(checks), "fine": worst_verdict(checks) == "pass", "checks": each}
 
 
 def complaint(checks: Sequence[Check], verdict: Verdict = "fail") -> str | None:
@@ -101,7 +101,7 @@ def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
         raise RunFolderError(f"{file}: no such ledger; expected: {expected}")
     ledger = LedgerRecord.read(file)
     try:
-        return list(_checks(ledger, files, head))
+        return list(_checks_of(ledger, files, head))
     except (ArithmeticError, MemoryError, RecursionError, ValueError) as error:
         raise RunFolderError(f"{file}: damaged ledger: what it says cannot be charged ({error})") from None
 
@@ -121,11 +121,11 @@ def verify_release(path: Path, public_key: str | None = None, head: str | None =
         checks = verify_bundle(path, public_key)
     except ValueError as error:
         raise RunFolderError(str(error)) from None
-    if worst(checks) == "fail":
+    if worst_verdict(checks) == "fail":
         return checks
     with TemporaryDirectory() as folder, Bundle(path) as bundle:
         for name in FILES:
-            with bundle.stream(name) as stream, (Path(folder) / name).open("wb") as copied:
+            with bundle.open_stream(name) as stream, (Path(folder) / name).open("wb") as copied:
                 shutil.copyfileobj(stream, copied)
         files = RunFolder(Path(folder))
         ledger = LedgerRecord.read(files.ledger)
@@ -135,19 +135,19 @@ def verify_release(path: Path, public_key: str | None = None, head: str | None =
         return [*checks, *side_sum_checks(ledger), scenario, model_check(ledger, files)]
 
 
-def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterator[Check]:
+def _checks_of(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterator[Check]:
     """Yield the checks of a ledger in the order in which they are shown."""
     complaints = list(altered(files))
     if head not in (None, ledger.head):
         complaints.append(f"ledger.json: head: {ledger.head}, but {head} was written down")
-    yield Check.of("chain", f"head {ledger.head}", fail=_listed(complaints))
-    yield _mechanism(ledger)
+    yield Check.of_failure("chain", f"head {ledger.head}", fail=_complaints_in_words(complaints))
+    yield _check_mechanism(ledger)
     yield rounds_check(ledger.content())
     plan = None
     if files.scenario.is_file():
         with suppress(ScenarioError, ValueError):  # which the check of the scenario tells
             scenario = reader.load(files.scenario)
-            if ledger.units == (_counted(scenario) or ledger.units):
+            if ledger.units == (_counted_units(scenario) or ledger.units):
                 planned = plan_of(ledger, scenario)
                 plan = planned if planned.charge.mechanism else None  # or ValueError: it cannot be charged
     try:
@@ -155,8 +155,8 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
         yield from ledger_checks(ledger.content(), by_round)
     except ScenarioError as error:
         yield Check("releases", "fail", str(error))
-    weak = weakness(ledger.delta, ledger.units)
-    yield Check.of("delta", f"{power(ledger.delta)} for {ledger.units} units", caution=weak)
+    weak = weak_delta(ledger.delta, ledger.units)
+    yield Check.of_failure("delta", f"{power(ledger.delta)} for {ledger.units} units", caution=weak)
     yield from side_sum_checks(ledger, plan)
     for name, key in ledger_keys().items():
         if (told := getattr(ledger, name)) is not None:
@@ -164,10 +164,12 @@ def _checks(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iterato
     if files.rounds.is_file() or files.summary.is_file():
         summary = Summary.read(files.summary) if files.summary.is_file() else None
         complaints = list(contradictions(ledger, summary, files.read_rounds()))
-        further = list(_further(ledger, summary, files, plan)) if summary else []
+        further = list(_check_summary(ledger, summary, files, plan)) if summary else []
         complaints += [check.found for check in further if check.verdict == "fail"]
         caution = complaint(further, "caution")
-        yield Check.of("claim", "the files beside the ledger say the same", caution, _listed(complaints))
+        yield Check.of_failure(
+            "claim", "the files beside the ledger say the same", caution, _complaints_in_words(complaints)
+        )
     if files.rounds.is_file():
         # Units that did not report cost accuracy, not privacy: the noise is the same.
         scheduled, reported, failed = reports(files.read_rounds())
@@ -207,7 +209,7 @@ def _side_sum_check(ledger: LedgerRecord, asked: SideSum, side: SideSumKeys, pla
         again = asked.released(round_, np.array(found.sums), found.deviation, found.units)
         least, units = asked.noise_multiplier or 0.0, ledger.units if asked.at_end else plan and plan.expected_cohort
         exact = ledger.server_mechanism is not None or found.deviation == least  # the server adds exactly that
-        asked_for = (found.round, found.units, len(found.sums)) == (round_, units or found.units, asked.cells)
+        asked_for = (found.round, found.units, len(found.sums)) == (round_, units or found.units, asked.number_of_cells)
         if not (asked_for and exact) or found.deviation < least:
             wrong = f"of the model of round {found.round}: another round, other units, or less noise, than is charged"
         elif not found.agrees(again, TOLERANCE):
@@ -216,7 +218,7 @@ def _side_sum_check(ledger: LedgerRecord, asked: SideSum, side: SideSumKeys, pla
     if len(released) < due:
         missing = f"charged, and {len(released)} released"
     said = f"{len(released)} released, with noise of multiplier {asked.noise_multiplier:g}"
-    return Check.of(asked.key, said, caution=missing, fail=wrong)
+    return Check.of_failure(asked.key, said, caution=missing, fail=wrong)
 
 
 def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequence[RoundRecord]) -> Iterator[str]:
@@ -251,28 +253,28 @@ def contradictions(ledger: LedgerRecord, summary: Summary | None, rounds: Sequen
         yield f"rounds.jsonl: {sum(measured)} models are evaluated, but ledger.json says: {ledger.assumptions}"
 
 
-def _further(ledger: LedgerRecord, summary: Summary, files: RunFolder, plan: Plan | None) -> Iterator[Check]:
+def _check_summary(ledger: LedgerRecord, summary: Summary, files: RunFolder, plan: Plan | None) -> Iterator[Check]:
     """Check what the summary says that no other file has, and the accountant tells."""
     if any(not 0 <= record.accuracy <= 1 for record in files.read_rounds() if record.accuracy is not None):
         yield Check("claim", "caution", f"{files.rounds.name}: accuracy: not a share of the records")
     costs: dict[str, Bounds] = {}
     if plan is not None:
         costs["unamplified_epsilon"] = plan.charge.unamplified_epsilon
-        rounds, nothing = min(len(ledger.releases), plan.last_round), Bounds(0.0, 0.0, Method.NOTHING.of())
+        rounds, nothing = min(len(ledger.releases), plan.last_round), Bounds(0.0, 0.0, Method.NOTHING.with_facts())
         costs["epsilon"] = plan.charge.guaranteed_epsilon if ledger.has_left else nothing
-        costs["released_rounds_epsilon"] = plan.charge.spent(rounds) if ledger.has_left else nothing
+        costs["released_rounds_epsilon"] = plan.charge.spent_epsilon(rounds) if ledger.has_left else nothing
     for key, cost in costs.items():
         by_another = ledger.written_by != WRITTEN_BY
-        yield bracket("claim", f"summary.json: {key}", getattr(summary, key).content(), cost, by_another)
+        yield compare_bracket("claim", f"summary.json: {key}", getattr(summary, key).content(), cost, by_another)
 
 
-def _listed(complaints: list[str]) -> str:
+def _complaints_in_words(complaints: list[str]) -> str:
     """Join the first few complaints into one line; None or empty: there are none."""
     more = [f"and {len(complaints) - SHOWN} more"] if len(complaints) > SHOWN else []
     return "; ".join(complaints[:SHOWN] + more)
 
 
-def _mechanism(ledger: LedgerRecord) -> Check:
+def _check_mechanism(ledger: LedgerRecord) -> Check:
     """Check the expression, and the words that describe it."""
     found, told = mechanism_check(ledger.content()), ledger.mechanism_in_words
     if told == found.found or not found.passed:
@@ -294,7 +296,7 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
     """
     try:
         scenario = reader.load(file)
-        if ledger.units != (_counted(scenario) or ledger.units):  # no plan is made for that many
+        if ledger.units != (_counted_units(scenario) or ledger.units):  # no plan is made for that many
             return Check("scenario", "fail", f"{file.name} gives another units")
         plan = plan_of(ledger, scenario)
         different = differences(ledger, plan, scenario, ledger.frozen_sha256)
@@ -314,18 +316,18 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
         caution = caution or f"assumptions of {ledger.written_by}: {' '.join(ledger.assumptions)}"
     keys = {} if is_public else ledger_keys()
     different += [name for name, key in keys.items() if key.is_asked(scenario) == (getattr(ledger, name) is None)]
-    if ledger.has_known_seed and ledger.run not in (None, plan.run):  # a secret seed is not here
+    if ledger.has_known_seed and ledger.run not in (None, plan.run_digest):  # a secret seed is not here
         different.append("run")
     if (ledger.frozen_sha256 is None) == is_import_path(scenario.model.name):
         different.append("frozen_sha256")
     passed = f"{file.name} is the one that was charged"
-    if _counted(scenario) is None:
+    if _counted_units(scenario) is None:
         passed += f", for {ledger.units} units as the ledger says: they are counted in the data"
     if is_public and "scenario_sha256" in different:
         different.remove("scenario_sha256")
         caution = caution or "its paths were left out, so its digest cannot be compared; what it charges is the same"
     wrong = f"{file.name} gives another {', '.join(different)}" if different else wrong
-    return Check.of("scenario", passed, caution, wrong)
+    return Check.of_failure("scenario", passed, caution, wrong)
 
 
 def _but_for_clips(parts: Sequence[Part], others: Sequence[Part]) -> bool:
@@ -337,7 +339,7 @@ def _but_for_clips(parts: Sequence[Part], others: Sequence[Part]) -> bool:
     )
 
 
-def _counted(scenario: Scenario) -> int | None:
+def _counted_units(scenario: Scenario) -> int | None:
     """Return the number of units that a scenario itself says; None: they are counted in the data."""
     found = getattr(scenario.data, "clients", None)
     return found if isinstance(found, int) and scenario.privacy.unit == "client" else None

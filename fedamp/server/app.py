@@ -72,7 +72,7 @@ def main(grid: Grid, context: Context) -> None:
             watching.prepared(inputs)
             summary = play(inputs, with_faults(grid, scenario.faults), folder, watching)
     with fails_alone("the display"):
-        quality = _words(summary.final.score, summary.side_release)
+        quality = _quality_in_words(summary.final.score, summary.side_release)
         print(f"{summary.stopped_because} after round {summary.rounds_completed}: {quality}", flush=True)
 
 
@@ -117,7 +117,7 @@ def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
         log.warning("%d of federation.nodes %d are connected; the others count as zero", connected, federation.nodes)
 
 
-def _words(score: Score | None, side: SideRelease | None) -> str:
+def _quality_in_words(score: Score | None, side: SideRelease | None) -> str:
     """Say how good a model is: on public records, or else as a released side sum says."""
     return f"{score[0]} {score[1]}" if score else (side.in_short if side else "not evaluated")
 
@@ -135,4 +135,4 @@ class PrintingObserver(Observer):
 
     def round_done(self, record: RoundRecord) -> None:
         spent = f"epsilon {record.epsilon_upper}{self._note}"
-        print(f"round {record.round}: {_words(record.score, record.side_release)}, {spent}", flush=True)
+        print(f"round {record.round}: {_quality_in_words(record.score, record.side_release)}, {spent}", flush=True)

@@ -67,7 +67,7 @@ class AppStrategy(PrivateStrategy):
         if not isinstance(scenario.data, ExternalData):
             raise ScenarioError(f"data.name is {scenario.data.name}; expected in a custom app: external")
         refuse_hooks(scenario)
-        parameters = _parameters(arrays)
+        parameters = _read_parameters(arrays)
         plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
         plan.charge.check_budget()
         pipeline, out, made = ReleasePipeline(plan, ModelParts.of(parameters), undivided, plan.noise), Path(out), False
@@ -127,7 +127,7 @@ class AppStrategy(PrivateStrategy):
         affordable, federation, grid = self.plan.charge.affordable_rounds, self.plan.scenario.federation, guarded(grid)
         if num_rounds is not None and num_rounds > affordable:
             raise ScenarioError(f"num_rounds must be at most {affordable}, the scenario's rounds, got {num_rounds}")
-        given, ours = _parameters(initial_arrays), self.state.parameters
+        given, ours = _read_parameters(initial_arrays), self.state.parameters
         if list(given) != list(ours) or any(not np.array_equal(given[name], ours[name]) for name in ours):
             raise ModelError("initial_arrays must be the arrays that the strategy was made with")
         rounds, deadline = num_rounds or affordable, timeout or federation.round_deadline
@@ -167,7 +167,7 @@ def _evaluate_and_print(
     return found
 
 
-def _parameters(arrays: ArrayRecord) -> Arrays:
+def _read_parameters(arrays: ArrayRecord) -> Arrays:
     """Read a model's arrays by name; ModelError: they are not float32, not finite, or there are none."""
     parameters = flower.from_record(arrays)
     for name, array in parameters.items():

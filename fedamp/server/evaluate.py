@@ -112,7 +112,7 @@ def evaluate(
             targets, records = (take(each[start : start + batch], device=device) for each in (labels, inputs))
             values = tensors if is_known else {name: value.clone() for name, value in tensors.items()}
             outputs = functional_call(module, values, (records,))
-            each = loss.each(loss.exact(outputs), targets if is_known else targets.clone())
+            each = loss.each(loss.exact_outputs(outputs), targets if is_known else targets.clone())
             total += float(each.double().sum())
             found = loss.tally(outputs, targets)
             tally = {name: tally[name] + value if name in tally else value for name, value in found.items()}

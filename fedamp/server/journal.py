@@ -202,7 +202,7 @@ class RunJournal:
         """
         plan, charge, done = self.plan, self.plan.charge, self.finished
         released, has_left = self.ledger.releases, self.ledger.has_left(stopped_because)
-        spent = Bracket.of(charge.spent(len(released))) if has_left else Bracket(lower=0, upper=0)
+        spent = Bracket.of(charge.spent_epsilon(len(released))) if has_left else Bracket(lower=0, upper=0)
         if released:  # perhaps by a looser bound of another version
             spent = spent.model_copy(update={"upper": released[-1].epsilon_upper})
         scheduled, reported, failed = reports(done)
@@ -217,7 +217,7 @@ class RunJournal:
             epsilon_nodes=charge.nodes_epsilon and Bracket.of(charge.nodes_epsilon),
             has_known_seed=plan.known_seed,
             rehearsal=plan.rehearsal,
-            unchecked=plan.unchecked,
+            unchecked=plan.unchecked_schemes,
             delta=plan.scenario.privacy.delta,
             noise_multiplier=plan.noise_multiplier,
             rounds_completed=len(done),
@@ -265,7 +265,7 @@ class RunJournal:
             **measured(loss, metrics),
             validation_score=validation_score,
             epsilon_upper=float(self.plan.charge.epsilon_by_round[round_ - 1]),
-            scheduled=len(self.plan.attendance.cohort(round_)),
+            scheduled=len(self.plan.attendance.cohort_of(round_)),
             reported=aggregate.reported,
             seconds=perf_counter() - began,
             noise_surplus=aggregate.noise_surplus,

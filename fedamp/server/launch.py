@@ -64,7 +64,7 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
         FederationError: the run failed; the message names the log, and the run can be resumed.
         Interrupted: Ctrl-C twice; the message says how to resume.
     """
-    with _started(scenario, observer, out, resume) as (inputs, grid, folder, watching):
+    with _started_run(scenario, observer, out, resume) as (inputs, grid, folder, watching):
         from fedamp.server.loop import rounds
 
         progress = rounds(inputs, grid, folder, watching, finish_round=True)
@@ -93,7 +93,7 @@ def launch_by_round(scenario: Scenario, observer: Observer, out: Path | None = N
         InputError, FederationError: as :func:`launch`.
         Interrupted: Ctrl-C; the message says how to resume.
     """
-    with _started(scenario, observer, out, resume) as (inputs, grid, folder, watching):
+    with _started_run(scenario, observer, out, resume) as (inputs, grid, folder, watching):
         from fedamp.server.loop import rounds
 
         yield from rounds(inputs, grid, folder, watching)
@@ -107,7 +107,7 @@ def how_to_resume(folder: Path) -> str:
 
 
 @contextmanager
-def _explained(folder: "RunFolder") -> Iterator[None]:
+def _explained_errors(folder: "RunFolder") -> Iterator[None]:
     """Turn an error or Ctrl-C into one line that names the log, or says how to resume."""
     try:
         yield
@@ -128,7 +128,7 @@ def _explained(folder: "RunFolder") -> Iterator[None]:
 
 
 @contextmanager
-def _started(
+def _started_run(
     scenario: Scenario, observer: Observer, out: Path | None, resume: bool
 ) -> "Iterator[tuple[RunInputs, Grid, RunFolder, Observer]]":
     """Open the run folder and the engine of a scenario, and load its data and model.
@@ -154,7 +154,7 @@ def _started(
     trackers = trackers_of(scenario.trackers)
     with (
         opened(scenario, out, resume) as (folder, seed),
-        _explained(folder),
+        _explained_errors(folder),
         watched(folder.path, *trackers, observer) as watching,
     ):
         began = perf_counter()
@@ -162,13 +162,13 @@ def _started(
 
         engine, why, inputs = scenario.engine, f"{scenario.engine.kind}: engine.kind says so", None
         if engine.kind == "auto":  # the amount of computation decides
-            inputs = _loaded(plan, seed, watching)
+            inputs = _loaded_inputs(plan, seed, watching)
             engine, why = choose(scenario, inputs.work, inputs.plan.last_round)
         log.info("engine %s", why)
         with open_grid(engine, folder.log) as grid:
             from fedamp.server.preflight import how_clients_train
 
-            inputs = inputs or _loaded(plan, seed, watching)
+            inputs = inputs or _loaded_inputs(plan, seed, watching)
             log.info(how := how_clients_train(inputs))
             inputs = replace(inputs, engine=f"{why}; {how}", began=began)
             watching.prepared(inputs)
@@ -178,11 +178,11 @@ def _started(
             yield inputs, with_faults(grid, scenario.faults), folder, watching
 
 
-def _loaded(plan: Plan, seed: int | None, observer: Observer) -> "RunInputs":
+def _loaded_inputs(plan: Plan, seed: int | None, observer: Observer) -> "RunInputs":
     """Compute the costs of a plan, then load its data and model."""
     from fedamp.server.setup import prepare
 
     observer.computing(True)
-    plan.charge.compute()
+    plan.charge.compute_now()
     observer.computing(False)
     return prepare(plan.scenario, seed, plan)

@@ -64,10 +64,10 @@ def rounds(
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
         InputError: an extension refuses the run (:class:`fedamp.runs.around.RunHooks`).
     """
-    with _begun(inputs, grid, folder, observer) as (journal, strategy, hooks):
+    with _begun_run(inputs, grid, folder, observer) as (journal, strategy, hooks):
         inputs, plan = journal.inputs, journal.plan  # with the released means and deviations
         deadline = plan.scenario.federation.round_deadline
-        interrupts = _interrupts(observer) if finish_round else nullcontext(())
+        interrupts = _count_interrupts(observer) if finish_round else nullcontext(())
         with interrupts as pressed, ThreadPoolExecutor(1) as meanwhile:
             # While the first clients train; the charge keeps the curve, and every release reads it.
             costs = meanwhile.submit(getattr, plan.charge, "epsilon_by_round")
@@ -132,7 +132,7 @@ def play(inputs: RunInputs, grid: Grid, folder: RunFolder, observer: Observer) -
 
 
 @contextmanager
-def _begun(
+def _begun_run(
     inputs: RunInputs, grid: Grid, folder: RunFolder, observer: Observer
 ) -> Iterator[tuple[RunJournal, PrivateStrategy, RunHooks]]:
     """Begin or resume a run: enter the hooks of extensions, release its means, read its folder.
@@ -208,7 +208,7 @@ def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64
 
 
 @contextmanager
-def _interrupts(observer: Observer) -> Iterator[Sequence[int]]:
+def _count_interrupts(observer: Observer) -> Iterator[Sequence[int]]:
     """Turn the first Ctrl-C into a request to stop after the round; the second one stops at once.
 
     Another thread answers: Python calls no handler of a signal while the main thread is inside an operation of torch.

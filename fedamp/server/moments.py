@@ -52,13 +52,13 @@ def standardised(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, hook
         return inputs
     if known is None:
         hooks.before_question()
-        return inputs.with_statistics(_released(step, inputs, grid))
+        return inputs.with_statistics(_release_statistics(step, inputs, grid))
     if known.statistics is None:
         raise RunFolderError(f"ledger.json of {known.scenario}: no statistics; expected: as the run began")
     return inputs.with_statistics(known.statistics)
 
 
-def _released(step: Standardise, inputs: RunInputs, grid: Grid) -> Standardise:
+def _release_statistics(step: Standardise, inputs: RunInputs, grid: Grid) -> Standardise:
     """Play the round that releases means and deviations; returns the step with these numbers."""
     plan, task = _plan_of(step, inputs.plan), inputs.task
     before = plan.scenario.data.load(task.data_seed, Path(), form_of(task.client, task.model))

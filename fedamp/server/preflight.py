@@ -32,7 +32,7 @@ from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.local_training import DEPLOYED_RECORDS
-from fedamp.federation.plan import DUMMY_WORK, PROTECTIONS, Plan, Protection, make_plan, weakness
+from fedamp.federation.plan import DUMMY_WORK, PROTECTIONS, Plan, Protection, make_plan, weak_delta
 from fedamp.models.custom import is_import_path
 from fedamp.models.inspection import without_gradient
 from fedamp.models.pieces import Piece
@@ -111,12 +111,12 @@ def signal_to_noise(plan: Plan, sizes: Mapping[str, int]) -> float:
     longest = sum(part.clip**2 * plan.expected_cohort / part.denominator for part in plan.parts)
     each = zip(plan.parts, plan.noise_deviations, strict=True)
     noise = sum(sizes[part.name] * (deviation / part.denominator) ** 2 for part, deviation in each)
-    response = plan.optimizer.response(plan.scenario.rounds) if plan.coefficients else None
+    response = plan.optimizer.step_response(plan.scenario.rounds) if plan.coefficients else None
     banded = path_noise(plan.coefficients, response) / path_noise((), response) if response is not None else 1.0
     return math.sqrt(plan.last_round * longest / noise) / banded if noise else math.inf
 
 
-def _judged(name: str, value: float, found: str) -> Check:
+def _judge_value(name: str, value: float, found: str) -> Check:
     """Compare a number with its limits."""
     caution, fail, keys = LIMITS[name]
     side = 1 if fail > caution else -1
@@ -131,35 +131,39 @@ def _of_plan(plan: Plan) -> Iterator[Check]:
     delta = asked.privacy.delta
     if plan.is_private:
         units = plan.full_size.units
-        weak = plan.rehearsal or weakness(delta, units)
-        yield Check.of("delta", f"{power(delta)} for {units:,} {asked.privacy.unit}s", caution=weak)
+        weak = plan.rehearsal or weak_delta(delta, units)
+        yield Check.of_failure("delta", f"{power(delta)} for {units:,} {asked.privacy.unit}s", caution=weak)
     paid = plan.charge.affordable_rounds
     words = f"privacy.epsilon pays for {paid:,} of {rounds:,} rounds"
-    yield Check.of("budget", words, caution=f"{words}; expected: all of them" if paid < rounds else None)
+    yield Check.of_failure("budget", words, caution=f"{words}; expected: all of them" if paid < rounds else None)
     several = client.steps != 1 and asked.privacy.unit == "client"
     rate = max(rate for _, rate in client.learning_rates) if several else 0.0  # a single step is clipped in any case
-    yield _judged("learning rate", rate, f"client.learning_rate {rate:g}" if several else "one local step")
+    yield _judge_value("learning rate", rate, f"client.learning_rate {rate:g}" if several else "one local step")
     if asked.privacy.unit == "client" and (client.steps is None or client.batch_size == "full"):
         most = f"on a deployment's node the first {client.max_records or DEPLOYED_RECORDS:,} of a client train, at most"
         yield Check("records", "pass", f"{most} (client.max_records)")
     steps = client.steps or client.epochs or 1
-    yield _judged("local steps", steps, f"{steps:,} {'epochs' if client.epochs else 'steps'} of a client in a round")
+    yield _judge_value(
+        "local steps", steps, f"{steps:,} {'epochs' if client.epochs else 'steps'} of a client in a round"
+    )
     if asked.federation.names_units:
-        yield _hosts(plan)
+        yield _check_hosts(plan)
     if plan.is_private and plan.protection and plan.charge.nodes_epsilon:
-        yield _nodes(plan, plan.protection, plan.charge.nodes_epsilon.upper)
+        yield _check_nodes(plan, plan.protection, plan.charge.nodes_epsilon.upper)
 
 
-def _hosts(plan: Plan) -> Check:
+def _check_hosts(plan: Plan) -> Check:
     """Check that each unit lives on a node, and that the nodes that are waited for can come."""
     federation, units = plan.scenario.federation, plan.units
-    there, nodes = sum(federation.hosted.values()), len(federation.hosted)
+    there, nodes = sum(federation.hosted_units.values()), len(federation.hosted_units)
     wrong = [f"{units - there:,} of {units:,} units live on no node, and count as zero"] * bool(units - there)
     wrong += [f"federation.nodes waits for {federation.nodes} of {nodes} nodes"] * (federation.nodes > nodes)
-    return Check.of("hosts", f"each of {units:,} units lives on one of {nodes} nodes", caution="; ".join(wrong) or None)
+    return Check.of_failure(
+        "hosts", f"each of {units:,} units lives on one of {nodes} nodes", caution="; ".join(wrong) or None
+    )
 
 
-def _nodes(plan: Plan, protection: Protection, epsilon: float) -> Check:
+def _check_nodes(plan: Plan, protection: Protection, epsilon: float) -> Check:
     """Check what registered nodes see, what that costs, and what hides it."""
     work = plan.units / plan.expected_cohort
     found = f"{PROTECTIONS[protection]}: epsilon {at_most(epsilon, 3)} for a registered node"
@@ -183,50 +187,50 @@ def _of_model(plan: Plan, inputs: RunInputs, thorough: bool) -> Iterator[Check]:
     found = f"{signal:,.3g} times the noise in all rounds together, at best, for {size:,} parameters"
     wanted = LIMITS["signal"][0]
     if signal < wanted:
-        found += f"; {wanted:g} needs {_enough(plan, signal / wanted)}"
-    yield _judged("signal", signal, found if plan.is_private else "no noise is added")
+        found += f"; {wanted:g} needs {_enough_signal(plan, signal / wanted)}"
+    yield _judge_value("signal", signal, found if plan.is_private else "no noise is added")
     # How far clipped updates, and noise, can move the model, over its first length.
     length = math.sqrt(sum(float(np.square(inputs.state.parameters[name]).sum()) for name in model.shapes)) or 1.0
     step = math.hypot(*(part.clip for part in plan.parts)) if server.is_linear else math.sqrt(size)
     reach = server.learning_rate / (1 - server.effective_momentum) * step * plan.last_round / length
-    yield _judged("reach", reach, f"updates can move the model by {reach:,.3g} times its first length")
+    yield _judge_value("reach", reach, f"updates can move the model by {reach:,.3g} times its first length")
     far = reach if plan.clipping.normalises else 0.0  # other updates are mostly shorter than their norm
     found = f"updates of privacy.clip: auto move the model by up to {far:,.3g} times its first length"
-    yield _judged("longest reach", far, found if far else "no update is lengthened")
+    yield _judge_value("longest reach", far, found if far else "no update is lengthened")
     drift = reach / signal
-    yield _judged("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
-    yield _evaluation(inputs)
+    yield _judge_value("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
+    yield _check_evaluation(inputs)
     if is_import_path(plan.scenario.model.name):
         with fails_alone("looking for parameters without a gradient"):
-            yield _gradients(inputs)
+            yield _check_gradients(inputs)
     is_asked_once = not plan.scenario.aggregation.hides_sums
-    if plan.protection is not None and plan.scenario.federation.hosted and is_asked_once:
+    if plan.protection is not None and plan.scenario.federation.hosted_units and is_asked_once:
         yield Check("a node's round", "pass", in_words(traffic_of(inputs)["each_round"]))
     yield from _of_inputs(inputs.test[0])
     if thorough:
         yield from _in_numbers(plan, inputs, sizes)
 
 
-def _gradients(inputs: RunInputs) -> Check:
+def _check_gradients(inputs: RunInputs) -> Check:
     """Caution about parameters that are sent and noised, and never learn."""
     module, task = inputs.module.cpu(), inputs.task
     names = without_gradient(module, task.model, task.input_shape)
     numbers, more = sum(module.get_parameter(name).numel() for name in names), ", ..." * (len(names) > 5)
     off = f"none reaches {', '.join(names[:5])}{more}: noise alone moves their {numbers:,} numbers"
     expected = "expected: a model without them, or model.trainable"
-    return Check.of("gradients", "one reaches each parameter", caution=f"{off}; {expected}" if names else None)
+    return Check.of_failure("gradients", "one reaches each parameter", caution=f"{off}; {expected}" if names else None)
 
 
-def _evaluation(inputs: RunInputs) -> Check:
+def _check_evaluation(inputs: RunInputs) -> Check:
     """Tell what models are evaluated on, and caution where nothing says that they are not to be."""
     asked, public = inputs.plan.scenario.federation.evaluate_every, len(inputs.test[1])
     if (side := inputs.plan.side_sum) is not None and not (public and asked):
         found, caution = side.foreseen(inputs.plan)
-        return Check.of(side.key, found, caution)
+        return Check.of_failure(side.key, found, caution)
     if public and asked:
         return Check("evaluation", "pass", f"on {public:,} public test records")
     caution = None if asked == 0 else f"none; expected: {TO_TEST}, or federation.evaluate_every: 0"
-    return Check.of("evaluation", "none, as federation.evaluate_every says", caution)
+    return Check.of_failure("evaluation", "none, as federation.evaluate_every says", caution)
 
 
 def _of_inputs(inputs: NDArray[Any]) -> Iterator[Check]:
@@ -243,13 +247,15 @@ def _of_sizes(sizes: NDArray[np.int64]) -> Iterator[Check]:
     """Check the share of clients without records; it is private."""
     empty, usual = float((sizes == 0).mean()), f"half have at most {np.median(sizes):g}"
     found = f"{empty:.0%}: {len(sizes):,} clients have {sizes.sum():,} records; {usual} (data.records_per_client)"
-    yield _judged("empty clients", empty, found)
+    yield _judge_value("empty clients", empty, found)
 
 
-def _enough(plan: Plan, factor: float) -> str:
+def _enough_signal(plan: Plan, factor: float) -> str:
     """Write what multiplies the signal by 1 / ``factor``: less noise at its cost, or more units."""
     noise = plan.noise_multiplier * factor
-    cost = plan.charge.at(noise, plan.scenario.privacy.group_size).epsilon(plan.scenario.privacy.delta, points=300)
+    cost = plan.charge.with_noise(noise, plan.scenario.privacy.group_size).epsilon(
+        plan.scenario.privacy.delta, points=300
+    )
     costs = f"privacy.noise_multiplier {noise:.2g} (epsilon {at_most(cost.upper)})"
     return f"{costs}, or {1 / factor:,.3g} times as many {plan.scenario.privacy.unit}s"
 
@@ -262,12 +268,14 @@ def _in_numbers(plan: Plan, inputs: RunInputs, sizes: Mapping[str, int]) -> Iter
     with fails_alone("timing the training of synthetic records"):
         seconds = seconds_of_a_unit(inputs, _TIMED_STEPS)
         hours = seconds * check_ins / 3600
-        yield _judged("hours", hours, f"{amount_of_time(seconds)} a check-in, {hours:.2g} hours in all, in one process")
+        yield _judge_value(
+            "hours", hours, f"{amount_of_time(seconds)} a check-in, {hours:.2g} hours in all, in one process"
+        )
         if is_import_path(plan.scenario.model.name) and inputs.task.stack.units > 1:
             alone = f"{amount_of_time(seconds_of_a_unit(inputs, 1, 1))} with engine.clients_per_batch 1"
             yield Check("together", "pass", f"{how_clients_train(inputs)}: {amount_of_time(seconds)} each, {alone}")
     began, found = perf_counter(), []
-    for check_in in _others(plan) if plan.is_private else ():
+    for check_in in _other_schemes(plan) if plan.is_private else ():
         privacy = {"noise_multiplier": "auto", "epsilon": plan.charge.planned_epsilon.upper, "precision": 0.05}
         changes = {"check_in": check_in, "privacy": plan.scenario.privacy.model_copy(update=privacy)}
         if perf_counter() - began < _PATIENCE:
@@ -282,7 +290,7 @@ def _in_numbers(plan: Plan, inputs: RunInputs, sizes: Mapping[str, int]) -> Iter
         yield Check("advice", "pass", f"at the same epsilon the signal is {now:,.3g} now, {', '.join(found)}")
 
 
-def _others(plan: Plan) -> Iterator[object]:
+def _other_schemes(plan: Plan) -> Iterator[object]:
     """Yield the check-in with half, and with twice, as many check-ins."""
     check_in = plan.check_in
     for factor in (0.5, 2):
@@ -310,7 +318,7 @@ def check_training(inputs: RunInputs) -> None:
     seeds, public = np.zeros(1, dtype=f"V{rng.SEED_BYTES}"), len(inputs.test[1]) > 0
     tried, labels = (part[None, :_TRIED] for part in inputs.test) if public else made_up(inputs.test, 1, _TRIED)
     kind = "public test" if public else "synthetic"
-    records, (piece, trainer, start) = PaddedRecords(tried, labels, np.array([tried.shape[1]])), _training(inputs)
+    records, (piece, trainer, start) = PaddedRecords(tried, labels, np.array([tried.shape[1]])), _training_parts(inputs)
     try:
         trained = trainer.train(start, records, seeds, piece.arguments(seeds))
     except Exception as error:  # a custom model may raise anything
@@ -357,7 +365,7 @@ def seconds_of_a_unit(inputs: RunInputs, steps: int, units: int | None = None) -
     synthetic: Any = SimpleNamespace(input_shape=task.input_shape, sizes=sizes, gather=gather, lost=lost)
     device = devices.here(plan.scenario.engine.device)
     node = TrainingNode(task.model_copy(update=changes), synthetic, device)
-    seeds, (_, submodel) = [bytes(rng.SEED_BYTES)] * units, plan.submodels.choices(masks=1)[0]
+    seeds, (_, submodel) = [bytes(rng.SEED_BYTES)] * units, plan.submodels.possible_draws(masks=1)[0]
     clips, arrays = (1.0,) * len(plan.parts), inputs.state.parameters
     train = partial(node.train, RoundOrder("", 1, clips, rows(range(units), seeds, submodel), arrays))
     with devices.one_thread(device), of_few_updates():  # as workers train
@@ -367,7 +375,7 @@ def seconds_of_a_unit(inputs: RunInputs, steps: int, units: int | None = None) -
         return (perf_counter() - began) / units * whole / few
 
 
-def _training(inputs: RunInputs) -> tuple[Piece, StackTrainer, dict[str, Tensor]]:
+def _training_parts(inputs: RunInputs) -> tuple[Piece, StackTrainer, dict[str, Tensor]]:
     """Return the piece that trains as nodes do, its trainer, and its start values, on the nodes' device if possible."""
     piece = inputs.plan.submodels.a_piece(inputs.pieces)
     device = devices.here(inputs.plan.scenario.engine.device)
@@ -381,7 +389,7 @@ def _why_one_by_one(inputs: RunInputs) -> str:
     task = inputs.task
     if not is_import_path(task.model.name):
         return ""
-    piece, trainer, start = _training(inputs)
+    piece, trainer, start = _training_parts(inputs)
     if piece.random:
         return "the model draws random numbers, for each client from its own stream"
     slots = task.stack.slots(2, inputs.plan.units)

@@ -96,7 +96,7 @@ class RunInputs:
         Args:
             plan: with the same model, clipping parts and submodels.
         """
-        return replace(self, pipeline=_pipeline(plan, self.state.parameters, self.pieces))
+        return replace(self, pipeline=_make_pipeline(plan, self.state.parameters, self.pieces))
 
     def with_statistics(self, released: Standardise) -> "RunInputs":
         """Return the inputs with the released means and deviations of ``data.transform``, also in public records.
@@ -166,7 +166,7 @@ class RunInputs:
     def cost(self) -> ModelCost:
         """Size and work of a unit's model in a round: mean over the submodels, and shares of the whole model."""
         shape, dtype = self.task.input_shape, input_type(self.task.model)
-        trained = self.plan.submodels.trained(self.plan.units)
+        trained = self.plan.submodels.submodel_frequencies(self.plan.units)
         modules = [self.module.cpu(), *(self.pieces(submodel, 1).module.cpu() for _, submodel in trained)]
         flops = [0] * len(modules)
         with fails_alone("counting the model's operations"):
@@ -223,17 +223,17 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         linf_coordinates=plan.linf_coordinates,
         normalised=plan.clipping.normalises,
         answer_after=scenario.federation.answer_after,
-        run="" if scenario.known_seed else plan.run,
+        run="" if scenario.known_seed else plan.run_digest,
         charge=plan.charge.for_person(1).to_json() if scenario.federation.hosts and plan.is_private else None,
         data=scenario.data.model_copy(update=classes),  # a node's own folder need not say it
         data_seed=data_seed,
-        **scenario.aggregation.task_keys(plan.agreed),
+        **scenario.aggregation.task_keys(plan.agreed_terms),
         **{key: told for section in scenario.sections.values() for key, told in section.task_keys().items()},
     )
     pieces = plan.submodels.pieces(task.model, dataset.input_shape, dataset.num_classes, task.split_seed)
-    pipeline = _pipeline(plan, parameters, pieces)
+    pipeline = _make_pipeline(plan, parameters, pieces)
     state = pipeline.start(parameters)
-    stack, worker_bytes = _stack(plan, task, plan.submodels.a_piece(pieces))
+    stack, worker_bytes = _stack_size(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})
     untrainable = ""
     if dataset.hosted is None:
@@ -310,7 +310,7 @@ def _kept_apart(public: PublicRecords, scenario: Scenario) -> tuple[PublicRecord
     return (public[0][others], public[1][others]), (public[0][first], public[1][first])
 
 
-def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
+def _make_pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline:
     """Make the steps of a plan's releases.
 
     Args:
@@ -324,7 +324,7 @@ def _pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePipeline
     return ReleasePipeline(plan, parts, pieces, plan.noise, named(path)(plan) if path else ClippedSums())
 
 
-def _stack(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
+def _stack_size(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
     """Decide how many units train together; it is independent of the records.
 
     Args:

@@ -27,7 +27,7 @@ def traffic(scenario: Scenario) -> dict[str, Any] | None:
     Raises:
         InputError: data or model cannot be loaded.
     """
-    if not scenario.federation.hosted or scenario.data.name == "external" or scenario.aggregation.hides_sums:
+    if not scenario.federation.hosted_units or scenario.data.name == "external" or scenario.aggregation.hides_sums:
         return None
     if brings_code(scenario):
         return None
@@ -61,14 +61,14 @@ def traffic_of(inputs: "RunInputs") -> dict[str, Any]:
         not asked in every round. ``work`` is the number of units that train over the expected cohort.
     """
     plan, strategy = inputs.plan, inputs.strategy(inputs.state)
-    hosted = [units or plan.units for units in plan.scenario.federation.hosted.values()]
+    hosted = [units or plan.units for units in plan.scenario.federation.hosted_units.values()]
     sizes = [strategy.round_bytes(units) for units in hosted]
     rate, most = plan.expected_cohort / plan.units, max(sizes)
     sparse = max(size * min(1.0, units * rate) for size, units in zip(sizes, hosted, strict=True))
-    least = min(sizes) if plan.dummies else 0  # else a node is asked in the rounds of its units
+    least = min(sizes) if plan.asks_every_node else 0  # else a node is asked in the rounds of its units
     choices = {"dummies": (most, 1 / rate), "answer_after": (most, 1.0), "none": (round(sparse), 1.0)}
     return {
         "bytes_per_node": {"lower": plan.last_round * least, "upper": plan.last_round * most},
-        "dummies": plan.dummies,
+        "dummies": plan.asks_every_node,
         "each_round": {name: {"bytes": size, "work": work} for name, (size, work) in choices.items()},
     }

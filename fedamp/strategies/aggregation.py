@@ -215,7 +215,7 @@ class ClippedSums(Aggregator):
         for reply in replies:
             node = reply.metadata.src_node_id
             try:
-                _add(total, node, reply, asked)
+                _add_reply(total, node, reply, asked)
             except Exception as error:  # no faulty or hostile node may stop the round
                 total.refused_nodes += 1
                 total.errors.append(f"node {asked.name(node)}: {in_one_line(error)}")
@@ -223,7 +223,7 @@ class ClippedSums(Aggregator):
         return total
 
 
-def _add(total: Aggregate, node: int, reply: Message, asked: RoundOrders) -> None:
+def _add_reply(total: Aggregate, node: int, reply: Message, asked: RoundOrders) -> None:
     """Add one reply, or raise without a change of ``total``."""
     if reply.has_error():
         raise ValueError(reply.error.reason)
@@ -308,10 +308,13 @@ def in_one_line(said: object) -> str:
 
 def unexpected(what: str, found: Iterable[str], expected: Iterable[str]) -> str:
     """Write the error for a reply with other names than expected, most likely from another client app."""
-    return f"it answered with {what} {_listed(found)}; expected {_listed(expected)}, as fedamp.client.app answers"
+    return (
+        f"it answered with {what} {_names_in_words(found)}; expected {_names_in_words(expected)}, "
+        "as fedamp.client.app answers"
+    )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _names_in_words(names: Iterable[str]) -> str:
     """Join the first few names, in order, and say how many more there are."""
     found = sorted(names)
     more = f" and {len(found) - NAMES_SHOWN} more" if len(found) > NAMES_SHOWN else ""

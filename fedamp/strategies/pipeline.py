@@ -119,7 +119,7 @@ class ReleasePipeline:
         side, rounds = self.plan.side_sum, self.plan.scenario.rounds
         if side is None or not (round_ > rounds or side.is_in(round_)):
             return self.model
-        return self.model.with_side_sum(side.cells, round_ <= rounds)
+        return self.model.with_side_sum(side.number_of_cells, round_ <= rounds)
 
     def aggregate(
         self,
@@ -183,7 +183,7 @@ class ReleasePipeline:
         if round_ != state.round + 1:
             raise FederationError(f"round {round_} is out of turn after round {state.round}")
         self.check_budget(round_)
-        scheduled = len(self.plan.attendance.cohort(round_))
+        scheduled = len(self.plan.attendance.cohort_of(round_))
         if scheduled > LARGEST_COHORT:
             raise FederationError(
                 f"round {round_}: the sum of a cohort of {scheduled} could not be exact; "
@@ -267,7 +267,7 @@ class ReleasePipeline:
         """
         start, hidden = state.parameters, dict[str, Uniform]()
         for section in self.plan.sections.values():
-            start, more = section.start(self.plan, self.model.part_of, start, state.previous, round_)
+            start, more = section.start_of_step(self.plan, self.model.part_of, start, state.previous, round_)
             hidden |= more
         return start, hidden
 

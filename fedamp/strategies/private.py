@@ -53,7 +53,7 @@ def batches_of(plan: Plan, round_: int, units_per_batch: int, dummies: bool = Fa
     Returns:
         Rows of units (:data:`fedamp.engines.wire.Rows`), those of the cohort first.
     """
-    cohort = plan.attendance.cohort(round_)
+    cohort = plan.attendance.cohort_of(round_)
     submodels = plan.submodels.draw(cohort, plan.seed, round_)
     units = rows(cohort, rng.client_seeds(plan.seed, "units", round_, cohort), submodels)
     trained = np.unique(submodels)
@@ -147,7 +147,7 @@ class PrivateStrategy(Strategy):
         """
         self.pipeline.check_budget(server_round)
         plan, masked = self.plan, self.pipeline.aggregator.plays(grid)
-        self.dummies = plan.dummies and not flower.is_simulated(grid)
+        self.dummies = plan.asks_every_node and not flower.is_simulated(grid)
         self.prepare(server_round)
         self.collected = None  # its sums would be in memory while clients train
         batches, all_answer = [] if masked and plan.nodes_draw else self._batches[1], masked or self.dummies
@@ -176,7 +176,9 @@ class PrivateStrategy(Strategy):
         units, round_ = np.arange(plan.units) if units is None else units, plan.scenario.rounds + 1
         each = rows(units, rng.client_seeds(plan.seed, side.key, self.state.round, units))
         batches = np.array_split(each, min(len(each), SIDE_BATCHES))
-        order = RoundOrder(self._task_json, round_, (1.0,), arrays=self.state.model, cells=side.cells, trains=False)
+        order = RoundOrder(
+            self._task_json, round_, (1.0,), arrays=self.state.model, cells=side.number_of_cells, trains=False
+        )
         assigned = self._assigned(grid, batches, self.pipeline.aggregator.plays(grid))
         self._orders = {node: replace(order, rows=own) for node, own in assigned.items()}
         return self._ask(grid, round_)

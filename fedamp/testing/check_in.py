@@ -63,7 +63,7 @@ class CheckInContract(Contract):
     @classmethod
     def fitted(cls, units: int) -> CheckIn:
         """Return the scheme for a number of units; for other numbers a suite may change a key here."""
-        return cls.scheme.fitted((), units)
+        return cls.scheme.fitted_to((), units)
 
     @classmethod
     def taken(cls, units: int, seed: int, rounds: int | None = None) -> NDArray[np.bool_]:
@@ -172,7 +172,7 @@ class CheckInContract(Contract):
         taken = self.taken(self.units, seed=4).cumsum(axis=1).max(axis=0)
         most = [fitted.most_check_ins(rounds, self.rounds) for rounds in range(1, self.rounds + 1)]
         assert (taken <= most).all(), f"units took part {taken} times, {most} are charged"
-        plain = Repeat(fitted.shown(Gaussian(1.5)), most[-1]).epsilon(1e-5)
+        plain = Repeat(fitted.known_cost(Gaussian(1.5)), most[-1]).epsilon(1e-5)
         charged = fitted.charge(Gaussian(1.5), self.rounds)
         unamplified = charged.unamplified().epsilon(1e-5)
         assert unamplified.upper >= plain.lower * (1 - 1e-6), (

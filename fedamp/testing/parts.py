@@ -89,7 +89,7 @@ class OptimizerContract(Contract):
                 parameters, state = self.optimizer.apply(parameters, sums, {"w": 1.0}, state, round_)
                 path.append(float(parameters["w"][0]))
             answers.append(np.array(path))
-        response = self.optimizer.responses(rounds)[0]  # of the model that clients start from
+        response = self.optimizer.step_responses(rounds)[0]  # of the model that clients start from
         assert response.shape == (rounds,)
         is_linear = np.allclose(answers[1] - answers[0], response, rtol=1e-5, atol=1e-6)
         assert is_linear or np.allclose(response, self.optimizer.learning_rate)

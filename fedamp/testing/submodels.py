@@ -100,7 +100,7 @@ class SubmodelContract(Contract):
         """The split part is last; it has the given norm and noise, and its own expected denominator."""
         parts = self.scheme.parts(0.5, 1.5, 30.0, self.units)
         assert (parts[-1].clip, parts[-1].noise_multiplier) == (0.5, 1.5)
-        assert parts[-1].denominator == pytest.approx(30 * self.scheme.share(self.units))
+        assert parts[-1].denominator == pytest.approx(30 * self.scheme.training_share(self.units))
         assert all(part.noise_multiplier == 0 for part in self.scheme.parts(0.5, 0.0, 30.0, self.units))
 
     def test_a_mask_follows_from_the_draw_and_the_seed_alone(self) -> None:
@@ -116,7 +116,7 @@ class SubmodelContract(Contract):
         owned = owned[:, :, owned.any(axis=(0, 1))]
         # Submodels are of equal size up to one node of each layer.
         error = owned.mean(axis=2).std() / np.sqrt(200) + 0.5 / owned.shape[2]
-        assert abs(owned.mean() - self.scheme.share(200)) <= ERRORS * error
+        assert abs(owned.mean() - self.scheme.training_share(200)) <= ERRORS * error
 
     @pytest.mark.parametrize("noise_multiplier", [0.5, 1.0])
     def test_the_charge_covers_an_attack_on_the_coordinates(self, noise_multiplier: float) -> None:

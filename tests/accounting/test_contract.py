@@ -142,7 +142,7 @@ def test_a_prefix_is_below_the_whole_and_grows(kind):
 def test_an_unknown_kind_is_refused():
     @dataclasses.dataclass(frozen=True)
     class Stranger(Mechanism, is_kind=False):
-        words = "a stranger"
+        in_words = "a stranger"
 
     for ask in (lambda m: m.epsilon(DELTA), lambda m: m.rdp([2])):
         with pytest.raises(TypeError, match="no evaluator knows mechanisms of kind Stranger"):

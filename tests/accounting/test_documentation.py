@@ -49,8 +49,10 @@ def table():
         text = " ".join(inspect.getdoc(kind).partition(">>>")[0].split())
         release = re.search(r"Release: (.*?)\.(?= [A-Z`]|$)", text).group(1)
         function, found = charge(kind)
-        lower = defining(kind, "attained")
-        attains = "itself" if getattr(kind, "is_exact", False) else f"`{lower.__name__}.attained`" if lower else ""
+        lower = defining(kind, "attained_mechanism")
+        attains = (
+            "itself" if getattr(kind, "is_exact", False) else f"`{lower.__name__}.attained_mechanism`" if lower else ""
+        )
         tests = ", ".join(f"`{each}`" for each in PROOFS[name])
         charged = f"{'; '.join(cited(found))} | `{function}`"
         rows.append(f"| `{name}` | {release.replace('|', '&#124;')} | {charged} | {attains} | {tests} |")

@@ -32,7 +32,9 @@ def needed(mechanism, uses, delta=1e-5, sampled=True):
     low, high = 0.01, 60.0
     while high > 1.001 * low:
         middle = (low + high) / 2
-        low, high = (low, middle) if uses * Budget(middle, delta).share(mechanism, sampled) <= 1 else (middle, high)
+        low, high = (
+            (low, middle) if uses * Budget(middle, delta).share_of_use(mechanism, sampled) <= 1 else (middle, high)
+        )
     return high
 
 
@@ -54,7 +56,7 @@ BAR = [  # the design's figures for 1, 2 and 4 uses, chosen adaptively, at delta
     ],
 )
 def test_a_series_needs_at_most_the_budget_of_the_design(mechanism, uses, bar):
-    assert uses * Budget(bar, 1e-5).share(mechanism) <= 1
+    assert uses * Budget(bar, 1e-5).share_of_use(mechanism) <= 1
 
 
 @pytest.mark.parametrize("uses", [1, 2, 4])
@@ -79,7 +81,7 @@ def test_gaussians_cost_their_own_composition_but_for_the_part_for_tails(uses):
 )
 def test_at_every_epsilon_the_gaussian_and_the_part_for_tails_explain_delta(mechanism):
     budget = Budget(8.0, 1e-5)
-    share = budget.share(mechanism)
+    share = budget.share_of_use(mechanism)
     mu = optimize.brentq(lambda m: gaussian_delta(m, 8.0) - (1 - PART) * 1e-5, 0.1, 10) * math.sqrt(share)
     # At many more epsilons than a curve has points, and beyond its end. The lower ends hold for a real mechanism.
     for epsilon in np.random.default_rng(1).uniform(0, 12, 300):
@@ -99,7 +101,7 @@ def test_a_share_is_the_smallest_one_by_quadrature():
     x = (ratios(z)[:, None] + ratios(z)[None, :]) / 2
     mass = weight[:, None] * weight[None, :]
     budget = Budget(4.0, 1e-5)
-    share = budget.share(Allocation(Gaussian(noise), 1, 2))
+    share = budget.share_of_use(Allocation(Gaussian(noise), 1, 2))
     epsilons = np.linspace(0, 4, 200)
     delta = np.array(
         [max((mass * np.maximum(x - s, 0)).sum(), (mass * np.maximum(1 - s * x, 0)).sum()) for s in np.exp(epsilons)]
@@ -132,7 +134,7 @@ def hockey_stick(p, q, s):
 def test_no_choice_after_a_release_exceeds_the_budget(first, epsilon):
     """The best adaptive adversary of three uses, by dynamic programming over the exact laws: never above delta."""
     budget = Budget(epsilon, 0.02)
-    share = {name: budget.share(FiniteOutcomes(tuple(p), tuple(q))) for name, (p, q) in PAIRS.items()}
+    share = {name: budget.share_of_use(FiniteOutcomes(tuple(p), tuple(q))) for name, (p, q) in PAIRS.items()}
 
     def most(left, s, depth):
         """The largest hockey-stick divergence at slope s of what may still be released with this share left."""
@@ -159,9 +161,9 @@ def test_an_adaptive_gaussian_adversary_stays_within_the_budget():
     """The noise of the second use follows from the first output: delta by quadrature over the first output."""
     budget = Budget(2.0, 1e-5)
     first = 1.5 * budget.mu**-1  # noise that leaves 1 - 1 / 2.25 of the squares
-    left = 1 - budget.share(Gaussian(first))
-    cheap = optimize.brentq(lambda noise: budget.share(Gaussian(noise)) - left / 3, first / 2, 20 * first)
-    dear = optimize.brentq(lambda noise: budget.share(Gaussian(noise)) - left, first / 2, 20 * first)
+    left = 1 - budget.share_of_use(Gaussian(first))
+    cheap = optimize.brentq(lambda noise: budget.share_of_use(Gaussian(noise)) - left / 3, first / 2, 20 * first)
+    dear = optimize.brentq(lambda noise: budget.share_of_use(Gaussian(noise)) - left, first / 2, 20 * first)
     dear *= 1.0001
 
     def value(z, threshold):
@@ -197,16 +199,16 @@ def test_exchanging_squares_for_tails_after_a_release_would_nearly_double_delta(
 
 def test_a_share_falls_with_noise_and_with_the_budget():
     budget = Budget(4.0, 1e-6)
-    shares = [budget.share(Gaussian(noise)) for noise in (1.0, 2.0, 4.0, 8.0)]
+    shares = [budget.share_of_use(Gaussian(noise)) for noise in (1.0, 2.0, 4.0, 8.0)]
     assert shares == sorted(shares, reverse=True)
-    assert Budget(8.0, 1e-6).share(Gaussian(2.0)) < budget.share(Gaussian(2.0))
+    assert Budget(8.0, 1e-6).share_of_use(Gaussian(2.0)) < budget.share_of_use(Gaussian(2.0))
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 10.0, 200.0])
 def test_what_is_known_by_its_largest_loss_alone_costs_at_least_that(epsilon):
     """A black box gives no law: its bounds are loose, and no looseness may make a share small."""
     budget = Budget(20.0, 1e-5)
-    share = budget.share(Approximate(epsilon, 0.0))
+    share = budget.share_of_use(Approximate(epsilon, 0.0))
     mu = optimize.brentq(lambda m: gaussian_delta(m, 20.0) - (1 - PART) * 1e-5, 0.1, 20) * math.sqrt(share)
     # At epsilon 0 the total variation of randomised response, tanh(epsilon / 2), is reached.
     assert math.tanh(epsilon / 2) <= 2 * stats.norm.cdf(mu / 2) - 1 + share * PART * 1e-5
@@ -227,25 +229,25 @@ def test_a_sampled_curve_pays_for_the_chance_that_it_is_wrong(epsilon, monkeypat
         return search.Lines(np.zeros(1), np.zeros(1), np.zeros(1))
 
     curve = search._sampled_curve.__wrapped__  # without its cache
-    monkeypatch.setattr(search, "certify", nothing)
+    monkeypatch.setattr(search, "certify_deltas", nothing)
     monkeypatch.setattr(search, "_sampled_curve", all_of_it_sampled)
     budget = Budget(epsilon, 1e-6)
-    share = budget.share(Allocation(Gaussian(1.1), 7, 70))
+    share = budget.share_of_use(Allocation(Gaussian(1.1), 7, 70))
     assert chances
-    paid = share * budget.tails * (1 - 1 / (1 + 1e-6))  # what _share_of leaves of the share's part
+    paid = share * budget.tail_delta * (1 - 1 / (1 + 1e-6))  # what _share_of leaves of the share's part
     assert sum(chances) <= paid * (1 + 1e-9)
 
 
 def test_no_budget_pays_for_a_release_without_noise():
-    assert Budget(70.0, 0.1).share(NotPrivate()) == math.inf
-    assert Budget(1.0, 1e-5).share(Repeat(Gaussian(1.0), 0)) == 0
+    assert Budget(70.0, 0.1).share_of_use(NotPrivate()) == math.inf
+    assert Budget(1.0, 1e-5).share_of_use(Repeat(Gaussian(1.0), 0)) == 0
 
 
 def test_all_of_a_budget_is_its_epsilon_and_nothing_is_none():
     budget = Budget(3.0, 1e-6)
-    assert budget.spent(0.0) == 0
-    assert budget.spent(1.0) == pytest.approx(3.0, rel=1e-6)
-    assert 0 < budget.spent(0.1) < budget.spent(0.5) < 3
+    assert budget.spent_epsilon(0.0) == 0
+    assert budget.spent_epsilon(1.0) == pytest.approx(3.0, rel=1e-6)
+    assert 0 < budget.spent_epsilon(0.1) < budget.spent_epsilon(0.5) < 3
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_transform_error_is_within_its_bound(rate, times):
     """The convolution against the same one with 80-bit numbers, whose own error is 2000 times smaller."""
     law = Law.gaussian(4.0, points=POINTS).thin(rate).upper
     lattice = choose_lattice([(law, times)], POINTS)
-    placed = Placed.of(law, lattice, above=True)
+    placed = Placed.on_lattice(law, lattice, above=True)
     for order in lattice.orders:
         result, error = convolve_order([(placed, times)], order.value, lattice.size)
         weights = placed.points.mass_out.astype(np.longdouble) * np.exp(order.value * placed.points.log_ratio)

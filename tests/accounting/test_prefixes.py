@@ -23,8 +23,8 @@ from fedamp.accounting import (
 )
 from fedamp.accounting.hidden import coin_groups
 from fedamp.accounting.mechanism import moments_of
-from fedamp.accounting.sampling import Block, RemoveProposal, certify
-from fedamp.accounting.search import beginnings
+from fedamp.accounting.sampling import Block, RemoveProposal, certify_deltas
+from fedamp.accounting.search import factor_beginnings
 from tests.accounting.oracles import allocation_on_grid, beginning, bits, capped, declined, delta_of, uniform_sets
 
 DELTA = 1e-5
@@ -53,8 +53,8 @@ def test_prefix_bounds_the_exact_law_and_is_close(noise, k, rounds, released):
     prefix = Allocation(Gaussian(noise), k, rounds).after(released)
     for order in (2, 3, 6):
         remove, add = math.log(weight @ value**order), math.log(weight @ value ** (1.0 - order))
-        assert moments_of(prefix).raw(256)[order] >= remove * (1 - 1e-6)
-        assert moments_of(prefix).negative(256)[order - 1] >= add * (1 - 1e-6)
+        assert moments_of(prefix).raw_moments(256)[order] >= remove * (1 - 1e-6)
+        assert moments_of(prefix).negative_moments(256)[order - 1] >= add * (1 - 1e-6)
         assert prefix.rdp(order)[0] <= 1.5 * max(remove, add) / (order - 1)
     for epsilon in (0.0, 0.5, 2.0):
         scale = math.exp(epsilon)
@@ -180,11 +180,11 @@ def test_every_round_of_a_curve_is_known_to_one_per_cent(run, choices):
 def test_draws_of_the_run_bracket_every_beginning_of_it(name, order, coins):
     """Both certified ends, a few per cent apart. They share a failure probability of one in a million."""
     run, choices = CURVES[name]
-    parts = list(beginnings(run, range(2, run.span)).values())[-5:]
+    parts = list(factor_beginnings(run, range(2, run.span)).values())[-5:]
     laws = [bits(beginning(choices(), part.rounds), part.rounds, 0.75) for part in parts]
     epsilons = np.array([[0.1], [0.2], [0.4], [0.5], [0.6]])[-len(parts) :]
     block = Block(RemoveProposal(run.after(parts[-1].rounds).sampled_profile().upper, order, coins), parts)
-    upper, lower = certify(block, epsilons, epsilons, 100_000, 1e-6)
+    upper, lower = certify_deltas(block, epsilons, epsilons, 100_000, 1e-6)
     for (inside, outside), epsilon, above, below in zip(laws, epsilons[:, 0], upper[:, 0], lower[:, 0], strict=True):
         exact = np.maximum(inside - math.exp(epsilon) * outside, 0).sum()
         assert below <= exact <= above

@@ -32,7 +32,7 @@ from fedamp.accounting.sampling import (
     RemoveProposal,
     SampledProfile,
     SampledRun,
-    certify,
+    certify_deltas,
     hidden_log_moments,
 )
 from tests.accounting.oracles import (
@@ -360,7 +360,7 @@ def test_a_group_costs_at_least_what_two_people_reveal_and_less_than_by_the_spli
 @pytest.mark.parametrize(("k", "rounds", "released"), [(2, 3, 3), (2, 4, 2), (3, 5, 4), (1, 4, 3)])
 @pytest.mark.parametrize("one_round", [Gaussian(0.7), Poisson(Gaussian(0.5), 0.1), Submodels(Gaussian(0.6), 2)])
 def test_moments_against_enumeration_of_choices(one_round, k, rounds, released):
-    log_mu = moments_of(one_round).raw(256)[:5]
+    log_mu = moments_of(one_round).raw_moments(256)[:5]
     choices = list(itertools.combinations(range(rounds), k))
     held = Allocation(Gaussian(1.0), k, rounds).after(released).participation()
     found = hidden_log_moments(log_mu, held.chances, held.rounds, held.rounding)
@@ -401,7 +401,7 @@ def test_certificates_fail_no_more_often_than_they_say(proposal, epsilon):
     failures, trials = 0, 100
     for trial in range(trials):
         at = np.array([epsilon + 1e-9 * trial])
-        upper, lower = certify(proposal, at, at, 500, 0.05)
+        upper, lower = certify_deltas(proposal, at, at, 500, 0.05)
         failures += not lower[0] <= exact <= upper[0]
         assert upper[0] < 3 * exact  # a bracket that holds everything would be no test
     # 5 expected at most; five standard deviations more.
@@ -412,7 +412,7 @@ def test_candidates_share_the_probability_of_failure():
     proposal, failure = RemoveProposal(run_of(GaussianRound(1.0), 1, 2, 2), 3), 0.01
 
     def width(candidates, draws=100_000):
-        upper, lower = certify(proposal, np.full(candidates, 1.0), np.full(candidates, 1.0), draws, failure)
+        upper, lower = certify_deltas(proposal, np.full(candidates, 1.0), np.full(candidates, 1.0), draws, failure)
         return float(upper[0] - lower[0])
 
     # The square root of log(1 / share), where the variance decides; 0.05: the rest, and other draws.

@@ -18,7 +18,7 @@ from fedamp.accounting import (
     epsilon_over_rounds,
     from_json,
 )
-from fedamp.accounting.sampling import Block, RemoveProposal, SampledRun, certify
+from fedamp.accounting.sampling import Block, RemoveProposal, SampledRun, certify_deltas
 from fedamp.accounting.spaced import SpacedRounds
 
 COEFFICIENTS = (0.6, 0.3)
@@ -109,7 +109,7 @@ def test_what_columns_far_apart_share_is_between_the_ends_of_all_sets():
     far, sets = np.where(apart >= 3, columns @ columns.T, 0.0), np.array(schedules(3, 14, 3))
     between = far[sets[:, None, :, None], sets[None, :, None, :]].sum(axis=(2, 3))
     inside = np.diagonal(between) / 2
-    for (middle, half), true in zip(run.far, (inside, between), strict=True):
+    for (middle, half), true in zip(run.far_overlaps, (inside, between), strict=True):
         assert middle - half <= true.min()
         assert middle + half >= true.max()
         assert half <= true.max()  # no worse than to know nothing
@@ -150,7 +150,7 @@ def test_the_chances_of_rounds_and_the_moments_are_those_of_the_enumeration():
         assert profile.remove(profile.upper, order).log_moment == pytest.approx(math.log(np.exp(logs).mean()))
     # E[G] under the mean's Gaussian: exp of half its squared length, less half the mean squared length of the columns.
     mean = means.mean(0)
-    drifted = rounds.tilted(2, 1.5).drifted_moment
+    drifted = rounds.tilted_factor(2, 1.5).drifted_moment
     pairs = overlaps + 1.5 * (means @ mean)[:, None] + 1.5 * (means @ mean)[None, :]
     lengths = 1.5**2 * mean @ mean / 2 - 1.5 * (means**2).sum(1).mean() / 2
     assert drifted == pytest.approx(math.log(np.exp(pairs).mean()) + lengths)
@@ -200,7 +200,7 @@ def test_each_round_of_a_run_is_certified_from_shared_draws():
     parts = [SpacedRounds(event.after(number), 1.5) for number in rounds]
     block = Block(RemoveProposal(SampledRun((parts[-1],)), 3), parts)
     at = np.full((len(rounds), 1), epsilon)
-    upper, lower = certify(block, at, at, draws, 1e-6)
+    upper, lower = certify_deltas(block, at, at, draws, 1e-6)
     rng = np.random.default_rng(4)
     for number, above, below in zip(rounds, upper[:, 0], lower[:, 0], strict=True):
         means = signals(3, 12, 3, COEFFICIENTS, 1.5, number)

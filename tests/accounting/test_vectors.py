@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedamp.accounting import from_json
-from fedamp.accounting.verify import altered_ledger, ledger_checks, mechanism_check, rounds_check, worst
+from fedamp.accounting.verify import altered_ledger, ledger_checks, mechanism_check, rounds_check, worst_verdict
 from tests.accounting import second_accountant
 from tests.accounting.make_vectors import FOLDER, FORMAT
 
@@ -49,7 +49,7 @@ def test_hostile_ledgers_are_found_by_both_verifiers(subtests, tmp_path):
             ours = {
                 "chain": bool(list(altered_ledger(ledger))),
                 "rounds": rounds_check(ledger).verdict == "fail",
-                "epsilon": worst([mechanism_check(ledger), *ledger_checks(ledger)]) == "fail",
+                "epsilon": worst_verdict([mechanism_check(ledger), *ledger_checks(ledger)]) == "fail",
             }
             if finding is None:
                 assert not second

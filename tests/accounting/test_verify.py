@@ -8,7 +8,7 @@ import pytest
 
 from fedamp.accounting import Allocation, Claims, Gaussian, Poisson, Repeat, SubstitutedPoissonGaussian
 from fedamp.accounting.__main__ import main
-from fedamp.accounting.verify import compared
+from fedamp.accounting.verify import compare_claim
 
 MEAN = {"clip": 0.5, "divided_by": 20, "noise": 0.05, "rounds": 40}  # noise multiplier 2, in contributions
 
@@ -126,5 +126,5 @@ def test_what_is_no_number_is_not_claimed(name):
 
 
 def test_a_claimed_epsilon_that_is_no_number_fails():
-    assert compared("run", "epsilon_upper", math.nan, 1.0).verdict == "fail"
-    assert compared("run", "epsilon_upper", math.inf, math.inf).verdict == "pass"
+    assert compare_claim("run", "epsilon_upper", math.nan, 1.0).verdict == "fail"
+    assert compare_claim("run", "epsilon_upper", math.inf, math.inf).verdict == "pass"

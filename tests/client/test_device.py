@@ -38,9 +38,9 @@ from tests.federations import Silent, small
 def second_device() -> Iterator[None]:
     # Whether units keep apart is tried elsewhere: here every operation takes long.
     with SecondDevice(), pytest.MonkeyPatch.context() as patch:
-        twice = stacks._twice
+        twice = stacks._same_units_twice
         patch.setattr(stacks, "_TRIES", 1)
-        patch.setattr(stacks, "_twice", lambda *given: itertools.islice(twice(*given), 1))
+        patch.setattr(stacks, "_same_units_twice", lambda *given: itertools.islice(twice(*given), 1))
         yield
 
 

@@ -236,7 +236,7 @@ def test_the_real_parent_has_one_thread_and_neither_the_accountant_nor_numba(tmp
 @pytest.mark.parametrize(("flower", "runs"), [("1.43.0", True), ("1.42.0", False)])
 def test_without_lasting_processes_a_line_says_why_and_flowers_are_used(tmp_path, monkeypatch, capfd, flower, runs):
     began = []
-    monkeypatch.setattr(node, "_flower", lambda: flower)
+    monkeypatch.setattr(node, "_flower_version", lambda: flower)
     monkeypatch.setattr(node.os, "access", lambda *_: runs)  # False: as on a file system that runs no programs
     code = "import os; print(os.environ['PATH']); raise SystemExit(2)"
     monkeypatch.setattr(node, "program_of", lambda *words: began.append(words[0]) or [sys.executable, "-c", code])

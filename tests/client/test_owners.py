@@ -69,11 +69,11 @@ def test_a_node_tells_its_owner_how_many_records_are_nobodys(tmp_path, caplog):
 
 def test_runs_with_secret_seeds_are_told_apart_and_resumed_ones_are_the_same():
     raw = yaml.safe_load(SMALL)
-    asked = reader.validate(raw | {"known_seed": False}, "small")
+    asked = reader.validate_scenario(raw | {"known_seed": False}, "small")
     runs = [prepare(asked, seed).task for seed in (2**200 + 1, 2**200 + 1, 2**200 + 2)]
     assert runs[0].run == runs[1].run != runs[2].run
     assert len({task.digest for task in runs}) == 1, "nodes agree on a task before there is a run"
-    assert prepare(reader.validate(raw | {"known_seed": True}, "small")).task.run == ""
+    assert prepare(reader.validate_scenario(raw | {"known_seed": True}, "small")).task.run == ""
 
 
 def test_secure_nodes_remember_owners_beside_their_units(tmp_path, monkeypatch):

@@ -199,7 +199,7 @@ def test_a_node_learns_only_what_its_clients_must_do_in_this_round(tmp_path):
         assert set(message.content) == {"arrays", "order"}
         order = order_in(message)
         assert (order.round, order.config, order.exchange, order.frozen) == (round_, {}, {}, ())
-        assert sorted(order.ids) == plan.attendance.cohort(round_).tolist()
+        assert sorted(order.ids) == plan.attendance.cohort_of(round_).tolist()
         told = json.loads(order.task)
         # Neither the check-in, nor the noise, nor the run's seed.
         assert not {"check_in", "schedule", "rounds", "noise_multiplier", "seed", "privacy"} & set(told)

@@ -81,7 +81,7 @@ def nodes(request, tmp_path):
         "check_in": {"scheme": "all"},
         "federation": {"hosts": {"node1": "0,3", "node7": "1-2,4"}},
     }
-    prepared = prepare(reader.validate(raw, "small"))
+    prepared = prepare(reader.validate_scenario(raw, "small"))
     grid = Nodes({2**63 + 1: {"data": str(folders["one"])}, 2**63 + 7: {"data": str(folders["other"])}})
     return grid, prepared, folders
 
@@ -144,7 +144,7 @@ def test_a_server_without_public_records_evaluates_nothing_and_says_so(nodes, tm
     raw = prepared.plan.scenario.model_dump(mode="json") | {"rounds": 2}
     kind, raw["data"]["shape"] = raw["data"]["name"], None
     with pytest.raises(DataError, match=rf"no test\.{kind}; expected: test\.{kind} of public records, or data\.shape"):
-        prepare(reader.validate(raw, "small"))
+        prepare(reader.validate_scenario(raw, "small"))
     raw["data"]["shape"] = [4]
     file = tmp_path / "scenario.yaml"
     file.write_text(yaml.safe_dump(raw))

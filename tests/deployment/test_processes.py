@@ -78,7 +78,7 @@ def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> N
     told = {"path": str(machines.folder / "all" / "data"), "classes": 10, "test_is_public": True}
     raw = raw | {"data": raw["data"] | told}
     simulated, deployed = machines.folder / "simulated", machines.server / "run"
-    play_in(simulated, reader.validate(raw, "hospitals"), grid=Away(away))
+    play_in(simulated, reader.validate_scenario(raw, "hospitals"), grid=Away(away))
     assert [line["scheduled"] for line in rounds_of(deployed)] == [line["scheduled"] for line in rounds_of(simulated)]
     assert [line["reported"] for line in rounds_of(deployed)] == [line["reported"] for line in rounds_of(simulated)]
     spent = [[entry["epsilon_upper"] for entry in ledger_of(run)["releases"]] for run in (deployed, simulated)]
@@ -92,7 +92,7 @@ def test_the_simulation_on_three_machines_one_of_which_claims_all_clients(federa
     raw = write_scenario(federation, trackers=["tensorboard"])
     liar = federation.folder / "site2" / "data" / "federation.json"
     liar.write_text(json.dumps(json.loads(liar.read_text()) | {"hosted": list(range(CLIENTS))}))
-    spoiled = int(make_plan(reader.validate(raw, "hospitals"), CLIENTS).attendance.cohort(1)[0])  # of site0
+    spoiled = int(make_plan(reader.validate_scenario(raw, "hospitals"), CLIENTS).attendance.cohort_of(1)[0])  # of site0
     for folder in ("all", "site0"):
         spoil(federation.folder / folder / "data" / "train.npz", spoiled)
     federation.start_stranger("site9")

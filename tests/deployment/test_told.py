@@ -264,13 +264,13 @@ def joined_by(machines: Machines, name: str) -> dict[str, str]:
 
 def cohorts(raw: dict[str, Any]) -> list[set[str]]:
     """The nodes with a unit in the cohort of each round."""
-    attendance = make_plan(reader.validate(raw, "hospitals"), CLIENTS).attendance
-    return [{NODES[unit // 20] for unit in attendance.cohort(round_).tolist()} for round_ in range(1, ROUNDS + 1)]
+    attendance = make_plan(reader.validate_scenario(raw, "hospitals"), CLIENTS).attendance
+    return [{NODES[unit // 20] for unit in attendance.cohort_of(round_).tolist()} for round_ in range(1, ROUNDS + 1)]
 
 
 def two_seeds(machines: Machines | Here) -> list[int]:
     """Of one all nodes have a unit in each round, of the other the observer and some."""
-    check_in = make_plan(reader.validate(scenario(machines), "hospitals"), CLIENTS).check_in
+    check_in = make_plan(reader.validate_scenario(scenario(machines), "hospitals"), CLIENTS).check_in
 
     def first(condition: Callable[[set[str]], bool]) -> int:
         for seed in itertools.count():
@@ -292,7 +292,7 @@ def told_in(machines: Machines | Here, raw: dict[str, Any], joined: bool = False
     if joined:
         machines.run(shell(SECURE, "server: write the agreement"))
     run, sparse = machines.server / f"run{len(list(machines.server.glob('run*')))}", cohorts(raw)
-    every = make_plan(reader.validate(raw, "hospitals"), CLIENTS).protection != "none"
+    every = make_plan(reader.validate_scenario(raw, "hospitals"), CLIENTS).protection != "none"
 
     def asked(round_: int) -> set[str]:
         return set(NODES) if every else sparse[round_ - 1]

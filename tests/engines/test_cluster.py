@@ -49,10 +49,10 @@ def test_a_cluster_that_another_user_tells_of_is_not_asked(tmp_path, monkeypatch
         else:
             monkeypatch.setattr(os, "geteuid", lambda: 65534)
         with pytest.raises(InputError, match=r"engine\.address: no Ray cluster at 'auto' .*it belongs to another user"):
-            ray_driver._connect("auto")
+            ray_driver._connect_cluster("auto")
         told.unlink()
         with pytest.raises(InputError, match=r"engine\.address: no Ray cluster at 'auto' .*No such file"):
-            ray_driver._connect("auto")
+            ray_driver._connect_cluster("auto")
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             listener.accept()  # nobody has come

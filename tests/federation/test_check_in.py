@@ -80,7 +80,7 @@ def capped(rate: float, at_most: int) -> CappedPoissonCheckIn:
 def sized(scheme: CheckIn, units: int) -> CheckIn:
     """The scheme for so many units; batches hold two fifths of any number of them."""
     more = {"size": 2 * units // 5} if scheme.scheme == "batches" else {}
-    return scheme.model_copy(update=more).fitted((), units)
+    return scheme.model_copy(update=more).fitted_to((), units)
 
 
 def attendance_matrix(scheme: CheckIn, units: int, seed: int, rounds: int = ROUNDS) -> np.ndarray:
@@ -188,11 +188,11 @@ def test_the_charge_spans_all_rounds_grows_with_them_and_survives_json(scheme):
 
 def test_a_shortened_scheme_keeps_the_rate(scheme):
     scheme = sized(scheme, 100)
-    short = scheme.shortened(ROUNDS, 5)
-    short.check(5)
+    short = scheme.for_fewer_rounds(ROUNDS, 5)
+    short.check_rounds(5)
     # k is a whole number: half a check-in in five rounds.
     assert short.expected_cohort(5, 100) == pytest.approx(scheme.expected_cohort(ROUNDS, 100), abs=100 * 0.5 / 5)
-    assert scheme.shortened(ROUNDS, ROUNDS) == scheme
+    assert scheme.for_fewer_rounds(ROUNDS, ROUNDS) == scheme
 
 
 def test_independent_rounds_are_charged_one_after_the_other(scheme):
@@ -211,11 +211,11 @@ def test_independent_rounds_are_charged_one_after_the_other(scheme):
 
 def test_attendance_answers_in_any_order(scheme):
     attendance = Attendance(sized(scheme, 50), ROUNDS, 50, seed=4)
-    in_order = [attendance.cohort(round_) for round_ in range(1, ROUNDS + 1)]
+    in_order = [attendance.cohort_of(round_) for round_ in range(1, ROUNDS + 1)]
     for round_ in (ROUNDS, 3, 3, 7, 1):
-        assert np.array_equal(attendance.cohort(round_), in_order[round_ - 1])
+        assert np.array_equal(attendance.cohort_of(round_), in_order[round_ - 1])
     with pytest.raises(ValueError, match=rf"round must be in 1\.\.{ROUNDS}, got {ROUNDS + 1}"):
-        attendance.cohort(ROUNDS + 1)
+        attendance.cohort_of(ROUNDS + 1)
 
 
 # --- what the contract cannot know ------------------------------------------------------------------------------------
@@ -236,8 +236,8 @@ def test_k_of_any_number_of_rounds(rounds_k, units):
 
 def test_batches_are_charged_for_substitution_and_fit_the_units():
     batches = BatchesCheckIn(scheme="batches", size=3)
-    assert batches.fitted((), 30).charge(Gaussian(1.5), 4) == Repeat(WithoutReplacement(Gaussian(1.5), 3, 30), 4)
-    for forgotten in (lambda: batches.charge(Gaussian(1.5), 4), lambda: batches.shown(Gaussian(1.5))):
+    assert batches.fitted_to((), 30).charge(Gaussian(1.5), 4) == Repeat(WithoutReplacement(Gaussian(1.5), 3, 30), 4)
+    for forgotten in (lambda: batches.charge(Gaussian(1.5), 4), lambda: batches.known_cost(Gaussian(1.5))):
         with pytest.raises(ValueError, match="population must be"):  # no charge without the number of units
             forgotten()
     plan = make_plan(small("check_in={scheme: batches, size: 20}", "rounds=3"), 60)

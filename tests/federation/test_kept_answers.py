@@ -100,7 +100,7 @@ def test_a_pipe_or_a_link_in_place_of_an_answer_is_ignored(folder):
 
 def test_other_code_or_libraries_get_other_answers(folder, monkeypatch):
     asked()
-    monkeypatch.setattr(kept_answers, "_versions", lambda: ["another version"])
+    monkeypatch.setattr(kept_answers, "_code_versions", lambda: ["another version"])
     asked()
     assert len(list(folder.iterdir())) == 2
 
@@ -110,7 +110,7 @@ def test_a_noise_multiplier_that_does_not_keep_the_budget_is_not_taken(folder):
     file = next(file for file in folder.iterdir() if '\\"calibrate\\"' in file.read_text())
     told = json.loads(file.read_text())
     told["answer"] = noise / 2
-    told["digest"] = kept_answers._digest(told["question"], told["answer"])
+    told["digest"] = kept_answers._answer_digest(told["question"], told["answer"])
     file.write_text(json.dumps(told))
     assert KEPT.noise_multiplier(Gaussian, 1.0, 1e-5, PRECISION) == noise
 
@@ -160,7 +160,7 @@ def test_a_verification_believes_no_kept_answer(folder, tmp_path):
             told["answer"] = [each / 2 for each in told["answer"]]
         elif isinstance(told["answer"], dict):
             told["answer"] |= {"lower": 0.0, "upper": told["answer"]["upper"] / 2}
-        told["digest"] = kept_answers._digest(told["question"], told["answer"])
+        told["digest"] = kept_answers._answer_digest(told["question"], told["answer"])
         file.write_text(json.dumps(told))
     forged = fedamp.run(TINY, out=tmp_path / "forged", engine={"kind": "serial"})
     assert forged.summary.epsilon.upper < 0.6 * run.summary.epsilon.upper

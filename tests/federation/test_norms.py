@@ -35,14 +35,14 @@ def rule(request) -> ClippingRule:
 def test_a_rule_that_charges_nothing_learns_nothing(rule):
     counts = [NormCounts(below, 60, 60.0) for below in (0, 20, 60)]
     scales = {rule.next_scale(1.0, each, seed=1, round_=1, private=False) for each in counts}
-    assert (len(scales) == 1) == (rule.charges() == ()) == rule.is_fixed
+    assert (len(scales) == 1) == (rule.additional_releases() == ()) == rule.is_fixed
 
 
 def test_what_a_rule_lets_out_has_the_noise_that_it_charges(rule):
     """The count moves by half a unit at most; 1,000 rounds, standard errors of 2.2 % and 3.2 %, five of them."""
     if rule.is_fixed:
         return
-    (charged,) = rule.charges()
+    (charged,) = rule.additional_releases()
     counts = NormCounts(30, 60, 60.0)
     scales = [rule.next_scale(1.0, counts, seed=3, round_=round_, private=True) for round_ in range(1, 1001)]
     a_unit_more = rule.next_scale(1.0, NormCounts(31, 61, 60.0), seed=3, round_=1, private=False)
@@ -68,7 +68,7 @@ def test_an_automatic_norm_moves_a_run_as_far_as_its_noise_allows():
         ({"optimizer": "adam", "learning_rate": 2.0}, 60, 300.0, 0.0, 1.6),
     ):
         rule = clipping_of("auto", ServerUpdate(**server), rounds, cohort)
-        assert rule.norm(noise) == pytest.approx(expected, rel=1e-9)
+        assert rule.first_norm(noise) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(

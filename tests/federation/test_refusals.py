@@ -174,12 +174,12 @@ def test_numbers_that_do_not_fit_are_refused(example):
 
 
 def test_every_fact_is_needed_and_broken_by_some_key_and_has_an_example():
-    assert refusals.listed().keys() == facts.FACTS == {fact for fact, *_ in BROKEN}
-    assert all(needing and breaking for needing, breaking in refusals.listed().values())
+    assert refusals.keys_by_fact().keys() == facts.FACTS == {fact for fact, *_ in BROKEN}
+    assert all(needing and breaking for needing, breaking in refusals.keys_by_fact().values())
 
 
 def test_every_key_that_needs_or_breaks_a_fact_has_an_example():
-    for fact, sides in refusals.listed().items():
+    for fact, sides in refusals.keys_by_fact().items():
         for place, keys in enumerate(sides):
             shown = {example[1 + place] for example in BROKEN if example[0] == fact}
             if fact == facts.MODEL_ALONE:  # each key that needs it also needs a fixed norm, which is told first
@@ -193,7 +193,7 @@ def test_what_a_plug_in_does_not_declare_it_breaks():
 
     scenario = small("server.momentum=0", MIXING)
     for fact in facts.FACTS:
-        broken = [key for key, _ in refusals._breaks(scenario, {"unknown": Unknown()}, fact)]
+        broken = [key for key, _ in refusals._keys_breaking(scenario, {"unknown": Unknown()}, fact)]
         assert broken[0] == "unknown"
 
 
@@ -211,7 +211,7 @@ def test_a_section_that_may_release_something_and_charges_nothing_is_refused():
 
         keeps = facts.FACTS - {facts.ROUNDS_ALONE}
 
-        def beside(self, plan):
+        def releases_beside(self, plan):
             return (Gaussian(1.0),)
 
     for kept in (Harmless(), Paying(), facts.Stance(keeps=facts.FACTS)):
@@ -227,7 +227,7 @@ def table() -> str:
 
     rows = [
         f"| {fact.sentence} | {said(needing)} | {said(breaking)} |\n"
-        for fact, (needing, breaking) in refusals.listed().items()
+        for fact, (needing, breaking) in refusals.keys_by_fact().items()
     ]
     return "| fact | needed by | broken by |\n| --- | --- | --- |\n" + "".join(rows)
 

@@ -41,7 +41,7 @@ def scheme(request) -> SubmodelScheme:
 
 def shares(scheme: SubmodelScheme) -> bool:
     """Whether there is a part that is not hidden."""
-    return scheme.share(UNITS) < 1 and scheme.unowned == "shared"
+    return scheme.training_share(UNITS) < 1 and scheme.unowned == "shared"
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
@@ -50,9 +50,9 @@ def shares(scheme: SubmodelScheme) -> bool:
 def test_parts_keep_the_given_norm_and_noise_and_divide_by_whom_they_can_expect(scheme):
     parts = scheme.parts(0.5, 1.5, 30.0, UNITS)
     assert (parts[-1].clip, parts[-1].noise_multiplier) == (0.5, 1.5)
-    assert parts[-1].denominator == pytest.approx(30 * scheme.share(UNITS))
+    assert parts[-1].denominator == pytest.approx(30 * scheme.training_share(UNITS))
     assert all(part.denominator == 30 for part in parts[:-1])
-    names = ["shared", "split"] if shares(scheme) else ["all"] if scheme.share(UNITS) == 1 else ["split"]
+    names = ["shared", "split"] if shares(scheme) else ["all"] if scheme.training_share(UNITS) == 1 else ["split"]
     assert [part.name for part in parts] == names
     assert all(part.noise_multiplier == 0 for part in scheme.parts(0.5, 0.0, 30.0, UNITS))
 
@@ -74,7 +74,7 @@ def test_submodels_are_uniform_independent_and_drawn_afresh(scheme):
     assert all(array.shape == cohort.shape for array in drawn)
     if not scheme.choices_are_all:  # masks are the clients' own, from seeds
         return
-    possible = sorted(submodel for _, submodel in scheme.choices(1))
+    possible = sorted(submodel for _, submodel in scheme.possible_draws(1))
     counts = np.array([[((drawn[0] == one) & (drawn[1] == two)).sum() for two in possible] for one in possible])
     assert counts.sum() == len(cohort)
     # Both rounds together, and one unit after the next: a right scheme fails with a chance of 1e-4; the seed is fixed.
@@ -86,7 +86,7 @@ def test_submodels_are_uniform_independent_and_drawn_afresh(scheme):
 def test_a_model_of_two_parts_is_cut_in_two_and_the_cut_is_the_one_of_its_number(scheme):
     model = Model(name="mlp", hidden=(12,))
     pieces = scheme.pieces(model, (4,), 3, seed=5)
-    for _, submodel in scheme.choices(2):
+    for _, submodel in scheme.possible_draws(2):
         piece = pieces(submodel, 1)
         assert piece.shared == ({"output.bias"} if shares(scheme) else set())
         assert piece.frozen == ({"output.bias"} if getattr(scheme, "unowned", "") == "frozen" else set())
@@ -96,12 +96,12 @@ def test_a_model_of_two_parts_is_cut_in_two_and_the_cut_is_the_one_of_its_number
 
 def test_what_is_dealt_or_frozen_moves_for_nobody_else(scheme):
     """Three clients' updates of ones: each keeps those of its own coordinates, the same ones every time."""
-    if scheme.share(UNITS) == 1:
+    if scheme.training_share(UNITS) == 1:
         return
     model, seeds = Model(name="mlp", hidden=(12,)), np.array([bytes([n]) * 32 for n in range(3)], "V32")
     pieces = scheme.pieces(model, (4,), 100, seed=5)
     kept = []
-    for _, submodel in scheme.choices(1):
+    for _, submodel in scheme.possible_draws(1):
         piece = pieces(submodel, 1)
         updates = {name: torch.ones(3, *value.shape) for name, value in piece.module.named_parameters()}
         owned = piece.owned(updates, seeds)
@@ -118,7 +118,7 @@ def test_what_is_dealt_or_frozen_moves_for_nobody_else(scheme):
         assert (torch.stack(kept[::3]).sum(0) == 1).all()
         assert {int(each.sum()) for each in kept} == {33, 34}
     elif scheme.unowned == "partitioned":
-        assert stats.binomtest(int(torch.stack(kept).sum()), 300, scheme.share(UNITS)).pvalue > 1e-4
+        assert stats.binomtest(int(torch.stack(kept).sum()), 300, scheme.training_share(UNITS)).pvalue > 1e-4
         assert (kept[0] != kept[1]).any()
 
 
@@ -147,8 +147,8 @@ def test_the_whole_model_is_trained_by_a_public_class(whole, expected):
     assert np.flatnonzero(drawn == WHOLE).tolist() == list(expected)
     assert np.array_equal(drawn[5:9] == WHOLE, scheme.draw(units[5:9], seed=8, round_=2) == WHOLE), "by its id alone"
     share = len(list(expected)) / 20
-    assert scheme.share(20) == pytest.approx(share + (1 - share) / 4)
-    often = {submodel: chance for chance, submodel in scheme.trained(20)}
+    assert scheme.training_share(20) == pytest.approx(share + (1 - share) / 4)
+    often = {submodel: chance for chance, submodel in scheme.submodel_frequencies(20)}
     assert sum(often.values()) == pytest.approx(1)
     assert often.get(WHOLE, 0.0) == pytest.approx(share)
 
@@ -172,7 +172,7 @@ def test_a_known_choice_is_credited_with_nothing(assignment, expected):
     scheme = classes(assignment=assignment)
     drawn = [scheme.draw(np.arange(30), seed=1, round_=round_) for round_ in range(1, 6)]
     assert [set(each.tolist()) for each in drawn] == [{each} for each in expected]
-    assert [scheme.choices(1, round_)[0][1] for round_ in range(1, 6)] == expected
+    assert [scheme.possible_draws(1, round_)[0][1] for round_ in range(1, 6)] == expected
     release = Gaussian(1.0)
     assert scheme.charge(scheme.parts(1.0, 1.0, 30, UNITS)[-1], release) == release
     assert scheme.copies == 1
@@ -223,8 +223,8 @@ def test_as_many_disjoint_masks_fit_as_are_charged():
     """One tenth in floating point is a little more: ten labels of that probability would come to more than one."""
     schemes = [DropoutSubmodels(scheme="dropout", keep=1 / copies) for copies in range(2, 200)]
     assert any(scheme.copies * Fraction(scheme.keep) > 1 for scheme in schemes)
-    assert all(scheme.copies * Fraction(scheme.probability) <= 1 for scheme in schemes)
-    assert all(scheme.keep * (1 - 2e-16) <= scheme.probability <= scheme.keep for scheme in schemes)
+    assert all(scheme.copies * Fraction(scheme.keeping_probability) <= 1 for scheme in schemes)
+    assert all(scheme.keep * (1 - 2e-16) <= scheme.keeping_probability <= scheme.keep for scheme in schemes)
 
 
 @pytest.mark.few(1)

@@ -113,12 +113,12 @@ def test_it_can_be_split_as_far_as_it_says_and_no_further(name):
     config, most = Model(name=name), most_submodels(architecture_of(Model(name=name)).units())
     assert most != 1
     if most:
-        DisjointSubmodels(scheme="disjoint", count=most).check(config)
+        DisjointSubmodels(scheme="disjoint", count=most).check_model(config)
         assert split(config, (8, 8), CLASSES, most).count == most
     with pytest.raises(ModelError):
         split(config, (8, 8), CLASSES, max(2, most + 1))
     with pytest.raises(ModelError, match=r"submodels\.count: .* nodes to partition"):
-        DisjointSubmodels(scheme="disjoint", count=max(2, most + 1)).check(config)
+        DisjointSubmodels(scheme="disjoint", count=max(2, most + 1)).check_model(config)
 
 
 @every_splittable_model

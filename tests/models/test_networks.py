@@ -119,7 +119,7 @@ def test_its_cost_is_counted():
 def test_it_cannot_be_cut_or_masked():
     for section in (DisjointSubmodels(scheme="disjoint", count=2), DropoutSubmodels(scheme="dropout")):
         with pytest.raises(ModelError, match=r"^submodels\."):
-            section.check(CHARACTERS)
+            section.check_model(CHARACTERS)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class Nodes(SimulationGrid):
 
 
 def scenario(**changes):
-    return reader.validate({**SCENARIO, **changes}, "own")
+    return reader.validate_scenario({**SCENARIO, **changes}, "own")
 
 
 def record(arrays=ARRAYS):

@@ -80,8 +80,10 @@ def test_a_client_that_failed_is_not_rescheduled(tmp_path):
     play_in(tmp_path / "run", scenario, grid=grid)
     attendance = prepare(scenario).plan.attendance
     for round_, asked in grid.asked.items():
-        assert set(asked) < set(attendance.cohort(round_).tolist())
-    checked_in = np.bincount(np.concatenate([attendance.cohort(round_) for round_ in range(1, 9)]), minlength=CLIENTS)
+        assert set(asked) < set(attendance.cohort_of(round_).tolist())
+    checked_in = np.bincount(
+        np.concatenate([attendance.cohort_of(round_) for round_ in range(1, 9)]), minlength=CLIENTS
+    )
     assert (checked_in == K).all()
 
 

@@ -74,7 +74,7 @@ def federation(folder: Path, withdrawn: int | None = None) -> Scenario:
         "data": {"name": "npz", "path": str(folder), "classes": 4, "partition": {"scheme": "natural"}},
         "server": {"learning_rate": 1.0},
     }
-    return reader.validate(raw, "withdrawal")
+    return reader.validate_scenario(raw, "withdrawal")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ def test_the_strategy_runs_in_a_custom_app(capsys):
     assert {round_: dict(found) for round_, found in told.items()} == {
         round_: {"epsilon": spent[round_ - 1]} for round_ in (1, 2, 3)
     }, "Flower logs these, and how many check in would tell who does"
-    assert strategy.collected.reported == len(strategy.plan.attendance.cohort(3)) > 0
+    assert strategy.collected.reported == len(strategy.plan.attendance.cohort_of(3)) > 0
     accuracy, epsilon = map(float, capsys.readouterr().out.split())
     assert 0 <= accuracy <= 1
     assert 0 < epsilon <= 2

@@ -87,13 +87,13 @@ def test_a_simulation_has_no_dummies():
     alone, _, reported = played(True, THREE, grid=SerialGrid(CLIENT_APP, "cpu"))
     assert not alone.dummies
     assert_equal_models(alone, played(True, THREE)[0])
-    assert [each[0] for each in reported] == [len(alone.plan.attendance.cohort(r)) for r in range(1, 5)]
+    assert [each[0] for each in reported] == [len(alone.plan.attendance.cohort_of(r)) for r in range(1, 5)]
 
 
 def test_dummies_do_not_make_a_quorum():
     """One node, whose units are in the cohort of round 1, never answers; the dummies of the others do."""
     plan = played(True, ALONE, *FEW, rounds=1)[0].plan
-    gone = {f"n{unit}" for unit in plan.attendance.cohort(1)}
+    gone = {f"n{unit}" for unit in plan.attendance.cohort_of(1)}
     assert 0 < len(gone) < len(ALONE)
     grid = Deployment({n: {"hosts": h} for n, h in ALONE.items()}, meddle=_silent_when_trained(gone))
     with pytest.raises(FederationError, match=r"none of .* reported"):
@@ -155,7 +155,7 @@ def test_with_a_fixed_time_all_nodes_are_asked_and_only_the_cohort_trains():
     grid, began = Deployment({name: {"hosts": units} for name, units in THREE.items()}), time.monotonic()
     ask(strategy := prepared.strategy(prepared.state), grid, 1)
     assert time.monotonic() - began >= 3 * 0.2  # here the nodes answer in turn
-    cohort = strategy.plan.attendance.cohort(1).tolist()
+    cohort = strategy.plan.attendance.cohort_of(1).tolist()
     told = [RoundOrder.of(message_content(data)) for _, data in grid.orders[0]]
     assert [sorted(each.ids) for each in told] == [[u for u in cohort if u // 20 == node] for node in range(3)]
     assert [] in [each.ids for each in told] != [[], [], []]
@@ -214,7 +214,7 @@ def own(dummies, **changes):
         "privacy": {"clip": 0.5, "noise_multiplier": 1.0, "precision": 0.05},
         "federation": {"hosts": {name: str(unit) for unit, name in enumerate(nodes)}, "quorum": 0, "dummies": dummies},
     }
-    return reader.validate(raw | changes, "own"), nodes
+    return reader.validate_scenario(raw | changes, "own"), nodes
 
 
 @pytest.mark.parametrize("name", ["remembering_app", "hostile_app", "hostile_flower_app"])
@@ -242,7 +242,7 @@ def test_all_units_of_a_node_train_in_every_round(tmp_path):
     own_apps.TRAINED.clear()
     strategy.start(Deployment(own(True)[1], "tests.client.own_apps:noting_app"), arrays)
     assert sorted(own_apps.TRAINED) == [(round_, client) for round_ in (1, 2, 3) for client in range(10)]
-    assert strategy.collected.reported == len(strategy.plan.attendance.cohort(3)) < 10
+    assert strategy.collected.reported == len(strategy.plan.attendance.cohort_of(3)) < 10
 
 
 def test_a_node_that_was_started_again_misses_a_round_and_is_queried_again():

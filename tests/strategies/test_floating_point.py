@@ -66,7 +66,7 @@ def test_a_cohort_whose_sum_float64_cannot_hold_exactly_is_refused(prepared):
     units = 2**22 + 1  # each at full clip, in quanta
     assert units / quantum(1.0) > 2**53 / 2
     plan = replace(prepared.plan, units=2**23)
-    vars(plan)["attendance"] = type("Everybody", (), {"cohort": lambda self, round_: np.arange(units)})()
+    vars(plan)["attendance"] = type("Everybody", (), {"cohort_of": lambda self, round_: np.arange(units)})()
     pipeline = replace(prepared.pipeline, plan=plan)
     with pytest.raises(FederationError, match="expected: at most 4194304"):
         pipeline.release(prepared.state, 1, Aggregate(pipeline.model.zeros(), 1, reported=units))

@@ -58,7 +58,7 @@ class LayerSubmodels(SubmodelScheme):
     def copies(self) -> int:
         return self.count
 
-    def share(self, units: int) -> float:
+    def training_share(self, units: int) -> float:
         return 1 / self.count
 
     def parts(self, clip: float, noise_multiplier: float, expected_cohort: float, units: int) -> tuple[Part, ...]:
@@ -70,10 +70,10 @@ class LayerSubmodels(SubmodelScheme):
     def draw(self, cohort: UnitIds, seed: int, round_: int) -> NDArray[np.int64]:
         return rng.stream(seed, "submodels", round_).integers(self.count, len(cohort)).astype(np.int64)
 
-    def choices(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
+    def possible_draws(self, masks: int, round_: int = 1) -> list[tuple[bytes, int]]:
         return [(bytes(rng.SEED_BYTES), number) for number in range(self.count)]
 
-    def trained(self, units: int) -> list[tuple[float, int]]:
+    def submodel_frequencies(self, units: int) -> list[tuple[float, int]]:
         return [(1 / self.count, number) for number in range(self.count)]
 
     def pieces(self, model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Pieces:

@@ -48,7 +48,7 @@ class DigitsData(BuiltInData):
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return pixels float32 [1797, 64] in [0, 1], and the digit of each image."""
         # A text for each digit: 64 pixels, from 0 to g for 16, and which digit it is.
-        letters = np.array(_read("digits.json"), "S65").view(np.uint8).reshape(-1, 65)
+        letters = np.array(_read_json("digits.json"), "S65").view(np.uint8).reshape(-1, 65)
         numbers = np.where(letters >= ord("a"), letters - ord("a") + 10, letters - ord("0"))
         return numbers[:, :-1].astype(np.float32) / 16, numbers[:, -1].astype(np.int64)
 
@@ -74,11 +74,11 @@ class DiabetesData(BuiltInData):
 
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return ten standardised measurements of each patient, and the standardised progression."""
-        numbers = np.array(_read("diabetes.json"), np.float64)
+        numbers = np.array(_read_json("diabetes.json"), np.float64)
         return (numbers[:, :-1] - _MEANS) / _DEVIATIONS, (numbers[:, -1] - _MEAN) / _DEVIATION
 
 
-def _read(name: str) -> list[Any]:
+def _read_json(name: str) -> list[Any]:
     """Read a list from a JSON file of this folder."""
     found: list[Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     return found

@@ -144,25 +144,25 @@ def subject_of(scenario: Scenario, rounds: int) -> AuditSubject:
         raise ScenarioError(
             "privacy.noise_multiplier is 0: nothing is claimed, so nothing can be audited; expected: > 0"
         )
-    claim = Plan(_shortened(full, min(rounds, scenario.rounds)), full.units, full.seed)
+    claim = Plan(_first_rounds(full, min(rounds, scenario.rounds)), full.units, full.seed)
     canaries = scenario.privacy.group_size
     units = canaries + BYSTANDERS if claim.check_in.units_are_independent else claim.units
     played = Plan(claim.scenario, units, full.seed)
     return AuditSubject(claim, _worst_case(claim, played), canaries, played.units)
 
 
-def _shortened(full: Plan, rounds: int) -> Scenario:
+def _first_rounds(full: Plan, rounds: int) -> Scenario:
     """Return the first rounds of a plan as a scenario, with the noise of the whole plan, and without a budget."""
     whole = full.scenario.with_bands(len(full.coefficients) + 1, full.coefficients)
     noise: dict[str, Any] = {"noise_multiplier": full.noise_multiplier, "epsilon": None}
     if whole.privacy.clip == "auto":  # it depends on the number of rounds; the canary's updates are longer anyway
-        noise["clip"] = full.clipping.norm(full.noise_multiplier)
+        noise["clip"] = full.clipping.first_norm(full.noise_multiplier)
     update: dict[str, Any] = {
         "rounds": rounds,
-        "check_in": full.check_in.shortened(whole.rounds, rounds),
+        "check_in": full.check_in.for_fewer_rounds(whole.rounds, rounds),
         "privacy": whole.privacy.model_copy(update=noise),
     }
-    update |= {key: section.shortened(rounds) for key, section in whole.sections.items()}
+    update |= {key: section.for_fewer_rounds(rounds) for key, section in whole.sections.items()}
     return whole.model_copy(update=update)
 
 
@@ -259,7 +259,7 @@ class CanaryFederation:
         rounds = range(1, self._rounds + 1)
         products, energies = np.stack([self._round(round_) for round_ in rounds]).swapaxes(0, 1)
         with np.errstate(all="ignore"):  # infinite values are evidence of a defect too
-            seen, share = self._plan.scenario.privacy.noise.matched(products, self._plan.coefficients)
+            seen, share = self._plan.scenario.privacy.noise.matched_filter(products, self._plan.coefficients)
             evidence: Vector = np.nan_to_num(seen - share[:, None] * energies, nan=np.inf)
         return evidence
 
@@ -268,14 +268,14 @@ class CanaryFederation:
         release = self._federation.release(round_, self._federation.collect(round_))
         updates = self._updates_in(round_)
         with np.errstate(all="ignore"):  # infinite values are evidence of a defect too
-            noisy_sum = _flat(release.noisy_sums) / release.clip_scale
+            noisy_sum = _flat_vector(release.noisy_sums) / release.clip_scale
             return np.stack([updates.whitened @ noisy_sum, updates.energies])
 
     def _updates_in(self, round_: int) -> _Updates:
         """Compute the possible updates in a round at the initial model, by the client's own code."""
         plan = self._plan
         mixing = sum(section.hidden_variance(round_) for section in plan.sections.values())
-        choices = plan.submodels.choices(_MASKS, round_)
+        choices = plan.submodels.possible_draws(_MASKS, round_)
         key = plan.submodels.cut_index(round_), mixing, tuple(submodel for _, submodel in choices)
         if key in self._updates:
             return self._updates[key]
@@ -299,11 +299,11 @@ class CanaryFederation:
         """Train unit 0 with a seed and a submodel, and return its clipped update as one vector."""
         clips = tuple(part.clip for part in self._plan.parts)
         arrays = self._federation.prepared.state.parameters
-        return _flat(
+        return _flat_vector(
             self._federation.node.train(RoundOrder("", round_, clips, rows([0], [seed], submodel), arrays)).sums
         )
 
 
-def _flat(arrays: Mapping[str, NDArray[Any]]) -> Vector:
+def _flat_vector(arrays: Mapping[str, NDArray[Any]]) -> Vector:
     """Return a model's arrays as one vector, float64."""
     return np.concatenate([array.ravel() for array in arrays.values()], dtype=np.float64)

@@ -18,7 +18,7 @@ from scipy.stats import beta, binom
 
 from fedamp.accounting import Bounds, Compose, Mechanism
 from fedamp.accounting.arithmetic import Array, delta_left
-from fedamp.accounting.bounds import finite
+from fedamp.accounting.bounds import finite_or_none
 from fedamp.federation.plan import Plan
 
 CONFIDENCE = 0.95  # that none of the lower bounds of an audit is too high
@@ -93,7 +93,7 @@ class AuditResult:
 
         It is multiplied by the number of attacks, because the best of them is taken.
         """
-        accuracy = _accuracy(self._curve(1.0))
+        accuracy = _highest_accuracy(self._curve(1.0))
         made, right = zip(*(each.surest(SHARE) for each in self.guesses), strict=True)
         return min(1.0, len(made) * float(binom.sf(np.array(right) - 1, made, accuracy).min()))
 
@@ -115,7 +115,7 @@ class AuditResult:
         """
         made, right = guesses.surest(SHARE)
         least = float(beta.ppf(self._error, right, made - right + 1))
-        return self._cost(lambda curve: _accuracy(curve) < least)
+        return self._cost(lambda curve: _highest_accuracy(curve) < least)
 
     def lower_if_dependent(self, guesses: AttackGuesses) -> float:
         """Bound the same, however the guesses depend on each other (Mahloujifar, Melis, Chaudhuri 2024)."""
@@ -134,8 +134,8 @@ class AuditResult:
             {
                 "attack": each.attack,
                 "guesses": dict(zip(("of", "right"), each.surest(SHARE), strict=True)),
-                "epsilon": {"lower": finite(self.lower(each)), "upper": finite(self.charged.upper)},
-                "epsilon_if_dependent": finite(self.lower_if_dependent(each)) if self.dependent else None,
+                "epsilon": {"lower": finite_or_none(self.lower(each)), "upper": finite_or_none(self.charged.upper)},
+                "epsilon_if_dependent": finite_or_none(self.lower_if_dependent(each)) if self.dependent else None,
             }
             for each in (self.guesses[0], *others[:2])
         ]
@@ -168,7 +168,7 @@ class AuditResult:
 
     def _mechanism(self, factor: float) -> Mechanism:
         """Return what is charged under the plans with so many times their noise."""
-        each = tuple(plan.charge.at(plan.noise_multiplier * factor, self.size) for plan in self.plans)
+        each = tuple(plan.charge.with_noise(plan.noise_multiplier * factor, self.size) for plan in self.plans)
         return each[0] if len(each) == 1 else Compose(each)
 
     @cache  # noqa: B019  (an audit lives as long as its command)
@@ -215,6 +215,6 @@ def exceeds(most_right: Callable[[float], float], canaries: int, made: int, righ
     return rightly + wrongly > made / canaries
 
 
-def _accuracy(curve: Array) -> float:
+def _highest_accuracy(curve: Array) -> float:
     """Bound the share of right guesses from above, if a share of ``SHARE`` is guessed."""
     return 1 - float(np.interp(SHARE, curve + _RATES, _RATES)) / SHARE

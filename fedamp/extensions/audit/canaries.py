@@ -90,9 +90,9 @@ def attack(plan: Plan, models: Sequence[Arrays], coins: NDArray[np.bool_]) -> tu
     """Guess the coins of a run by each attack.
 
     The steps of the server are undone: the noisy sum of each round follows from the models. The part that follows from
-    other units' data is taken off (:func:`_quiet`), and the rounds are whitened by the covariance of the sums. So a
-    round's product with a canary's vector is a log-likelihood ratio, and the hidden rounds are averaged over as they
-    are charged: the strongest statistic (Neyman, Pearson 1933).
+    other units' data is taken off (:func:`_without_outliers`), and the rounds are whitened by the covariance of the
+    sums. So a round's product with a canary's vector is a log-likelihood ratio, and the hidden rounds are averaged over
+    as they are charged: the strongest statistic (Neyman, Pearson 1933).
 
     Args:
         plan: of the run.
@@ -108,7 +108,7 @@ def attack(plan: Plan, models: Sequence[Arrays], coins: NDArray[np.bool_]) -> tu
     rounds, size, optimizer, part = len(models) - 1, flat.shape[1], plan.scenario.server, plan.parts[0]
     steps = np.diff(flat.astype(np.float64), axis=0) / optimizer.learning_rate
     steps[1:] -= optimizer.momentum * steps[:-1]
-    sums, kept = _quiet(steps * (part.denominator / part.clip), [models[0][name].shape for name in trained])
+    sums, kept = _without_outliers(steps * (part.denominator / part.clip), [models[0][name].shape for name in trained])
     covariance = sums @ sums.T / size
     filters = np.linalg.inv(covariance if _FEW * rounds < size else np.diag(np.diag(covariance))) @ kept
     sums, seen, last = sums.astype(np.float32), np.empty((len(coins), rounds)), np.empty(len(coins))
@@ -125,14 +125,14 @@ def attack(plan: Plan, models: Sequence[Arrays], coins: NDArray[np.bool_]) -> tu
         )
         there = np.zeros(ratios.shape, dtype=bool)
         for number in range(rounds):
-            cohort = public.cohort(number + 1)
+            cohort = public.cohort_of(number + 1)
             there[cohort[cohort >= CANARY] - CANARY, number] = True
         scores["all models, rounds by the public seed"] = (ratios * there).sum(1)
     scores["the last model"] = last / last.std()
     return tuple(AttackGuesses(name, each, coins) for name, each in scores.items())
 
 
-def _quiet(sums: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, Array]:
+def _without_outliers(sums: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, Array]:
     """Take off the sums of rounds what stands out of noise.
 
     Data move many rounds alike, and each array by a matrix of low rank; a canary's signs have full rank. So in the

@@ -40,7 +40,7 @@ class KeptModels(RunHooks):
     def before_end(self, first: Arrays) -> None:
         """Keep the first model, and which canaries were in."""
         self._write("0.safetensors", save(first))
-        self._write("coins.json", json.dumps(self._plan.coins.astype(int).tolist()).encode())
+        self._write("coins.json", json.dumps(self._plan.canary_coins.astype(int).tolist()).encode())
 
     def _write(self, name: str, content: bytes) -> None:
         """Write a file that outlives a kill of this process, but not a power cut."""

@@ -47,7 +47,7 @@ class BatchesCheckIn(IndependentRounds):
         if self.size > units:
             raise ValueError(f"check_in.size must be at most the number of units ({units}), got {self.size}")
 
-    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+    def fitted_to(self, coefficients: tuple[float, ...], units: int) -> Self:
         """Return the scheme for a number of units, which its charge needs."""
         fitted = self.model_copy()
         fitted._units = units
@@ -66,7 +66,7 @@ class BatchesCheckIn(IndependentRounds):
         """Charge each round alike, as sampling without replacement under substitution."""
         return accounting.Repeat(accounting.WithoutReplacement(one_round, self.size, self._units), rounds)
 
-    def shown(self, one_round: "Mechanism") -> "Mechanism":
+    def known_cost(self, one_round: "Mechanism") -> "Mechanism":
         """Charge a round whose batch everybody knows: no amplification."""
         return accounting.WithoutReplacement(one_round, self.size, self._units).unamplified()
 

@@ -58,11 +58,11 @@ class MinSeparation(KOfRounds):
         return 1 if self.separation == "auto" else self.separation
 
     @property
-    def independent(self) -> CheckIn:
+    def independent_scheme(self) -> CheckIn:
         """Scheme with which noise is compared: balanced check-in of as many rounds a unit."""
         return BalancedCheckIn(scheme="balanced", k=self.k)
 
-    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+    def fitted_to(self, coefficients: tuple[float, ...], units: int) -> Self:
         """Return the scheme with the separation of the noise's bands in place of ``auto``."""
         return self.model_copy(update={self.separation_key: len(coefficients) + 1} if self.separation == "auto" else {})
 
@@ -86,7 +86,7 @@ class ClassesCheckIn(MinSeparation):
         "auto", description="number of public classes; auto: that of the bands of the noise", examples=[2]
     )
 
-    def check(self, rounds: int) -> None:
+    def check_rounds(self, rounds: int) -> None:
         """Refuse more check-ins than a class has rounds.
 
         Raises:
@@ -114,7 +114,7 @@ class ClassesCheckIn(MinSeparation):
         """Charge ``k`` random rounds of a unit's class."""
         return accounting.Cyclic(one_round, self.k, rounds, self.count)
 
-    def shortened(self, rounds: int, shorter: int) -> Self:
+    def for_fewer_rounds(self, rounds: int, shorter: int) -> Self:
         """Return the scheme for fewer rounds, at about the same rate of check-ins, for an audit.
 
         Raises:
@@ -148,7 +148,7 @@ class SpacedCheckIn(MinSeparation):
     )
     _coefficients: tuple[float, ...] = ()
 
-    def check(self, rounds: int) -> None:
+    def check_rounds(self, rounds: int) -> None:
         """Refuse more check-ins, so far apart, than the rounds hold.
 
         Raises:
@@ -159,9 +159,9 @@ class SpacedCheckIn(MinSeparation):
         if (most := -(-rounds // self.count)) < self.k:
             raise ValueError(f"check_in.k must be at most {most}, {self.count} apart in {rounds} rounds, got {self.k}")
 
-    def fitted(self, coefficients: tuple[float, ...], units: int) -> Self:
+    def fitted_to(self, coefficients: tuple[float, ...], units: int) -> Self:
         """Return the scheme with the noise's coefficients, which its charge needs."""
-        fitted = super().fitted(coefficients, units)
+        fitted = super().fitted_to(coefficients, units)
         fitted._coefficients = coefficients
         return fitted
 
@@ -190,7 +190,7 @@ class SpacedCheckIn(MinSeparation):
             return accounting.Allocation(one_round, self.k, rounds)
         return accounting.Spaced(one_round, self.k, rounds, self.count, self._coefficients)
 
-    def shortened(self, rounds: int, shorter: int) -> Self:
+    def for_fewer_rounds(self, rounds: int, shorter: int) -> Self:
         """Return the scheme for fewer rounds, at about the same rate of check-ins, for an audit."""
         most = -(-shorter // self.count)
         return self.model_copy(update={"k": max(1, min(round(self.k * shorter / rounds), most))})

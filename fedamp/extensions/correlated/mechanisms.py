@@ -152,7 +152,7 @@ class BufferedGaussian(_CorrelatedGaussian):
             buffer = state[str(i)][name], state[f"{i}-rest"][name]
             if np.abs(buffer[0]).max() > _MOST * deviation:
                 raise ValueError(f"noise: {name}: earlier noise of more than {_MOST:g} deviations cannot be kept")
-            left = _plus(_times(weight, buffer), left)
+            left = _two_sum(_two_product(weight, buffer), left)
         return left
 
     def _following(self, state: State, newest: Arrays64) -> State:
@@ -160,18 +160,18 @@ class BufferedGaussian(_CorrelatedGaussian):
         following: State = {part: dict(arrays) for part, arrays in state.items()}
         for name, array in newest.items():
             for i, (_, decay) in enumerate(self.buffers):
-                kept = _times(decay, (state[str(i)][name], state[f"{i}-rest"][name]))
-                following[str(i)][name], following[f"{i}-rest"][name] = _plus(kept, (array, np.zeros(array.shape)))
+                kept = _two_product(decay, (state[str(i)][name], state[f"{i}-rest"][name]))
+                following[str(i)][name], following[f"{i}-rest"][name] = _two_sum(kept, (array, np.zeros(array.shape)))
         return following
 
 
-def _plus(one: Pair, other: Pair) -> Pair:
+def _two_sum(one: Pair, other: Pair) -> Pair:
     """Add two pairs, to some units of 2**-106 (Knuth's two-sum)."""
     total, rest = _exact_sum(one[0], other[0])
     return _exact_sum(total, rest + (one[1] + other[1]))
 
 
-def _times(factor: float, number: Pair) -> Pair:
+def _two_product(factor: float, number: Pair) -> Pair:
     """Multiply a pair by a whole multiple of 2**-``BITS`` in [0, 1], to some units of 2**-106 (Veltkamp's split)."""
     large = number[0] * (2.0**27 + 1)
     top = large - (large - number[0])
@@ -239,7 +239,7 @@ def best_buffers(buffers: int, responses: Sequence[Floats], k: int, gap: int) ->
     Args:
         buffers: the most, 1 to 3; fewer where two of them are too much alike.
         responses: of the models to a round's update, float64 [rounds] each
-            (:meth:`fedamp.federation.optimizers.ServerOptimizer.responses`).
+            (:meth:`fedamp.federation.optimizers.ServerOptimizer.step_responses`).
         k: check-ins of a person.
         gap: least distance of two of them, in rounds.
 
@@ -283,7 +283,7 @@ def best_coefficients(bands: int, *responses: Floats) -> tuple[float, ...]:
     Args:
         bands: at least 1; 1 has no coefficients.
         responses: of the models to a round's update, float64 [rounds] each
-            (:meth:`fedamp.federation.optimizers.ServerOptimizer.responses`).
+            (:meth:`fedamp.federation.optimizers.ServerOptimizer.step_responses`).
     """
     from scipy.optimize import minimize
 

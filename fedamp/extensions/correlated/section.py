@@ -47,7 +47,7 @@ class BandedNoise(NoiseScheme):
     )
     # c_1, .., c_(bands - 1), rounded to multiples of 2**-BITS. The plan chooses them; others: of older versions.
     coefficients: Annotated[Literal["auto"] | _Given, SkipJsonSchema()] = "auto"
-    needs = facts.needing(facts.ROUNDS_APART, facts.CLIP_FIXED, facts.NOISE_ADDED, facts.MODEL_ALONE)
+    needs = facts.needs_facts(facts.ROUNDS_APART, facts.CLIP_FIXED, facts.NOISE_ADDED, facts.MODEL_ALONE)
     keeps = frozenset({facts.NOISE_HAS_BANDS})
 
     def check_within(self, scenario: AnyScenario) -> None:
@@ -61,7 +61,7 @@ class BandedNoise(NoiseScheme):
             key = f"check_in.{scenario.check_in.separation_key}"
             raise ValueError(f"privacy.noise.bands must be at most {key} ({most}), got {self.bands}")
 
-    def matched(self, products: Floats, coefficients: Coefficients) -> tuple[Floats, Floats]:
+    def matched_filter(self, products: Floats, coefficients: Coefficients) -> tuple[Floats, Floats]:
         """Return what an audit's adversary learns; see :func:`fedamp.extensions.correlated.mechanisms.matched`."""
         return mechanisms.matched(products, coefficients)
 
@@ -88,7 +88,7 @@ class BandedNoise(NoiseScheme):
             error: of a number of bands, to be minimised.
         """
         if self.coefficients == "auto":
-            return _best(self._bands_for(check_in, rounds, error), optimizer, rounds)
+            return _best_coefficients(self._bands_for(check_in, rounds, error), optimizer, rounds)
         return tuple(round(each * 2**BITS) / 2**BITS for each in self.coefficients)
 
     def _bands_for(self, check_in: CheckIn, rounds: int, error: Callable[[int], float]) -> int:
@@ -110,7 +110,7 @@ class BandedNoise(NoiseScheme):
                 break
         return best
 
-    def drawn(self, coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
+    def noise_of(self, coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
         """Make what draws the noise; without correlation it is independent noise.
 
         Args:
@@ -143,7 +143,7 @@ class BufferedNoise(BandedNoise):
     buffers: Annotated[int, Field(ge=1, le=3, strict=True), SkipJsonSchema()] = 2
     bands: Literal["auto"] = Field("auto", description="all rounds")
     costs_add_up = False
-    needs = facts.needing(
+    needs = facts.needs_facts(
         facts.ROUNDS_APART, facts.ANY_ROUNDS_APART, facts.CLIP_FIXED, facts.NOISE_ADDED, facts.MODEL_ALONE
     )
     keeps = frozenset()
@@ -175,12 +175,12 @@ class BufferedNoise(BandedNoise):
 
 
 @lru_cache(maxsize=64)
-def _best(bands: int, optimizer: ServerOptimizer, rounds: int) -> Coefficients:
+def _best_coefficients(bands: int, optimizer: ServerOptimizer, rounds: int) -> Coefficients:
     """Find coefficients once for each setting, because plans are made often."""
-    return best_coefficients(bands, *optimizer.responses(rounds))
+    return best_coefficients(bands, *optimizer.step_responses(rounds))
 
 
 @lru_cache(maxsize=64)
 def _best_buffers(buffers: int, optimizer: ServerOptimizer, rounds: int, k: int, gap: int) -> Coefficients:
     """Find coefficients of buffers once for each setting, because plans are made often."""
-    return best_buffers(buffers, optimizer.responses(rounds), k, gap)
+    return best_buffers(buffers, optimizer.step_responses(rounds), k, gap)

@@ -49,7 +49,7 @@ def examine_machine() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _installed_version(name) for name in PACKAGES},
         "cores": os.cpu_count(),
         "memory_bytes": memory,
         "free_memory_bytes": free,
@@ -58,7 +58,7 @@ def examine_machine() -> dict[str, Any]:
     }
 
 
-def _version(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     """Return the version of an installed package; None: it is not installed."""
     try:
         return importlib.metadata.version(name)
@@ -80,17 +80,22 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
     if not host or not number.isdecimal() or not 0 < int(number) < 65536:
         raise DeploymentError(f"--superlink {address}: expected: HOST:PORT, e.g. fl.example.org:8000")
     host, port = host.strip("[]"), int(number)
-    context, proxy = _context(root_certificates), _forward_proxy(host)
-    checks = [_versions()]
+    context, proxy = _tls_context(root_certificates), _forward_proxy(host)
+    checks = [_check_versions()]
     if root_certificates is not None:
-        checks.append(_days("authority", [str(certificate["notAfter"]) for certificate in context.get_ca_certs()]))
+        checks.append(
+            _check_expiry("authority", [str(certificate["notAfter"]) for certificate in context.get_ca_certs()])
+        )
     try:
         with socket.create_connection(proxy or (host, port), timeout=TIMEOUT):
             through = "the proxy {}:{} answers, on the way to ".format(*proxy) + address if proxy else ""
-            checks.append(Check.of("address", through or f"{address} answers"))
+            checks.append(Check.of_failure("address", through or f"{address} answers"))
     except OSError as error:
         reason = error.strerror or str(error)
-        return [*checks, _check("address", False, f"{address} does not answer ({reason}); is the SuperLink running?")]
+        return [
+            *checks,
+            _check_of("address", False, f"{address} does not answer ({reason}); is the SuperLink running?"),
+        ]
     connection = http.client.HTTPSConnection(*(proxy or (host, port)), timeout=TIMEOUT, context=context)
     if proxy:
         connection.set_tunnel(host, port)
@@ -98,12 +103,12 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
         connection.connect()
         checks += _over_tls(connection, host)
     except ssl.SSLCertVerificationError as error:
-        checks.append(_check("certificate", False, f"refused: {error.verify_message}; see docs/deployment.md"))
+        checks.append(_check_of("certificate", False, f"refused: {error.verify_message}; see docs/deployment.md"))
     except ssl.SSLError as error:
         without_tls = f"no TLS on {address} ({error.reason}); start the SuperLink with it"
-        checks.append(_check("certificate", False, without_tls))
+        checks.append(_check_of("certificate", False, without_tls))
     except (OSError, http.client.HTTPException) as error:
-        checks.append(_check("service", False, f"{address} broke off: {' '.join(str(error).split())}"))
+        checks.append(_check_of("service", False, f"{address} broke off: {' '.join(str(error).split())}"))
     finally:
         connection.close()
     return checks
@@ -118,7 +123,7 @@ def examine_node(agreement: Path, key: Path, state: Path) -> list[Check]:
     for exchange in offered("exchanges", "agreement"):
         found: list[Check] = exchange.examine(agreement, key, state)
         return found
-    return [_check("node", False, "no extension takes part in exchanges", "install fedamp with its extensions")]
+    return [_check_of("node", False, "no extension takes part in exchanges", "install fedamp with its extensions")]
 
 
 def examine_site(name: str) -> list[Check]:
@@ -130,25 +135,25 @@ def examine_site(name: str) -> list[Check]:
     from fedamp.client.policy import Policy, policy_key
 
     follow, records = f"fedamp enroll {name} --admission {name}.admission", Path("data")
-    checks = [_private(Path(name), f"fedamp enroll {name}"), _authority(Path("ca.crt"), follow)]
+    checks = [_check_private(Path(name), f"fedamp enroll {name}"), _check_authority(Path("ca.crt"), follow)]
     told = read_regular("node.conf", TYPED).decode(errors="replace") if Path("node.conf").exists() else ""
     known = re.fullmatch(r"SUPERLINK=(\S+)\s*", told)
-    checks.append(_check("server", known is not None, known[1] if known else "node.conf names none", follow))
+    checks.append(_check_of("server", known is not None, known[1] if known else "node.conf names none", follow))
     told = "docs/data.md tells the files of a machine with its own clients"
     found = list(records.glob("train*")) and (records / "federation.json").exists()
-    checks.append(_check("records", bool(found), f"{records.absolute()}" if found else "data has no records", told))
+    checks.append(_check_of("records", bool(found), f"{records.absolute()}" if found else "data has no records", told))
     if Path("policy.yaml").exists():
         try:
             policy = Policy.read(Path("policy.yaml"))
             tasks = "every task" if policy.tasks is None else f"the tasks {', '.join(sorted(policy.tasks)) or 'none'}"
             checks.append(
-                Check.of(
+                Check.of_failure(
                     "policy", f"{tasks}, with at least {policy.least_people} people here, where --node-config has it"
                 )
             )
-            checks += [_check(name, *policy_key(name).examine(value)) for name, value in policy.added.items()]
+            checks += [_check_of(name, *policy_key(name).examine(value)) for name, value in policy.added.items()]
         except DeploymentError as error:
-            checks.append(_check("policy", False, str(error), "correct policy.yaml"))
+            checks.append(_check_of("policy", False, str(error), "correct policy.yaml"))
     else:
         checks.append(Check("policy", "caution", "none: this node takes every task; write policy.yaml"))
     if known and checks[1].passed:  # it has one authority
@@ -163,48 +168,50 @@ def examine_server(folder: Path) -> list[Check]:
         folder: with ``keys``, ``proxy`` and the SuperLink's database.
     """
     certify, keys = "fedamp certify HOST", folder / "keys"
-    checks = [_private(keys / f"{name}.key", certify) for name in ("superlink", "server")]
+    checks = [_check_private(keys / f"{name}.key", certify) for name in ("superlink", "server")]
     for name in ("ca", "superlink", "server"):
         file = keys / f"{name}.crt"
-        checks.append(_there(f"{name}.crt", file, certify))
+        checks.append(_check_exists(f"{name}.crt", file, certify))
         if file.exists():
             until = time.time()  # of one that cannot be read
             with suppress(ValueError):
                 until = x509.load_pem_x509_certificate(read_regular(file, TYPED)).not_valid_after_utc.timestamp()
             left = (until - time.time()) / 86400
-            checks.append(_check(f"{name}.crt's validity", left >= LEAST_DAYS, f"{left:.0f} days left", certify))
+            checks.append(_check_of(f"{name}.crt's validity", left >= LEAST_DAYS, f"{left:.0f} days left", certify))
     offline = not (keys / "ca.key").exists()
     found = "not on this machine" if offline else f"{keys / 'ca.key'}; move it to where no network is"
     checks.append(Check("authority's key", "pass" if offline else "caution", found))
     for name in ("ca.crt", "server.crt", "server.key"):
         ours, other = keys / name, folder / "proxy" / name
         same = ours.exists() and other.exists() and read_regular(ours, TYPED) == read_regular(other, TYPED)
-        checks.append(_check(f"proxy's {name}", same, "as in keys" if same else "not as in keys", f"cp {ours} {other}"))
+        checks.append(
+            _check_of(f"proxy's {name}", same, "as in keys" if same else "not as in keys", f"cp {ours} {other}")
+        )
     for file in sorted(folder.glob("superlink.db*")):
-        checks.append(_private(file, "umask 077 before the SuperLink starts"))
+        checks.append(_check_private(file, "umask 077 before the SuperLink starts"))
     listed = folder / "nodes.json"
-    checks.append(_there("nodes", listed, "fedamp admit site0.request --address HOST:PORT"))
+    checks.append(_check_exists("nodes", listed, "fedamp admit site0.request --address HOST:PORT"))
     return checks
 
 
-def _there(name: str, file: Path, cure: str) -> Check:
+def _check_exists(name: str, file: Path, cure: str) -> Check:
     """Check that a file exists."""
-    return _check(name, file.exists(), str(file) if file.exists() else f"there is no {file}", cure)
+    return _check_of(name, file.exists(), str(file) if file.exists() else f"there is no {file}", cure)
 
 
-def _authority(file: Path, cure: str) -> Check:
+def _check_authority(file: Path, cure: str) -> Check:
     """Check that the file holds what the owner has compared: one authority."""
     from fedamp.extensions.deployment.membership import authority_of, fingerprint_of
 
     if not file.exists():
-        return _there("authority", file, cure)
+        return _check_exists("authority", file, cure)
     try:
-        return Check.of("authority", fingerprint_of(authority_of(read_regular(file, TYPED), file)))
+        return Check.of_failure("authority", fingerprint_of(authority_of(read_regular(file, TYPED), file)))
     except (DeploymentError, OSError) as error:
-        return _check("authority", False, str(error), cure)
+        return _check_of("authority", False, str(error), cure)
 
 
-def _private(file: Path, cure: str) -> Check:
+def _check_private(file: Path, cure: str) -> Check:
     """Check that a file is there, and its owner's alone.
 
     Args:
@@ -212,9 +219,9 @@ def _private(file: Path, cure: str) -> Check:
         cure: told where it is missing.
     """
     if not file.exists():
-        return _there(file.name, file, cure)
+        return _check_exists(file.name, file, cure)
     fine = file.stat().st_mode & 0o077 == 0
-    return _check(file.name, fine, "its owner's alone" if fine else "others may read it", f"chmod 600 {file}")
+    return _check_of(file.name, fine, "its owner's alone" if fine else "others may read it", f"chmod 600 {file}")
 
 
 def _forward_proxy(host: str) -> tuple[str, int] | None:
@@ -251,22 +258,22 @@ def _over_tls(connection: http.client.HTTPSConnection, host: str) -> list[Check]
     now, skew = (before + time.time()) / 2, inf
     with suppress(ValueError):  # the server may not tell its time; if it does, it rounds down
         skew = abs(parsedate_to_datetime(answer.headers.get("date") or "").timestamp() + 0.5 - now)
-    answers = {path: _status(connection, path) for path in INNER_PATHS}
+    answers = {path: _request_status(connection, path) for path in INNER_PATHS}
     opened = ", ".join(f"{path} answers with {status}" for path, status in answers.items() if status not in REFUSALS)
     no_superlink = f"something answers /health with {answer.status}, no SuperLink"
     clock = f"{skew:.1f} s from the server's" if skew < inf else "the server does not tell its time"
     anybody = "anybody who reaches this port can run code on the server and on every node"
     closing = f"{anybody}; only the proxy of docs/deployment.md may listen here"
     return [
-        Check.of("certificate", f"signed by the authority, for {host}"),
-        _days("certificate's validity", [str(certificate["notAfter"])]),
-        Check.of("service", "a SuperLink that is ready", fail=None if answer.status == 200 else no_superlink),
-        _check("clock", skew <= LARGEST_SKEW, clock, f"expected: {LARGEST_SKEW:g} s"),
-        _check("closed", not opened, opened or "the nodes' API is open, and nothing else", closing),
+        Check.of_failure("certificate", f"signed by the authority, for {host}"),
+        _check_expiry("certificate's validity", [str(certificate["notAfter"])]),
+        Check.of_failure("service", "a SuperLink that is ready", fail=None if answer.status == 200 else no_superlink),
+        _check_of("clock", skew <= LARGEST_SKEW, clock, f"expected: {LARGEST_SKEW:g} s"),
+        _check_of("closed", not opened, opened or "the nodes' API is open, and nothing else", closing),
     ]
 
 
-def _status(connection: http.client.HTTPSConnection, path: str) -> int:
+def _request_status(connection: http.client.HTTPSConnection, path: str) -> int:
     """Send a valid request, an empty protobuf message, and return the status of the answer.
 
     A connection that is broken off is a refusal as well.
@@ -281,23 +288,23 @@ def _status(connection: http.client.HTTPSConnection, path: str) -> int:
         return REFUSALS[0]
 
 
-def _versions() -> Check:
+def _check_versions() -> Check:
     """Check that Flower's version is supported."""
     ours, flower = importlib.metadata.version("fedamp"), importlib.metadata.version("flwr")
     fine = FLOWER[0] <= tuple(map(int, flower.split(".")[:2])) < FLOWER[1]
     words = (
         "every machine needs the same" if fine else "expected: flwr >= {}.{}, < {}.{}".format(*FLOWER[0], *FLOWER[1])
     )
-    return _check("versions", fine, f"fedamp {ours}, flwr {flower}; {words}")
+    return _check_of("versions", fine, f"fedamp {ours}, flwr {flower}; {words}")
 
 
-def _days(name: str, ends: list[str]) -> Check:
+def _check_expiry(name: str, ends: list[str]) -> Check:
     """Check how long certificates still hold, from texts such as ``Nov 20 11:34:00 2027 GMT``."""
     left = min((ssl.cert_time_to_seconds(end) - time.time()) / 86400 for end in ends)
-    return _check(name, left >= LEAST_DAYS, f"{left:.0f} days left", "make new ones, see docs/deployment.md")
+    return _check_of(name, left >= LEAST_DAYS, f"{left:.0f} days left", "make new ones, see docs/deployment.md")
 
 
-def _check(name: str, fine: bool, found: str, otherwise: str = "") -> Check:
+def _check_of(name: str, fine: bool, found: str, otherwise: str = "") -> Check:
     """Make a check.
 
     Args:
@@ -309,7 +316,7 @@ def _check(name: str, fine: bool, found: str, otherwise: str = "") -> Check:
     return Check(name, "pass", found) if fine else Check(name, "fail", "; ".join(filter(None, [found, otherwise])))
 
 
-def _context(root_certificates: Path | None) -> ssl.SSLContext:
+def _tls_context(root_certificates: Path | None) -> ssl.SSLContext:
     """Make a TLS context that trusts the authority.
 
     Raises:

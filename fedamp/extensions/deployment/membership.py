@@ -78,7 +78,7 @@ class NodeRequest(FileRecord):
         """
         try:
             key = load_ssh_public_key(self.key.encode())
-            if not isinstance(key, ec.EllipticCurvePublicKey) or _written(key) != self.key:
+            if not isinstance(key, ec.EllipticCurvePublicKey) or _openssh_text(key) != self.key:
                 raise ValueError("another kind of key, or more than a key")
             key.verify(base64.b64decode(self.signature), self.signed, ec.ECDSA(hashes.SHA384()))
         except (ValueError, InvalidSignature, UnsupportedAlgorithm):
@@ -145,8 +145,8 @@ def certify(
     key, certificate = KEYS / "ca.key", KEYS / "ca.crt"
     if not certificate.exists():
         authority = ec.generate_private_key(ec.SECP384R1())
-        name = _name("fedamp deployment")
-        made = _certificate(name, name, authority.public_key(), AUTHORITY_DAYS)
+        name = _common_name("fedamp deployment")
+        made = _certificate_builder(name, name, authority.public_key(), AUTHORITY_DAYS)
         made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         signs = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # certificates, revocations
         made = made.add_extension(signs, critical=True)
@@ -161,7 +161,9 @@ def certify(
         raise DeploymentError(f"{key}: not the key of {certificate}; expected: it is put back to renew") from None
     for file, known_as in names.items():
         own = ec.generate_private_key(ec.SECP384R1())
-        made = _certificate(_name(str(known_as[0].value)), issuer.subject, own.public_key(), CERTIFICATE_DAYS)
+        made = _certificate_builder(
+            _common_name(str(known_as[0].value)), issuer.subject, own.public_key(), CERTIFICATE_DAYS
+        )
         made = made.add_extension(x509.SubjectAlternativeName(known_as), critical=False)
         made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
@@ -186,18 +188,18 @@ def enroll(
     """
     key, following = Path(name), Path(f"{name}.new")
     if admission is not None:
-        _follow(NodeAdmission.read(admission), key, following)
+        _follow_admission(NodeAdmission.read(admission), key, following)
         return
     if key.exists() and not renew:
         raise DeploymentError(f"{key}: this node has a key; expected: --renew, or another name")
     private, file = ec.generate_private_key(ec.SECP384R1()), following if key.exists() else key
-    unsigned = made(NodeRequest, name=name, key=_written(private.public_key()), signature="")
+    unsigned = made(NodeRequest, name=name, key=_openssh_text(private.public_key()), signature="")
     signature = base64.b64encode(private.sign(unsigned.signed, ec.ECDSA(hashes.SHA384()))).decode()
     request = unsigned.model_copy(update={"signature": signature})
     _write_key(file, private, PrivateFormat.OpenSSH)
     request.write(Path(f"{name}.request"))
     print_paths("stays here", file)
-    print_paths("for the server", f"{name}.request ({_fingerprint(request.key)})")
+    print_paths("for the server", f"{name}.request ({_key_fingerprint(request.key)})")
 
 
 def admit(
@@ -212,12 +214,12 @@ def admit(
     Compare the printed fingerprints with the nodes' people before, in another
     way, such as by telephone.
     """
-    found = [_request(file) for file in requests]
+    found = [_read_request(file) for file in requests]
     if len({request.name for request in found}) < len(found):
         raise DeploymentError("two requests have one name; expected: a name for each node")
     own = KEYS / "ca.crt"
     issuer = authority_of(read_regular(own, TYPED), own) if found else None  # before anybody is registered
-    given = {"address": address, "authority": issuer and _pem(issuer).decode()}
+    given = {"address": address, "authority": issuer and _pem_bytes(issuer).decode()}
     answers = [made(NodeAdmission, name=request.name, key=request.key, **given) for request in found]
     known = RegisteredNodes.read(NODES).numbers if NODES.exists() else {}
     with _Flower() as flower:
@@ -241,7 +243,7 @@ def admit(
             known[request.name] = str(number)
             RegisteredNodes(numbers=known).write(NODES)
             answer.write(file.with_suffix(".admission"))
-            print_paths("for the node", f"{file.with_suffix('.admission')} ({_fingerprint(request.key)})")
+            print_paths("for the node", f"{file.with_suffix('.admission')} ({_key_fingerprint(request.key)})")
     if issuer is not None:
         print_paths("with the authority", fingerprint_of(issuer))
 
@@ -256,10 +258,10 @@ def public_key(file: Path) -> str:
         DeploymentError: a false request, or a file with anything else.
     """
     if file.suffix == ".request":
-        return _request(file).key
+        return _read_request(file).key
     try:
         text = read_typed(file).strip()
-        written = _written(load_ssh_public_key(text.encode()))
+        written = _openssh_text(load_ssh_public_key(text.encode()))
         if len(text.splitlines()) > 1 or text.split()[:2] != written.split():
             raise ValueError
     except (ValueError, UnsupportedAlgorithm):
@@ -267,7 +269,7 @@ def public_key(file: Path) -> str:
     return written
 
 
-def _request(file: Path) -> NodeRequest:
+def _read_request(file: Path) -> NodeRequest:
     """Read a node's request.
 
     Raises:
@@ -287,18 +289,18 @@ def _public_half(file: Path) -> str:
         DeploymentError: it cannot be read.
     """
     try:
-        return _written(load_ssh_private_key(read_regular(file, TYPED), None).public_key())
+        return _openssh_text(load_ssh_private_key(read_regular(file, TYPED), None).public_key())
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise DeploymentError(f"{file}: not a node's key; expected: as enroll wrote it, without a password") from None
 
 
-def _follow(found: NodeAdmission, key: Path, following: Path) -> None:
+def _follow_admission(found: NodeAdmission, key: Path, following: Path) -> None:
     """Write what an admission says; the key that it names becomes this node's."""
     own = [file for file in (key, following) if file.exists() and _public_half(file) == found.key]
     if found.name != str(key) or not own:
         raise DeploymentError(f"the admission is of another key than {key}'s; expected: the answer to {key}.request")
     issuer = authority_of(found.authority.encode(), "the admission")
-    write_atomically(Path("ca.crt"), _pem(issuer))
+    write_atomically(Path("ca.crt"), _pem_bytes(issuer))
     write_atomically(Path("node.conf"), f"SUPERLINK={found.address}\n".encode())
     own[0].replace(key)
     print_paths("admitted to", f"{found.address}, authority {fingerprint_of(issuer)}")
@@ -355,7 +357,7 @@ for line in sys.stdin:
 """
 
 
-def _certificate(
+def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     """Begin a certificate that holds from five minutes ago for some days."""
@@ -366,7 +368,7 @@ def _certificate(
     return made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
 
 
-def _name(common: str) -> x509.Name:
+def _common_name(common: str) -> x509.Name:
     """Make the name of a certificate's holder."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
 
@@ -390,12 +392,12 @@ def _write_key(file: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat 
     write_atomically(file, key.private_bytes(Encoding.PEM, form, NoEncryption()), mode=0o600)
 
 
-def _written(key: Any) -> str:
+def _openssh_text(key: Any) -> str:
     """Write a public key as OpenSSH does."""
     return str(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
 
 
-def _fingerprint(key: str) -> str:
+def _key_fingerprint(key: str) -> str:
     """Compute a key's fingerprint as ``ssh-keygen -l`` prints it."""
     digest = hashlib.sha256(base64.b64decode(key.split()[1])).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
@@ -415,14 +417,14 @@ def authority_of(content: bytes, where: object) -> x509.Certificate:
     """
     with suppress(ValueError, x509.ExtensionNotFound):
         [found] = x509.load_pem_x509_certificates(content)
-        alone = b"".join(content.split()) == b"".join(_pem(found).split())
+        alone = b"".join(content.split()) == b"".join(_pem_bytes(found).split())
         if alone and found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
             return found
     expected = "one certificate (PEM) that may sign others, as ca.crt, and nothing beside it"
     raise DeploymentError(f"{where}: the authority's certificate cannot be used; expected: {expected}")
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def _pem_bytes(certificate: x509.Certificate) -> bytes:
     """Write a certificate as PEM."""
     return certificate.public_bytes(Encoding.PEM)
 

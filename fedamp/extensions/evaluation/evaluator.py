@@ -79,7 +79,7 @@ class Evaluator(NodeSum):
             DeploymentError: the order has other cells or other parameters than the task's.
         """
         names = {name for name, _ in self._module.named_parameters()}
-        if order.cells != self._asked.cells or set(order.arrays) != names:
+        if order.cells != self._asked.number_of_cells or set(order.arrays) != names:
             raise DeploymentError("the order's evaluation does not match the task")
         with arithmetic(self._task.client.precision, self._device), torch.no_grad():
             values = {name: aligned(array).to(self._device) for name, array in order.arrays.items()}
@@ -90,7 +90,7 @@ class Evaluator(NodeSum):
         self, values: Mapping[str, Tensor], client: int, seed: np.void, order: RoundOrder, report: TrainReport
     ) -> NDArray[np.float64]:
         """Compute the contribution of one unit, [cells]: its scores in the slot of its group, zeros elsewhere."""
-        vector = np.zeros((len(self._asked.slots), order.cells // len(self._asked.slots)))
+        vector = np.zeros((len(self._asked.group_slots), order.cells // len(self._asked.group_slots)))
         here = self._here is None or client in self._here
         if here and not (order.trains or client in report.dummies):
             report.reported.append(client)
@@ -130,7 +130,9 @@ class Evaluator(NodeSum):
                 found = loss.tally(outputs.clone(), targets.clone())
                 tally = {name: tally[name] + value if name in tally else value for name, value in found.items()}
             if "loss" in asked.metrics:
-                each_loss = loss.each(loss.exact(outputs), targets.clone()).double().nan_to_num(math.inf, math.inf)
+                each_loss = (
+                    loss.each(loss.exact_outputs(outputs), targets.clone()).double().nan_to_num(math.inf, math.inf)
+                )
                 losses += float(each_loss.clamp(0.0, asked.loss_at_most).sum())
             if "calibration" in asked.metrics:
                 confidence, answer = outputs.double().softmax(1).max(1)
@@ -147,4 +149,4 @@ class Evaluator(NodeSum):
                 part = losses / records / asked.loss_at_most
             part = min(max(part, 0.0), 1.0) if math.isfinite(part) else float(metric == "loss")
             blocks.append(np.array([part, 1 - part]))
-        return np.asarray(np.concatenate(blocks) * asked.weight)
+        return np.asarray(np.concatenate(blocks) * asked.block_weight)

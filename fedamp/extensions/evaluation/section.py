@@ -83,7 +83,7 @@ class Evaluated(SideRelease):
     estimates: tuple[Estimate, ...]
 
     @property
-    def leading(self) -> Estimate | None:
+    def leading_estimate(self) -> Estimate | None:
         """The first metric, of all units; None: nothing was estimated."""
         return next((each for each in self.estimates if each.name != "units" and not each.group), None)
 
@@ -99,7 +99,7 @@ class Evaluated(SideRelease):
     @property
     def in_short(self) -> str:
         """The first metric of all units with its intervals, for a line about a round."""
-        return f"{self.leading.name} {self.leading.in_words}" if self.leading else ""
+        return f"{self.leading_estimate.name} {self.leading_estimate.in_words}" if self.leading_estimate else ""
 
     @property
     def in_words(self) -> dict[str, str]:
@@ -156,7 +156,7 @@ class ClientEvaluation(SideSum):
     groups: tuple[str, ...] = Field((), max_length=1000, description="the values of the column that are counted apart")
 
     needs = (
-        *facts.needing(facts.UNIT_IS_CLIENT, facts.TRAINED_HERE, facts.GLOBAL_MODEL),
+        *facts.needs_facts(facts.UNIT_IS_CLIENT, facts.TRAINED_HERE, facts.GLOBAL_MODEL),
         Claim(facts.SCORED, "metrics", "[loss]", lambda scenario: "score" in scenario.evaluation.metrics),
         Claim(
             facts.CLASS_SHARES,
@@ -180,22 +180,22 @@ class ClientEvaluation(SideSum):
         if isinstance(self.by, dict):
             ids.check_known("evaluation.by", self.by, units)
 
-    def deviation(self, plan: AnyPlan) -> float:
+    def noise_deviation(self, plan: AnyPlan) -> float:
         """Compute the largest standard deviation of the noise on a score of all units, as a share.
 
         It is the deviation of the noisy count of right units over the expected number of units.
         """
         units = plan.units if self.at_end else plan.expected_cohort
-        return float(self.noise * math.sqrt(len(self.slots)) / self.weight / units)
+        return float(self.noise * math.sqrt(len(self.group_slots)) / self.block_weight / units)
 
     def answers(self, plan: AnyPlan) -> dict[str, float]:
         """Return the deviation of the noise on a score, for ``fedamp privacy``."""
-        return {"score_deviation_upper": self.deviation(plan)}
+        return {"score_deviation_upper": self.noise_deviation(plan)}
 
     def foreseen(self, plan: AnyPlan) -> tuple[str, str | None]:
         """Say whose records are evaluated; caution where the noise on a score is above two points of a hundred."""
         people = plan.units if self.at_end else plan.expected_cohort
-        off, who = self.deviation(plan), f"{people:,.4g} {plan.scenario.privacy.unit}s"
+        off, who = self.noise_deviation(plan), f"{people:,.4g} {plan.scenario.privacy.unit}s"
         found = f"on held-out records of {who}, with noise of at most {100 * off:.2g} points on a score"
         more = f"{found}; expected: more of them, or less noise (evaluation.noise_multiplier)"
         return found, more if off > COARSE else None
@@ -207,8 +207,8 @@ class ClientEvaluation(SideSum):
             raise ValueError("give noise_multiplier or epsilon, one of both")
         if isinstance(self.by, str) != bool(self.groups):
             raise ValueError("groups: the values of the column that by names, and only with such a column")
-        for name in self.names:
-            if not name or name in (OTHERS, ALL) or self.names.count(name) > 1 or not name.isprintable():
+        for name in self.group_names:
+            if not name or name in (OTHERS, ALL) or self.group_names.count(name) > 1 or not name.isprintable():
                 raise ValueError(
                     f"groups: {name!r} is empty, reserved or duplicated; expected: not {OTHERS!r} or {ALL!r}"
                 )
@@ -222,31 +222,31 @@ class ClientEvaluation(SideSum):
         return self
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def group_names(self) -> tuple[str, ...]:
         """The groups' names, in the section's order; without groups none."""
         return tuple(self.by) if isinstance(self.by, dict) else self.groups
 
     @property
-    def slots(self) -> tuple[str, ...]:
+    def group_slots(self) -> tuple[str, ...]:
         """The groups in the order of a vector's slots, with ``others`` as the last; one slot without groups."""
-        return (*self.names, OTHERS) if self.names else ("",)
+        return (*self.group_names, OTHERS) if self.group_names else ("",)
 
     @property
-    def blocks(self) -> dict[str, int]:
+    def cells_by_metric(self) -> dict[str, int]:
         """The number of cells of each metric, in the section's order.
 
-        >>> ClientEvaluation(on="clients", noise_multiplier=20.0, metrics=("score", "calibration")).blocks
+        >>> ClientEvaluation(on="clients", noise_multiplier=20.0, metrics=("score", "calibration")).cells_by_metric
         {'score': 2, 'calibration': 20}
         """
         return {metric: 2 * (self.bins if metric == "calibration" else 1) for metric in self.metrics}
 
     @property
-    def cells(self) -> int:
+    def number_of_cells(self) -> int:
         """The length of a unit's vector: the cells of all metrics, in each slot."""
-        return len(self.slots) * sum(self.blocks.values())
+        return len(self.group_slots) * sum(self.cells_by_metric.values())
 
     @property
-    def weight(self) -> float:
+    def block_weight(self) -> float:
         """The factor of each block, one over the root of their number, so that all together have norm at most 1."""
         return 1 / math.sqrt(len(self.metrics))
 
@@ -259,7 +259,7 @@ class ClientEvaluation(SideSum):
         Returns:
             int64 [units]. A unit in several groups gets the first; one in no group gets the last slot.
         """
-        slots = np.full(len(units), len(self.slots) - 1)
+        slots = np.full(len(units), len(self.group_slots) - 1)
         for slot, text in reversed(list(enumerate(self.by.values()))) if isinstance(self.by, dict) else ():
             slots[ids.members(units, ids.ranges(text))] = slot
         return slots
@@ -273,24 +273,24 @@ class ClientEvaluation(SideSum):
             deviation: standard deviation of the noise in each number of the sum.
             units: expected number of units in the sum, above 0.
         """
-        table = np.reshape(sums, (len(self.slots), -1)) / self.weight
-        deviation_of_one = deviation / self.weight
-        found = self._estimates("", table.sum(0), deviation_of_one * math.sqrt(len(self.slots)))
-        for name, row in zip(self.slots, table, strict=True) if self.names else ():
-            found += self._estimates(name, row, deviation_of_one)
+        table = np.reshape(sums, (len(self.group_slots), -1)) / self.block_weight
+        deviation_of_one = deviation / self.block_weight
+        found = self._group_estimates("", table.sum(0), deviation_of_one * math.sqrt(len(self.group_slots)))
+        for name, row in zip(self.group_slots, table, strict=True) if self.group_names else ():
+            found += self._group_estimates(name, row, deviation_of_one)
         values = tuple(np.asarray(sums, np.float64).tolist())
         return Evaluated(round=round_, units=units, deviation=deviation, sums=values, estimates=tuple(found))
 
-    def _estimates(self, group: str, row: Floats, deviation: float) -> list[Estimate]:
+    def _group_estimates(self, group: str, row: Floats, deviation: float) -> list[Estimate]:
         """Estimate the number of units and all metrics from the noisy cells of one slot, or of the sum of all slots."""
         found, place = list[Estimate](), 0
-        for metric, size in self.blocks.items():
+        for metric, size in self.cells_by_metric.items():
             pairs = row[place : place + size].reshape(-1, 2)
             place += size
             if not found:
                 count, room = float(pairs.sum()), NORMAL * deviation * math.sqrt(size)
                 ends = [max(each, 0.0) for each in (count, count - room, count + room)]
-                found.append(Estimate(**_ends("units", group, 1.0, [*ends, *ends[1:]])))
+                found.append(Estimate(**_interval_ends("units", group, 1.0, [*ends, *ends[1:]])))
             for number, (part, rest) in enumerate(pairs):
                 name = metric
                 if metric == "calibration":
@@ -298,7 +298,7 @@ class ClientEvaluation(SideSum):
                 unit = self.loss_at_most if metric == "loss" else 1.0
                 most = max(1.0, float(part + rest) + NORMAL * deviation * math.sqrt(2))
                 ends = [*share_of(part, rest, deviation), *share_of(part, rest, deviation, most)[1:]]
-                found.append(Estimate(**_ends(name, group, unit, ends)))
+                found.append(Estimate(**_interval_ends(name, group, unit, ends)))
         return found
 
 
@@ -313,7 +313,7 @@ TOLD_KEY = Annotated[
 """The key ``evaluation`` of what clients are told."""
 
 
-def _ends(name: str, group: str, unit: float, ends: Sequence[float]) -> dict[str, Any]:
+def _interval_ends(name: str, group: str, unit: float, ends: Sequence[float]) -> dict[str, Any]:
     """Name the ends of an estimate's intervals, in the metric's own unit."""
     return {"name": name, "group": group} | {key: unit * end for key, end in zip(ENDS, ends, strict=True)}
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from fedamp import accounting as events
 from fedamp.accounting.bounds import check_count
-from fedamp.accounting.mechanism import losses
+from fedamp.accounting.mechanism import largest_loss_of
 
 METHOD = "fedamp"  # the name by which other tools know the accountant
 
@@ -42,7 +42,10 @@ def to_dp_accounting(mechanism: events.Mechanism, accountant: AccountantName | N
     """
     import dp_accounting as dp
 
-    event, name = _written(mechanism, _change(mechanism.relation, accountant)), _NAMES[mechanism.relation or ZERO_OUT]
+    event, name = (
+        _write_event(mechanism, _noise_ratio(mechanism.relation, accountant)),
+        _NAMES[mechanism.relation or ZERO_OUT],
+    )
     return event, dp.NeighboringRelation[name]
 
 
@@ -60,10 +63,10 @@ def from_dp_accounting(event: Any, relation: Any, accountant: AccountantName | N
     ours = {name: each for each, name in _NAMES.items()}
     if getattr(relation, "name", None) not in ours:
         raise ValueError(f"relation must be a dp_accounting.NeighboringRelation, got {relation!r}")
-    return _read(event, ours[relation.name], _change(ours[relation.name], accountant))
+    return _read_event(event, ours[relation.name], _noise_ratio(ours[relation.name], accountant))
 
 
-def _change(relation: events.Relation | None, accountant: AccountantName | None) -> int:
+def _noise_ratio(relation: events.Relation | None, accountant: AccountantName | None) -> int:
     """Return by what our noise multipliers, which are relative to a contribution, exceed dp-accounting's."""
     if relation is not SUBSTITUTION:
         return 1
@@ -73,8 +76,8 @@ def _change(relation: events.Relation | None, accountant: AccountantName | None)
     return 2 if accountant == "rdp" else 1
 
 
-def _written(mechanism: events.Mechanism, change: int) -> Any:
-    """Write a mechanism as an event; ``change`` is that of :func:`_change`."""
+def _write_event(mechanism: events.Mechanism, change: int) -> Any:
+    """Write a mechanism as an event; ``change`` is that of :func:`_noise_ratio`."""
     import dp_accounting as dp
 
     match mechanism:
@@ -89,25 +92,27 @@ def _written(mechanism: events.Mechanism, change: int) -> Any:
         case events.NotPrivate():
             return dp.NonPrivateDpEvent()
         case events.Poisson(inner, rate):
-            return dp.PoissonSampledDpEvent(rate, _written(inner, change))
+            return dp.PoissonSampledDpEvent(rate, _write_event(inner, change))
         case events.WithoutReplacement(inner, batch, population, 1):
-            return dp.SampledWithoutReplacementDpEvent(population, batch, _written(inner.substituted(), change))
+            return dp.SampledWithoutReplacementDpEvent(
+                population, batch, _write_event(inner.under_substitution(), change)
+            )
         case events.Repeat(_, 0):
             return dp.NoOpDpEvent()
         case events.Repeat(inner, times):
-            return dp.SelfComposedDpEvent(_written(inner, change), times)
+            return dp.SelfComposedDpEvent(_write_event(inner, change), times)
         case events.Compose(parts):
-            return dp.ComposedDpEvent([_written(part, change) for part in parts])
+            return dp.ComposedDpEvent([_write_event(part, change) for part in parts])
     raise ValueError(f"dp-accounting has no event for {type(mechanism).__name__}")
 
 
-def _read(event: Any, relation: events.Relation, change: int, in_batch: bool = False) -> events.Mechanism:
+def _read_event(event: Any, relation: events.Relation, change: int, in_batch: bool = False) -> events.Mechanism:
     """Read an event as a mechanism.
 
     Args:
         event: of dp-accounting.
         relation: which neighbours.
-        change: of :func:`_change`.
+        change: of :func:`_noise_ratio`.
         in_batch: whether it is a batch's release, written for zero-out and charged for substitution.
     """
     from dp_accounting import dp_event as dp
@@ -150,18 +155,20 @@ def _read(event: Any, relation: events.Relation, change: int, in_batch: bool = F
         ):
             return events.SubstitutedPoissonGaussian(change * noise, rate)
         case dp.PoissonSampledDpEvent(sampling_probability=rate, event=inner):
-            return events.Poisson(_read(inner, relation, change, in_batch), rate)
+            return events.Poisson(_read_event(inner, relation, change, in_batch), rate)
         case dp.TruncatedSubsampledGaussianDpEvent():
-            return _truncated(event, relation, change)
+            return _truncated_sample(event, relation, change)
         case dp.SampledWithoutReplacementDpEvent(source_dataset_size=population, sample_size=batch, event=inner):
             if relation is not SUBSTITUTION:
                 raise ValueError(f"batches without replacement are for REPLACE_ONE, got {_NAMES[relation]}")
-            return events.WithoutReplacement(_read(inner, relation, change, in_batch=True), batch, population)
+            return events.WithoutReplacement(_read_event(inner, relation, change, in_batch=True), batch, population)
         case dp.SelfComposedDpEvent(event=inner, count=times):
-            return events.Repeat(_read(inner, relation, change, in_batch), times)
+            return events.Repeat(_read_event(inner, relation, change, in_batch), times)
         case dp.ComposedDpEvent(events=parts):
             return (
-                events.Compose([_read(part, relation, change, in_batch) for part in parts]) if parts else events.NOTHING
+                events.Compose([_read_event(part, relation, change, in_batch) for part in parts])
+                if parts
+                else events.NOTHING
             )
     match type(event).__name__:  # events that dp-accounting 0.6 does not have yet
         case "EpsilonDeltaDpEvent":
@@ -183,7 +190,7 @@ def _discrete_laplace(decay: float, most: int, relation: events.Relation) -> eve
     return events.FiniteOutcomes(absent[::-1], absent, relation=relation)
 
 
-def _truncated(event: Any, relation: events.Relation, change: int) -> events.Mechanism:
+def _truncated_sample(event: Any, relation: events.Relation, change: int) -> events.Mechanism:
     """Charge a Poisson sample of which at most B records are kept, at random.
 
     Suppose that it is known whether B others are sampled. If not, it is Poisson sampling. If so, B - 1 of the kept
@@ -242,7 +249,7 @@ def google_accountant(
         def get_epsilon(self, target_delta: float) -> float:
             """Return the upper end of epsilon at a delta in [0, 1]; at 0 what bounded losses prove, else infinity."""
             if target_delta == 0 or not self.mechanism.is_private:
-                most, chance = losses(self.mechanism)
+                most, chance = largest_loss_of(self.mechanism)
                 return math.inf if chance else most
             return 0.0 if target_delta == 1 else self.mechanism.epsilon(target_delta, precision=precision).upper
 

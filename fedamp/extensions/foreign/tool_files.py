@@ -108,16 +108,16 @@ def check_file(path: Path, said: Mapping[str, Any]) -> list[Check]:
         raise ValueError(f"{path}: cannot be read ({reason}); expected: Python, JSON or a pyproject.toml") from None
     if not found:
         raise ValueError(f"{path}: no call that is known; expected one of {', '.join(TOOLS)}")
-    calls = [(name, {key: _plain(key, each) for key, each in given.items()}) for name, given in found]
+    calls = [(name, {key: _plain_parameter(key, each) for key, each in given.items()}) for name, given in found]
     asked = FileContext(({"rounds": rounds} if isinstance(rounds, int) else {}) | dict(said), weighted, calls)
     return [
         Check(f"{name}: {each.name}", each.verdict, each.found)
         for name, given in calls
-        for each in _checks(name, given, asked)
+        for each in _checks_of_tool(name, given, asked)
     ]
 
 
-def _checks(name: str, given: GivenNumbers, asked: FileContext) -> list[Check]:
+def _checks_of_tool(name: str, given: GivenNumbers, asked: FileContext) -> list[Check]:
     """Check a call; an error becomes a verdict ``unknown``."""
     try:
         return list(TOOLS[name].checks({**TOOLS[name].parameters, **given}, asked))
@@ -133,24 +133,24 @@ def _calls_of(path: Path) -> tuple[list[tuple[str, GivenNumbers]], Any, bool]:
         weighted by the examples that they report.
     """
     if path.suffix == ".json":
-        return list(_components(json.loads(_text(path), object_pairs_hook=each_key_once))), None, False
+        return list(_known_components(json.loads(_visible_text(path), object_pairs_hook=each_key_once))), None, False
     config: dict[str, Any] = {}
     if path.suffix == ".toml":
-        text = _text(path)
+        text = _visible_text(path)
         if max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
             raise ValueError(f"a line of more than {_LONGEST_LINE} letters")
-        keys = _flat(tomllib.loads(text)).items()
+        keys = _flat_keys(tomllib.loads(text)).items()
         config = {key.removeprefix(_CONFIG): value for key, value in keys if key.startswith(_CONFIG)}
     found, weighted = list[tuple[str, GivenNumbers]](), False
-    for file in _sources(path.parent) if path.suffix == ".toml" else [path]:
+    for file in _source_files(path.parent) if path.suffix == ".toml" else [path]:
         with catch_warnings(action="ignore"):  # of strange escapes
-            tree = ast.parse(_text(file), file.name)
+            tree = ast.parse(_visible_text(file), file.name)
         found += _Reader(tree, config).calls()
         weighted = weighted or _reports_examples(tree)
     return found, next((value for key, value in config.items() if key.endswith("num-server-rounds")), None), weighted
 
 
-def _text(file: Path) -> str:
+def _visible_text(file: Path) -> str:
     """Read the text of a file as a person sees it.
 
     Raises:
@@ -163,7 +163,7 @@ def _text(file: Path) -> str:
     return text
 
 
-def _sources(folder: Path) -> list[Path]:
+def _source_files(folder: Path) -> list[Path]:
     """List the Python files of a project, without hidden folders and virtual environments.
 
     Raises:
@@ -179,15 +179,15 @@ def _sources(folder: Path) -> list[Path]:
     return found
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat_keys(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested tables by keys with dots, as Flower gives them to an app."""
     found: dict[str, Any] = {}
     for key, value in config.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        found |= _flat_keys(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found
 
 
-def _components(config: Any) -> Iterator[tuple[str, GivenNumbers]]:
+def _known_components(config: Any) -> Iterator[tuple[str, GivenNumbers]]:
     """Yield the components of a job of NVFlare that are known: a ``path`` or ``name``, and ``args``."""
     if isinstance(config, Mapping):
         name = str(config.get("path") or config.get("class_path") or config.get("name") or "").rpartition(".")[2]
@@ -197,15 +197,15 @@ def _components(config: Any) -> Iterator[tuple[str, GivenNumbers]]:
                 raise ValueError(f"{name}: args must be an object, got a {type(given).__name__}")
             yield name, dict(given)
     for each in config.values() if isinstance(config, Mapping) else config if isinstance(config, list) else ():
-        yield from _components(each)
+        yield from _known_components(each)
 
 
-def _known(*values: Any) -> bool:
+def _are_known(*values: Any) -> bool:
     """Say whether all are numbers."""
     return all(isinstance(each, int | float) for each in values)
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain_parameter(name: str, value: Any) -> Any:
     """Return the value of a parameter in a file, if it is of a kind that the parameter may have; else ``UNKNOWN``."""
     match value:
         case None | float():
@@ -215,14 +215,14 @@ def _plain(name: str, value: Any) -> Any:
         case str():
             return value if value == PRIVATE or name in _TEXTS else UNKNOWN
         case list() if name in _LISTS:
-            return [_plain("", each) for each in value]
+            return [_plain_parameter("", each) for each in value]
     return UNKNOWN
 
 
-def _called(node: ast.AST) -> str:
+def _called_name(node: ast.AST) -> str:
     """Return the last name of what is called; of ``Config.default(...)`` the class."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return _called(node.value) if isinstance(node, ast.Attribute) and name == "default" else name
+    return _called_name(node.value) if isinstance(node, ast.Attribute) and name == "default" else name
 
 
 def _reports_examples(tree: ast.AST) -> bool:
@@ -235,7 +235,7 @@ def _reports_examples(tree: ast.AST) -> bool:
     return False
 
 
-def _bound(node: ast.AST) -> str | None:
+def _bound_name(node: ast.AST) -> str | None:
     """Return the name that a piece of code gives a value, in whatever way."""
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name) | ast.MatchMapping(rest=name):
@@ -245,13 +245,13 @@ def _bound(node: ast.AST) -> str | None:
     return getattr(node, "name", None)  # of functions, classes, exceptions, patterns
 
 
-def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
+def _assigned_pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
     """Yield the names to which an assignment gives a value that is seen."""
     if isinstance(target, ast.Name) and value is not None:
         yield target.id, value
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         for one, part in zip(target.elts, value.elts, strict=True):
-            yield from _pairs(one, part)
+            yield from _assigned_pairs(one, part)
 
 
 class _Reader:
@@ -264,17 +264,17 @@ class _Reader:
 
     def __init__(self, tree: ast.Module, config: Mapping[str, Any]) -> None:
         self._tree, self._config, self._steps = tree, config, 0
-        times, assigned = Counter(map(_bound, ast.walk(tree))), list[tuple[str, ast.expr]]()
+        times, assigned = Counter(map(_bound_name, ast.walk(tree))), list[tuple[str, ast.expr]]()
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    assigned += _pairs(target, node.value)
+                    assigned += _assigned_pairs(target, node.value)
         self._assigned = {name: value for name, value in assigned if times[name] == 1}
 
     def calls(self) -> Iterator[tuple[str, GivenNumbers]]:
         """Yield the known calls, with what can be read of their arguments."""
         for node in ast.walk(self._tree):
-            if isinstance(node, ast.Call) and (name := _called(node.func)) in TOOLS:
+            if isinstance(node, ast.Call) and (name := _called_name(node.func)) in TOOLS:
                 expanded = any(isinstance(each, ast.Starred) for each in node.args)
                 given = {} if expanded else dict(zip(TOOLS[name].parameters, node.args, strict=False))
                 given |= {each.arg: each.value for each in node.keywords if each.arg}
@@ -319,7 +319,7 @@ class _Reader:
     def _computed(self, operator: Callable[..., Any], *operands: ast.expr, depth: int) -> Any:
         """Compute in floating point, which ends at once; whole numbers stay whole as long as that is exact."""
         values = [self.value(each, depth) for each in operands]
-        if not _known(*values):
+        if not _are_known(*values):
             return PRIVATE if PRIVATE in values else UNKNOWN
         try:
             result = float(operator(*map(float, values)))
@@ -330,32 +330,32 @@ class _Reader:
         return result
 
 
-def _none(why: str) -> Iterator[Check]:
+def _no_epsilon(why: str) -> Iterator[Check]:
     """Yield the verdict that a mechanism has no epsilon."""
     yield Check("epsilon", "fail", f"none: {why}")
 
 
-def _calibrated(epsilon: Any, delta: Any, by: str) -> Iterator[Check]:
+def _not_computed(epsilon: Any, delta: Any, by: str) -> Iterator[Check]:
     """Yield the verdict that a tool has chosen its noise for a budget, which is not computed again here."""
     found = f"{epsilon} at delta {delta} is what {by} takes its noise for: not computed again here"
-    yield Check("epsilon", "unknown", found if _known(epsilon, delta) else f"not in the file: {by}'s")
+    yield Check("epsilon", "unknown", found if _are_known(epsilon, delta) else f"not in the file: {by}'s")
 
 
-def _local(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
+def _check_local(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
     """Check Flower's mod, which clips an update to one number and scales its noise by another.
 
     It is one release of one client in each round.
     """
     sensitivity, epsilon, delta = (given[name] for name in ("sensitivity", "epsilon", "delta"))
     noise: Any = UNKNOWN
-    if _known(sensitivity, epsilon, delta):
+    if _are_known(sensitivity, epsilon, delta):
         noise = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon if epsilon and 0 < delta < 1.25 else 0.0
     claimed = given["epsilon"] if asked.said.get("rounds", 1) == 1 else None  # it is that of one round
     found = {"clip": given["clipping_norm"], "noise": noise, "sensitivity": given["sensitivity"]}
     yield from asked.claims(**found, delta=given["delta"], epsilon=claimed)
 
 
-def _central(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
+def _check_central(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
     """Check Flower's strategies, which divide noise by the number of clients.
 
     FedAvg weights clients by their reported numbers of examples.
@@ -368,11 +368,11 @@ def _central(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
         yield Check("weights", "caution", f"right only if all clients report the same num-examples: else {weights}")
     clip = given.get("clipping_norm", given.get("initial_clipping_norm"))
     clients, noise = given["num_sampled_clients"], given["noise_multiplier"]
-    sensitivity = clip / clients if _known(clip, clients) and clients else None
+    sensitivity = clip / clients if _are_known(clip, clients) and clients else None
     yield from asked.claims(clip=clip, noise_multiplier=noise, divided_by=clients, sensitivity=sensitivity)
 
 
-def _opacus(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
+def _check_opacus(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
     """Check Opacus.
 
     The sum of clipped gradients has noise of the multiplier times the clip; then all is divided by the batch.
@@ -388,10 +388,10 @@ def _opacus(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
         yield Check("rate", "fail", "poisson_sampling=False: batches are not drawn as the accountant counts them")
     clip = given["max_grad_norm"]
     if isinstance(clip, list):  # of each layer
-        clip = math.hypot(*clip) if _known(*clip) else UNKNOWN
+        clip = math.hypot(*clip) if _are_known(*clip) else UNKNOWN
     claims = asked.claims(clip=clip, noise_multiplier=given["noise_multiplier"])
     budget = "target_epsilon" in given
-    yield from _calibrated(given["target_epsilon"], given["target_delta"], "Opacus") if budget else claims
+    yield from _not_computed(given["target_epsilon"], given["target_delta"], "Opacus") if budget else claims
 
 
 def _pfl_accountant(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
@@ -401,7 +401,7 @@ def _pfl_accountant(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
         yield Check("noise_scale", "caution", f"{scale}: the run has so much less noise; epsilon is a larger cohort's")
     found = {"rounds": given["num_compositions"], "rate": given["sampling_probability"], "noise_multiplier": noise}
     claims = asked.claims(clip=1.0, **found, delta=given["delta"], epsilon=given["epsilon"])
-    yield from _calibrated(given["epsilon"], given["delta"], "pfl") if noise is None else claims
+    yield from _not_computed(given["epsilon"], given["delta"], "pfl") if noise is None else claims
 
 
 def _jax_plan(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
@@ -412,20 +412,20 @@ def _jax_plan(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
     """
     iterations, strategy, rate = given["iterations"], given["strategy"], given["sampling_prob"]
     bands = len(strategy) if isinstance(strategy, list) else given["num_bands"]
-    known = _known(iterations, bands) and iterations > 0 and bands > 0
+    known = _are_known(iterations, bands) and iterations > 0 and bands > 0
     if rate is None:
         times = given["expected_participations"]
-        rate = times * bands / iterations if known and _known(times) else UNKNOWN
+        rate = times * bands / iterations if known and _are_known(times) else UNKNOWN
     found = {"rounds": math.ceil(iterations / bands) if known else UNKNOWN, "rate": rate, "delta": given["delta"]}
     if given["truncated_batch_size"] is not None:
         yield Check("numbers", "unknown", "truncated batches are not computed here")
     elif given["noise_multiplier"] is None:
-        yield from _calibrated(given["epsilon"], given["delta"], "jax_privacy")
+        yield from _not_computed(given["epsilon"], given["delta"], "jax_privacy")
     else:
         yield from asked.claims(clip=1.0, noise_multiplier=given["noise_multiplier"], **found)
 
 
-def _keras(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
+def _check_keras(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
     """Check jax_privacy with Keras.
 
     The mean of a batch has noise of multiplier times clip over the batch, which is public.
@@ -433,17 +433,17 @@ def _keras(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
     if given["poisson_sampling_in_fit"] is not True:
         yield Check("rate", "caution", "the accountant counts Poisson sampling: right only if the data are drawn so")
     if given["noise_multiplier"] is None:
-        yield from _calibrated(given["epsilon"], given["delta"], "jax_privacy")
+        yield from _not_computed(given["epsilon"], given["delta"], "jax_privacy")
         return
     batch, size = given["batch_size"], given["train_size"]
-    known = _known(batch, size, given["gradient_accumulation_steps"]) and size
+    known = _are_known(batch, size, given["gradient_accumulation_steps"]) and size
     batch = batch * given["gradient_accumulation_steps"] if known else UNKNOWN
     found = {"rounds": given["train_steps"], "rate": batch / size if known else UNKNOWN, "divided_by": batch}
     found |= {"delta": given["delta"], "epsilon": given["epsilon"], "noise_multiplier": given["noise_multiplier"]}
     yield from asked.claims(clip=given["clipping_norm"], **found)
 
 
-def _clipped(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
+def _check_clipped(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
     """Check a sum of clipped gradients, divided by ``normalize_by``, to which the same file adds noise.
 
     The noise has a deviation (jax_privacy), or a multiplier times what a person moves (opake).
@@ -462,13 +462,13 @@ def _clipped(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
         yield Check("noise", "unknown", f"not one clipping and one of {' or '.join(_NOISES)} in this file")
 
 
-def _noise(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
+def _check_noise(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
     """Check that noise is added to something clipped; the two are checked together."""
     if not asked.named(*_CLIPS, *_PLANS):
         yield Check("clip", "unknown", "no clipped_grad in this file says what a person moves")
 
 
-def _ours(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
+def _check_claims(given: GivenNumbers, asked: FileContext) -> Iterator[Check]:
     """Check claims that are written in a file as fedamp's own."""
     yield from asked.claims(**{each.name: given[each.name] for each in fields(Claims)})
 
@@ -479,8 +479,10 @@ def _optimizer_parameters(*further: str) -> dict[str, Any]:
 
 
 _CENTRAL = {"strategy": None, "noise_multiplier": UNKNOWN}
-_FIXED = ToolCall("Flower", {**_CENTRAL, "clipping_norm": UNKNOWN, "num_sampled_clients": UNKNOWN}, _central)
-_ADAPTIVE = ToolCall("Flower", {**_CENTRAL, "num_sampled_clients": UNKNOWN, "initial_clipping_norm": 0.1}, _central)
+_FIXED = ToolCall("Flower", {**_CENTRAL, "clipping_norm": UNKNOWN, "num_sampled_clients": UNKNOWN}, _check_central)
+_ADAPTIVE = ToolCall(
+    "Flower", {**_CENTRAL, "num_sampled_clients": UNKNOWN, "initial_clipping_norm": 0.1}, _check_central
+)
 _PFL: GivenNumbers = dict.fromkeys(("num_compositions", "sampling_probability", "mechanism"), UNKNOWN)
 _PFL |= {"epsilon": None, "delta": None, "noise_parameter": None, "noise_scale": 1.0}
 _BUDGET = {"epsilon": None, "delta": None, "noise_multiplier": None}
@@ -494,24 +496,28 @@ _ASKED_ANEW = (
     "numbers above the threshold are not counted as they come, and all are asked anew until enough are above it"
 )
 
-_LOCAL = ToolCall("Flower", dict.fromkeys(("clipping_norm", "sensitivity", "epsilon", "delta"), UNKNOWN), _local)
-_SVT = ToolCall("NVFlare", {}, lambda *_: _none(f"each uploaded number costs noise_var, too; {_ASKED_ANEW}"))
+_LOCAL = ToolCall("Flower", dict.fromkeys(("clipping_norm", "sensitivity", "epsilon", "delta"), UNKNOWN), _check_local)
+_SVT = ToolCall("NVFlare", {}, lambda *_: _no_epsilon(f"each uploaded number costs noise_var, too; {_ASKED_ANEW}"))
 
 TOOLS: Mapping[str, ToolCall] = {
     "LocalDpMod": ToolCall(
-        "Flower", dict.fromkeys(("clipping_norm", "sensitivity", "epsilon", "delta"), UNKNOWN), _local
+        "Flower", dict.fromkeys(("clipping_norm", "sensitivity", "epsilon", "delta"), UNKNOWN), _check_local
     ),
     "DifferentialPrivacyServerSideFixedClipping": _FIXED,
     "DifferentialPrivacyClientSideFixedClipping": _FIXED,
     "DifferentialPrivacyServerSideAdaptiveClipping": _ADAPTIVE,
     "DifferentialPrivacyClientSideAdaptiveClipping": _ADAPTIVE,
-    "PercentilePrivacy": ToolCall("NVFlare", {}, lambda *_: _none(_SMALL_LEFT_OUT)),
+    "PercentilePrivacy": ToolCall("NVFlare", {}, lambda *_: _no_epsilon(_SMALL_LEFT_OUT)),
     "SVTPrivacy": ToolCall(
-        "NVFlare", {}, lambda *_: _none(f"each uploaded number costs noise_var, too; {_ASKED_ANEW}")
+        "NVFlare", {}, lambda *_: _no_epsilon(f"each uploaded number costs noise_var, too; {_ASKED_ANEW}")
     ),
-    "make_private": ToolCall("Opacus", _optimizer_parameters(), _opacus),
-    "make_private_with_epsilon": ToolCall("Opacus", _optimizer_parameters("target_epsilon", "target_delta"), _opacus),
-    "DPOptimizer": ToolCall("Opacus", {"optimizer": None} | _optimizer_parameters("expected_batch_size"), _opacus),
+    "make_private": ToolCall("Opacus", _optimizer_parameters(), _check_opacus),
+    "make_private_with_epsilon": ToolCall(
+        "Opacus", _optimizer_parameters("target_epsilon", "target_delta"), _check_opacus
+    ),
+    "DPOptimizer": ToolCall(
+        "Opacus", {"optimizer": None} | _optimizer_parameters("expected_batch_size"), _check_opacus
+    ),
     "GaussianMechanism": ToolCall(  # noise of a relative deviation times the clip is added to the sum of all users
         "pfl",
         dict.fromkeys(("clipping_bound", "relative_noise_stddev"), UNKNOWN),
@@ -532,10 +538,10 @@ TOOLS: Mapping[str, ToolCall] = {
             "gradient_accumulation_steps": 1,
             "poisson_sampling_in_fit": False,
         },
-        _keras,
+        _check_keras,
     ),
-    **dict.fromkeys(_CLIPS, ToolCall("jax_privacy", _CLIP, _clipped)),  # and of opake
-    "gaussian_privatizer": ToolCall("jax_privacy", {"stddev": UNKNOWN}, _noise),
-    "gaussian_noise": ToolCall("opake", {"noise_multiplier": UNKNOWN}, _noise),
-    "Claims": ToolCall("fedamp", {each.name: None for each in fields(Claims)}, _ours),
+    **dict.fromkeys(_CLIPS, ToolCall("jax_privacy", _CLIP, _check_clipped)),  # and of opake
+    "gaussian_privatizer": ToolCall("jax_privacy", {"stddev": UNKNOWN}, _check_noise),
+    "gaussian_noise": ToolCall("opake", {"noise_multiplier": UNKNOWN}, _check_noise),
+    "Claims": ToolCall("fedamp", {each.name: None for each in fields(Claims)}, _check_claims),
 }

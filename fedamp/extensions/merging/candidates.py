@@ -112,7 +112,7 @@ def read_candidates(specifications: Sequence[str]) -> MergeCandidates:
     runs = {folder: read_run(folder) for folder, _ in named}
     first = runs[named[0][0]]
     for run in runs.values():
-        _check(first, run)
+        _check_compatible(first, run)
     prepared = prepare(first.scenario)
     models: list[MergeCandidate] = []
     for text, (folder, round_) in zip(specifications, named, strict=True):
@@ -130,7 +130,7 @@ def _folder_and_round(text: str) -> tuple[Path, int | None]:
     return (Path(folder), int(round_)) if is_checkpoint else (Path(text), None)
 
 
-def _check(first: Run, other: Run) -> None:
+def _check_compatible(first: Run, other: Run) -> None:
     """Refuse a run that protects other units, or in another sense, or trains another model; or a foreign ledger."""
     scenario, ledger = other.scenario, other.ledger
     same_noise = scenario.privacy.noise_multiplier in ("auto", ledger.noise_multiplier)

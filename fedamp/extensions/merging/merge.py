@@ -102,7 +102,7 @@ def merge_runs(request: MergeRequest, out: Path | None = None) -> MergeResult:
         )
     else:
         parameters, drawn = candidates.combined(decision.weights), None
-    certificate = _certificate(request, candidates, decision, drawn, digest(parameters), salt.encode())
+    certificate = _write_certificate(request, candidates, decision, drawn, digest(parameters), salt.encode())
     certificate.write(folder.path / CERTIFICATE)  # as with a ledger, before the release
     folder.write_model(parameters)
     is_evaluated = candidates.prepared.evaluate_every > 0
@@ -131,7 +131,7 @@ def draw(weights: Sequence[float], seed: int) -> int:
     return bisect_right(below, point)
 
 
-def _certificate(
+def _write_certificate(
     request: MergeRequest,
     candidates: MergeCandidates,
     decision: ChosenWeights,

@@ -205,7 +205,7 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
     while high - low > 1e-10 * max(1.0, high):
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return Bounds(min(cost.lower, high), high, Method.SELECTION.of(BY_PRIVACY_LOSS))
+    return Bounds(min(cost.lower, high), high, Method.SELECTION.with_facts(BY_PRIVACY_LOSS))
 
 
 def best_weights(mechanisms: Sequence[Mechanism], rank: WeightRank, epsilon: float, delta: float) -> dict[str, Weights]:
@@ -221,10 +221,10 @@ def best_weights(mechanisms: Sequence[Mechanism], rank: WeightRank, epsilon: flo
     """
     models, best = len(mechanisms), {}
     for name, by in ((BY_PRIVACY_LOSS, _costs_by_privacy_loss), (BY_RENYI, _costs_by_renyi)):
-        edges = [edge for costs in by(mechanisms, epsilon, delta) for edge in _edges(costs)]
+        edges = [edge for costs in by(mechanisms, epsilon, delta) for edge in _budget_corners(costs)]
         if edges:
-            first, second, share = max(edges, key=lambda edge: rank(_weights(models, *edge)))
-            tried = (_weights(models, first, second, share * (1 - margin)) for margin in _MARGINS)
+            first, second, share = max(edges, key=lambda edge: rank(_weights_of_pair(models, *edge)))
+            tried = (_weights_of_pair(models, first, second, share * (1 - margin)) for margin in _MARGINS)
             best[name] = next(row for row in tried if selection_epsilon(mechanisms, row, delta).upper <= epsilon)
     return best
 
@@ -244,7 +244,7 @@ def _costs_by_renyi(mechanisms: Sequence[Mechanism], epsilon: float, delta: floa
         return np.asarray(np.exp(logs - math.log(delta)))
 
 
-def _edges(costs: Array) -> Iterator[tuple[int, int, float]]:
+def _budget_corners(costs: Array) -> Iterator[tuple[int, int, float]]:
     """Yield the corners of {w on the simplex: costs @ w <= 1}: two models, and the weight of the second."""
     for first in np.flatnonzero(costs <= 1):
         yield int(first), int(first), 1.0
@@ -252,7 +252,7 @@ def _edges(costs: Array) -> Iterator[tuple[int, int, float]]:
             yield int(first), int(second), float((1 - costs[first]) / (costs[second] - costs[first]))
 
 
-def _weights(models: int, first: int, second: int, share: float) -> Weights:
+def _weights_of_pair(models: int, first: int, second: int, share: float) -> Weights:
     """Make exact weights of two models."""
     weights = np.zeros(models)
     weights[first] = 1 - share
@@ -275,26 +275,26 @@ def combine(request: MergeRequest, candidates: MergeCandidates) -> ChosenWeights
     if request.weights is None:
         if not candidates.prepared.evaluate_every:
             raise MergeError("--weights: no public test records choose them; expected: one for each model")
-        considered = _affordable(mechanisms, request.epsilon, request.delta)
+        considered = _affordable_models(mechanisms, request.epsilon, request.delta)
         weights = _most_accurate(candidates, considered)
         names = ", ".join(candidates.models[index].name for index in considered)
         chosen_by = f"best accuracy of {names}, which are charged as released together"
     else:
         weights, chosen_by, assumptions = request.weights, "given", (INDEPENDENT_NOISE, FIXED_WEIGHTS)
-        considered = _used(weights)
-    mechanism = _together(mechanisms, considered)
+        considered = _used_models(weights)
+    mechanism = _joint_release(mechanisms, considered)
     cost = mechanism.epsilon(request.delta)
     if len(considered) > 1:  # a sum may hide its parts, so no lower end is known
-        cost = Bounds(0.0, cost.upper, cost.origin.within(Method.JOINT_RELEASE))
+        cost = Bounds(0.0, cost.upper, cost.origin.used_by(Method.JOINT_RELEASE))
     return ChosenWeights(weights, mechanism, cost, chosen_by, assumptions, {})
 
 
-def _used(weights: Array | Weights) -> tuple[int, ...]:
+def _used_models(weights: Array | Weights) -> tuple[int, ...]:
     """Return the models with a weight above 0."""
     return tuple(np.flatnonzero(weights).tolist())
 
 
-def _affordable(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> tuple[int, ...]:
+def _affordable_models(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> tuple[int, ...]:
     """Choose the models to consider: the most expensive set whose joint release is within the budget.
 
     It depends on the mechanisms alone, not on the data.
@@ -318,13 +318,13 @@ def _affordable(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -
             # Releasing more costs no less, so subsets of a set within the budget need no computation.
             if not any(set(chosen) < set(larger) for larger in costs):
                 points = None if size == 1 else _COMPARED
-                cost = _together(mechanisms, chosen).epsilon(delta, points=points).upper
+                cost = _joint_release(mechanisms, chosen).epsilon(delta, points=points).upper
                 if cost <= epsilon:
                     costs[chosen] = cost
     return max(costs, key=lambda chosen: costs[chosen])
 
 
-def _together(mechanisms: Sequence[Mechanism], chosen: Sequence[int]) -> Mechanism:
+def _joint_release(mechanisms: Sequence[Mechanism], chosen: Sequence[int]) -> Mechanism:
     """Return the joint release of several models."""
     return mechanisms[chosen[0]] if len(chosen) == 1 else Compose(tuple(mechanisms[index] for index in chosen))
 

@@ -44,7 +44,7 @@ class Mixing(OptionalSection):
         description="enforced distance tau of the two models in every coordinate; or a list of [first round, tau], "
         "the first of them for round 1"
     )
-    needs = facts.needing(
+    needs = facts.needs_facts(
         facts.NOISE_INDEPENDENT, facts.SERVER_ADDS_NOISE, facts.SHOWN_ONCE, facts.CLIP_FIXED, facts.MODEL_ALONE
     )
     keeps = facts.FACTS - {facts.NOISE_ALONE}
@@ -86,17 +86,17 @@ class Mixing(OptionalSection):
             return ((1, min(widths)),)
         return self.steps
 
-    def kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
+    def round_kinds(self, plan: AnyPlan) -> tuple[tuple[RoundKind, int], ...]:
         """Return the charged widths, each with its number of rounds."""
         rounds = plan.scenario.rounds
         charged = self.charged(plan.check_in, rounds)
         return tuple((width, number) for (_, width), number in zip(charged, lengths(charged, rounds), strict=True))
 
-    def dearest(self, plan: AnyPlan) -> RoundKind:
+    def dearest_kind(self, plan: AnyPlan) -> RoundKind:
         """Return the smallest width, whose rounds cost the most."""
-        return min(width for width, _ in self.kinds(plan))
+        return min(width for width, _ in self.round_kinds(plan))
 
-    def wrap(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: RoundKind) -> "Mechanism":
+    def charge_part(self, plan: AnyPlan, part: Part, release: "Mechanism", kind: RoundKind) -> "Mechanism":
         """Charge a part's release at the width ``kind``.
 
         Only its ratio to the largest step of a unit matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
@@ -108,7 +108,7 @@ class Mixing(OptionalSection):
         """Number p by which coordinates are truncated at clip / sqrt(p)."""
         return self.linf_coordinates
 
-    def start(
+    def start_of_step(
         self, plan: AnyPlan, part_of: Mapping[str, int], current: Arrays, previous: Arrays | None, round_: int
     ) -> tuple[Arrays, dict[str, Uniform]]:
         """Return the midpoint from which a round's step is taken, and the uniform number to add to each array's sum."""
@@ -137,7 +137,7 @@ class Mixing(OptionalSection):
             multiples[name] = np.maximum(np.floor(np.abs(one - other) / charged), least)
         return middle, multiples
 
-    def shortened(self, rounds: int) -> "Mixing":
+    def for_fewer_rounds(self, rounds: int) -> "Mixing":
         """Return the section for fewer rounds, for an audit."""
         return self.model_copy(update={"width": tuple(step for step in self.steps if step[0] <= rounds)})
 

@@ -83,11 +83,11 @@ def read_about(file: Path) -> AboutRelease:
         raise InputError(f"{file}: {one_line(error)}; expected: {wanted}") from None
 
 
-def _tested(run: Run) -> tuple[str, str]:
+def _tested_quality(run: Run) -> tuple[str, str]:
     """Describe how good the model is, for all people and by group."""
     asked, said = run.ledger.side_sum, words.released(run.ledger.side_release)
     said = {name: f"{name}: {found}" for name, found in said.items()}
-    groups = asked.slots if isinstance(asked, ClientEvaluation) and asked.names else ()
+    groups = asked.group_slots if isinstance(asked, ClientEvaluation) and asked.group_names else ()
     grouped = [said.pop(name) for name in list(said) if name.partition(" of ")[2] in groups]
     last = [f"{words.score(run.score)} on public test records (round {each.round})" for each in run.evaluated[-1:]]
     by_group = f"Quality by group: {'; '.join(grouped)}" if grouped else "Quality was not measured by group"
@@ -117,7 +117,7 @@ def write_papers(run: Run, about: AboutRelease, folder: Path) -> Path:
         InputError: the run has no guarantee, or the folder cannot be written.
     """
     check_guarantee(run)
-    papers = dict(zip(PAPERS, _papers(run, about), strict=True))
+    papers = dict(zip(PAPERS, _released_papers(run, about), strict=True))
     try:
         folder.mkdir()
         for name, text in papers.items():
@@ -127,22 +127,26 @@ def write_papers(run: Run, about: AboutRelease, folder: Path) -> Path:
     return folder
 
 
-def _papers(run: Run, about: AboutRelease) -> Iterator[str]:
+def _released_papers(run: Run, about: AboutRelease) -> Iterator[str]:
     """Yield the text of each paper, in the order of :data:`PAPERS`."""
-    made, facts = environment().overlay(autoescape=False), _facts(run)
+    made, facts = environment().overlay(autoescape=False), _paper_facts(run)
     flow: Any = {"allow_unicode": True, "default_flow_style": True, "width": math.inf}
     made.filters["quoted"] = lambda value: str(yaml.safe_dump([value], **flow))[1:-2]
     name = f"{run.ledger.scenario}-{about.organisation}".lower()
     slug = "".join(letter if letter.isalnum() else "-" for letter in name)
     values = {"about": about, "facts": facts, "ledger": run.ledger, "run": run, "slug": slug}
     for paper in PAPERS:
-        head = f"---\n{yaml.safe_dump(_card(run, about), sort_keys=False)}---\n" if paper == "model-card.md" else ""
+        head = (
+            f"---\n{yaml.safe_dump(_card_metadata(run, about), sort_keys=False)}---\n"
+            if paper == "model-card.md"
+            else ""
+        )
         yield head + made.get_template(f"board/{paper}.j2").render(values)
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _paper_facts(run: Run) -> dict[str, str]:
     """Return the statements that several papers make."""
-    ledger, alone, (tested, by_group) = run.ledger, run.ledger.group_size == 1, _tested(run)
+    ledger, alone, (tested, by_group) = run.ledger, run.ledger.group_size == 1, _tested_quality(run)
     return {
         "unit": {"client": "All records that one client holds", "sample": "One record"}[ledger.unit]
         + ("" if alone else f"; the guarantee is for any {ledger.group_size} {ledger.unit}s together"),
@@ -155,7 +159,7 @@ def _facts(run: Run) -> dict[str, str]:
     }
 
 
-def _card(run: Run, about: AboutRelease) -> dict[str, Any]:
+def _card_metadata(run: Run, about: AboutRelease) -> dict[str, Any]:
     """Return the metadata of a model card, as Hugging Face's hub reads it."""
     card: dict[str, Any] = {
         "license": about.license,

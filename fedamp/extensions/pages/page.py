@@ -56,8 +56,11 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     # How many checked in, and how many failed, are numbers of the server's owner.
     shown = {folder: [check for check in found if check.name != "reported"] for folder, found in checks.items()}
     values = {"models": models, "alone": alone, "checks": shown, "cautions": answer["cautions"]}
-    values |= {"cells": compared.cells(answer), "comparison_figures": [] if alone else _inline(compared.pictures())}
-    content = _environment(models).get_template("page.html.j2").render(values)
+    values |= {
+        "cells": compared.cells(answer),
+        "comparison_figures": [] if alone else _inline_pictures(compared.pictures()),
+    }
+    content = _page_environment(models).get_template("page.html.j2").render(values)
     if out.is_symlink() or (out.exists() and not out.is_file()):
         raise RunFolderError(f"{out}: a link, or no file; expected: the name of an HTML file")
     write_atomically(out, content.encode(), durable=False)
@@ -66,11 +69,11 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
 def certificate(run: Run) -> str:
     """Return a page with what was released, and its guarantee: it may leave the server."""
-    pictures = _inline(run_pictures(run))
-    return _environment([run]).get_template("certificate.html.j2").render(model=run, pictures=pictures)
+    pictures = _inline_pictures(run_pictures(run))
+    return _page_environment([run]).get_template("certificate.html.j2").render(model=run, pictures=pictures)
 
 
-def _environment(models: Iterable[ReleasedModel]) -> Environment:
+def _page_environment(models: Iterable[ReleasedModel]) -> Environment:
     """Make the environment of the templates, with those of the models' extensions."""
     made = environment(*{model.templates for model in models if model.templates})
     made.tests["run"] = lambda model: isinstance(model, Run)
@@ -78,11 +81,11 @@ def _environment(models: Iterable[ReleasedModel]) -> Environment:
     made.globals["public"] = lambda run: yaml.safe_dump(
         public_scenario(run.scenario, run.plan), sort_keys=False, allow_unicode=True
     )
-    made.globals["figures_of"] = lambda run: _inline(run_pictures(run))
+    made.globals["figures_of"] = lambda run: _inline_pictures(run_pictures(run))
     return made
 
 
-def _inline(pictures: Mapping[str, Figure]) -> list[tuple[str, str]]:
+def _inline_pictures(pictures: Mapping[str, Figure]) -> list[tuple[str, str]]:
     """Return the address and the caption of each picture."""
     return [(style.inline(picture), CAPTIONS[name]) for name, picture in pictures.items()]
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedamp.base.section import OwnersFile
-from fedamp.federation.choices import marked
+from fedamp.federation.choices import marked_keys
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 
@@ -25,10 +25,10 @@ def public_scenario(asked: Scenario, plan: Plan) -> dict[str, Any]:
         plan: of the run.
     """
     content: dict[str, Any] = _without_paths(asked.model_dump(mode="json", exclude=LEFT_OUT))
-    for section, key, _ in marked(OwnersFile):
+    for section, key, _ in marked_keys(OwnersFile):
         content[section].pop(key, None)
     content["engine"] = asked.engine.model_dump(mode="json", include={"clients_per_batch", "precision"})
-    if (nodes := asked.aggregation.agreed_nodes(plan.agreed)) is not None:
+    if (nodes := asked.aggregation.agreed_nodes(plan.agreed_terms)) is not None:
         content["aggregation"]["nodes"] = nodes
     for key in ("initial", "folder"):
         content["model"][key] = content["model"].get(key) or None

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from fedamp.accounting.verify import FILES, FORMAT, MANIFEST, Bundle, signed, text_of
+from fedamp.accounting.verify import FILES, FORMAT, MANIFEST, Bundle, signed_content, text_of
 from fedamp.base.files import home, lock, write_secret
 from fedamp.base.reading import TYPED, read_regular, regular
 from fedamp.errors import InputError, RunFolderError, needs_extras
@@ -74,7 +74,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
     found = read_run(run)
     if wrong := complaint(found.verify()):
         raise RunFolderError(f"{run}: {wrong}")
-    out = _named(out) if out else _named(run).with_name(f"{run.resolve().name}-release")
+    out = _with_own_name(out) if out else _with_own_name(run).with_name(f"{run.resolve().name}-release")
     archive = out.with_name(f"{out.name}.zip")
     papers = out.with_name(f"{out.name}-papers")
     answers = board.read_about(about) if about else None
@@ -95,10 +95,10 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
         (writing / PAGE).write_text(certificate(found), encoding="utf-8")
         public_key = signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
         with Bundle(writing) as bundle:
-            digests = {name: bundle.sha256(name) for name in FILES}
+            digests = {name: bundle.file_digest(name) for name in FILES}
         manifest: dict[str, Any] = {"format": FORMAT, "written_by": WRITTEN_BY, "name": found.scenario.name}
         manifest |= {"head": found.ledger.head, "files": digests, "public_key": public_key}
-        signature = signing.sign(signed(manifest)).hex()
+        signature = signing.sign(signed_content(manifest)).hex()
         (writing / MANIFEST).write_text(text_of(manifest | {"signature": signature}))
         if wrong := complaint(verify_release(writing, public_key)):  # the run may have changed since it was read
             raise RunFolderError(f"{run}: {wrong}")
@@ -115,7 +115,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
     return ReleasedBundle(out, archive, public_key, board.write_papers(found, answers, papers) if answers else None)
 
 
-def _named(path: Path) -> Path:
+def _with_own_name(path: Path) -> Path:
     """Return the path with its own name, which ``.`` and ``..`` have not."""
     return path.resolve() if path.name in ("", "..") else path
 

@@ -73,12 +73,12 @@ def progress(folder: Path) -> dict[str, str]:
         said |= {"reported": f"{last.reported:,} of {last.scheduled:,} in the last round, {in_all}", "time": "none"}
         if not ended:
             ago, each = time() - files.rounds.stat().st_mtime, median(record.seconds for record in rounds[-LATEST:])
-            state += f"; the last round ended {_duration(ago)} ago"
-            said["time"] = f"at most about {_duration(each * (planned - len(rounds)))}"
+            state += f"; the last round ended {_duration_text(ago)} ago"
+            said["time"] = f"at most about {_duration_text(each * (planned - len(rounds)))}"
     return said | {"state": state}
 
 
-def _duration(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     """Write seconds as ``1:02:03``."""
     return str(timedelta(seconds=max(round(seconds), 0)))
 

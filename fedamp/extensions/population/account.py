@@ -22,7 +22,7 @@ from fedamp import rng
 from fedamp.accounting import Mechanism
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.search import Budget
-from fedamp.accounting.verify import TOLERANCE, Check, chained
+from fedamp.accounting.verify import TOLERANCE, Check, chained_digest
 from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.numbers import at_least, at_most
 from fedamp.base.record import Record
@@ -146,11 +146,11 @@ def charged(start: RunStart) -> Iterator[RunAccount | None]:
         )
     with _removed_if_refused(start, place):
         if not place.exists():
-            claim = UseClaim(population=population.id, use=_random(), tokens=(_random(),), record=None)
+            claim = UseClaim(population=population.id, use=_random_token(), tokens=(_random_token(),), record=None)
             write_atomically(place, claim.to_text().encode(), mode=0o600)
         copy = "another process plays this run, perhaps a copy of it; expected: one at a time"
         with held(UseClaim.read(place).use, PopulationError(f"{folder}: {copy}")):
-            account = _opened(start, population, units, place)
+            account = _open_account(start, population, units, place)
             try:
                 yield account
             except BaseException:
@@ -173,7 +173,7 @@ def _removed_if_refused(start: RunStart, place: Path) -> Iterator[None]:
         raise
 
 
-def _opened(start: RunStart, population: Population, units: Sequence[str], place: Path) -> RunAccount:
+def _open_account(start: RunStart, population: Population, units: Sequence[str], place: Path) -> RunAccount:
     """Open the account of a run: reserve its use, or take it over from the process that played the run before."""
     plan, contents = start.plan, population.read()
     account = RunAccount(population, place, claim := UseClaim.read(place))
@@ -184,38 +184,38 @@ def _opened(start: RunStart, population: Population, units: Sequence[str], place
         raise PopulationError(
             f"{population.file}: this run is not recorded here; expected: the original population file"
         )
-    wanted = chained(start.fingerprint, {"units": plan.units, "mechanism": plan.charge.mechanism.to_json()})
+    wanted = chained_digest(start.fingerprint, {"units": plan.units, "mechanism": plan.charge.mechanism.to_json()})
     if known is not None and known.plan != wanted:
         raise PopulationError(f"{place}: the claim of another run; expected: as the run left it")
     if known is None or known.state == "void":
-        _reserve(account, plan, wanted, units)
+        _reserve_use(account, plan, wanted, units)
     elif known.state == "settled" and not start.has_ended:
         raise PopulationError(f"{population.file}: this run is settled; expected: a new run")
     elif not start.has_ended:
-        account._keep(tokens=(*claim.tokens[-2:], _random()))
+        account._keep(tokens=(*claim.tokens[-2:], _random_token()))
         tokens = account._claim.tokens
         population.move(claim.use, "running" if known.state == "running" else "reserved", tokens[:-1], tokens[-1])
         account._keep(tokens=account._claim.tokens[-1:])
         account._asked = known.state == "running"
     if account._claim.record is None:  # killed between the reservation and its record
-        account._keep(record=_recorded(population.read(), claim.use))
+        account._keep(record=_record_of_use(population.read(), claim.use))
     return account
 
 
-def _reserve(account: RunAccount, plan: Plan, wanted: str, units: Sequence[str]) -> None:
+def _reserve_use(account: RunAccount, plan: Plan, wanted: str, units: Sequence[str]) -> None:
     """Price a run to its people; where it does not fit, the error says what would."""
     population, claim = account.population, account._claim
     contents, counts = population.read(), counted(population.owners(units))
     cost = charges(plan, contents, counts)
-    use = DataUse(claim.use, plan.scenario.name, wanted, cost, counts, token=claim.tokens[-1], run=plan.run)
+    use = DataUse(claim.use, plan.scenario.name, wanted, cost, counts, token=claim.tokens[-1], run=plan.run_digest)
     try:
         contents = population.reserve(use, units)
     except Overspent as error:
         raise error.with_words(what_fits(plan, error.budget, error.units, error.left)) from None
-    account._keep(record=_recorded(contents, use.id))
+    account._keep(record=_record_of_use(contents, use.id))
 
 
-def _recorded(contents: PopulationContents, use: str) -> PopulationRecord:
+def _record_of_use(contents: PopulationContents, use: str) -> PopulationRecord:
     """Make the record for the ledger: the person who has spent the most, with this use."""
     spent = contents.spent()
     person = int(np.argmax(np.where(contents.needed(contents.uses[use]) > 0, spent, -1.0)))
@@ -227,7 +227,7 @@ def _recorded(contents: PopulationContents, use: str) -> PopulationRecord:
         budget_epsilon=budget.epsilon,
         delta=budget.delta,
         share=share,
-        adaptive_epsilon=budget.spent(share),
+        adaptive_epsilon=budget.spent_epsilon(share),
         fixed_epsilon=fixed(contents, person),
         uses=len(contents.series(person)),
     )
@@ -277,7 +277,7 @@ def prices(of: Callable[[int], Mechanism], contents: PopulationContents, counts:
     found = []
     for units, epsilon in sorted(pair for pair in pairs if pair[0]):
         mechanism = of(units)
-        found.append(UsePrice(units, epsilon, Budget(epsilon, contents.delta).share(mechanism), mechanism))
+        found.append(UsePrice(units, epsilon, Budget(epsilon, contents.delta).share_of_use(mechanism), mechanism))
     return tuple(found)
 
 
@@ -318,7 +318,7 @@ def what_fits(plan: Plan, budget: Budget, units: int, left: float) -> str:
     """
 
     def fits(changed: Plan, noise: float) -> bool:
-        return budget.share(changed.charge.for_person(units, noise), sampled=False) <= left
+        return budget.share_of_use(changed.charge.for_person(units, noise), sampled=False) <= left
 
     asked, noise = plan.scenario, plan.noise_multiplier
     if left <= 0:
@@ -332,7 +332,7 @@ def what_fits(plan: Plan, budget: Budget, units: int, left: float) -> str:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(plan, middle) else (middle, high)
     if asked.privacy.noise_multiplier == "auto":
-        cost = plan.charge.at(high, asked.privacy.group_size).epsilon(delta_left(asked.privacy.delta))
+        cost = plan.charge.with_noise(high, asked.privacy.group_size).epsilon(delta_left(asked.privacy.delta))
         return f"privacy.epsilon at most {at_least(cost.lower, 2)}"
     words = f"privacy.noise_multiplier at least {at_most(high, 3)}"
     k = getattr(asked.check_in, "k", 1)
@@ -346,7 +346,7 @@ def _with_k(plan: Plan, k: int) -> Scenario:
     return plan.scenario.model_copy(update={"check_in": plan.scenario.check_in.model_copy(update={"k": k})})
 
 
-def _random() -> str:
+def _random_token() -> str:
     """Draw an id or a token: 32 hexadecimal digits."""
     return f"{rng.seed_from_system():064x}"[:32]
 
@@ -363,7 +363,7 @@ def standing(contents: PopulationContents) -> dict[str, Any]:
         "budget_epsilon": budget.epsilon,
         "delta": budget.delta,
         "share_spent": share,
-        "adaptive_epsilon_upper": budget.spent(share),
+        "adaptive_epsilon_upper": budget.spent_epsilon(share),
         "fixed_epsilon_upper": fixed(contents, person),
         "head": contents.head,
     }
@@ -393,12 +393,12 @@ def known_to(population: Population, run: Path, told: Mapping[str, Any] | None) 
     elif told["use"] not in (then := population.at(told["head"])).uses:
         wrong = f"use {told['use']} came after the state of the run's ledger, {told['head']}"
     else:
-        wrong = next(_understated(told, _recorded(then, told["use"]).content()), None)
+        wrong = next(_understated_costs(told, _record_of_use(then, told["use"]).content()), None)
     state = "" if wrong else contents.uses[told["use"]].state
-    return Check.of("population", f"{run}: use {told['use']}, {state}", fail=wrong and f"{run}: {wrong}")
+    return Check.of_failure("population", f"{run}: use {told['use']}, {state}", fail=wrong and f"{run}: {wrong}")
 
 
-def _understated(told: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
+def _understated_costs(told: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a ledger says otherwise than its population; a cost may be more (of a looser bound), never less."""
     for key, value in again.items():
         is_cost = key in ("share", "adaptive_epsilon", "fixed_epsilon") and value is not None

@@ -26,7 +26,7 @@ PeopleOption = Annotated[
 ]
 
 
-def _people(data: str | None, people: Path | None) -> list[tuple[str, str]]:
+def _read_people(data: str | None, people: Path | None) -> list[tuple[str, str]]:
     """Read the units and their people, from a scenario's data or from a csv file."""
     if (data is None) == (people is None):
         raise InputError("whom the population has is not clear; expected: --data SCENARIO, or --people FILE")
@@ -54,7 +54,7 @@ def new(
     """Make a population: people, and what all uses of their data may cost each of them."""
     from fedamp.extensions.population.store import Population
 
-    made = Population.new(file, _people(data, people), epsilon, delta).read()
+    made = Population.new(file, _read_people(data, people), epsilon, delta).read()
     terminal.out.print(f"{len(made.epsilons):,} people; head {made.head}", soft_wrap=True)
 
 
@@ -68,7 +68,7 @@ def add(
     """Add units and people; people who are known keep their budget."""
     from fedamp.extensions.population.store import Population
 
-    (population := Population(file)).add(_people(data, people), epsilon)
+    (population := Population(file)).add(_read_people(data, people), epsilon)
     contents = population.read()
     terminal.out.print(f"{len(contents.epsilons):,} people; head {contents.head}", soft_wrap=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedamp.accounting.search import Budget
-from fedamp.accounting.verify import Check, Json, LedgerKey, compared
+from fedamp.accounting.verify import Check, Json, LedgerKey, compare_claim
 from fedamp.base import numbers
 from fedamp.base.numbers import at_most
 
@@ -19,10 +19,10 @@ class PopulationKey(LedgerKey):
     shared = "a use of a population"
     other = "charged to another use of a population"
 
-    def check(self, told: Json) -> Check:
+    def check_value(self, told: Json) -> Check:
         """Check that the numbers go together, where the population's file is not here."""
-        spent = Budget(told["budget_epsilon"], told["delta"]).spent(told["share"])
-        again = compared("population", "adaptive_epsilon", told["adaptive_epsilon"], spent)
+        spent = Budget(told["budget_epsilon"], told["delta"]).spent_epsilon(told["share"])
+        again = compare_claim("population", "adaptive_epsilon", told["adaptive_epsilon"], spent)
         unknown = f"use {told['use']} of population {told['id']}, whose file is not here: its numbers were not checked"
         return Check("population", "caution", unknown) if again.passed else again
 
@@ -33,7 +33,7 @@ class PopulationKey(LedgerKey):
         from fedamp.extensions.population.store import Population
 
         file = population_file(scenario) if scenario else None
-        return self.check(told) if file is None or not file.is_file() else known_to(Population(file), run, told)
+        return self.check_value(told) if file is None or not file.is_file() else known_to(Population(file), run, told)
 
     def is_asked(self, scenario: Any) -> bool:
         """Say whether people of a population pay for the runs of a scenario."""
@@ -41,7 +41,7 @@ class PopulationKey(LedgerKey):
 
         return population_file(scenario) is not None
 
-    def identity(self, told: Json) -> Any:
+    def run_identity(self, told: Json) -> Any:
         """Return the id of the use: of two runs with one of them, the people have paid for one."""
         return told.get("use")
 

@@ -31,7 +31,7 @@ from pydantic import NonNegativeInt
 from fedamp import rng
 from fedamp.accounting import Compose, Mechanism, from_json
 from fedamp.accounting.search import Budget
-from fedamp.accounting.verify import chained
+from fedamp.accounting.verify import chained_digest
 from fedamp.base.files import FileRecord, home, lock, refuse_link, write_atomically, writing
 from fedamp.errors import InputError, RunFolderError, UnwritableError
 
@@ -76,7 +76,7 @@ class DataUse:
         counts: number of units of each person in the use, uint16, by the person's number.
         state: reserved before anybody is asked, running from the first message on, then settled; or void.
         token: of the process that plays the run.
-        run: uses with one :attr:`fedamp.federation.plan.Plan.run` share hidden choices; empty: it is not known.
+        run: uses with one :attr:`fedamp.federation.plan.Plan.run_digest` share hidden choices; empty: it is not known.
     """
 
     id: str
@@ -203,15 +203,15 @@ class Population:
                 budget.
         """
         file = Path(os.path.abspath(file))
-        budget = _budget(epsilon, delta)
-        rows = _checked(people)
+        budget = _budget_of(epsilon, delta)
+        rows = _checked_people(people)
         refuse_link(file)
         if file.exists():
             raise PopulationError(f"{file}: exists already; expected: a new file")
-        if known := _kept_at(file, _notes()):
+        if known := _kept_at(file, _read_notes()):
             raise PopulationError(
                 f"{file}: a population was kept here, and what its people spent must not be forgotten"
-                f"; expected: that file back, or another name (its note is {_folder() / known}.json)"
+                f"; expected: that file back, or another name (its note is {_notes_folder() / known}.json)"
             )
         beside = file.with_name(f".{file.name}.writing")
         with writing(file):
@@ -219,21 +219,21 @@ class Population:
                 left.unlink()
             os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         try:
-            with _connected(beside) as database:
+            with _connected_database(beside) as database:
                 database.executescript(_TABLES)
                 id_, salt = (f"{rng.seed_from_system():064x}"[:length] for length in (32, 64))
                 about = {"kind": "population", "format": FORMAT, "id": id_, "salt": salt, "delta": budget.delta}
                 database.execute("BEGIN IMMEDIATE")
-                contents = _applied(None, about)
-                _append(database, contents, about)
-                _add(database, contents, rows, budget.epsilon)
+                contents = _apply_event(None, about)
+                _append_event(database, contents, about)
+                _add_rows(database, contents, rows, budget.epsilon)
                 database.execute("COMMIT")
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             with held(contents.id):
-                _note(file, contents, 0)  # without it nothing can be charged, and its copies could be
+                _write_note(file, contents, 0)  # without it nothing can be charged, and its copies could be
                 with writing(file):
                     os.link(beside, file)  # never over another process's file
-                _note(file, contents)
+                _write_note(file, contents)
         finally:
             for left in beside.parent.glob(f"{beside.name}*"):
                 left.unlink(missing_ok=True)
@@ -249,7 +249,7 @@ class Population:
     def at(self, head: str) -> PopulationContents:
         """Read the contents as they were when ``head``, one of the links, was the last one."""
         with self._open(write=False) as (database, contents):
-            return _read(self.file, database, contents.links.index(head) + 1)
+            return _replay_events(self.file, database, contents.links.index(head) + 1)
 
     def owners(self, units: Sequence[str]) -> NDArray[np.int64]:
         """Return the number of each unit's person, int64 [units].
@@ -258,7 +258,7 @@ class Population:
             PopulationError: a unit is on no list.
         """
         with self._open(write=False) as (database, contents):
-            return _owners(self.file, database, contents, units)
+            return _owners_of(self.file, database, contents, units)
 
     def person(self, name: str) -> int:
         """Return the number of a person.
@@ -283,10 +283,10 @@ class Population:
         Raises:
             PopulationError: an id is empty, or a unit is there already.
         """
-        rows = _checked(people)
+        rows = _checked_people(people)
         with self._open() as (database, contents):
-            _budget(epsilon, contents.delta)
-            _add(database, contents, rows, epsilon)
+            _budget_of(epsilon, contents.delta)
+            _add_rows(database, contents, rows, epsilon)
 
     def reserve(self, use: DataUse, units: Sequence[str]) -> PopulationContents:
         """Charge a use to the people of ``units``, unless one of them has less left. A void use may come again.
@@ -307,7 +307,7 @@ class Population:
             if use.run in seeds:
                 told = f"this use has the seed of use {seeds[use.run]}, so their costs do not add up"
                 raise PopulationError(f"{self.file}: {told}; expected: another seed")
-            owners = _owners(self.file, database, contents, units)
+            owners = _owners_of(self.file, database, contents, units)
             if not np.array_equal(counted(owners), use.counts):
                 raise PopulationError(f"{self.file}: its people changed while the cost was computed; expected: again")
             needed, left = contents.needed(use), 1 - contents.spent() * SLACK
@@ -316,7 +316,7 @@ class Population:
                 person = int(short[np.argmin((left - needed)[short])])
                 unit = units[int(np.argmax(owners == person))]
                 raise Overspent(self.file, contents, use, person, unit, len(short))
-            _append(database, contents, _content(use))
+            _append_event(database, contents, _use_content(use))
         return contents
 
     def move(self, use: str, state: UseState, tokens: Sequence[str], token: str) -> PopulationContents:
@@ -337,7 +337,7 @@ class Population:
             if found.state not in allowed.get(state, ("running", "settled")):
                 raise PopulationError(f"{self.file}: use {use} is {found.state}, and cannot be {state} any more")
             if (found.state, found.token) != (state, token):
-                _append(database, contents, {"kind": "state", "use": use, "state": state, "token": token})
+                _append_event(database, contents, {"kind": "state", "use": use, "state": state, "token": token})
         return contents
 
     @contextmanager
@@ -349,19 +349,19 @@ class Population:
         if self.file.stat().st_mode & 0o077:
             raise PopulationError(f"{self.file}: others may read it; expected: chmod 600")
         with held(self.id) if write else nullcontext():
-            notes = _notes()  # before the file, which may go on meanwhile
+            notes = _read_notes()  # before the file, which may go on meanwhile
             if write and self.id not in notes:
                 wanted = "the file where it was made, or moved with its note"
-                raise PopulationError(f"{self.file}: {_folder() / self.id}.json is missing; expected: {wanted}")
-            with _connected(self.file) as database:
+                raise PopulationError(f"{self.file}: {_notes_folder() / self.id}.json is missing; expected: {wanted}")
+            with _connected_database(self.file) as database:
                 database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-                contents = _read(self.file, database)
-                _compare(self.file, contents, notes)
+                contents = _replay_events(self.file, database)
+                _compare_note(self.file, contents, notes)
                 before = len(contents.links)
                 yield database, contents
                 database.execute("COMMIT")
             if len(contents.links) > before:
-                _note(self.file, contents)
+                _write_note(self.file, contents)
 
 
 class Overspent(PopulationError):
@@ -411,7 +411,7 @@ def percent(share: float, up: bool = False) -> str:
     return f"{(math.ceil if up else math.floor)(share * 1e4) / 100:.4g} %"
 
 
-def _budget(epsilon: float, delta: float) -> Budget:
+def _budget_of(epsilon: float, delta: float) -> Budget:
     """Make a budget.
 
     Raises:
@@ -423,7 +423,7 @@ def _budget(epsilon: float, delta: float) -> Budget:
         raise PopulationError(f"a population's {error}") from None
 
 
-def _checked(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _checked_people(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Refuse empty and duplicate ids."""
     rows = list(people)
     seen = set[str]()
@@ -441,7 +441,7 @@ def _checked(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 # Events.
 
 
-def _content(use: DataUse) -> dict[str, Any]:
+def _use_content(use: DataUse) -> dict[str, Any]:
     """Write a use as an event."""
     charges = [
         {"units": each.units, "epsilon": each.epsilon, "share": each.share, "mechanism": each.mechanism.to_json()}
@@ -452,7 +452,7 @@ def _content(use: DataUse) -> dict[str, Any]:
     return about | {"charges": charges, "people": packed}
 
 
-def _applied(contents: PopulationContents | None, event: Mapping[str, Any]) -> PopulationContents:
+def _apply_event(contents: PopulationContents | None, event: Mapping[str, Any]) -> PopulationContents:
     """Return the contents after an event.
 
     Raises:
@@ -489,17 +489,17 @@ def _applied(contents: PopulationContents | None, event: Mapping[str, Any]) -> P
     return contents
 
 
-def _append(database: sqlite3.Connection, contents: PopulationContents, event: Mapping[str, Any]) -> None:
+def _append_event(database: sqlite3.Connection, contents: PopulationContents, event: Mapping[str, Any]) -> None:
     """Add an event to the chain, after it was applied."""
     previous = contents.head if contents.links else ""
     if previous:
-        _applied(contents, event)
-    contents.links.append(chained(previous, event))
+        _apply_event(contents, event)
+    contents.links.append(chained_digest(previous, event))
     row = len(contents.links), json.dumps(event), contents.head
     database.execute("INSERT INTO events VALUES (?, ?, ?)", row)
 
 
-def _add(
+def _add_rows(
     database: sqlite3.Connection, contents: PopulationContents, rows: Sequence[tuple[str, str]], epsilon: float
 ) -> None:
     """Add units and people in one event; a person who is known keeps the number."""
@@ -517,7 +517,7 @@ def _add(
         except sqlite3.IntegrityError:
             raise PopulationError(f"unit {unit!r} is on the list already; expected: new ones") from None
     event = {"kind": "people", "people": people - first, "epsilon": epsilon, "rows": _digest_of_rows(database, number)}
-    _append(database, contents, event)
+    _append_event(database, contents, event)
 
 
 def _digest_of_rows(database: sqlite3.Connection, event: int) -> str:
@@ -530,7 +530,7 @@ def _digest_of_rows(database: sqlite3.Connection, event: int) -> str:
     return state.hexdigest()
 
 
-def _owners(
+def _owners_of(
     file: Path, database: sqlite3.Connection, contents: PopulationContents, units: Sequence[str]
 ) -> NDArray[np.int64]:
     """Find the number of each unit's person."""
@@ -555,7 +555,7 @@ def counted(owners: NDArray[np.int64]) -> UnitCounts:
     return counts.astype(np.uint16)
 
 
-def _read(file: Path, database: sqlite3.Connection, first: int | None = None) -> PopulationContents:
+def _replay_events(file: Path, database: sqlite3.Connection, first: int | None = None) -> PopulationContents:
     """Replay the events, or the ``first`` ones.
 
     Raises:
@@ -571,9 +571,9 @@ def _read(file: Path, database: sqlite3.Connection, first: int | None = None) ->
     for number, text, link in database.execute(query, (-1 if first is None else first,)):
         try:
             event = json.loads(text)
-            if number != len(links) + 1 or link != chained(last, event):
+            if number != len(links) + 1 or link != chained_digest(last, event):
                 raise damaged(f"event {number} is not as it was written")
-            contents = _applied(contents, event)
+            contents = _apply_event(contents, event)
         except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError, zlib.error) as error:
             raise damaged(f"event {number}: {' '.join(str(error).split())}") from None
         last = link
@@ -598,7 +598,7 @@ def _read(file: Path, database: sqlite3.Connection, first: int | None = None) ->
 
 
 @contextmanager
-def _connected(file: Path) -> Iterator[sqlite3.Connection]:
+def _connected_database(file: Path) -> Iterator[sqlite3.Connection]:
     """Open the database for one transaction; an error of SQLite becomes one line.
 
     The file is there already, for its owner alone. SQLite gives the files beside it the same mode, whatever the umask.
@@ -623,7 +623,7 @@ def _connected(file: Path) -> Iterator[sqlite3.Connection]:
 # Notes outside of the file: which population is where, and how far it had come.
 
 
-def _folder() -> Path:
+def _notes_folder() -> Path:
     """Return the folder of the notes."""
     return home() / "populations"
 
@@ -649,10 +649,10 @@ PopulationNotes = dict[str, PopulationNote | RunFolderError]
 """By the ids of populations; in the place of a damaged note its error, which concerns its own population alone."""
 
 
-def _notes() -> PopulationNotes:
+def _read_notes() -> PopulationNotes:
     """Read all notes of this user."""
     found: PopulationNotes = {}
-    for place in sorted(_folder().glob("*.json")):
+    for place in sorted(_notes_folder().glob("*.json")):
         try:
             found[place.stem] = PopulationNote.read(place)
         except RunFolderError as error:
@@ -666,25 +666,27 @@ def _kept_at(file: Path, notes: PopulationNotes, but: str = "") -> str | None:
     return next((note.id for note in each if note.file == str(file)), None)
 
 
-def _compare(file: Path, contents: PopulationContents, notes: PopulationNotes) -> None:
+def _compare_note(file: Path, contents: PopulationContents, notes: PopulationNotes) -> None:
     """Refuse a file that is older than its note, or that replaces another population."""
     note = notes.get(contents.id)
     if isinstance(note, RunFolderError):
         raise note
     if other := _kept_at(file, notes, but=contents.id):
-        raise PopulationError(f"{file}: another population than {_folder() / other}.json notes; expected: that one")
+        raise PopulationError(
+            f"{file}: another population than {_notes_folder() / other}.json notes; expected: that one"
+        )
     if note and note.number and contents.links[: note.number][-1] != note.head:
         raise PopulationError(
-            f"{file}: an earlier or another state of this population than {_folder() / note.id}.json notes (event "
-            f"{note.number}); expected: the file with all its uses"
+            f"{file}: an earlier or another state of this population than {_notes_folder() / note.id}.json notes "
+            f"(event {note.number}); expected: the file with all its uses"
         )
 
 
-def _note(file: Path, contents: PopulationContents, number: int | None = None) -> None:
+def _write_note(file: Path, contents: PopulationContents, number: int | None = None) -> None:
     """Write down how far a population has come, for a process that holds its lock; ``number`` 0: before it is made."""
     number = len(contents.links) if number is None else number
     note = PopulationNote(id=contents.id, file=str(file), number=number, head=contents.head)
-    write_atomically(_folder() / f"{contents.id}.json", note.to_text().encode(), mode=0o600)
+    write_atomically(_notes_folder() / f"{contents.id}.json", note.to_text().encode(), mode=0o600)
 
 
 @contextmanager
@@ -695,7 +697,7 @@ def held(name: str, busy: PopulationError | None = None) -> Iterator[None]:
         name: of the lock.
         busy: raised where another process holds it; None: wait for that process.
     """
-    place = _folder() / f"{name}.lock"
+    place = _notes_folder() / f"{name}.lock"
     with ExitStack() as until:
         with writing(place):
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

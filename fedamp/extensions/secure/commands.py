@@ -27,13 +27,13 @@ def agreement(
     asked = load_scenario(scenario, overrides)
     if asked.aggregation.scheme != "secure":
         raise ScenarioError("aggregation is plain; expected: {scheme: secure}")
-    found, named = {key.stem: key for key in keys}, set(asked.federation.hosted)
+    found, named = {key.stem: key for key in keys}, set(asked.federation.hosted_units)
     if set(found) != named:
         raise ScenarioError(f"the keys are of {sorted(found)}; expected, as in federation.hosts: {sorted(named)}")
     peers = {name: public_key(file) for name, file in sorted(found.items())}
     inputs = patiently(prepare, asked)
     task, plan = inputs.task.without_places(), inputs.plan
-    agreed = made(Agreement, run=run, peers=peers, task=task.digest, **asked.aggregation.task_keys(plan.agreed))
+    agreed = made(Agreement, run=run, peers=peers, task=task.digest, **asked.aggregation.task_keys(plan.agreed_terms))
     agreed.check(without_noise=True)  # each node says for itself whether it takes part without
     write_atomically(out := Path("agreement.json"), agreed.to_text().encode())
     print_paths("for every node", out)

@@ -36,11 +36,15 @@ class SecureExchange(NodeExchange):
             "drawn by the nodes" if terms.check_in else f"at most {terms.most_check_ins} a unit, drawn by the server"
         )
         return [
-            Check.of("node", f"{found.name}, with {', '.join(others)}, in run {found.agreement.run}"),
-            Check.of("terms", f"{terms.rounds} rounds, noise multipliers {list(terms.noise_multipliers)}, {drawn}"),
-            Check.of("nodes", f"{terms.nodes}: {terms.dropped} may drop out of a round, {terms.colluding} may collude"),
-            Check.of("task", found.agreement.task),
-            Check.of("memory", f"of this agreement; round {found.memory.signed} was the last"),
+            Check.of_failure("node", f"{found.name}, with {', '.join(others)}, in run {found.agreement.run}"),
+            Check.of_failure(
+                "terms", f"{terms.rounds} rounds, noise multipliers {list(terms.noise_multipliers)}, {drawn}"
+            ),
+            Check.of_failure(
+                "nodes", f"{terms.nodes}: {terms.dropped} may drop out of a round, {terms.colluding} may collude"
+            ),
+            Check.of_failure("task", found.agreement.task),
+            Check.of_failure("memory", f"of this agreement; round {found.memory.signed} was the last"),
         ]
 
 

@@ -118,7 +118,7 @@ class Agreement(FileRecord):
         try:
             terms.settings.check()
             if terms.check_in is not None:
-                terms.check_in.check(terms.rounds)
+                terms.check_in.check_rounds(terms.rounds)
         except ValueError as error:
             raise DeploymentError(f"agreement: {error}") from None
         return self
@@ -354,12 +354,12 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
                 raise DeploymentError("this node has sent its masked words already")
             if order.digest != member.question:
                 raise DeploymentError("the order is not the one for which this node has made its keys")
-            words = _words(order, own, member, hosted, whose, train)
+            words = _words_to_add(order, own, member, hosted, whose, train)
             own.remember(masked=once)
         survivors = bytes(asked["survivors"]) if exchange == "unmask" else data
         signed = own.signing(round_, member, survivors) if exchange in ("agree", "unmask") else ""
         try:
-            parts = _cut(data, list(asked["numbers"]))
+            parts = _cut_shares(data, list(asked["numbers"]))
             if exchange == "shares":
                 reply = member.shares(data, own.agreement.keys, own.memory.seen)
             elif exchange == "masked":
@@ -379,13 +379,13 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
     return reply
 
 
-def _cut(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
+def _cut_shares(data: bytes, numbers: Sequence[int]) -> dict[int, bytes]:
     """Cut data into parts of equal length, by the number of the member that each is of."""
     length = len(data) // len(numbers) if numbers else 0
     return {number: data[length * place : length * (place + 1)] for place, number in enumerate(numbers)}
 
 
-def _words(
+def _words_to_add(
     order: RoundOrder,
     own: Participant,
     member: ProtocolMember,
@@ -413,7 +413,7 @@ def _words(
     if order.trains != (order.round <= terms.rounds) or bool(order.cells) != has_side_sum:
         raise DeploymentError("the order trains, or asks for a side sum, in another round than was agreed on")
     if terms.check_in is not None and order.trains:
-        order = _drawn(order, own, hosted)
+        order = _scheduled_order(order, own, hosted)
     elif order.trains:
         counted = set(map(str, order.counted))
         rounds = {client: tuple(sorted({*own.memory.check_ins.get(client, ()), order.round})) for client in counted}
@@ -436,7 +436,7 @@ def _words(
     return words_of(answer.sums, count, multiplier_of, clip_of, terms, member.noise_seed(content.digest()))
 
 
-def _drawn(order: RoundOrder, own: Participant, hosted: set[int]) -> RoundOrder:
+def _scheduled_order(order: RoundOrder, own: Participant, hosted: set[int]) -> RoundOrder:
     """Replace the units of an order by those that the node's own schedule draws.
 
     All units train, and the others count as dummies, so that the time it takes tells nothing.
@@ -444,7 +444,7 @@ def _drawn(order: RoundOrder, own: Participant, hosted: set[int]) -> RoundOrder:
     terms, seed = own.agreement.terms, int(own.memory.schedule, 16)
     assert terms.check_in is not None
     units = np.array(sorted(hosted))
-    here = Attendance(terms.check_in, terms.rounds, len(units), seed).cohort(order.round)
+    here = Attendance(terms.check_in, terms.rounds, len(units), seed).cohort_of(order.round)
     submodels = task_of(order.task).submodels.draw(units, seed, order.round)
     seeds = rng.client_seeds(seed, "units", order.round, units)
     return replace(order, rows=rows(units, seeds, submodels, np.isin(np.arange(len(units)), here)))

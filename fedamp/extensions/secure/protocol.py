@@ -237,7 +237,7 @@ class MemberList:
         Raises:
             ValueError: it is no list of members, each once and in order.
         """
-        lines = [line.split(b"\0", 1) for line in _records(data)]
+        lines = [line.split(b"\0", 1) for line in _split_records(data)]
         found = {name.decode(): keys for name, keys in lines}
         members = cls.of(settings, context, found)
         if members.write() != data:
@@ -464,7 +464,7 @@ def secret_of(shares: Mapping[int, bytes]) -> bytes:
     return secret.to_bytes(32)
 
 
-def _records(data: bytes) -> list[bytes]:
+def _split_records(data: bytes) -> list[bytes]:
     """Cut a list of members into its lines."""
     found, place = [], 0
     while place < len(data):

@@ -106,7 +106,7 @@ class SecureSums(ClippedSums):
     @property
     def terms(self) -> AgreedTerms:
         """Terms of the run."""
-        found: AgreedTerms = self.plan.agreed
+        found: AgreedTerms = self.plan.agreed_terms
         return found
 
     def prepare(

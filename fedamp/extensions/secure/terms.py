@@ -54,7 +54,7 @@ class SecureAggregation(AggregationScheme):
     nodes: Literal["auto"] | Annotated[Count, Field(le=MOST_NODES)] = Field(
         "auto", description="number of nodes; auto: those of federation.hosts, or else one for each unit"
     )
-    needs = facts.needing(facts.NOISE_INDEPENDENT, facts.ONE_NODE_EACH, facts.TRAINED_HERE)
+    needs = facts.needs_facts(facts.NOISE_INDEPENDENT, facts.ONE_NODE_EACH, facts.TRAINED_HERE)
     keeps = frozenset({facts.SUM_OF_ALL})
     hides_sums = True
     aggregator = "fedamp.extensions.secure.secure_sums:SecureSums"
@@ -66,10 +66,10 @@ class SecureAggregation(AggregationScheme):
         Raises:
             ValueError: the two differ.
         """
-        if (hosted := len(scenario.federation.hosted)) and self.nodes not in ("auto", hosted):
+        if (hosted := len(scenario.federation.hosted_units)) and self.nodes not in ("auto", hosted):
             raise ValueError(f"aggregation.nodes is {self.nodes}, but federation.hosts names {hosted}")
 
-    def agreed(self, plan: Any) -> "AgreedTerms":
+    def agreed_terms(self, plan: Any) -> "AgreedTerms":
         """Make the terms of a plan.
 
         Args:
@@ -79,7 +79,7 @@ class SecureAggregation(AggregationScheme):
             ValueError: too few nodes for the shares that drop out and collude.
         """
         asked, check_in, rounds, units = plan.scenario, plan.check_in, plan.scenario.rounds, plan.units
-        nodes = (len(asked.federation.hosted) or units) if self.nodes == "auto" else self.nodes
+        nodes = (len(asked.federation.hosted_units) or units) if self.nodes == "auto" else self.nodes
         side = plan.side_sum
         terms = AgreedTerms(
             nodes=nodes,
@@ -113,7 +113,7 @@ class SecureAggregation(AggregationScheme):
         """Return the number of nodes of the terms."""
         return agreed.nodes
 
-    def assumption(self, agreed: "AgreedTerms") -> str:
+    def trust_assumption(self, agreed: "AgreedTerms") -> str:
         """Write down who may be dishonest, and what is expected of the others, for the ledger."""
         return (
             f"The server and up to {agreed.colluding} of {agreed.nodes} nodes may be dishonest: they see noisy sums "

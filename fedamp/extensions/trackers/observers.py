@@ -142,7 +142,7 @@ class Mlflow(Tracker):
         found = self._client.get_experiment_by_name(experiment)
         where = found.experiment_id if found else self._client.create_experiment(experiment)
         self._id = self._client.create_run(where, run_name=self.folder.name).info.run_id
-        values = [Param(key, str(value)[:500]) for key, value in _flat(settings)]
+        values = [Param(key, str(value)[:500]) for key, value in _flat_settings(settings)]
         for first in range(0, len(values), 100):  # MLflow takes no more, and no longer ones
             self._client.log_batch(self._id, params=values[first : first + 100])
 
@@ -175,7 +175,7 @@ class Wandb(Tracker):
         )
         where: dict[str, Any] = {"project": os.environ.get("WANDB_PROJECT", "fedamp"), "dir": self.folder}
         self._there = wandb.init(
-            **where, name=self.folder.name, reinit="create_new", config=dict(_flat(settings)), settings=quiet
+            **where, name=self.folder.name, reinit="create_new", config=dict(_flat_settings(settings)), settings=quiet
         )
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
@@ -234,7 +234,7 @@ class Prometheus(Tracker):
 
         plan, federation = inputs.plan, inputs.plan.scenario.federation
         self._budget = plan.scenario.privacy.epsilon or plan.charge.planned_epsilon.upper
-        self._nodes = len(federation.hosted) or federation.nodes
+        self._nodes = len(federation.hosted_units) or federation.nodes
         sums = [name for name in METRICS if name.endswith("_total")]
         self._numbers = dict.fromkeys(sums, 0.0) | {"fedamp_rounds_planned": plan.last_round}
         for record in finished:
@@ -277,7 +277,7 @@ class Prometheus(Tracker):
         self._thread.join()
 
 
-def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flat_settings(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield nested settings by keys with dots."""
     for key, value in settings.items():
-        yield from _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else [(above + key, value)]
+        yield from _flat_settings(value, f"{above}{key}.") if isinstance(value, Mapping) else [(above + key, value)]

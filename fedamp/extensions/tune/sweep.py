@@ -31,7 +31,7 @@ from pydantic import Field
 
 from fedamp.accounting import Compose, Repeat
 from fedamp.accounting.arithmetic import delta_left
-from fedamp.accounting.bounds import finite
+from fedamp.accounting.bounds import finite_or_none
 from fedamp.base.files import FileRecord, locked
 from fedamp.base.record import Record
 from fedamp.base.version import version
@@ -329,7 +329,7 @@ def cost_of_choosing(folders: Mapping[Path, LedgerRecord]) -> dict[str, Any]:
         check_independent([(folder, run.content()) for folder, run in folders.items()])
         counts = Counter(run.mechanism for run in runs)
         joint = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
-        together = finite(joint.epsilon(delta_left(delta, len(runs))).upper)
+        together = finite_or_none(joint.epsilon(delta_left(delta, len(runs))).upper)
     if together is not None:
         words = [NOT_CHARGED, JOINT.format(together, delta, len(runs))]
     choice = {"charged": 0, "runs": len(runs), "delta": delta, "all_runs_epsilon": together}
@@ -412,7 +412,7 @@ def sweep(
         ]
         SweepRecord(written_by=f"fedamp {version()}", scenario=name, grid=lists, runs=runs).write(folder / FILE)
         try:
-            errors = _play(waiting, min(jobs or os.cpu_count() or 1, len(waiting)), watcher)
+            errors = _play_jobs(waiting, min(jobs or os.cpu_count() or 1, len(waiting)), watcher)
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted(f"{folder}: run the same command to resume") from None
     return read_sweep(folder, errors)
@@ -445,12 +445,12 @@ def _is_done(scenario: Scenario, folder: Path) -> bool:
     return finished(folder) is not None
 
 
-def _play(jobs: list[SweepJob], processes: int, watcher: Watcher | None) -> dict[str, str]:
+def _play_jobs(jobs: list[SweepJob], processes: int, watcher: Watcher | None) -> dict[str, str]:
     """Play all jobs; return errors by the names of the runs that failed."""
     errors, tell = dict[str, str](), watcher.round_done if watcher else lambda job, round_: None
     if watcher:
         watcher.begun(jobs)
-    apart = run_apart(list(map(_serial, jobs)), processes, tell)
+    apart = run_apart(list(map(_serial_job, jobs)), processes, tell)
     with closing(apart if processes > 1 else ((job, run_job(job, tell)) for job in jobs)) as done:
         for job, error in done:
             if error:
@@ -460,7 +460,7 @@ def _play(jobs: list[SweepJob], processes: int, watcher: Watcher | None) -> dict
     return errors
 
 
-def _serial(job: SweepJob) -> SweepJob:
+def _serial_job(job: SweepJob) -> SweepJob:
     """Return the job on the serial engine, unless its scenario chooses another or needs workers.
 
     Its result is the same, and the other runs use the cores.
@@ -561,7 +561,7 @@ class _Worker:
     def __init__(self, threads: int) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, threads))
+        self.process = context.Process(target=_serve_jobs, args=(theirs, threads))
         # The pipe interrupts it, Ctrl-C does not; the process inherits which signals are blocked.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -591,7 +591,7 @@ class _Worker:
         self.process.kill()
 
 
-def _serve(pipe: Connection, threads: int) -> None:
+def _serve_jobs(pipe: Connection, threads: int) -> None:
     """Play the jobs that a pipe brings, until it is closed. The logs of the runs hold what they print."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -628,7 +628,7 @@ def grid_of(texts: Sequence[str]) -> Grid:
     for key, values in (key_and_value(text, several=True) for text in texts):
         if key in grid:
             raise ScenarioError(f"--set {key}: given twice; expected: all values together, e.g. {key}=1,2,4")
-        grid[key] = [each for value in values for each in _unrolled(value)]
+        grid[key] = [each for value in values for each in _unroll_range(value)]
     return checked(grid)
 
 
@@ -638,9 +638,9 @@ def checked(grid: Mapping[str, Any]) -> Grid:
     Raises:
         ScenarioError: as :func:`grid_of`.
     """
-    lists = {str(key): _listed(values) for key, values in grid.items()}
+    lists = {str(key): _as_list(values) for key, values in grid.items()}
     for key, values in lists.items():
-        if not values or len(set(map(_text, values))) < len(values):
+        if not values or len(set(map(_value_text, values))) < len(values):
             wrong = "a value is given twice" if values else "no value"
             raise ScenarioError(f"{key}: {wrong}; expected: one value or several different ones")
     if (runs := math.prod(map(len, lists.values()))) > MOST_RUNS:
@@ -656,26 +656,26 @@ def points(grid: Grid) -> list[RunSettings]:
 def folder_name(settings: RunSettings, grid: Grid) -> str:
     """Name a run's folder by the keys that vary, with their values; a long name ends with a digest."""
     varying = {key: value for key, value in settings.items() if len(grid[key]) > 1}
-    name = ",".join(f"{key}={_text(value)}" for key, value in (varying or settings).items())
+    name = ",".join(f"{key}={_value_text(value)}" for key, value in (varying or settings).items())
     safe = re.sub(r"[^A-Za-z0-9.,=_+-]+", "", name)
     if safe == name and len(name) <= LONGEST_NAME:
         return name or "run"
     return f"{safe[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """Write a value as in a folder's name."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _listed(values: Any) -> list[Any]:
+def _as_list(values: Any) -> list[Any]:
     """Return values as a list of Python objects."""
     values = values.tolist() if isinstance(values, np.ndarray) else values
     several = values if isinstance(values, list | tuple | range) else [values]
     return [value.item() if isinstance(value, np.generic) else value for value in several]
 
 
-def _unrolled(value: Any) -> list[Any]:
+def _unroll_range(value: Any) -> list[Any]:
     """Return the whole numbers from 1 to 5 for ``1..5``, and any other value as it is."""
     ends = re.fullmatch(r"(-?\d{1,9})\.\.(-?\d{1,9})", value) if isinstance(value, str) else None
     if ends is None:

@@ -47,7 +47,7 @@ def sweep_cells(answer: Mapping[str, Any]) -> RowCells:
     scores = ["score", *["validation_score"] * any(outcome["validation_score"] for outcome in outcomes)]
     for outcome in outcomes:
         settings = [words.given(outcome["settings"][key]) for key in keys] or ["as it stands"]
-        means = [_mean(outcome, key) for key in scores]
+        means = [_mean_text(outcome, key) for key in scores]
         rows.append([*settings, str(outcome["runs"]), *means, at_most(outcome["epsilon_upper"])])
     left = [words.setting(key, keys) for key in keys] or ["settings"]
     leads = metric(next((outcome["metric"] for outcome in outcomes), "accuracy"))
@@ -62,14 +62,16 @@ def sweep_notes(answer: Mapping[str, Any]) -> list[str]:
         planned = len(missing) + sum(outcome["runs"] for outcome in outcomes)
         notes.append(f"caution: {len(missing)} of {planned} runs are unfinished{why}")
     if answer["best"]:
-        best = [f"{words.settings(each['settings'])} ({_mean(each, 'validation_score')})" for each in answer["best"]]
+        best = [
+            f"{words.settings(each['settings'])} ({_mean_text(each, 'validation_score')})" for each in answer["best"]
+        ]
         notes.append("Best by the public validation records: " + "; ".join(best))
     elif answer["varied"] and outcomes:
         notes.append(NO_BEST)
     return [*notes, *answer["choosing"]["in_words"]]
 
 
-def _mean(outcome: Mapping[str, Any], key: str) -> str:
+def _mean_text(outcome: Mapping[str, Any], key: str) -> str:
     """Write a mean, with its deviation if there is one."""
     found = outcome[key].values() if outcome[key] else ()
     return " ± ".join(value_of(outcome["metric"], value) for value in found if value is not None)

@@ -123,14 +123,14 @@ def split(plan: Plan, trials: int, share: float) -> BudgetSplit:
     ratio, delta = math.sqrt(trials * (1 - share) / share), delta_left(privacy.delta, trials + 1)
 
     def together(noise: float) -> Compose:
-        trial, run = (plan.charge.at(times * noise, privacy.group_size) for times in (ratio, 1.0))
+        trial, run = (plan.charge.with_noise(times * noise, privacy.group_size) for times in (ratio, 1.0))
         return Compose((Repeat(trial, trials), run))
 
     assert privacy.epsilon is not None, "checked"
     try:
         noise = plan.answers.noise_multiplier(together, privacy.epsilon, delta, privacy.precision)
     except ValueError as error:
-        why = plan.charge.beyond(privacy.epsilon, plan.scenario.rounds) or error
+        why = plan.charge.keys_beyond(privacy.epsilon, plan.scenario.rounds) or error
         raise ScenarioError(f"tune: no noise keeps privacy.epsilon {privacy.epsilon:g}: {why}") from None
     return BudgetSplit(ratio * noise, noise, plan.answers.epsilon(together(noise), delta, privacy.precision))
 
@@ -161,23 +161,23 @@ def tune(
     lists = checked(grid)
     settings = points(lists)
     base, scenarios = load({}), [load(each) for each in settings]
-    plan = _checked(base, scenarios, lists, share)
+    plan = _checked_plan(base, scenarios, lists, share)
     noise, folder = split(plan, len(settings), share), out or TUNED / base.name
     trials_there = {ledger.parent.name for ledger in (folder / RUNS).glob("*/ledger.json")}
     if others := sorted(trials_there - {folder_name(each, lists) for each in settings}):
         found = f"{folder}: it holds a trial of another grid, {others[0]}, whose cost would not be counted"
         raise RunFolderError(f"{found}; expected: another folder with --out, and fedamp total of both")
     asked = [_with_noise(each, noise.noise) for each in scenarios]
-    tried, run = make_plan(_trial(base, noise), plan.units), make_plan(asked[0], plan.units)
+    tried, run = make_plan(_trial_scenario(base, noise), plan.units), make_plan(asked[0], plan.units)
     for each, multiplier in ((tried, noise.trial_noise), (run, noise.noise)):
-        if each.charge.mechanism != plan.charge.at(multiplier, base.privacy.group_size):
+        if each.charge.mechanism != plan.charge.with_noise(multiplier, base.privacy.group_size):
             raise ScenarioError(
                 "tune: a round's cost follows from its rate or noise; expected: no mixing, no auto bands"
             )
     if not folder.exists():
         check_several([(tried, len(settings)), (run, 1)])
-    swept = sweep(lambda each: _trial(load(each), noise), lists, folder, jobs, watcher)
-    trials = _trials(swept)
+    swept = sweep(lambda each: _trial_scenario(load(each), noise), lists, folder, jobs, watcher)
+    trials = _trial_records(swept)
     best = max((each for each in trials if each.score is not None), key=lambda each: each.score or 0.0, default=None)
     if best is None:
         raise FedampError(f"{swept.folder}: every trial diverged; expected: smaller rates, or more people")
@@ -198,7 +198,7 @@ def tune(
     return Tuned(record, swept.folder, chosen)
 
 
-def _checked(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[Any]], share: float) -> Plan:
+def _checked_plan(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[Any]], share: float) -> Plan:
     """Check that a scenario can be tuned by these keys, and return its plan.
 
     Raises:
@@ -216,7 +216,7 @@ def _checked(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[
     if wrong := [key for key in grid if key.partition(".")[0] in _NOT_TUNED]:
         raise ScenarioError(f"tune: {wrong[0]} cannot be tuned; expected: keys of model, client, server or submodels")
     plan = make_plan(base, privacy_units(base), answers=KEPT)
-    costs = [make_plan(each, plan.units).charge.at(1.0, base.privacy.group_size) for each in (base, *scenarios)]
+    costs = [make_plan(each, plan.units).charge.with_noise(1.0, base.privacy.group_size) for each in (base, *scenarios)]
     if any(cost != costs[0] for cost in costs):
         raise ScenarioError(f"tune: {', '.join(grid)}: settings cost differently; expected: keys that change no cost")
     return plan
@@ -228,7 +228,7 @@ def _with_noise(scenario: Scenario, noise: float) -> Scenario:
     return scenario.model_copy(update={"privacy": privacy})
 
 
-def _trial(scenario: Scenario, noise: BudgetSplit) -> Scenario:
+def _trial_scenario(scenario: Scenario, noise: BudgetSplit) -> Scenario:
     """Return a trial; it is judged by its charged evaluation alone, so no model is tested on public records."""
     federation, server = scenario.federation.model_copy(update={"evaluate_every": 0}), scenario.server
     if server.is_linear and scenario.privacy.clip != "auto":  # adam's steps have their size whatever noise is
@@ -238,7 +238,7 @@ def _trial(scenario: Scenario, noise: BudgetSplit) -> Scenario:
     return _with_noise(scenario.model_copy(update=changes), noise.trial_noise)
 
 
-def _trials(swept: Sweep) -> tuple[TrialRecord, ...]:
+def _trial_records(swept: Sweep) -> tuple[TrialRecord, ...]:
     """Return what the trials released.
 
     Raises:

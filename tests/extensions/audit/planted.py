@@ -86,8 +86,8 @@ class _WithRescheduled:
     def __init__(self, attendance):
         self.attendance, self.owed = attendance, np.empty(0, dtype=np.int64)
 
-    def cohort(self, round_):
-        return np.union1d(self.attendance.cohort(round_), self.owed)
+    def cohort_of(self, round_):
+        return np.union1d(self.attendance.cohort_of(round_), self.owed)
 
 
 class _Rescheduling(private.PrivateStrategy):
@@ -102,7 +102,7 @@ class _Rescheduling(private.PrivateStrategy):
         orders = self._orders
         answers = [RoundAnswer.of(reply.content, orders[reply.metadata.src_node_id]) for reply in replies]
         reported = [unit for answer in answers for unit in answer.reported]
-        cohort = self.plan.attendance.cohort(server_round)
+        cohort = self.plan.attendance.cohort_of(server_round)
         self.plan.attendance.owed = np.setdiff1d(cohort, np.array(reported, dtype=np.int64))
         return super().aggregate(server_round, replies)
 

@@ -167,7 +167,7 @@ class _Search:
     def round(self, round_: int, repetitions: int) -> list[Move]:
         """Play a round with so many changes, and then as it is; returns the worst moves."""
         self._draw, moves = rng.public_stream(self._plan.seed, "sensitivity", round_), list[Move]()
-        cohort = self._plan.attendance.cohort(round_)
+        cohort = self._plan.attendance.cohort_of(round_)
         others = np.setdiff1d(np.arange(self._plan.units), cohort)
         real = self._federation.collect(round_)
         # Numbers of records that a unit may have: one for a sample, and no more than memory holds.

@@ -31,7 +31,7 @@ def audited(*overrides, seed=None):
             strategy.release(round_, ask(strategy, grid, round_))
             models.append(strategy.state.parameters)
     plan = prepared.plan
-    return AuditResult((plan,), attack(plan, models, plan.coins))
+    return AuditResult((plan,), attack(plan, models, plan.canary_coins))
 
 
 def too_little_noise(monkeypatch):
@@ -56,7 +56,7 @@ def check_ins_by_the_public_seed(monkeypatch):
 
     def wrong(self):
         attendance = right(Plan(self.scenario, self.units, self.scenario.seed))
-        attendance._coins = self.coins
+        attendance._coins = self.canary_coins
         return attendance
 
     monkeypatch.setattr(Plan, "attendance", property(wrong))
@@ -100,18 +100,18 @@ def test_canaries_change_neither_the_charge_nor_the_check_ins_of_people():
         assert with_them.parts == without.parts
         present = np.zeros(CANARIES, dtype=bool)
         for round_ in range(1, 9):
-            cohort = with_them.attendance.cohort(round_)
-            assert np.array_equal(cohort[cohort < 60], without.attendance.cohort(round_))
+            cohort = with_them.attendance.cohort_of(round_)
+            assert np.array_equal(cohort[cohort < 60], without.attendance.cohort_of(round_))
             present[cohort[cohort >= 60] - CANARY] = True
-        assert not present[~with_them.coins].any()
+        assert not present[~with_them.canary_coins].any()
         # A Poisson canary is in no round with probability 0.6^8, below 2 %.
-        assert present[with_them.coins].mean() > 0.95
+        assert present[with_them.canary_coins].mean() > 0.95
 
 
 def test_more_rounds_than_coordinates_can_be_attacked():
     plan = make_plan(small("rounds=40", "privacy.canaries=30"), 60)
     walk = np.random.default_rng(3).normal(size=(41, 5, 6)).cumsum(0).astype(np.float32)
-    found = attack(plan, [{"weight": each, "frozen": walk[0]} for each in walk], plan.coins)
+    found = attack(plan, [{"weight": each, "frozen": walk[0]} for each in walk], plan.canary_coins)
     assert all(np.isfinite(guesses.scores).all() for guesses in found)
 
 

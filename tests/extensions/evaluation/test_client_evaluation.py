@@ -158,7 +158,7 @@ def test_with_little_noise_it_is_the_mean_share_right(way, every, tmp_path):
         found, units = play_side_sum(strategy, grid), np.arange(prepared.plan.units)
     else:
         found = strategy.release(1, ask(strategy, grid, 1)).side_release
-        units = prepared.plan.attendance.cohort(1)
+        units = prepared.plan.attendance.cohort_of(1)
     right = truth(prepared, prepared.state.parameters, units)
     # 4 deviations of the noise, in sums of at least five clients, and quanta of the clipping
     assert found.of("score").value == pytest.approx(right, abs=4 * 1e-3 * 1.5 / 5 + 1e-5)

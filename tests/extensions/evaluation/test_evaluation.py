@@ -131,11 +131,11 @@ def test_a_budget_of_its_own_gives_its_noise():
 
 def test_groups_and_metrics_share_the_norm_and_not_the_cost():
     section = asked(metrics=["score", "loss", "calibration"], by={"a": "0-9", "b": "10-19"}, bins=5)
-    assert section.cells == 3 * (2 + 2 + 10)
+    assert section.number_of_cells == 3 * (2 + 2 + 10)
     assert section.slot_of(np.array([0, 9, 10, 19, 20])).tolist() == [0, 0, 1, 1, 2]
     sums = np.zeros((3, 14))
-    sums[0, :4] = np.array([80, 20, 30, 70]) * section.weight
-    sums[1, :2] = np.array([10, 40]) * section.weight
+    sums[0, :4] = np.array([80, 20, 30, 70]) * section.block_weight
+    sums[1, :2] = np.array([10, 40]) * section.block_weight
     found = section.released(1, sums.ravel(), 1e-9, 200)
     assert found.of("score", "a").value == pytest.approx(0.8)
     assert found.of("score", "b").value == pytest.approx(0.2)
@@ -170,6 +170,6 @@ def test_what_makes_no_sense_is_one_line(keys, line):
 def test_yaml_may_read_its_first_key_as_a_truth_value():
     raw = yaml.safe_load(small().to_yaml()) | yaml.safe_load("evaluation: {on: clients, noise_multiplier: 20}")
     assert True in raw["evaluation"]
-    assert reader.validate(raw, "a mapping").evaluation == asked()
+    assert reader.validate_scenario(raw, "a mapping").evaluation == asked()
     assert small().evaluation is None
     assert "evaluation" not in small().to_yaml()

@@ -65,7 +65,9 @@ def order_of(asked, units=range(UNITS), counted=True) -> RoundOrder:
     units = list(units)
     each = rows(units, [unit.to_bytes(32) for unit in units], counted=counted)
     arrays = initial_parameters(MODEL, tuple(asked.input_shape), asked.num_classes, 1)
-    return RoundOrder(asked.to_json(), 9, (1.0,), each, arrays=arrays, cells=asked.evaluation.cells, trains=False)
+    return RoundOrder(
+        asked.to_json(), 9, (1.0,), each, arrays=arrays, cells=asked.evaluation.number_of_cells, trains=False
+    )
 
 
 def evaluated(asked, order=None) -> tuple[np.ndarray, TrainReport]:
@@ -97,7 +99,7 @@ def test_each_unit_contributes_the_shares_of_its_held_out_records(tmp_path):
     held_out, section = configuration.divided(asked.to_json(), "")[1], asked.evaluation
     parameters = initial_parameters(MODEL, (5,), 3, 1)
     for unit in (0, VICTIM):
-        found = evaluated(asked, order_of(asked, [unit]))[0].reshape(len(section.slots), -1)
+        found = evaluated(asked, order_of(asked, [unit]))[0].reshape(len(section.group_slots), -1)
         cohort = held_out.gather(np.array([unit]))
         assert cohort.sizes[0] == 2  # 0.4 of five records
         logits = cohort.inputs[0] @ parameters["output.weight"].T + parameters["output.bias"]

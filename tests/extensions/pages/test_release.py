@@ -17,7 +17,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedamp.accounting.verify import FILES, MANIFEST, text_of, verify_bundle, worst
+from fedamp.accounting.verify import FILES, MANIFEST, text_of, verify_bundle, worst_verdict
 from fedamp.extensions.pages.release import release
 from fedamp.runs.verification import verify_release
 from fedamp.server.launch import launch
@@ -143,7 +143,7 @@ def test_any_changed_byte_is_found(released, tmp_path_factory, data):
     content[place] ^= data.draw(st.integers(1, 255))
     (copied / name).write_bytes(content)
     try:
-        verdict = worst(verify_bundle(copied, released.public_key))
+        verdict = worst_verdict(verify_bundle(copied, released.public_key))
     except ValueError:  # no manifest any more
         verdict = "fail"
     assert verdict == "fail"
@@ -184,15 +184,15 @@ def sign_again(bundle, ledger, home) -> None:
     """By somebody who has the key, and makes digests, chain and signature anew."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    from fedamp.accounting.verify import Bundle, signed
+    from fedamp.accounting.verify import Bundle, signed_content
 
     (bundle / "ledger.json").write_text(json.dumps(ledger))
     manifest = json.loads((bundle / MANIFEST).read_text())
     with Bundle(bundle) as opened:
-        manifest["files"]["ledger.json"] = opened.sha256("ledger.json")
+        manifest["files"]["ledger.json"] = opened.file_digest("ledger.json")
     manifest["head"] = ledger.get("head", "")
     key = load_pem_private_key((home / "release.key").read_bytes(), None)
-    (bundle / MANIFEST).write_text(text_of(manifest | {"signature": key.sign(signed(manifest)).hex()}))
+    (bundle / MANIFEST).write_text(text_of(manifest | {"signature": key.sign(signed_content(manifest)).hex()}))
 
 
 @pytest.mark.parametrize("value", ["(gone)", None, 3, "text", [1], {"a": 1}])
@@ -229,7 +229,7 @@ def test_an_archive_cannot_write_elsewhere_or_hold_a_name_twice(released, tmp_pa
     content = released.archive.read_bytes()
     for changed in (b"#!/bin/sh\n" + content, content + b"x"):  # read as an archive all the same
         (tmp_path / "more.zip").write_bytes(changed)
-        assert worst(verify_bundle(tmp_path / "more.zip")) == "fail"
+        assert worst_verdict(verify_bundle(tmp_path / "more.zip")) == "fail"
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for name in FILES:
             archive.writestr(name, bytes(1 << 26))
@@ -257,7 +257,7 @@ def test_every_bit_of_an_archive_counts(released, tmp_path):
         flipped[place] ^= 1 << place % 8
         file.write_bytes(flipped)
         try:
-            verdict = worst(verify_bundle(file, released.public_key))
+            verdict = worst_verdict(verify_bundle(file, released.public_key))
         except ValueError:  # no archive any more
             verdict = "fail"
         assert verdict == "fail", place

@@ -32,7 +32,7 @@ from tests.strategies.test_dummies import THREE
 EPSILON, DELTA = 1.5, 1e-5
 NOISE = 4.0
 ONCE = Repeat(Poisson(Gaussian(NOISE), 0.5), 2)  # what the runs below cost a person
-SHARE = Budget(EPSILON, DELTA).share(ONCE)  # 28.5 %: three runs fit, a fourth does not
+SHARE = Budget(EPSILON, DELTA).share_of_use(ONCE)  # 28.5 %: three runs fit, a fourth does not
 TASK = task_of(run="a run", charge=ONCE.to_json())
 
 
@@ -138,7 +138,7 @@ def test_killed_between_any_two_steps_nothing_is_spent_twice_or_forgotten(people
     killed, step, seen = True, 1, set()
     for number in range(100):
         task = TASK.model_copy(update={"run": f"run {number}", "charge": Gaussian(400.0).to_json()})
-        before, once = spent(people), Budget(EPSILON, DELTA).share(Gaussian(400.0))
+        before, once = spent(people), Budget(EPSILON, DELTA).share_of_use(Gaussian(400.0))
         killed = killed_at(step, lambda task=task: refused(people, task))
         charged = round((spent(people) - before) / once)
         seen.add(charged)
@@ -180,8 +180,8 @@ def test_several_units_of_a_person_pay_as_a_group(tmp_path):
     assert refused(people) == "this node's policy expects at least 6 people, and 5 live here"
     (tmp_path / "policy.yaml").write_text("population: people.db\nleast_people: 5")
     assert refused(people) == ""
-    pair = Budget(8.0, DELTA).share(Group(ONCE, 2))  # any bound of a pair: ours uses an exact rule
-    assert Budget(8.0, DELTA).share(ONCE) < spent(people, 0) <= pair
+    pair = Budget(8.0, DELTA).share_of_use(Group(ONCE, 2))  # any bound of a pair: ours uses an exact rule
+    assert Budget(8.0, DELTA).share_of_use(ONCE) < spent(people, 0) <= pair
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_each_of_the_terms_is_charged_or_costs_nothing():
 def test_the_terms_cost_what_the_plan_says_of_the_server_or_more(overrides, exact):
     plan = prepare(small("data={name: digits, clients: 20}", "rounds=6", hosting(FIVE), SECURE, *overrides)).plan
     server = plan.charge.server_mechanism.epsilon(DELTA)
-    ours = budget.cost_of(plan.agreed).epsilon(DELTA)
+    ours = budget.cost_of(plan.agreed_terms).epsilon(DELTA)
     assert ours.upper >= server.lower
     if exact:
         assert ours.upper == pytest.approx(server.upper, rel=1e-3)  # the width that a bracket may have
@@ -260,7 +260,7 @@ def test_a_node_pays_for_its_agreement_once_whatever_the_server_calls_the_run(tm
     one.node_config["policy"] = str(tmp_path / "policy.yaml")
     consortium.play(rounds=1)
     paid = spent(people, 8)
-    assert paid == pytest.approx(Budget(EPSILON, DELTA).share(Repeat(Gaussian(20.0), 3)), rel=1e-6)
+    assert paid == pytest.approx(Budget(EPSILON, DELTA).share_of_use(Repeat(Gaussian(20.0), 3)), rel=1e-6)
     assert spent(people, 0) == 0  # of another node
     files = {key: one.node_config[key] for key in ("agreement", "key", "state")} | {"hosts": "8-11"}
     task = consortium.prepared.task.model_copy(update={"run": "under another name"})

@@ -17,13 +17,13 @@ import pytest
 import fedamp.extensions.population.store as store
 from fedamp.accounting import Gaussian
 from fedamp.accounting.search import Budget
-from fedamp.accounting.verify import chained
+from fedamp.accounting.verify import chained_digest
 from fedamp.errors import RunFolderError, UnwritableError
 from fedamp.extensions.population.store import DataUse, Population, PopulationError, UsePrice
 
 EPSILON, DELTA = 4.0, 1e-5
 NOISE = 1.7
-SHARE = Budget(EPSILON, DELTA).share(Gaussian(NOISE))  # about .4: two fit, three do not
+SHARE = Budget(EPSILON, DELTA).share_of_use(Gaussian(NOISE))  # about .4: two fit, three do not
 UNITS = [f"u{number}" for number in range(5)]
 
 
@@ -106,7 +106,7 @@ def test_the_exact_cost_of_a_series_is_below_the_filters(file):
     contents = population.read()
     exact = contents.exact(0).epsilon(DELTA).upper
     assert exact == pytest.approx(Gaussian(NOISE / math.sqrt(2)).epsilon(DELTA).upper, rel=1e-3)
-    assert exact < contents.budget(0).spent(float(contents.spent()[0])) < 1.03 * exact
+    assert exact < contents.budget(0).spent_epsilon(float(contents.spent()[0])) < 1.03 * exact
 
 
 # Attacks.
@@ -161,7 +161,7 @@ def at_once(*calls):
 
 @pytest.mark.parametrize("kind", ["hard link", "copy"])
 def test_two_names_of_one_population_that_are_used_at_once_pay_from_one_budget(file, tmp_path, kind, monkeypatch):
-    read = store._read
+    read = store._replay_events
 
     def slowly(*given):  # so that without the lock all have read before one has written
         contents = read(*given)
@@ -173,7 +173,7 @@ def test_two_names_of_one_population_that_are_used_at_once_pay_from_one_budget(f
     both = [Population(file), Population(other)]
     names = [(name, both[number % 2]) for number, name in enumerate("abcdef")]
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_read", slowly)
+        patch.setattr(store, "_replay_events", slowly)
         done = at_once(*(lambda name=name, each=each: reserve(each, name) for name, each in names))
     uses = []
     for each in (file, other):
@@ -216,7 +216,7 @@ def test_a_damaged_note_concerns_its_own_population_alone(file, tmp_path, home, 
 @pytest.mark.parametrize("last", ["its note", "its name", "the note that it is there"])
 def test_killed_while_it_is_made_there_is_a_population_or_none(tmp_path, last):
     file, people = tmp_path / "p.db", [(unit, unit) for unit in UNITS]
-    link, note = os.link, store._note
+    link, note = os.link, store._write_note
 
     def linked(*given):
         if last == "its name":
@@ -229,7 +229,7 @@ def test_killed_while_it_is_made_there_is_a_population_or_none(tmp_path, last):
             os.kill(os.getpid(), signal.SIGKILL)
 
     if not (child := os.fork()):
-        store.os.link, store._note = (link, noted) if last == "the note that it is there" else (linked, note)
+        store.os.link, store._write_note = (link, noted) if last == "the note that it is there" else (linked, note)
         Population.new(file, people, EPSILON, DELTA)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -395,7 +395,7 @@ def test_a_chain_made_anew_is_found_by_the_note_outside(file):
         link = database.execute("SELECT link FROM events WHERE number = 2").fetchone()[0]
         event = json.dumps({"kind": "people", "people": 0, "epsilon": 1.0, "rows": store.hashlib.sha256().hexdigest()})
         database.execute(
-            "UPDATE events SET content = ?, link = ? WHERE number = 3", (event, chained(link, json.loads(event)))
+            "UPDATE events SET content = ?, link = ? WHERE number = 3", (event, chained_digest(link, json.loads(event)))
         )
     database.close()
     refused(lambda: Population(file), "an earlier or another state")

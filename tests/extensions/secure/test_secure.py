@@ -348,7 +348,7 @@ def test_a_unit_takes_part_in_no_more_rounds_than_agreed(tmp_path):
         consortium.play()
         errors = consortium.strategy.collected.errors
         refused.append(any("site0" in error and "more than 1 rounds" in error for error in errors))
-        expected.append(round_ != 7 and bool({0, 1, 2, 3} & set(consortium.prepared.plan.attendance.cohort(round_))))
+        expected.append(round_ != 7 and bool({0, 1, 2, 3} & set(consortium.prepared.plan.attendance.cohort_of(round_))))
     assert any(expected)
     assert refused == expected
 
@@ -557,7 +557,7 @@ def test_nodes_draw_check_ins_and_the_server_learns_none(tmp_path):
 
 def test_a_schedule_of_a_node_is_that_of_the_scheme(tmp_path):
     """Each unit checks in to k rounds, and not to the same ones at every node."""
-    from fedamp.extensions.secure.participant import Participant, _drawn
+    from fedamp.extensions.secure.participant import Participant, _scheduled_order
 
     consortium = Consortium(tmp_path, NODE, PLAIN_NOISE)
     schedules = []
@@ -568,7 +568,7 @@ def test_a_schedule_of_a_node_is_that_of_the_scheme(tmp_path):
         rounds = []
         for round_ in range(1, 9):
             told = RoundOrder(consortium.prepared.task.to_json(), round_, (0.5,))
-            drawn = _drawn(told, participant, set(range(first, last + 1)))
+            drawn = _scheduled_order(told, participant, set(range(first, last + 1)))
             assert drawn.ids == list(range(first, last + 1))  # all train: the time tells nothing
             rounds.append(drawn.rows["counted"])
         assert (np.sum(rounds, 0) == 3).all()
