@@ -84,7 +84,7 @@ def size(event):
             return 4
         case RandomSelection():
             return sum(inner)
-    return math.prod(inner) ** getattr(event, "count", getattr(event, "rounds", getattr(event, "times", 1)))
+    return math.prod(inner) ** getattr(event, "count", getattr(event, "rounds", getattr(event, "most_released", 1)))
 
 
 def release(rng):

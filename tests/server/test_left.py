@@ -38,7 +38,7 @@ AHEAD = {"means": [STATISTICS], "evaluation at the end": [EVALUATION]}  # of all
 ENTER, APPEND = (Ledger, "enter"), (RunFolder, "append_round")
 STOPS = [
     # kind, what stops the run, at which of its calls, rounds that have left, whether anything has
-    ("means", (moments, "_released"), 1, 0, None),
+    ("means", (moments, "_release_statistics"), 1, 0, None),
     ("means", (preflight, "check_training"), 1, 0, True),
     ("means", ENTER, 1, 0, True),
     ("means", APPEND, 1, 1, True),
