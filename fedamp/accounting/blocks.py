@@ -53,7 +53,7 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, law: Law, size: int) -> "Pairs":
-        """Of rounds of this law; NotEvaluable: some of their ratios are 0 or infinite."""
+        """Make the pairs of a block of rounds of this law; NotEvaluable: some of their ratios are 0 or infinite."""
         one = law.mean(1)
         if one.lower.zero or one.lower.infinite:
             raise NotEvaluable("blocks of rounds whose ratio may be 0 or infinite have no lower end")
@@ -104,7 +104,7 @@ class HiddenBlocks(HiddenRounds):
 
     @cached_property
     def features(self) -> Array:
-        """What the log of a fitted density is a sum of, at each ratio; shape (4, n)."""
+        """Terms of the log of a fitted density, at each ratio; shape (4, n)."""
         odds = self.expected_share * self.ratios
         logs = np.log1p(odds) - math.log1p(self.expected_share)
         return np.stack([logs, logs**2, logs**3, np.minimum(odds, 1.0)])
@@ -117,7 +117,7 @@ class HiddenBlocks(HiddenRounds):
 
     @cached_property
     def _weights(self) -> tuple[Array, Array, float]:
-        """Of 0 to 3 rounds in a block; of each number of rounds in all; and of four in any block."""
+        """Weights of 0 to 3 rounds in a block, of each number of rounds in all, and of four in any block."""
         size, sizes, most = self.pairs.size, np.flatnonzero(self.chances), len(self.chances)
         odds, alike, tails = 1 / max(size / self.expected_share - 1, 1e-9), np.eye(1, most)[0], np.zeros(most)
         shares = np.array([math.comb(size, taken) * odds**taken for taken in range(4)])
