@@ -90,6 +90,37 @@ def test_user_pages_stay_few_short_and_plain(prose):
     assert long == []
 
 
+def test_research_pages_have_hardly_any_long_sentence(prose):
+    long = [each for page in prose.research_pages() for each in prose.long_sentences(page.read_text("utf-8"))]
+    assert len(long) <= 10, long
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    return loaded("numbers")
+
+
+def test_measured_numbers_name_their_command_and_its_commit(numbers):
+    """``python docs/site/numbers.py --write`` writes the commits."""
+    for page in numbers.pages():
+        text, name = page.read_text("utf-8"), str(page.relative_to(ROOT))
+        assert numbers.with_commits(text) == text, name
+        assert name in numbers.COMPUTED or numbers.without_source(text) == [], name
+    for (name, heading), (file, index) in numbers.WRITTEN_BY_HAND.items():
+        own = (ROOT / name).read_text("utf-8").partition(f"{heading}\n")[2].partition("\n## ")[0]
+        assert numbers.unexplained(list(numbers.tables(own))[index], ROOT / "benchmarks" / file) == [], name
+
+
+def test_the_checker_of_numbers_finds_tables_without_a_source_and_changed_numbers(numbers, tmp_path):
+    table = "| a | b |\n| --- | --- |\n| x | 1.5 |\n"
+    page = f"# Title\n\nText.\n\n## One\n\n`python -m benchmarks.studies.demo`\n\n{table}\n## Two\n\n{table}"
+    assert numbers.without_source(page) == ["## Two"]
+    assert re.search(r"demo` at `[0-9a-f]{8}`\n", numbers.with_commits(page))
+    assert numbers.with_commits(numbers.with_commits(page)) == numbers.with_commits(page)
+    (tmp_path / "results.json").write_text('{"share": 0.9312, "seconds": 12.34}')
+    assert numbers.unexplained(["93.1", "12", "12.4 (of 93)"], tmp_path / "results.json") == ["12.4"]
+
+
 def test_the_checker_of_prose_finds_long_sentences_and_listed_words(prose):
     text = "Short. Word " + "word " * 25 + "end.\n\n```sh\n" + "code " * 40 + "\n```\n\n- The file is gone.\n"
     assert [len(each.split()) for each in prose.long_sentences(text)] == [27]

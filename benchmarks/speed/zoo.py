@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 import fedamp
-from benchmarks.record import ROOT, made, store
+from benchmarks.record import ROOT, made, put_in, store
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import FedampError, one_line
@@ -257,7 +257,10 @@ def measure(animal: Animal) -> dict[str, Any]:
 
 
 def page(found: dict[str, dict[str, Any]]) -> str:
-    rows = []
+    rows = [
+        "| model | parameters | together | clients a second | times a stack by hand | times one by one by hand |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for name, each in found.items():
         ours = each.get("clients a second", 0.0)
         theirs = [each.get(f"by hand, {way}, clients a second") for way in ("stacked", "one by one")]
@@ -265,26 +268,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         how = each.get("how", each.get("refused", "")).split(",")[0]
         how = re.sub(r"(?:up to (\d+) )?clients train (?:together|(one by one))", lambda m: m[1] or "1", how)
         rows.append(f"| {name} | {each.get('parameters', 0):,} | {how} | {ours:g} | {' | '.join(ratios)} |")
-    return PAGE_TEXT.replace("ROWS", "\n".join(rows))
-
-
-PAGE_TEXT = """# A zoo of models
-
-Models as their libraries make them, with random weights and small sizes: `name: transformers:...` with the class's own
-options, a built-in name, or a class of torch beside the scenario. Each is one line of YAML, two with an adapter.
-
-32 clients with 8 records each train two steps, are clipped and summed, on one core. *Together*: how many clients train
-in one stack. The last two columns compare fedamp's clients a second with loops written by hand, which stack clients by
-`torch.func.vmap` or train them one by one, without fedamp's checks and exact sums. `-`: torch cannot stack the model.
-`python -m benchmarks.speed.zoo` makes this page from `benchmarks/speed/zoo.json`.
-
-| model | parameters | together | clients a second | times a stack by hand | times one by one by hand |
-| --- | --- | --- | --- | --- | --- |
-ROWS
-
-Batch norm becomes group norm, and dropout 0, in models of `transformers`. `timm` and `torchvision` have no adapter: a
-class of theirs goes beside the scenario, as any other one of torch. Models take one input.
-"""
+    return "\n".join(rows) + "\n"
 
 
 def main() -> None:
@@ -301,7 +285,7 @@ def main() -> None:
         print(name, f"({time.perf_counter() - began:.0f} s)", json.dumps(found[name]), flush=True)
     models = {name: found[name] for name in ZOO if name in found}
     store(RESULTS, begun | {"models": models})
-    PAGE.write_text(page(models))
+    put_in(PAGE, "zoo", page(models))
 
 
 if __name__ == "__main__":

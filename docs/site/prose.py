@@ -59,7 +59,9 @@ def paragraphs(markdown: str) -> Iterator[str]:
 def sentences(markdown: str) -> Iterator[str]:
     """Sentences, which end with a full stop, a question mark or a colon."""
     for paragraph in paragraphs(markdown):
-        yield from re.split(r"(?:(?<=[.?!:])|(?<=[.?!]\)))\s+(?=[A-Z0-9(\"'*]|code)", paragraph)
+        yield from re.split(
+            r"(?:(?<=[.?!:])|(?<=[.?!]\)))\s+(?=[A-Z0-9(\"'*]|code|(?:fedamp|pfl|float64)\b)", paragraph
+        )
 
 
 def long_sentences(markdown: str) -> list[str]:
