@@ -1,4 +1,4 @@
-"""The lower end of few of very many hidden rounds, in blocks of rounds; docs/k-of-t.md, Propositions 8 and 9.
+"""The lower end of few of very many hidden rounds, in blocks of rounds; docs/research/k-of-t.md, Propositions 8 and 9.
 
 A block of rounds has the mean of their ratios, a finite law. A person may take part in up to two rounds of a block,
 whose product has a mean given that of the block. Blocks are drawn from a law that is fitted to the losses that count.
