@@ -189,8 +189,7 @@ def play(
     """Run a federation round by round: iterate over the records of its rounds, each after its release.
 
     Leaving the loop, or closing the iterator, stops the run after the round. The folder can then be opened, and
-    resumed. Its epsilon is that of all planned rounds, because the releases may have decided when to stop. Between
-    rounds, files that this process creates are as private as the run folder: only their owner can read them.
+    resumed. Its epsilon is that of all planned rounds, because the releases may have decided when to stop.
 
     Args:
         scenario, out, resume, settings: as in :func:`run`.

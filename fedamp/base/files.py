@@ -115,6 +115,31 @@ def refuse_link(path: Path) -> None:
         raise UnwritableError(f"{path}: {found}; expected in a run folder: files and folders")
 
 
+def as_its_folder(path: str, flags: int, mode: int = 0o666) -> int:
+    """Open a file; a new one is as private as its folder. It is an ``opener`` of :func:`open`.
+
+    The umask is one for all threads of a process, so it is not touched.
+
+    Args:
+        path: of the file; its folder must exist.
+        flags: as for :func:`os.open`.
+        mode: the most that a new file allows, less the umask.
+
+    Returns:
+        The file's descriptor.
+    """
+    return os.open(path, flags, mode & os.stat(os.path.dirname(path) or ".").st_mode)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that is as private as the one around it, where it is missing.
+
+    Raises:
+        OSError: it cannot be made, or is a file.
+    """
+    folder.mkdir(mode=0o777 & folder.parent.stat().st_mode, exist_ok=True)
+
+
 def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:
     """Replace a file's content: write beside it, flush to the disk, rename, flush the folder.
 
@@ -123,7 +148,7 @@ def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int
         content: all of its bytes.
         durable: whether the content must survive a power cut. Without it nothing is flushed: the file is then safe from
             a crash of the process only, and writing takes a fraction of the time.
-        mode: who may read and write a new file, less the umask.
+        mode: the most that the new file allows (:func:`as_its_folder`).
 
     Raises:
         UnwritableError: the old content is as it was.
@@ -132,7 +157,7 @@ def write_atomically(file: Path, content: bytes, durable: bool = True, mode: int
     with writing(file):
         beside.unlink(missing_ok=True)  # of a crash; a foreign link would lead elsewhere
         try:
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+            with open(as_its_folder(str(beside), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
                 stream.write(content)
                 if durable:
                     stream.flush()
@@ -240,18 +265,3 @@ def temporary_folder(prefix: str, place: str | None = None) -> "TemporaryDirecto
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         beside.rename(Path(made.name, _OWNED))  # nobody finds it before it is locked
     return made
-
-
-@contextmanager
-def modes_of(folder: Path) -> Iterator[None]:
-    """Make the files that this process writes inside the block as private as a folder.
-
-    It narrows the umask by the folder's mode, and sets it back afterwards. The umask is one for all threads of a
-    process.
-    """
-    before = os.umask(0o077)
-    os.umask(before | (0o777 & ~folder.stat().st_mode))
-    try:
-        yield
-    finally:
-        os.umask(before)

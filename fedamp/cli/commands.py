@@ -186,12 +186,11 @@ def run(
         if progress.summary and not (as_json or quiet):  # which may be in no file
             out.print(tables.run_table(progress.summary, progress.clipped))
         raise
-    from fedamp.base.files import modes_of
     from fedamp.engines.flower import chatter_to
     from fedamp.runs.folder import RunFolder, read_summary
     from fedamp.runs.records import LedgerRecord
 
-    with chatter_to(RunFolder(folder).log, "fedamp"), modes_of(folder):
+    with chatter_to(RunFolder(folder).log, "fedamp"):
         with fails_alone("drawing"):
             from fedamp.report.pictures import plot_run  # matplotlib takes a second
 

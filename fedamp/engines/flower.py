@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from threading import Event, Lock
 from time import monotonic
-from typing import Any
+from typing import Any, TextIO
 
 import httpx
 import numpy as np
@@ -33,6 +33,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
+from fedamp.base.files import as_its_folder
 from fedamp.base.text import visible
 from fedamp.errors import FedampError, FederationError
 
@@ -417,6 +418,8 @@ FLOWER_LOGGER.addFilter(_in_one_line)
 def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
     """Send the lines of Flower's logger and the named ones to a file and nowhere else, while the context lasts.
 
+    Contexts may end in any order: the loggers write where the latest one that still lasts says.
+
     Args:
         log: the file; it is made with the first line.
         loggers: names of further loggers. Those of fedamp log from level INFO on.
@@ -424,19 +427,30 @@ def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
     handler = _LogFile(log, delay=True)
     handler.setFormatter(_Margin(LOG_FORMAT))
     quiet = [FLOWER_LOGGER, *(logging.getLogger(name) for name in loggers)]
-    before = [(logger.handlers[:], logger.propagate, logger.level) for logger in quiet]
     for logger in quiet:
-        logger.handlers, logger.propagate = [handler], False
-        if logger.name.startswith("fedamp"):
-            logger.setLevel(logging.INFO)
+        settings = _SETTINGS.setdefault(logger, {None: (logger.handlers[:], logger.propagate, logger.level)})
+        settings[handler] = ([handler], False, logging.INFO if logger.name.startswith("fedamp") else logger.level)
+        _set_latest(logger)
     try:
         yield
     finally:
-        for logger, (handlers, propagate, level) in zip(quiet, before, strict=True):
-            logger.handlers, logger.propagate = handlers, propagate
-            logger.setLevel(level)
+        for logger in quiet:
+            del _SETTINGS[logger][handler]
+            _set_latest(logger)
+            if len(_SETTINGS[logger]) == 1:
+                del _SETTINGS[logger]
         with suppress(OSError):  # a full disk
             handler.close()
+
+
+# By logger and context, the latest last: handlers, whether lines propagate, and the level. None: outside all contexts.
+_SETTINGS: dict[logging.Logger, dict[logging.Handler | None, tuple[list[logging.Handler], bool, int]]] = {}
+
+
+def _set_latest(logger: logging.Logger) -> None:
+    """Give a logger the settings of the latest context that lasts."""
+    logger.handlers, logger.propagate, level = list(_SETTINGS[logger].values())[-1]
+    logger.setLevel(level)
 
 
 class _Margin(logging.Formatter):
@@ -448,7 +462,11 @@ class _Margin(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that may fail, as on a full disk: it warns, and the run goes on."""
+    """A log file, as private as its folder, that may fail, as on a full disk: it warns, and the run goes on."""
+
+    def _open(self) -> TextIO:
+        """Open the file where the first line is written."""
+        return open(self.baseFilename, self.mode, encoding="utf-8", opener=as_its_folder)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Warn once that the file cannot be written to."""

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from fedamp.base.files import as_its_folder, make_folder
 from fedamp.errors import RunFolderError
 
 WIDTH = 4.8  # inches; 11 points of text at this width are 12 pixels on a phone that is 390 pixels wide
@@ -143,9 +144,11 @@ def save_all(pictures: Mapping[str, Figure], folder: Path, formats: Sequence[str
     """
     files = {folder / f"{name}.{format_}": picture for name, picture in pictures.items() for format_ in formats}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for file, picture in files.items():
-            picture.savefig(file, dpi=220, metadata=UNDATED.get(file.suffix))
+            with open(file, "wb", opener=as_its_folder) as stream:
+                picture.savefig(stream, format=file.suffix[1:], dpi=220, metadata=UNDATED.get(file.suffix))
         return list(files)
     except OSError as error:
         raise RunFolderError(f"{folder}: pictures cannot be written there ({error.strerror})") from None

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rich.console import Console, RenderableType
 
 from fedamp.base.devices import one_thread, usual_state
-from fedamp.base.files import modes_of
 from fedamp.base.numbers import at_most
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, fails_alone, needs_extras
@@ -192,8 +191,7 @@ class OpenedRun(run.Run):
             write_report = next(offered("pages", "report"), None)
         if write_report is None:
             raise InputError("report: no extension that is installed makes pages")
-        with modes_of(self.folder):
-            return Path(write_report([self.folder], Path(out) if out else self.folder / "report.html"))
+        return Path(write_report([self.folder], Path(out) if out else self.folder / "report.html"))
 
     def __repr__(self) -> str:
         """Return the card, also where Python shows a value: the fields have thousands of letters."""

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedamp.base.files import refuse_link, write_atomically, writing
+from fedamp.base.files import make_folder, refuse_link, write_atomically, writing
 from fedamp.base.reading import regular
 from fedamp.base.record import Record
 from fedamp.errors import RunFolderError
@@ -81,7 +81,7 @@ def write_checkpoint(
     header = CheckpointHeader.model_validate({"format": FORMAT, **what, **belongs})
     refuse_link(folder)
     with writing(folder):
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
     content = save(arrays, metadata={"fedamp": header.to_json(), "order": json.dumps(list(state.parameters))})
     write_atomically(folder / f"round-{state.round:08d}.safetensors", content)
     files = checkpoints(folder)

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from fedamp import rng
 from fedamp.accounting.verify import ENDED
 from fedamp.base.arrays import Arrays
-from fedamp.base.files import LOCK, flush, locked, modes_of, refuse_link, write_atomically, writing
+from fedamp.base.files import LOCK, as_its_folder, flush, locked, refuse_link, write_atomically, writing
 from fedamp.base.reading import read_regular
 from fedamp.engines.flower import chatter_to
 from fedamp.errors import InputError, RunFolderError
@@ -53,8 +53,8 @@ class RunFolder:
     def append_round(self, record: RoundRecord) -> None:
         """Append a line to ``rounds.jsonl``; UnwritableError: the disk is full, or the file is a link."""
         refuse_link(self.rounds)
-        with writing(self.rounds), self.rounds.open("a", encoding="utf-8") as stream:
-            stream.write(record.to_json() + "\n")
+        with writing(self.rounds), open(self.rounds, "ab", opener=as_its_folder) as stream:
+            stream.write(record.to_json().encode() + b"\n")
 
     def flush(self) -> None:
         """Make the ledger and ``rounds.jsonl`` survive a power cut: the next checkpoint relies on them."""
@@ -213,23 +213,22 @@ def opened(scenario: Scenario, out: Path | None, resume: bool) -> Iterator[tuple
             if not path.is_symlink():
                 with writing(path):
                     path.chmod(0o700 if path.is_dir() else 0o600)
-        with modes_of(folder.path):
-            try:
-                if not resume:
-                    folder.write_scenario(scenario)
-                with writing(folder.log):
-                    folder.log.touch()
-                with chatter_to(folder.log, "ray", "fedamp"):
-                    yield folder, seed
-            except InputError:
-                if not resume and not folder.ledger.exists():  # bad input leaves no files behind
-                    for file in (folder.scenario, folder.rounds, folder.log, folder.path / LOCK):
-                        with suppress(OSError):  # the folder is read-only
-                            file.unlink(missing_ok=True)
-                    if made:
-                        with suppress(OSError):  # another process has put a file there
-                            folder.path.rmdir()
-                raise
+        try:
+            if not resume:
+                folder.write_scenario(scenario)
+            with writing(folder.log):
+                open(folder.log, "ab", opener=as_its_folder).close()
+            with chatter_to(folder.log, "ray", "fedamp"):
+                yield folder, seed
+        except InputError:
+            if not resume and not folder.ledger.exists():  # bad input leaves no files behind
+                for file in (folder.scenario, folder.rounds, folder.log, folder.path / LOCK):
+                    with suppress(OSError):  # the folder is read-only
+                        file.unlink(missing_ok=True)
+                if made:
+                    with suppress(OSError):  # another process has put a file there
+                        folder.path.rmdir()
+            raise
 
 
 def _secret_seed(folder: RunFolder, secret: bool) -> int | None:

@@ -19,7 +19,6 @@ from flwr.serverapp.strategy import Result
 
 from fedamp import rng
 from fedamp.base.arrays import Arrays
-from fedamp.base.files import modes_of
 from fedamp.client.task import ClientTask
 from fedamp.data.dataset import ExternalData
 from fedamp.engines import flower
@@ -75,10 +74,9 @@ class AppStrategy(PrivateStrategy):
             self.folder, made = new_folder(out, scenario.name, private=not scenario.known_seed)
         if not made:
             raise RunFolderError(f"{out}: exists already; expected: a new folder, because a run is released once")
-        with modes_of(self.folder.path):
-            self.folder.write_scenario(scenario)
-            self.ledger = Ledger(self.folder.ledger, plan, evaluation=EVALUATED_BY_APP)
-            self.ledger.begin()
+        self.folder.write_scenario(scenario)
+        self.ledger = Ledger(self.folder.ledger, plan, evaluation=EVALUATED_BY_APP)
+        self.ledger.begin()
         unknown: dict[str, Any] = {"input_shape": (), "num_classes": 0, "split_seed": 0, "data_seed": 0}
         known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}
         told: dict[str, Any] = {"linf_coordinates": plan.linf_coordinates, "normalised": plan.clipping.normalises}
@@ -132,7 +130,7 @@ class AppStrategy(PrivateStrategy):
             raise ModelError("initial_arrays must be the arrays that the strategy was made with")
         rounds, deadline = num_rounds or affordable, timeout or federation.round_deadline
         folder, secret = self.folder.path, not self.plan.known_seed
-        with modes_of(folder), flower.chatter_to(folder / LOG, "fedamp"), reasons_kept_in(folder / LOG, secret):
+        with flower.chatter_to(folder / LOG, "fedamp"), reasons_kept_in(folder / LOG, secret):
             wait_for_nodes(grid, self.plan.scenario)
             told = evaluate_fn and partial(_evaluate_and_print, evaluate_fn)
             return super().start(grid, self.arrays(), rounds, deadline, train_config, evaluate_config, evaluate_fn=told)

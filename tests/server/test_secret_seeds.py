@@ -1,6 +1,7 @@
 """A run whose seed nobody knows: its noise is drawn once, its seed belongs to its ledger, its folder to its owner."""
 
 import json
+import logging
 import os
 import shutil
 import stat
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
+import fedamp
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import Interrupted
@@ -185,6 +187,26 @@ def test_a_start_that_fails_removes_what_it_has_written_and_nothing_else(fedamp,
 
 
 # --- for its owner alone ----------------------------------------------------------------------------------------------
+
+
+def test_runs_that_end_in_another_order_than_they_began_leave_the_process_as_it_was(tmp_path, monkeypatch):
+    """The umask and the handlers of a logger are one for all of a process."""
+    monkeypatch.setattr(logging.getLogger("fedamp"), "handlers", ours := [logging.NullHandler()])
+    before, asked = os.umask(0o022), small(*CHEAP, "rounds=2")
+    try:
+        first, second = (fedamp.play(asked, out=tmp_path / name) for name in ("first", "second"))
+        next(first), next(second)
+        (tmp_path / "theirs").touch()
+        assert stat.S_IMODE((tmp_path / "theirs").stat().st_mode) == 0o644
+        first.close()
+        logging.getLogger("fedamp").info("a line")
+        assert "a line" in (tmp_path / "second" / "log.txt").read_text()
+        second.close()
+        assert os.umask(0o022) == 0o022
+        assert logging.getLogger("fedamp").handlers == ours
+        assert open_to_others(tmp_path / "first") == open_to_others(tmp_path / "second") == {}
+    finally:
+        os.umask(before)
 
 
 def open_to_others(folder: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from safetensors.numpy import save
 
 from fedamp.base.arrays import Arrays
-from fedamp.base.files import write_atomically, writing
+from fedamp.base.files import make_folder, write_atomically, writing
 from fedamp.extensions.audit.section import canaries_of
 from fedamp.runs.around import RunHooks, RunStart
 from fedamp.runs.folder import RunFolder
@@ -45,7 +45,7 @@ class KeptModels(RunHooks):
     def _write(self, name: str, content: bytes) -> None:
         """Write a file that outlives a kill of this process, but not a power cut."""
         with writing(self._folder):
-            self._folder.mkdir(exist_ok=True)
+            make_folder(self._folder)
         write_atomically(self._folder / name, content, durable=False)
 
 

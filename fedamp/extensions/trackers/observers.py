@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedamp.base.files import make_folder
 from fedamp.base.version import version
 from fedamp.errors import InputError, missing
 from fedamp.runs.folder import RunFolder, read_summary
@@ -110,8 +111,8 @@ class TensorBoard(Tracker):
         """Open the event file, without the rounds before a resumption."""
         from torch.utils.tensorboard import SummaryWriter
 
-        where = str((self.folder / "tensorboard").resolve())
-        self._writer = SummaryWriter(where, purge_step=0)  # drops the rounds before a resumption
+        make_folder(where := self.folder / "tensorboard")
+        self._writer = SummaryWriter(str(where.resolve()), purge_step=0)  # drops the rounds before a resumption
         self._writer.add_text("scenario", f"```\n{json.dumps(settings, indent=1)}\n```")
 
     def tell(self, round_: int, numbers: Mapping[str, float]) -> None:
@@ -170,6 +171,7 @@ class Wandb(Tracker):
         """Create a run with the settings."""
         import wandb
 
+        make_folder(self.folder / "wandb")  # its place in ``dir``
         quiet = wandb.Settings(
             silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
         )
