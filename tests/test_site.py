@@ -97,11 +97,11 @@ def test_research_pages_have_hardly_any_long_sentence(prose):
 
 @pytest.fixture(scope="module")
 def numbers():
-    return loaded("numbers")
+    return loaded("sources")
 
 
 def test_measured_numbers_name_their_command_and_its_commit(numbers):
-    """``python docs/site/numbers.py --write`` writes the commits."""
+    """``python docs/site/sources.py --write`` writes the commits."""
     for page in numbers.pages():
         text, name = page.read_text("utf-8"), str(page.relative_to(ROOT))
         assert numbers.with_commits(text) == text, name
@@ -161,9 +161,9 @@ def test_every_file_format_is_listed_with_its_version():
     assert listed == set(re.findall(r'"(fedamp (?:[a-z]+ )+\d+)"', sources))
 
 
-def test_links_between_pages_lead_to_headings():
+def test_links_between_pages_lead_to_headings(site):
     """As the site's own check of links, without building it."""
-    for page in map(ROOT.joinpath, PAGES):
+    for page in map(ROOT.joinpath, (*PAGES, *site.BESIDE)):
         for target, anchor in re.findall(r"\]\(([^)\s#:]*)#([^)\s]+)\)", without_code(page)):
             found = (page.parent / target).resolve() if target else page
             if found.suffix == ".md":

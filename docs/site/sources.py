@@ -1,7 +1,7 @@
 """Checks that measured numbers in pages name their command and the commit at which it measured them.
 
-    python docs/site/numbers.py             list what lacks; the exit status is 1 if there is any
-    python docs/site/numbers.py --write     write the commits of the stored results beside the commands
+    python docs/site/sources.py             list what lacks; the exit status is 1 if there is any
+    python docs/site/sources.py --write     write the commits of the stored results beside the commands
 
 A page names a source as ``python -m benchmarks.studies.tuning`` at ``81096599``. The commit is the one in the stored
 results of that command. Numbers of a marked table are put there by the command itself (benchmarks/record.py).
