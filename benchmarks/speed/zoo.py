@@ -162,7 +162,7 @@ def records_of(animal: Animal, count: int) -> tuple[Any, Any]:
 
 
 def prepared_of(
-    animal: Animal, data: tuple[Any, Any, Any], device: str = "cpu", precision: str = "float32"
+    animal: Animal, data: tuple[Any, Any, Any], device: str = "cpu", precision: str = "float32", steps: int = STEPS
 ) -> tuple[RunInputs, TrainingNode]:
     """A federation of these records (inputs, labels, clients), and the node that trains all of them."""
     scenario = fedamp.load(
@@ -172,7 +172,7 @@ def prepared_of(
         model=animal.section,
         rounds=4,
         check_in={"scheme": "all"},
-        client={"steps": STEPS, "learning_rate": RATE, "loss": animal.loss, "precision": precision},
+        client={"steps": steps, "learning_rate": RATE, "loss": animal.loss, "precision": precision},
         privacy={"clip": CLIP, "noise_multiplier": 1.0, "delta": 1e-4},
         engine={"kind": "serial", "device": device},
     )
@@ -187,11 +187,16 @@ def order_of(prepared: RunInputs, clients: Iterable[int]) -> RoundOrder:
 
 
 def play(
-    animal: Animal, clients: int = CLIENTS, records: int = RECORDS, device: str = "cpu", precision: str = "float32"
+    animal: Animal,
+    clients: int = CLIENTS,
+    records: int = RECORDS,
+    device: str = "cpu",
+    precision: str = "float32",
+    steps: int = STEPS,
 ) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any], RunInputs]:
     """A round in fedamp, in a stack written by hand, in a loop written by hand; and the federation."""
     x, y = records_of(animal, clients * records)
-    prepared, node = prepared_of(animal, (x, y, np.repeat(np.arange(clients), records)), device, precision)
+    prepared, node = prepared_of(animal, (x, y, np.repeat(np.arange(clients), records)), device, precision, steps)
     order, module = order_of(prepared, range(clients)), prepared.module.to(device)
     start = {name: torch.from_numpy(value).to(device) for name, value in prepared.state.parameters.items()}
     inputs, labels = (torch.from_numpy(each).to(device).unflatten(0, (clients, records)) for each in (x, y))
@@ -207,7 +212,7 @@ def play(
 
     def stacked() -> None:
         values = {name: value.expand(clients, *value.shape) for name, value in start.items()}
-        for _ in range(STEPS):
+        for _ in range(steps):
             found = vmap(grad(loss))(values, inputs, labels)
             values = {name: value - RATE * found[name] for name, value in values.items()}
         clipped({name: value - start[name] for name, value in values.items()})
@@ -216,7 +221,7 @@ def play(
         total = {name: torch.zeros_like(value) for name, value in start.items()}
         for client in range(clients):
             values = {name: value.clone().requires_grad_() for name, value in start.items()}
-            for _ in range(STEPS):
+            for _ in range(steps):
                 scalar = loss(values, inputs[client], labels[client])
                 found = torch.autograd.grad(scalar, list(values.values()), materialize_grads=True)
                 values = {

@@ -388,25 +388,26 @@ class _ReluMaxPool(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
         """Pool images, and keep them for the backward pass."""
         pooled = inputs.new_empty(*inputs.shape[:-2], inputs.shape[-2] // 2, inputs.shape[-1] // 2)
-        inputs = inputs.contiguous()
-        _relu_max_pool()(_images_of(inputs), _images_of(pooled))
-        ctx.save_for_backward(inputs, pooled)
+        # As arrays they cost no dispatch in the backward pass. Without detach the result would hold itself for ever.
+        ctx.images = _images_of(inputs.detach().contiguous()), _images_of(pooled.detach())
+        _relu_max_pool()(*ctx.images)
         return pooled
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradients: Tensor) -> Tensor:
         """Hand each gradient to the pixel that it came from; an odd last row or column gets zeros."""
-        inputs, pooled = ctx.saved_tensors
-        covered = all(size % 2 == 0 for size in inputs.shape[-2:])
-        found = torch.empty_like(inputs) if covered else torch.zeros_like(inputs)
-        _relu_max_pool_backward()(*map(_images_of, (gradients.contiguous(), inputs, pooled, found)))
+        inputs, pooled = ctx.images
+        size = (*gradients.shape[:-2], *inputs.shape[-2:])
+        covered = all(each % 2 == 0 for each in size[-2:])
+        found = gradients.new_empty(size) if covered else gradients.new_zeros(size)
+        _relu_max_pool_backward()(_images_of(gradients.contiguous()), inputs, pooled, _images_of(found))
         return found
 
 
 def _images_of(stack: Tensor) -> Any:
-    """View a contiguous tensor as NumPy images [images, height, width] that share its memory."""
-    return stack.detach().flatten(0, -3).numpy()
+    """View a contiguous tensor without gradients as NumPy images [images, height, width] that share its memory."""
+    return stack.numpy().reshape(-1, *stack.shape[-2:])  # each view by torch would be a dispatch
 
 
 @compiled(nogil=True)

@@ -131,7 +131,11 @@ class StackTrainer:
         values, losses = [*start.values()], torch.zeros(len(batches.counts), dtype=torch.float64)
         first = values
         for step, batch in enumerate(batches):
-            leaves = [(value.clone() if self.gives_copies else value.detach()).requires_grad_() for value in values]
+            leaves = values  # what a step has made is nobody else's
+            if self.gives_copies or step == 0:
+                leaves = [value.clone() if self.gives_copies else value.detach() for value in values]
+            for leaf in leaves:
+                leaf.requires_grad_()
             bfloat16 = self.config.precision == "bfloat16"
             with torch.autocast(batches.inputs.device.type, torch.bfloat16) if bfloat16 else nullcontext():
                 given = [batches.inputs_of(batch), *arguments]
@@ -145,6 +149,8 @@ class StackTrainer:
             # longer than many rounds.
             scalar = (outputs * self.loss.gradients(found, batch.labels, batch.weights)).sum()
             gradients = list(torch.autograd.grad(scalar, leaves, materialize_grads=True))
+            for leaf in leaves:
+                leaf.requires_grad_(False)
             if proximal:
                 gradients = list(torch._foreach_add(gradients, torch._foreach_sub(values, first), alpha=proximal))
             if self.config.weight_decay:

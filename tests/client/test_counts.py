@@ -1,0 +1,118 @@
+"""What a round dispatches, counted without a GPU: launches beside a bare ``vmap``, copies, and waits for values.
+
+The time of a small model on a GPU is launches and round trips, and both can be counted. A bound may only fall.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.speed import zoo
+from fedamp import rng
+from fedamp.client import clipping
+from fedamp.client.worker import TrainingNode
+from fedamp.federation.local_training import LocalTraining
+from fedamp.models.model import Model
+from fedamp.models.networks import initial_parameters
+from tests.client.counted import Counts, counts_of
+from tests.client.federation import order_of, task_of, trained
+from tests.client.second_device import ELSEWHERE, SecondDevice
+from tests.client.test_device import records_of
+
+CLIENTS, RECORDS, STEPS = 4, 4, (2, 4)
+MINILM = zoo.Animal(
+    {"name": "transformers:BertForSequenceClassification", "vocabulary": 256},
+    (32,),
+    own=zoo._SMALL | {"lora": zoo.LORA | {"target_modules": ["query", "value"]}},
+)
+MODELS = {
+    "MLP": zoo.ZOO["two-layer perceptron"],
+    "CNN": zoo.ZOO["convolutional network"],
+    "ResNet-20": zoo.ZOO["ResNet-20"],
+    "LSTM": zoo.ZOO["LSTM of characters"],
+    "GRU": zoo.ZOO["nn.GRU"],
+    "transformer": zoo.ZOO["nn.TransformerEncoder"],
+    "GPT-2": zoo.ZOO["GPT-2"],
+    "MiniLM with LoRA": MINILM,
+    "ratings with embeddings": zoo.ZOO["table of 20,000 rows"],
+}
+QUICK = "MLP", "CNN", "ratings with embeddings"
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # of a bare vmap over attention
+CASES = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in MODELS]
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clip by array operations, as every device but the CPU does."""
+    monkeypatch.setattr(clipping, "_COMPILED", ())
+
+
+def both(name: str, steps: int) -> tuple[Counts, Counts]:
+    """What a round dispatches after the first one, which tries whether clients keep apart; and a bare ``vmap``."""
+    ours, bare, _, _ = zoo.play(MODELS[name], CLIENTS, RECORDS, steps=steps)
+    ours(), bare()
+    return counts_of(ours), counts_of(bare)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_dispatches_hardly_more_than_a_bare_vmap(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    few, many = (both(name, steps) for steps in STEPS)
+    ours, bare = (after.dispatched - before.dispatched for before, after in zip(few, many, strict=True))
+    print(f"{name}: {ours / 2:g} operations a step, a bare vmap {bare / 2:g}")
+    assert ours <= 1.1 * bare
+
+
+READ_A_STEP = {"GPT-2": 1}  # transformers asks whether positions are those of one text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_value_is_read_and_no_shape_follows_from_one(name: str) -> None:
+    ours, _ = both(name, STEPS[0])
+    assert sum(ours.reads.values()) <= READ_A_STEP.get(name, 0) * STEPS[0], ours.reads
+    assert not ours.dependent
+
+
+# Copies to the device and home in a round of one stack. Tied weights do not stay tied on the second device.
+COPIES = {"MLP": (11, 9), "CNN": (23, 21), "ResNet-20": (133, 131), "LSTM": (15, 13), "GRU": (15, 13)}
+COPIES |= {"transformer": (55, 53), "MiniLM with LoRA": (19, 17), "ratings with embeddings": (10, 7)}
+
+
+@pytest.mark.parametrize("name", [each for each in CASES if each.values[0] in COPIES])
+def test_a_round_is_copied_to_the_device_and_home(name: str) -> None:
+    animal = MODELS[name]
+    inputs, labels = zoo.records_of(animal, CLIENTS * RECORDS)
+    prepared, here = zoo.prepared_of(animal, (inputs, labels, np.repeat(np.arange(CLIENTS), RECORDS)))
+    order = zoo.order_of(prepared, range(CLIENTS))
+    with SecondDevice():
+        node = TrainingNode(here.task, here.dataset, str(ELSEWHERE))
+        assert not node.train(order).failed
+        found = counts_of(lambda: node.train(order))
+    assert not found.reads
+    into, home = COPIES[name]
+    assert found.into <= into
+    assert found.home <= home
+
+
+def test_records_are_copied_to_the_device_and_home() -> None:
+    client = LocalTraining(steps=1, learning_rate=0.5)
+    task = task_of(model=Model(name="mlp", hidden=(8,)), client=client, unit="sample")
+    records, arrays = records_of((5,), 1, client.loss), initial_parameters(task.model, (5,), 3, seed=1)
+    order = order_of(list(range(7)), task, seeds=rng.client_seeds(0, "test", 1, np.arange(7)).tolist())
+    with SecondDevice():
+        node = TrainingNode(task, records, str(ELSEWHERE))
+        assert not trained(node, arrays, order)[1].failed
+        found = counts_of(lambda: trained(node, arrays, order))
+    assert not found.reads
+    assert not found.dependent
+    assert found.into <= 9
+    assert found.home <= 8
+
+
+def test_a_count_sees_what_it_is_for() -> None:
+    values = torch.arange(4.0)
+    found = counts_of(lambda: values[values > float(values.sum() / 4)].nonzero())
+    assert found.reads == {"_local_scalar_dense": 1}
+    assert found.dependent == {"index": 1, "nonzero": 1}
+    with SecondDevice():
+        moved = counts_of(lambda: (values.to(ELSEWHERE) * 2).cpu())
+    assert (moved.into, moved.home) == (1, 1)
