@@ -38,13 +38,16 @@ def _checks_of_bundle(asked: Sequence[str]) -> list[Check]:
     """Read the arguments of a bundle, and verify it."""
     parser = argparse.ArgumentParser(
         prog="fedamp-accounting",
-        description="Verify a released bundle of fedamp.",
-        epilog="; ".join(f"see also: fedamp-accounting {name} --help" for name in keys("accountant_commands")),
+        description="Verify released bundles, and check numbers of other programs, without torch and Flower.",
+        epilog="Exit status: 0 all checks pass, 1 a check fails, 2 a file or an option that cannot be read.",
     )
-    parser.add_argument("bundle", type=Path, help="folder or zip that fedamp release wrote")
-    parser.add_argument(
-        "--key", help="public key of the server, 64 hexadecimal digits, received through a trusted channel"
+    verify = parser.add_argument_group("verify a release", "fedamp-accounting BUNDLE [--key KEY]")
+    verify.add_argument("bundle", metavar="BUNDLE", type=Path, help="folder or zip that fedamp release wrote")
+    verify.add_argument(
+        "--key", help="the server's public key (64 hexadecimal digits), received through a trusted channel"
     )
+    for name in keys("accountant_commands"):
+        parser.add_argument_group(f"{name} numbers", f"fedamp-accounting {name} [FILE] [OPTIONS]; {name} --help")
     given = parser.parse_args(asked)
     unplanned = f"not planned again here: {UNCHECKED} were not checked; fedamp verify does"
     return [*verify_bundle(given.bundle, given.key), Check("scenario", "caution", unplanned)]

@@ -775,19 +775,19 @@ class Claims:
     divided. Or delta is too large for the number of people.
 
     Attributes:
-        rounds: how many rounds are released.
-        clip: largest 2-norm of a person's contribution to a round's sum; None: it is not clipped.
+        rounds: number of released rounds.
+        clip: largest 2-norm of a person's contribution to a round's sum; default: no clipping.
         noise: standard deviation of the noise on each coordinate, after the sum is divided.
-        noise_multiplier: the number that the code calls so: ``noise`` over ``sensitivity``.
-        sensitivity: how far the code expects a person to move the number to which noise is added.
-        divided_by: a public number by which the sum is divided before the noise is added; 1: it is a sum.
-        rate: each person is in a round with this chance, drawn anew and hidden.
-        k: each person is in exactly k hidden rounds. With neither, everybody is in every round.
+        noise_multiplier: noise multiplier in the code: ``noise`` over ``sensitivity``.
+        sensitivity: largest change by one person of the number to which noise is added, as the code assumes it.
+        divided_by: public number by which the sum is divided before the noise is added; default: 1.
+        rate: probability that a person is in a round, drawn anew and hidden.
+        k: number of hidden rounds of each person. Without rate and k, everybody is in every round.
         cohort: expected number of people in a round.
-        people: number of people in all.
-        relation: zero-out, add/remove or substitution.
-        delta: in (0, 1).
-        epsilon: the claimed one.
+        people: number of all people.
+        relation: neighbouring relation: zero-out, add/remove or substitution.
+        delta: probability in (0, 1).
+        epsilon: claimed epsilon, which is compared.
 
     Example:
         >>> code = Claims(rounds=100, clip=1.0, noise_multiplier=1.0, sensitivity=0.5, rate=0.01)

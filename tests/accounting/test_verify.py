@@ -113,7 +113,19 @@ def test_the_help_explains_every_number(capsys, monkeypatch):
     printed = capsys.readouterr().out
     for name in Claims.__dataclass_fields__:
         assert f"--{name.replace('_', '-')}" in printed
-        assert f"{name}: " in printed
+        assert re.search(rf"--{name.replace('_', '-')} (NUMBER|TEXT)\s+\S", printed), name
+    for group in ("noise:", "participation:", "claim:"):
+        assert f"\n{group}\n" in printed
+
+
+def test_the_help_of_the_command_is_in_groups_and_names_its_exit_status(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    assert "\nverify a release:\n" in printed
+    assert "\ncheck numbers:\n" in printed
+    assert re.search(r"BUNDLE +\S.*\n.*--key KEY +\S", printed)
+    assert "Exit status: 0" in printed
 
 
 @pytest.mark.parametrize(

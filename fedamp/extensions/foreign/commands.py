@@ -1,17 +1,24 @@
-"""Define ``fedamp-accounting check``: it tells what the numbers of somebody's code are worth.
+"""Define ``fedamp-accounting check``: it computes epsilon from the numbers of a program.
 
 It needs the accountant alone. :mod:`fedamp.accounting.verify` has the checks of numbers, and
 :mod:`fedamp.extensions.foreign.tool_files` reads the files.
 """
 
 import argparse
+import re
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
 from fedamp.accounting.verify import Check, Claims
 from fedamp.extensions.foreign.tool_files import check_file
+
+GROUPS = {
+    "noise": ("noise_multiplier", "noise", "clip", "sensitivity", "divided_by"),
+    "participation": ("rounds", "rate", "k", "cohort", "people"),
+    "claim": ("epsilon", "delta", "relation"),
+}
+"""The options of ``check``, which are the fields of :class:`Claims`, as its help groups them."""
 
 
 def check(asked: Sequence[str]) -> list[Check]:
@@ -25,27 +32,33 @@ def check(asked: Sequence[str]) -> list[Check]:
     """
     parser = argparse.ArgumentParser(
         prog="fedamp-accounting check",
-        description="What epsilon the numbers of somebody's code are worth, and which of them contradict each other. "
-        "A file of Flower, NVFlare, Opacus, opake, pfl or jax_privacy may come first; what it lacks are options. "
-        "Exit status: 0 nothing is wrong, 1 something is, 2 not understood.",
-        epilog=Claims.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Compute epsilon from numbers of a program, and find contradictions between them. A file of "
+        "Flower, NVFlare, Opacus, opake, pfl or jax_privacy may come first; options give the numbers that it lacks.",
+        epilog="Exit status: 0 no contradiction, 1 a contradiction, 2 a number or file that cannot be read.",
     )
     from_file = bool(asked) and not asked[0].startswith("-")
-    if from_file:
+    if from_file or not set(asked).isdisjoint({"-h", "--help"}):
         parser.add_argument(
-            "file", type=Path, help="Python, NVFlare's JSON, or pyproject.toml: of Flower, NVFlare, ..."
+            "file",
+            type=Path,
+            nargs=None if from_file else "?",
+            help="a Python file, NVFlare's JSON, or pyproject.toml; it is read, never executed",
         )
-    types = get_type_hints(Claims)
-    for each in fields(Claims):
-        kind = next(iter(get_args(types[each.name])), types[each.name])
-        flag = f"--{each.name.replace('_', '-')}"
-        parser.add_argument(
-            flag,
-            type=kind,
-            metavar=each.name,
-            required=each.default is MISSING and not from_file,
-            default=argparse.SUPPRESS,
-        )
+    types, helps = (
+        get_type_hints(Claims),
+        dict(re.findall(r"^        (\w+): (.+)$", Claims.__doc__ or "", re.MULTILINE)),
+    )
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            needed = name == "rounds" and not from_file
+            group.add_argument(
+                f"--{name.replace('_', '-')}",
+                type=next(iter(get_args(types[name])), types[name]),
+                metavar="TEXT" if types[name] is str else "NUMBER",
+                required=needed,
+                default=argparse.SUPPRESS,
+                help=helps[name].replace("``", "").replace("%", "%%") + (" (required)" if needed else ""),
+            )
     said = vars(parser.parse_args(asked))
     return check_file(said.pop("file"), said) if from_file else Claims(**said).checks()
